@@ -1,0 +1,1 @@
+"""The HTTP service. May import jobs and tcnn; nothing imports it."""

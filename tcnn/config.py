@@ -1,0 +1,97 @@
+"""What can be chosen, as frozen models: one object for Python, command line, file and HTTP body."""
+
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from tcnn.errors import RequestError
+
+HARD_TEMPERATURE = 1 / 46
+"""τ at which the layer is the convolution to the last bit: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
+
+Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConversionConfig(_Frozen):
+    """How a CNN becomes a T-CNN. Every field has the default that `tcnn convert` uses."""
+
+    stage: int = Field(
+        default=-1,
+        description="Which stage to convert, counted like timm's `out_indices`; −1 is the last.",
+    )
+    target: str | None = Field(
+        default=None,
+        description="A regular expression matched in full against dotted convolution names; replaces `stage`.",
+    )
+    stride: Literal["keep", "remove"] = Field(
+        default="keep",
+        description="`keep` is equivalent to the CNN; `remove` runs the stage at stride 1, as the paper does.",
+    )
+    temperature: float = Field(
+        default=HARD_TEMPERATURE,
+        gt=0,
+        allow_inf_nan=False,
+        description="τ, dimensionless: 1/46 is the CNN, 1 is the paper's start.",
+    )
+    head_dim: int | None = Field(
+        default=None,
+        ge=1,
+        description="Channels of one head's queries and keys; default C_in // K rounded down to a multiple of 8.",
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        description="Seed of the query and key weights, the only random ones.",
+    )
+    input_size: Size | None = Field(
+        default=None,
+        description="(height, width) in pixels at which the model is traced; default the model's own.",
+    )
+
+    @field_validator("target")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        import re
+
+        if value is not None:
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise ValueError(f"not a regular expression: {error}") from error
+        return value
+
+
+class VerificationConfig(_Frozen):
+    """How source and converted model are compared."""
+
+    tolerance_float32: float = Field(
+        default=1e-5, gt=0, description="Largest relative error allowed in float32."
+    )
+    tolerance_float64: float = Field(
+        default=1e-10, gt=0, description="Largest relative error allowed in float64."
+    )
+    float64: bool = Field(default=True, description="Also compare in float64.")
+    batch_size: int = Field(default=2, ge=1, description="Images per comparison when none are given.")
+    input_size: Size | None = Field(
+        default=None, description="(height, width) in pixels; default the model's own."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of random images and statistics.")
+
+
+ConfigT = TypeVar("ConfigT", bound=_Frozen)
+
+
+def build(kind: type[ConfigT], values: dict[str, object]) -> ConfigT:
+    """Validate `values` into a config; raises `RequestError` with one line that names the field."""
+    try:
+        return kind(**values)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or kind.__name__
+        raise RequestError(
+            f"{field}: {first['msg'].lower()}, got {first.get('input')!r}"
+        ) from error

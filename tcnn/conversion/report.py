@@ -1,0 +1,116 @@
+"""What a conversion did and how well it was verified: the records that go to the terminal, the API and the file."""
+
+from pydantic import BaseModel, ConfigDict
+
+from tcnn.config import ConversionConfig
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class LayerReport(_Record):
+    """One replacement."""
+
+    name: str
+    source: str
+    in_channels: int
+    out_channels: int
+    kernel_size: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+    padding: tuple[int, int, int, int] | str
+    padding_mode: str
+    bias: bool
+    heads: int
+    head_dim: int
+    parameters_before: int
+    parameters_after: int
+    note: str | None = None
+
+
+class SkippedLayer(_Record):
+    name: str
+    reason: str
+
+
+class ConversionReport(_Record):
+    """One conversion: enough to rebuild the structure, and what a person wants to know of it."""
+
+    base_model: str
+    model_args: dict[str, object] = {}
+    config: ConversionConfig
+    stage: str
+    layers: tuple[LayerReport, ...]
+    skipped: tuple[SkippedLayer, ...] = ()
+    strides_removed: tuple[str, ...] = ()
+    parameters_before: int
+    parameters_after: int
+
+    @property
+    def standardised(self) -> bool:
+        """Whether a weight-standardised filter was baked in (and so rounded to the weight's dtype)."""
+        return any(layer.note for layer in self.layers)
+
+
+class ErrorStats(_Record):
+    """How far b is from a: absolute error, error relative to a in L2 and to a's largest value, cosine."""
+
+    max_abs: float
+    relative: float
+    max_relative: float
+    cosine: float
+
+    @property
+    def worst(self) -> float:
+        return max(self.relative, self.max_relative)
+
+
+class LayerError(_Record):
+    name: str
+    random: ErrorStats
+    activation: ErrorStats | None
+
+
+class DtypePass(_Record):
+    """Source against converted model in one dtype."""
+
+    dtype: str
+    tolerance: float
+    logits: ErrorStats
+    top1_agreement: float
+    layers: tuple[LayerError, ...]
+    passed: bool
+    note: str | None = None
+
+
+class Drift(_Record):
+    """What the same weights do at τ = 1, the paper's start, against the source."""
+
+    logits: ErrorStats
+    top1_agreement: float
+
+
+class VerificationReport(_Record):
+    """The verdict."""
+
+    passed: bool
+    temperature: float
+    images: str
+    seed: int
+    statistics_randomised: bool
+    passes: tuple[DtypePass, ...]
+    drift: Drift
+
+    def failure(self) -> str | None:
+        """One line that names the worst offender, or None when everything passed."""
+        for result in self.passes:
+            if not result.passed:
+                worst = max(result.layers, key=lambda layer: layer.random.worst, default=None)
+                where = f"; worst layer {worst.name} at {worst.random.worst:.2e}" if worst else ""
+                return (
+                    f"equivalence error {result.logits.worst:.2e} in {result.dtype}, expected at most "
+                    f"{result.tolerance:.0e} at temperature {self.temperature:.4g}{where}"
+                )
+        return None

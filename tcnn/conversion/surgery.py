@@ -1,0 +1,151 @@
+"""`convert`: a T-CNN from a CNN. The source is never changed."""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from tcnn.config import ConversionConfig, build
+from tcnn.conversion import select, stride
+from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
+from tcnn.conversion.trace import Step, meta_copy, trace
+from tcnn.errors import NothingToConvertError, UnsupportedLayerError
+from tcnn.layers.filters import is_standardised
+from tcnn.layers.gpsa import GPSA2d
+
+
+class Conversion(NamedTuple):
+    """The converted model and the report of what was done; unpacks as `model, report`."""
+
+    model: nn.Module
+    report: ConversionReport
+
+
+def convert(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> Conversion:
+    """Replace the k×k convolutions of a CNN's last stage by GPSA layers that compute the same function.
+
+    Args:
+        model: any `nn.Module`; it is left as it was, and shares no memory with the result.
+        config: what to convert and how; or give its fields as keywords: ``convert(model, stride="remove")``.
+
+    Returns: `Conversion(model, report)`. At the default temperature the result equals the source (or, with
+    ``stride="remove"``, `without_stride(source)`); prove it with `tcnn.verify`.
+
+    Raises: `NothingToConvertError`, `UnsupportedLayerError`, `RequestError`.
+
+    Source: d'Ascoli et al. 2021, §2, Eq. 5 and 6 (W_val = I, W_out = filter, one head per tap, padding preserved).
+    """
+    config = config or build(ConversionConfig, options)
+    if any(isinstance(module, GPSA2d) for module in model.modules()):
+        raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
+    steps = trace(model, config.input_size)
+    selection = select.select(model, steps, config)
+    swaps = _stride_swaps(model, steps, selection, config)
+    report = _report(model, config, selection, swaps)
+    return Conversion(rebuild(model, report), report)
+
+
+def without_stride(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> nn.Module:
+    """The same CNN with the stride of its last stage removed: the reference for a ``stride="remove"`` conversion."""
+    config = config or build(ConversionConfig, {**options, "stride": "remove"})
+    steps = trace(model, config.input_size)
+    return _copy_with(model, _stride_swaps(model, steps, select.select(model, steps, config), config))
+
+
+def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
+    """Apply a recorded conversion to (a fresh copy of) its source architecture."""
+    config = report.config
+    swaps: dict[str, nn.Module] = {}
+    if report.strides_removed:
+        strided = [Step(name, model.get_submodule(name), None, None) for name in report.strides_removed]
+        swaps = stride.unstrided(model, strided)
+    generator = torch.Generator().manual_seed(config.seed)
+    modules = dict(model.named_modules())
+    for layer in report.layers:
+        source = swaps.get(layer.name) or modules.get(layer.name)
+        if not isinstance(source, nn.Conv2d):
+            raise UnsupportedLayerError(f"{layer.name}: expected a convolution in {report.base_model}, found none")
+        swaps[layer.name] = GPSA2d.from_conv2d(source, layer.head_dim, config.temperature, generator)
+    return _copy_with(model, swaps)
+
+
+def _stride_swaps(
+    model: nn.Module, steps: list[Step], selection: select.Selection, config: ConversionConfig
+) -> dict[str, nn.Module]:
+    if config.stride == "keep":
+        return {}
+    swaps = stride.unstrided(model, [steps[i] for i in selection.span])
+    try:
+        after = trace(_copy_with(meta_copy(model), swaps), config.input_size)
+    except Exception as error:
+        raise UnsupportedLayerError(
+            f"stride=remove: {type(model).__name__} does not run without its last stride; use stride=keep"
+        ) from error
+    stride.check_kept(steps, after, selection.names)
+    return swaps
+
+
+def _copy_with(model: nn.Module, swaps: dict[str, nn.Module]) -> nn.Module:
+    """A deep copy in which the named modules are replaced, wherever the model refers to them.
+
+    Pre-seeding deepcopy's memo means a replaced layer is never copied, and a layer that two parents share stays shared.
+    """
+    modules = dict(model.named_modules())
+    memo: dict[int, object] = {id(modules[name]): _detached(swap) for name, swap in swaps.items()}
+    return copy.deepcopy(model, memo)
+
+
+def _detached(swap: nn.Module) -> nn.Module:
+    return swap if isinstance(swap, GPSA2d) else copy.deepcopy(swap)
+
+
+def _report(
+    model: nn.Module, config: ConversionConfig, selection: select.Selection, swaps: dict[str, nn.Module]
+) -> ConversionReport:
+    shadow = meta_copy(model)
+    layers = []
+    saved = 0
+    for name in selection.names:
+        conv = shadow.get_submodule(name)
+        source = copy.copy(conv)
+        source.stride = getattr(swaps.get(name), "stride", conv.stride)
+        layer = GPSA2d.from_conv2d(source, config.head_dim)
+        g = layer.geometry
+        before, after = (sum(p.numel() for p in m.parameters()) for m in (conv, layer))
+        saved += after - before
+        layers.append(
+            LayerReport(
+                name=name,
+                source=type(model.get_submodule(name)).__name__,
+                in_channels=layer.in_channels,
+                out_channels=layer.out_channels,
+                kernel_size=g.kernel_size,
+                stride=g.stride,
+                dilation=g.dilation,
+                groups=layer.groups,
+                padding=g.padding,
+                padding_mode=g.padding_mode,
+                bias=layer.bias is not None,
+                heads=layer.heads,
+                head_dim=layer.head_dim,
+                parameters_before=before,
+                parameters_after=after,
+                note="weight standardisation ended: the standardised filter was loaded" if is_standardised(conv) else None,
+            )
+        )
+    total = sum(p.numel() for p in model.parameters())
+    cfg = getattr(model, "pretrained_cfg", None) or {}
+    architecture = cfg.get("architecture")
+    tag = cfg.get("tag")
+    return ConversionReport(
+        base_model=".".join(filter(None, (architecture, tag))) if architecture else type(model).__name__,
+        model_args=dict(getattr(model, "_model_args", {})),
+        config=config,
+        stage=selection.stage,
+        layers=tuple(layers),
+        skipped=tuple(SkippedLayer(name=name, reason=reason) for name, reason in selection.skipped),
+        strides_removed=tuple(swaps),
+        parameters_before=total,
+        parameters_after=total + saved,
+    )

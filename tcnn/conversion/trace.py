@@ -1,0 +1,117 @@
+"""Which layer runs when, and on what shapes: one forward pass that moves no data.
+
+The pass runs on a copy of the model on the meta device, so it costs milliseconds and no memory even for the largest
+models. A model that cannot run there (it reads values, or keeps tensors that are neither parameters nor buffers) is
+traced where it is.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tcnn.errors import RequestError
+
+
+class Step(NamedTuple):
+    """One call of a layer."""
+
+    name: str
+    module: nn.Module
+    input_shape: tuple[int, ...] | None
+    output_shape: tuple[int, ...] | None
+
+
+def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> tuple[int, int, int]:
+    """(channels, height, width) that the model takes; `input_size` overrides the height and width."""
+    cfg = getattr(model, "pretrained_cfg", None) or {}
+    traits = getattr(model, "_traits", {})
+    channels = getattr(model, "in_chans", None) or _first_conv_channels(model)
+    default = traits.get("img_size") or tuple(cfg.get("input_size") or (3, 224, 224))[-2:]
+    height, width = input_size or default
+    return channels or tuple(cfg.get("input_size") or (3,))[0], height, width
+
+
+def _first_conv_channels(model: nn.Module) -> int | None:
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    return None if first is None else first.in_channels
+
+
+def meta_copy(model: nn.Module) -> nn.Module:
+    """The model on the meta device: same structure, no data, nothing of it copied on the way."""
+    memo: dict[int, object] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        twin = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
+    return copy.deepcopy(model, memo)
+
+
+def trace(model: nn.Module, input_size: tuple[int, int] | None = None) -> list[Step]:
+    """Every call of a leaf layer in one forward pass, in order; `Step.module` belongs to `model` itself.
+
+    Raises `RequestError` when the model does not run on an image of its own size.
+    """
+    shape = (1, *input_shape(model, input_size))
+    try:
+        with torch.device("meta"):
+            steps = _run(meta_copy(model).eval(), torch.zeros(shape))
+    except Exception:  # whatever the meta device cannot do, the model's own device can
+        steps = _run_in_place(model, shape)
+    owners = dict(model.named_modules())
+    return [step._replace(module=owners[step.name]) for step in steps]
+
+
+def _run_in_place(model: nn.Module, shape: tuple[int, ...]) -> list[Step]:
+    reference = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+    try:
+        with evaluating(model):
+            return _run(model, torch.zeros(shape, device=reference.device, dtype=reference.dtype))
+    except Exception as error:
+        size = "×".join(map(str, shape[1:]))
+        raise RequestError(
+            f"{type(model).__name__} does not run on an image of {size} ({_first_line(error)}); choose another input size"
+        ) from error
+
+
+@torch.no_grad()
+def _run(model: nn.Module, image: Tensor) -> list[Step]:
+    steps: list[Step] = []
+
+    def record(name: str, module: nn.Module, args: tuple[object, ...], output: object) -> None:
+        steps.append(Step(name, module, _shape(args[0] if args else None), _shape(output)))
+
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d) or next(module.children(), None) is None:
+            handles.append(
+                module.register_forward_hook(lambda m, args, out, name=name: record(name, m, args, out))  # type: ignore[misc]
+            )
+    try:
+        model(image)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return steps
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; every module gets back the mode that it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _shape(value: object) -> tuple[int, ...] | None:
+    return tuple(value.shape) if isinstance(value, Tensor) else None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

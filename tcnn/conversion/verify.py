@@ -1,0 +1,254 @@
+"""Is the converted model the same function? An independent witness: it knows neither the surgery nor its choices.
+
+It compares what comes out: layer by layer, on random inputs and on the activations that really reach the layer, and end
+to end on logits; in float32 and float64. The attention always runs; nothing here calls a convolution in its place.
+"""
+
+import copy
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from tcnn.config import VerificationConfig, build
+from tcnn.conversion.report import DtypePass, Drift, ErrorStats, LayerError, VerificationReport
+from tcnn.conversion.trace import evaluating, input_shape
+from tcnn.errors import RequestError
+from tcnn.layers.filters import is_standardised
+from tcnn.layers.gpsa import GPSA2d
+
+
+def verify(
+    source: nn.Module,
+    converted: nn.Module,
+    config: VerificationConfig | None = None,
+    images: Tensor | None = None,
+    randomise: bool = False,
+    **options: object,
+) -> VerificationReport:
+    """Compare a converted model with its source.
+
+    Args:
+        source: the CNN (for a ``stride="remove"`` conversion: `without_stride(cnn)`).
+        converted: its conversion; layers are matched by dotted name.
+        config: tolerances and sizes; or give its fields as keywords: ``verify(a, b, tolerance_float32=1e-6)``.
+        images: (B, C, H, W), normalised as the model expects; standard normal noise when None.
+        randomise: give every normalisation layer random statistics, scales and shifts during the comparison. Use it
+            with random weights: fresh networks scale many residual branches by exactly zero, which hides any error.
+
+    Returns: a `VerificationReport`; nothing is raised for a failure, see `passed` and `failure()`. Neither model is
+    changed. Relative errors are in L2 and against the largest value; the larger of the two must be in tolerance.
+    """
+    config = config or build(VerificationConfig, options)
+    batch = _images(source, config) if images is None else images
+    dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
+    with _exact_arithmetic(), torch.no_grad(), randomised(source, converted, config.seed, enabled=randomise):
+        passes = [_compare(source, converted, batch, dtype, config) for dtype in dtypes]
+        drift = _drift(source, converted, batch)
+    return VerificationReport(
+        passed=all(result.passed for result in passes),
+        temperature=min(float(layer.temperature) for layer in _replacements(converted).values()),
+        images=f"{'noise' if images is None else 'images'} {'×'.join(map(str, batch.shape))}",
+        seed=config.seed,
+        statistics_randomised=randomise,
+        passes=tuple(passes),
+        drift=drift,
+    )
+
+
+def errors(reference: Tensor, other: Tensor) -> ErrorStats:
+    """How far `other` is from `reference`, taken in float64; a non-finite value anywhere counts as infinite error."""
+    a, b = reference.double().flatten(), other.double().flatten()
+    if a.shape != b.shape or not (a.isfinite().all() and b.isfinite().all()):
+        return ErrorStats(max_abs=torch.inf, relative=torch.inf, max_relative=torch.inf, cosine=0.0)
+    difference, norm, largest = b - a, a.norm(), a.abs().max()
+    max_abs = difference.abs().max().item()
+    if norm == 0:  # two silent outputs agree; anything beside a silent reference does not
+        same = max_abs == 0
+        return ErrorStats(
+            max_abs=max_abs, relative=0.0 if same else torch.inf, max_relative=0.0 if same else torch.inf,
+            cosine=1.0 if same else 0.0,
+        )  # fmt: skip
+    cosine = torch.nn.functional.cosine_similarity(a, b, dim=0).item()
+    return ErrorStats(
+        max_abs=max_abs, relative=(difference.norm() / norm).item(), max_relative=max_abs / largest.item(), cosine=cosine
+    )
+
+
+def _compare(
+    source: nn.Module, converted: nn.Module, batch: Tensor, dtype: torch.dtype, config: VerificationConfig
+) -> DtypePass:
+    """One dtype: the source runs once, and every replacement is tried on what its convolution got and gave."""
+    replacements = _replacements(converted)
+    layers: dict[str, LayerError] = {}
+
+    def try_layer(name: str, conv: nn.Module, x: Tensor, y: Tensor) -> None:
+        layer = _in_dtype(replacements[name], dtype)
+        noise = torch.randn(x.shape, dtype=dtype, generator=_generator(config.seed, name)).to(x.device)
+        random = errors(conv.forward(noise), layer(noise))
+        layers.setdefault(name, LayerError(name=name, random=random, activation=errors(y, layer(x))))
+
+    reference = _in_dtype(source, dtype)
+    baked = any(is_standardised(reference.get_submodule(name)) for name in replacements)
+    with evaluating(reference), _watching(reference, replacements, try_layer):
+        expected = _logits(reference, batch, dtype)
+    del reference
+    candidate = _in_dtype(converted, dtype)
+    with evaluating(candidate):
+        found = _logits(candidate, batch, dtype)
+    rounded = baked and dtype == torch.float64 and next(converted.parameters()).dtype != torch.float64
+    tight = dtype == torch.float64 and not rounded
+    tolerance = config.tolerance_float64 if tight else config.tolerance_float32
+    logits = errors(expected, found)
+    found_errors = [logits.worst, *(e.worst for layer in layers.values() for e in _both(layer))]
+    note = "standardised filters are stored rounded to float32, so its tolerance applies" if rounded else None
+    if set(layers) != set(replacements):
+        note = f"never ran: {', '.join(sorted(set(replacements) - set(layers)))}"
+    return DtypePass(
+        dtype=str(dtype).removeprefix("torch."),
+        tolerance=tolerance,
+        logits=logits,
+        top1_agreement=_agreement(expected, found),
+        layers=tuple(layers[name] for name in replacements if name in layers),
+        passed=max(found_errors) <= tolerance and set(layers) == set(replacements),
+        note=note,
+    )
+
+
+def _drift(source: nn.Module, converted: nn.Module, batch: Tensor) -> Drift:
+    with evaluating(source), evaluating(converted):
+        dtype = next(converted.parameters()).dtype
+        expected = _logits(source, batch, dtype)
+        with at_temperature(converted, 1.0):
+            found = _logits(converted, batch, dtype)
+    return Drift(logits=errors(expected, found), top1_agreement=_agreement(expected, found))
+
+
+@contextmanager
+def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
+    """Set τ of every GPSA layer for a while."""
+    layers = list(_replacements(model).values())
+    before = [layer.temperature.clone() for layer in layers]
+    try:
+        for layer in layers:
+            layer.temperature.fill_(temperature)
+        yield
+    finally:
+        for layer, value in zip(layers, before, strict=True):
+            layer.temperature.copy_(value)
+
+
+@contextmanager
+def randomised(source: nn.Module, converted: nn.Module, seed: int, enabled: bool = True) -> Iterator[None]:
+    """Give the same random statistics, scales and shifts to both models for a while, then put the old ones back.
+
+    Left alone, a fresh network's zero-initialised residual scales switch off the very branches that were converted.
+    """
+    touched: list[tuple[Tensor, Tensor]] = []
+    if enabled:
+        names = _statistics(source, tuple(_replacements(converted)))
+        for model in (source, converted):
+            tensors = dict((*model.named_parameters(), *model.named_buffers()))
+            for name in names:
+                tensor = tensors[name]
+                touched.append((tensor, tensor.clone()))
+                spread = torch.rand(tensor.shape, generator=_generator(seed, name), dtype=torch.float64)
+                centred = name.endswith(("bias", "running_mean"))
+                tensor.copy_(spread - 0.5 if centred else spread + 0.5)
+    try:
+        yield
+    finally:
+        for tensor, value in reversed(touched):
+            tensor.copy_(value)
+
+
+def _statistics(source: nn.Module, replaced: tuple[str, ...]) -> list[str]:
+    """What to randomise: all that normalisation layers hold, and every parameter that is still one constant (a residual
+    scale, a gain, a bias). The convolutions under comparison keep their own."""
+    names = []
+    for prefix, module in source.named_modules():
+        if prefix in replaced:
+            continue
+        normalises = hasattr(module, "running_var") or "Norm" in type(module).__name__
+        buffers = module.named_buffers(recurse=False) if normalises else ()
+        for key, tensor in (*module.named_parameters(recurse=False), *buffers):
+            if tensor.is_floating_point() and (normalises or bool((tensor == tensor.flatten()[0]).all())):
+                names.append(f"{prefix}.{key}" if prefix else key)
+    return [name for name, _ in (*source.named_parameters(), *source.named_buffers()) if name in set(names)]
+
+
+@contextmanager
+def _watching(model: nn.Module, names: dict[str, GPSA2d], call: object) -> Iterator[None]:
+    def hook(name: str) -> object:
+        return lambda module, args, output: call(name, module, args[0], output)  # type: ignore[operator]
+
+    handles = []
+    for name in names:
+        try:
+            module = model.get_submodule(name)
+        except AttributeError as error:
+            raise RequestError(
+                f"{name}: the converted model has a GPSA layer here, the source has nothing; is it the right source?"
+            ) from error
+        handles.append(module.register_forward_hook(hook(name)))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _exact_arithmetic() -> Iterator[None]:
+    """No TF32 on a GPU: its ten bits of mantissa would be taken for a conversion error."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _replacements(model: nn.Module) -> dict[str, GPSA2d]:
+    found = {name: module for name, module in model.named_modules() if isinstance(module, GPSA2d)}
+    if not found:
+        raise RequestError(f"{type(model).__name__} has no GPSA layer: nothing to verify")
+    return found
+
+
+def _in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model itself if it has the dtype already, else a copy in it that never duplicates the originals."""
+    if all(p.dtype == dtype for p in model.parameters() if p.is_floating_point()):
+        return model
+    memo: dict[int, object] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        twin = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.clone()
+        memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
+    return copy.deepcopy(model, memo)
+
+
+def _logits(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Tensor:
+    device = next(model.parameters()).device
+    output = model(batch.to(device=device, dtype=dtype))
+    if isinstance(output, Tensor):
+        return output
+    return torch.cat([part.flatten(1) for part in output], dim=1)
+
+
+def _images(model: nn.Module, config: VerificationConfig) -> Tensor:
+    shape = (config.batch_size, *input_shape(model, config.input_size))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(config.seed))
+
+
+def _generator(seed: int, name: str) -> torch.Generator:
+    return torch.Generator().manual_seed(seed + zlib.crc32(name.encode()))
+
+
+def _agreement(a: Tensor, b: Tensor) -> float:
+    return (a.flatten(1).argmax(1) == b.flatten(1).argmax(1)).double().mean().item()
+
+
+def _both(layer: LayerError) -> tuple[ErrorStats, ...]:
+    return (layer.random,) if layer.activation is None else (layer.random, layer.activation)

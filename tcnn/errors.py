@@ -1,0 +1,73 @@
+"""Every error that tcnn raises on purpose, and the exit code each one means.
+
+    TcnnError
+    ├── RequestError (2)               what was asked for cannot be done
+    │   ├── UnknownModelError          no such model; names close ones
+    │   ├── NothingToConvertError      no convolution left to convert; says what was looked at
+    │   ├── UnsupportedLayerError      a convolution that cannot be reproduced, with the reason
+    │   ├── WeightsError               weights that do not fit the model
+    │   ├── CheckpointError            a file that is truncated, altered, or not ours
+    │   └── OutputError                an output that exists or whose directory is missing
+    ├── VerificationError (3)          the converted model is not the same function
+    └── EnvironmentFailure (4)         the request is fine, the surroundings are not
+        ├── DownloadError              no network, no such file on the hub
+        └── StorageError               no space, no permission
+
+A message is one line: what was expected, what was found, what to do.
+"""
+
+
+class TcnnError(Exception):
+    """Base of the tree. `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class RequestError(TcnnError):
+    """The request itself is wrong."""
+
+    exit_code = 2
+
+
+class UnknownModelError(RequestError):
+    """The model name is not known."""
+
+
+class NothingToConvertError(RequestError):
+    """No convolution matched, or none that matched can be converted."""
+
+
+class UnsupportedLayerError(RequestError):
+    """One convolution cannot be reproduced exactly, so it is refused."""
+
+
+class WeightsError(RequestError):
+    """Weights are missing, unreadable, or do not fit the model."""
+
+
+class CheckpointError(RequestError):
+    """A checkpoint is truncated, altered, or was not written by tcnn."""
+
+
+class OutputError(RequestError):
+    """The output path cannot be used as asked."""
+
+
+class VerificationError(TcnnError):
+    """Source and converted model differ by more than the tolerance."""
+
+    exit_code = 3
+
+
+class EnvironmentFailure(TcnnError):
+    """Network, disk or device let us down."""
+
+    exit_code = 4
+
+
+class DownloadError(EnvironmentFailure):
+    """Pretrained weights could not be fetched."""
+
+
+class StorageError(EnvironmentFailure):
+    """The disk is full or refuses the write."""

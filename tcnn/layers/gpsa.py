@@ -1,0 +1,276 @@
+"""Gated positional self-attention over a 2-D map: the layer that replaces a convolution.
+
+Shapes: B batch, C channels, H×W padded map, Ho×Wo output map, M = Ho·Wo queries, N = H·W keys, K heads, d head width,
+G groups.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tcnn.config import HARD_TEMPERATURE
+from tcnn.errors import RequestError, UnsupportedLayerError
+from tcnn.layers import filters, positions
+from tcnn.layers.positions import Geometry
+
+SOFTPLUS_BETA = 5
+UNIT_STRENGTH = 1 + torch.log(-torch.expm1(torch.tensor(-5.0, dtype=torch.float64))).item() / SOFTPLUS_BETA
+"""softplus⁻¹(1) at β = 5: the raw parameter at which the locality strength α is 1."""
+
+
+class AttentionMaps(NamedTuple):
+    """What every head looks at, before the gate mixes the two parts."""
+
+    content: Tensor
+    """softmax_k(Q Kᵀ/√d), (B, K, M, N)."""
+    positional: Tensor
+    """softmax_k(−(α/τ)‖δ − Δ‖²), (K, M, N)."""
+    gate: Tensor
+    """σ(λ/τ), (K,)."""
+
+    @property
+    def total(self) -> Tensor:
+        """A = (1 − gate)·content + gate·positional, (B, K, M, N); every row sums to 1."""
+        gate = self.gate[:, None, None]
+        return (1 - gate) * self.content + gate * self.positional
+
+
+def default_head_dim(in_channels: int, heads: int) -> int:
+    """C_in // K rounded down to a multiple of 8, at least 8."""
+    return max(8, in_channels // heads // 8 * 8)
+
+
+class GPSA2d(nn.Module):
+    r"""Gated positional self-attention with one head per kernel tap (d'Ascoli et al. 2021, Eq. 4–7).
+
+    .. math::
+        A_h = (1 - σ(λ_h/τ))\,\mathrm{softmax}_k(Q_h K_h^⊤/\sqrt d)
+              + σ(λ_h/τ)\,\mathrm{softmax}_k(-(α_h/τ)\,‖δ - Δ_h‖²)
+        \qquad Y = b + \sum_h A_h X W_{val} W_{out}^h
+
+    The input is padded explicitly, as the convolution pads it. Keys and values are all positions of the padded map;
+    queries are the kernel-centre pixel of every output pixel, so a stride only thins out the queries.
+
+    ==============  ======================  ===========================  ======================================
+    paper           here                    shape                        at conversion
+    ==============  ======================  ===========================  ======================================
+    W_qry, W_key    ``query``, ``key``      (K·d, C_in)                  truncated normal, std 0.02
+    W_val           ``value``               (C_in, C_in), all heads      identity
+    W_out^h         ``proj``                (C_out, K·C_in/G)            tap h of the filter
+    b               ``bias``                (C_out,)                     the convolution's bias
+    λ_h             ``gating_param``        (K,)                         1
+    α_h             ``locality_strength``   (K,)                         1; stored as softplus⁻¹ (β = 5)
+    Δ_h             ``attention_centers``   (K, 2) row, column, pixels   the tap's offset from the centre
+    τ               ``temperature``         (), a buffer                 1/46: the convolution; 1: the paper
+    ==============  ======================  ===========================  ======================================
+
+    ``query``, ``key`` and ``value`` have PyTorch's (out, in) layout. Heads are row-major over the kernel.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as in
+            :class:`torch.nn.Conv2d`; ``padding`` may also be "dynamic" (TensorFlow's SAME).
+        head_dim: d; default ``C_in // K`` rounded down to a multiple of 8, at least 8.
+        temperature: τ > 0. It divides λ and α alike: τ → 0 is a convolution, τ = 1 the paper's layer.
+
+    Input (B, C_in, H, W) or (C_in, H, W), any H and W; output (B, C_out, Ho, Wo) as the convolution's.
+    """
+
+    temperature: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | str = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        head_dim: int | None = None,
+        temperature: float = HARD_TEMPERATURE,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        # nn.Conv2d knows how to read and check these arguments; on the meta device it costs nothing.
+        conv = nn.Conv2d(
+            in_channels, out_channels, kernel_size, stride, 0 if padding == "dynamic" else padding, dilation,
+            groups, bias, padding_mode, device="meta",
+        )  # fmt: skip
+        geometry = filters.geometry_of(conv)
+        if padding == "dynamic":
+            geometry = Geometry(geometry.kernel_size, geometry.stride, geometry.dilation, "dynamic")
+        self._build(geometry, in_channels, out_channels, groups, bias, head_dim, device, dtype)
+        self.reset_parameters(temperature)
+
+    def _build(
+        self,
+        geometry: Geometry,
+        in_channels: int,
+        out_channels: int,
+        groups: int,
+        bias: bool,
+        head_dim: int | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        heads = geometry.heads
+        self.geometry = geometry
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.groups = groups
+        self.heads = heads
+        self.head_dim = default_head_dim(in_channels, heads) if head_dim is None else head_dim
+
+        def empty(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
+
+        self.query = empty(heads * self.head_dim, in_channels)
+        self.key = empty(heads * self.head_dim, in_channels)
+        self.value = empty(in_channels, in_channels)
+        self.proj = empty(out_channels, heads * in_channels // groups)
+        self.register_parameter("bias", empty(out_channels) if bias else None)
+        self.gating_param = empty(heads)
+        self.locality_raw = empty(heads)
+        self.attention_centers = empty(heads, 2)
+        self.register_buffer("temperature", torch.empty((), device=device, dtype=dtype))
+
+    @torch.no_grad()
+    def reset_parameters(self, temperature: float = HARD_TEMPERATURE, generator: torch.Generator | None = None) -> None:
+        """Set the state that stands at conversion; `proj` and `bias` as a fresh `nn.Conv2d` would draw them."""
+        if not temperature > 0:
+            raise RequestError(f"temperature: expected a number above 0, got {temperature}")
+        for weight in (self.query, self.key):
+            weight.copy_(_truncated_normal(weight, 0.02, generator))
+        self.value.copy_(torch.eye(self.in_channels, device=self.value.device, dtype=self.value.dtype))
+        bound = self.proj.shape[1] ** -0.5
+        for parameter in (self.proj, self.bias):
+            if parameter is not None:
+                nn.init.uniform_(parameter, -bound, bound)
+        self.gating_param.fill_(1)
+        self.locality_raw.fill_(UNIT_STRENGTH)
+        self.attention_centers.copy_(positions.tap_offsets(self.geometry))
+        self.temperature.fill_(temperature)
+
+    @classmethod
+    @torch.no_grad()
+    def from_conv2d(
+        cls,
+        conv: nn.Conv2d,
+        head_dim: int | None = None,
+        temperature: float = HARD_TEMPERATURE,
+        generator: torch.Generator | None = None,
+    ) -> "GPSA2d":
+        """A layer that computes the same function as `conv` (at the default temperature, to the last bit or so).
+
+        Device, dtype, training mode and `requires_grad` follow the convolution. `generator` (CPU) draws query and key.
+        Raises `UnsupportedLayerError` for a convolution that cannot be reproduced; nothing is approximated.
+        """
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        geometry = filters.geometry_of(conv)
+        weight = filters.effective_filter(conv)
+        bias = conv.bias
+        layer._build(
+            geometry, conv.in_channels, conv.out_channels, conv.groups, bias is not None, head_dim,
+            weight.device, weight.dtype,
+        )  # fmt: skip
+        layer.reset_parameters(temperature, generator)
+        layer.proj.copy_(weight.flatten(2).transpose(1, 2).flatten(1))
+        if layer.bias is not None and bias is not None:
+            layer.bias.copy_(bias)
+        trainable = any(parameter.requires_grad for parameter in conv.parameters())
+        return layer.requires_grad_(trainable).train(conv.training)
+
+    @property
+    def locality_strength(self) -> Tensor:
+        """α > 0, (K,), in 1/pixel² at τ = 1, at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
+        return F.softplus(_at_least_float32(self.locality_raw), beta=SOFTPLUS_BETA)
+
+    @property
+    def gate(self) -> Tensor:
+        """σ(λ/τ), (K,), at least float32: 1 looks at positions only, 0 at content only."""
+        return torch.sigmoid(_at_least_float32(self.gating_param) / _at_least_float32(self.temperature))
+
+    @property
+    def filter(self) -> Tensor:
+        """W_out seen as a convolution's filter, (C_out, C_in/G, kh, kw); W_val is not folded in."""
+        taps = self.proj.unflatten(1, (self.heads, -1)).transpose(1, 2)
+        return taps.unflatten(2, self.geometry.kernel_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 3:
+            return self.forward(x[None])[0]
+        self._check(x)
+        channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+        padded = positions.pad(x, self.geometry)
+        maps = self._attention(padded)
+        value = F.linear(padded.flatten(2).transpose(1, 2), self.value)  # (B, N, C_in)
+        heads = maps.total.to(value.dtype) @ value[:, None]  # (B, K, M, C_in)
+        rows, columns = positions.output_size(padded.shape[-2:], self.geometry)
+        y = self._project(heads).unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
+        return y if channels_last else y.contiguous()
+
+    def attention(self, x: Tensor) -> AttentionMaps:
+        """The attention maps on an input (B, C_in, H, W), for looking at; `forward` uses the very same."""
+        self._check(x)
+        return self._attention(positions.pad(x, self.geometry))
+
+    def _attention(self, padded: Tensor) -> AttentionMaps:
+        size = padded.shape[-2:]
+        query = self._split(positions.at_queries(padded, self.geometry), self.query)
+        key = self._split(padded, self.key)
+        logits = query @ key.transpose(-1, -2) * self.head_dim**-0.5
+        content = torch.softmax(_at_least_float32(logits), dim=-1)
+        rows, columns = positions.positional_attention(
+            self.locality_strength / _at_least_float32(self.temperature),
+            _at_least_float32(self.attention_centers),
+            size,
+            self.geometry,
+        )
+        outer = rows[:, :, None, :, None] * columns[:, None, :, None, :]  # (K, Ho, Wo, H, W)
+        return AttentionMaps(content, outer.flatten(3).flatten(1, 2), self.gate)
+
+    def _split(self, pixels: Tensor, weight: Tensor) -> Tensor:
+        """(B, C_in, H, W) → (B, K, H·W, d)."""
+        tokens = F.linear(pixels.flatten(2).transpose(1, 2), weight)
+        return tokens.unflatten(2, (self.heads, self.head_dim)).transpose(1, 2)
+
+    def _project(self, heads: Tensor) -> Tensor:
+        """Σ_h (A_h X W_val) W_out^h + b: (B, K, M, C_in) → (B, M, C_out), each group of channels by itself."""
+        if self.groups == 1:
+            return F.linear(heads.transpose(1, 2).flatten(2), self.proj, self.bias)
+        grouped = heads.unflatten(3, (self.groups, -1))
+        weight = self.proj.unflatten(0, (self.groups, -1)).unflatten(2, (self.heads, -1))
+        y = torch.einsum("bkmgc,gokc->bmgo", grouped, weight).flatten(2)
+        return y if self.bias is None else y + self.bias
+
+    def _check(self, x: Tensor) -> None:
+        if x.dim() != 4 or x.shape[1] != self.in_channels:
+            raise UnsupportedLayerError(
+                f"GPSA2d: expected an input of shape (B, {self.in_channels}, H, W), got {tuple(x.shape)}"
+            )
+
+    def extra_repr(self) -> str:
+        g = self.geometry
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, stride={g.stride}, "
+            f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, bias={self.bias is not None}, "
+            f"padding_mode={g.padding_mode!r}, heads={self.heads}, head_dim={self.head_dim}"
+        )
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _truncated_normal(like: Tensor, std: float, generator: torch.Generator | None) -> Tensor:
+    """Drawn on the CPU in float32 whatever the target, so that a seed means the same weights on every device."""
+    if like.is_meta:
+        return like
+    drawn = torch.empty(like.shape, dtype=torch.float32, device="cpu")
+    return nn.init.trunc_normal_(drawn, std=std, generator=generator)

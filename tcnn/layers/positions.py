@@ -1,0 +1,133 @@
+"""Where queries and keys sit, and the positional attention between them: pure functions.
+
+Shapes: H, W padded map (rows, columns); Ho, Wo output map; K heads (kernel taps); M = Ho·Wo; N = H·W.
+
+The positional logit of head h is −(α_h/τ)·‖δ − Δ_h‖² with δ = key − query in pixels (Cordonnier et al. 2020,
+Eq. 8; d'Ascoli et al. 2021, Eq. 4). It is a sum over rows and columns and the grid is a rectangle, so its softmax
+is exactly an outer product of a softmax over rows and one over columns: 2 small vectors instead of N logits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Pair = tuple[int, int]
+Quad = tuple[int, int, int, int]
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The shape of a convolution: everything about it that is not a weight.
+
+    `padding` is (left, right, top, bottom) in pixels, or "dynamic" for TensorFlow's SAME rule, under which the
+    amount depends on the size of the map.
+    """
+
+    kernel_size: Pair
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: Quad | Literal["dynamic"] = (0, 0, 0, 0)
+    padding_mode: PaddingMode = "zeros"
+
+    @property
+    def heads(self) -> int:
+        """K, one head per kernel tap."""
+        return self.kernel_size[0] * self.kernel_size[1]
+
+    @property
+    def centre(self) -> Pair:
+        """The kernel's centre in pixels from its first tap: the pixel that asks the query.
+
+        An even span has no middle pixel; the one before it is taken, as PyTorch's `padding="same"` does.
+        """
+        rows, columns = (d * (k - 1) // 2 for k, d in zip(self.kernel_size, self.dilation, strict=True))
+        return rows, columns
+
+
+def tap_offsets(geometry: Geometry) -> Tensor:
+    """Δ: the (row, column) offset in pixels of every tap from the kernel's centre, (K, 2), row-major, float64."""
+    rows, columns = (
+        torch.arange(k, dtype=torch.float64) * d - c
+        for k, d, c in zip(geometry.kernel_size, geometry.dilation, geometry.centre, strict=True)
+    )
+    return torch.cartesian_prod(rows, columns).reshape(-1, 2)
+
+
+def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
+    """TensorFlow's SAME rule along one axis: (before, after) so that the output has ceil(size / stride) pixels."""
+    outputs = (size + stride - 1) // stride
+    total = torch.sym_max((outputs - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
+    return total // 2, total - total // 2
+
+
+def pad(x: Tensor, geometry: Geometry) -> Tensor:
+    """Pad (…, H, W) explicitly, as the convolution pads it inside."""
+    if geometry.padding == "dynamic":
+        (top, bottom), (left, right) = (
+            same_padding(size, k, s, d)
+            for size, k, s, d in zip(
+                x.shape[-2:], geometry.kernel_size, geometry.stride, geometry.dilation, strict=True
+            )
+        )
+        return F.pad(x, (left, right, top, bottom))
+    if not any(geometry.padding):
+        return x
+    mode = "constant" if geometry.padding_mode == "zeros" else geometry.padding_mode
+    return F.pad(x, geometry.padding, mode=mode)
+
+
+def output_size(size: Sequence[int], geometry: Geometry) -> Pair:
+    """(Ho, Wo) of a padded map of `size` (H, W)."""
+    rows, columns = (
+        (n - d * (k - 1) - 1) // s + 1
+        for n, k, s, d in zip(size, geometry.kernel_size, geometry.stride, geometry.dilation, strict=True)
+    )
+    return rows, columns
+
+
+def at_queries(x: Tensor, geometry: Geometry) -> Tensor:
+    """The pixels of a padded map (…, H, W) that ask a query: the kernel centre of each output pixel, (…, Ho, Wo)."""
+    rows, columns = output_size(x.shape[-2:], geometry)
+    (top, left), (down, right) = geometry.centre, geometry.stride
+    return x[..., top : top + (rows - 1) * down + 1 : down, left : left + (columns - 1) * right + 1 : right]
+
+
+def axis_attention(strength: Tensor, centre: Tensor, queries: Tensor, size: int) -> Tensor:
+    """Softmax over one axis of −strength·(key − query − centre)².
+
+    Args:
+        strength: α/τ of every head, in 1/pixel², (K,).
+        centre: this axis's half of Δ, in pixels, (K,).
+        queries: positions of the queries along the axis, in pixels, (Q,).
+        size: keys along the axis.
+
+    Returns: (K, Q, size); every row sums to 1.
+    """
+    keys = torch.arange(size, device=strength.device, dtype=strength.dtype)
+    distance = keys - queries[None, :, None] - centre[:, None, None]
+    return torch.softmax(-strength[:, None, None] * distance.square(), dim=-1)
+
+
+def positional_attention(
+    strength: Tensor, centres: Tensor, size: Sequence[int], geometry: Geometry
+) -> tuple[Tensor, Tensor]:
+    """The two factors of the positional attention on a padded map of `size` (H, W).
+
+    Args:
+        strength: α/τ, (K,); its dtype is the dtype of the result.
+        centres: Δ, (K, 2), (row, column), pixels.
+
+    Returns: rows (K, Ho, H) and columns (K, Wo, W). Head h attends from query (i, j) to key (y, x) with weight
+    rows[h, i, y] · columns[h, j, x].
+    """
+    factors = []
+    for axis, count in enumerate(output_size(size, geometry)):
+        steps = torch.arange(count, device=strength.device, dtype=strength.dtype)
+        queries = geometry.centre[axis] + geometry.stride[axis] * steps
+        factors.append(axis_attention(strength, centres[:, axis], queries, size[axis]))
+    return factors[0], factors[1]
