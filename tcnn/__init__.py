@@ -6,20 +6,29 @@
     >>> tcnn.verify(source, model).passed
     True
 
-Names are loaded when they are first used, so importing tcnn never loads torch.
+Names are loaded when they are first used, so importing tcnn never loads torch. Where timm is loaded, before or after,
+it learns the converted models: ``timm.create_model("t_resnet50d")``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+import wrapt
+
 from tcnn.version import __version__
 
 if TYPE_CHECKING:
-    from tcnn.config import ConversionConfig, VerificationConfig
-    from tcnn.conversion.surgery import Conversion, convert, without_stride
-    from tcnn.conversion.verify import verify
-    from tcnn.errors import TcnnError
-    from tcnn.layers.gpsa import GPSA2d
+    from tcnn.config import ConversionConfig as ConversionConfig
+    from tcnn.config import VerificationConfig as VerificationConfig
+    from tcnn.conversion.checkpoint import load as load
+    from tcnn.conversion.checkpoint import save as save
+    from tcnn.conversion.hub import save_directory as save_directory
+    from tcnn.conversion.surgery import Conversion as Conversion
+    from tcnn.conversion.surgery import convert as convert
+    from tcnn.conversion.surgery import without_stride as without_stride
+    from tcnn.conversion.verify import verify as verify
+    from tcnn.errors import TcnnError as TcnnError
+    from tcnn.layers.gpsa import GPSA2d as GPSA2d
 
 _HOMES = {
     "Conversion": "tcnn.conversion.surgery",
@@ -28,11 +37,19 @@ _HOMES = {
     "TcnnError": "tcnn.errors",
     "VerificationConfig": "tcnn.config",
     "convert": "tcnn.conversion.surgery",
+    "load": "tcnn.conversion.checkpoint",
+    "save": "tcnn.conversion.checkpoint",
+    "save_directory": "tcnn.conversion.hub",
     "verify": "tcnn.conversion.verify",
     "without_stride": "tcnn.conversion.surgery",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
+
+
+@wrapt.when_imported("timm")
+def _teach_timm(timm: object) -> None:
+    import_module("tcnn.conversion.register").register_all()
 
 
 def __getattr__(name: str) -> object:

@@ -1,5 +1,6 @@
 """What can be chosen, as frozen models: one object for Python, command line, file and HTTP body."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -68,30 +69,22 @@ class ConversionConfig(_Frozen):
 class VerificationConfig(_Frozen):
     """How source and converted model are compared."""
 
-    tolerance_float32: float = Field(
-        default=1e-5, gt=0, description="Largest relative error allowed in float32."
-    )
-    tolerance_float64: float = Field(
-        default=1e-10, gt=0, description="Largest relative error allowed in float64."
-    )
+    tolerance_float32: float = Field(default=1e-5, gt=0, description="Largest relative error allowed in float32.")
+    tolerance_float64: float = Field(default=1e-10, gt=0, description="Largest relative error allowed in float64.")
     float64: bool = Field(default=True, description="Also compare in float64.")
     batch_size: int = Field(default=2, ge=1, description="Images per comparison when none are given.")
-    input_size: Size | None = Field(
-        default=None, description="(height, width) in pixels; default the model's own."
-    )
+    input_size: Size | None = Field(default=None, description="(height, width) in pixels; default the model's own.")
     seed: int = Field(default=0, ge=0, description="Seed of random images and statistics.")
 
 
 ConfigT = TypeVar("ConfigT", bound=_Frozen)
 
 
-def build(kind: type[ConfigT], values: dict[str, object]) -> ConfigT:
+def build(kind: type[ConfigT], values: Mapping[str, object]) -> ConfigT:
     """Validate `values` into a config; raises `RequestError` with one line that names the field."""
     try:
-        return kind(**values)  # type: ignore[arg-type]
+        return kind(**values)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or kind.__name__
-        raise RequestError(
-            f"{field}: {first['msg'].lower()}, got {first.get('input')!r}"
-        ) from error
+        raise RequestError(f"{field}: {first['msg'].lower()}, got {first.get('input')!r}") from error

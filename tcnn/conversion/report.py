@@ -86,14 +86,18 @@ class DtypePass(_Record):
 
 
 class Drift(_Record):
-    """What the same weights do at τ = 1, the paper's start, against the source."""
+    """What the same weights do at another temperature, against the source."""
 
+    temperature: float
     logits: ErrorStats
     top1_agreement: float
 
 
 class VerificationReport(_Record):
-    """The verdict."""
+    """The verdict: equivalence at `temperature`, the hard limit, and drift at τ = 1, the paper's start.
+
+    `written` is the drift at the model's own temperature when that is neither of the two.
+    """
 
     passed: bool
     temperature: float
@@ -102,6 +106,7 @@ class VerificationReport(_Record):
     statistics_randomised: bool
     passes: tuple[DtypePass, ...]
     drift: Drift
+    written: Drift | None = None
 
     def failure(self) -> str | None:
         """One line that names the worst offender, or None when everything passed."""

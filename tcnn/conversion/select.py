@@ -132,7 +132,7 @@ def _stage_convolutions(
     # GhostNet's and FastViT's last convolutions run after the last entry of feature_info, at the same resolution.
     for i, step in enumerate(steps[stage.start :] if last else steps[stage.start : stage.stop], stage.start):
         if is_spatial(step.module) and _area(step.output_shape):
-            if _reads_image(step, steps, channels):
+            if step.name and _reads_image(step, steps, channels):
                 skipped[step.name] = "it reads the image itself, as a stem or patch embedding"
             else:
                 found.append((i, step))
@@ -143,13 +143,13 @@ def _stage_convolutions(
         return (), tuple(skipped.items())
     height, width = min((_hw(s) for _, s in inside), key=lambda hw: hw[0] * hw[1])
     final = height * width
-    first = next(i for i, s in inside if _area(s.output_shape) <= 2 * final)
+    pool = _first_pool(steps, stage, final)
     chosen: dict[str, None] = {}
     for i, step in found:
         h, w = _hw(step)
         at_final = h * w <= 2 * final and (i < stage.stop or 2 * h * w >= final)
         # An anti-aliased ResNet convolves at the old resolution and pools afterwards: still this stage's first layer.
-        before_pool = stage.start > 0 and i < first and h <= 2 * height + 1 and w <= 2 * width + 1
+        before_pool = stage.start > 0 and i < pool and h <= 2 * height + 1 and w <= 2 * width + 1
         if at_final or before_pool:
             reason = refusal(step.module)
             if reason:
@@ -159,6 +159,15 @@ def _stage_convolutions(
         elif i < stage.stop:
             skipped[step.name] = f"it works at {h}×{w}, not at the stage's {height}×{width}"
     return tuple(chosen), tuple(skipped.items())
+
+
+def _first_pool(steps: list[Step], stage: _Stage, final: int) -> int:
+    """The step that brings the stage to its final resolution, if it is a pool; −1 if a strided convolution does it."""
+    for i in range(stage.start, stage.stop):
+        before, after = _area(steps[i].input_shape), _area(steps[i].output_shape)
+        if final <= 2 * after <= before:
+            return -1 if isinstance(steps[i].module, nn.Conv2d) else i
+    return -1
 
 
 def _by_target(model: nn.Module, steps: list[Step], target: str, span: range) -> Selection:
@@ -206,7 +215,12 @@ def _nothing_in(
             names, _ = _stage_convolutions(model, steps, other, last=False)
             if names:
                 others.append(f"--stage {index} ({len(names)} in {other.label})")
-    return message + (f"; other stages: {', '.join(others)}" if others else "; no other stage has one either")
+    if others:
+        return f"{message}; other stages: {', '.join(others)}"
+    everywhere = ", ".join(dict.fromkeys(step.name for step in steps if is_spatial(step.module)))
+    return (
+        f"{message}; the only k×k convolutions are {_shorten(everywhere)}" if everywhere else f"{message}; it has none"
+    )
 
 
 def stage_steps(steps: list[Step], stage: _Stage) -> list[Step]:

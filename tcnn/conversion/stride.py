@@ -2,7 +2,8 @@
 stage before, shortcuts included.
 
 What carries a stride is found in the trace of the stage and replaced by what timm itself builds at stride 1. Only
-families for which that is known are accepted, and the result is traced again: a stage whose map still shrinks is refused.
+families for which that is known are accepted, and the result is traced again: a stage whose map still shrinks is
+refused.
 """
 
 import copy
@@ -71,13 +72,13 @@ def _at_stride_one(step: Step) -> nn.Module:
     if isinstance(module, BlurPool2d):
         return nn.Identity()
     if isinstance(module, nn.AvgPool2d | nn.MaxPool2d):
-        kernel, stride, padding = _pair(module.kernel_size), _pair(module.stride), _pair(module.padding)
-        if kernel == stride:  # ResNet-D's shortcut: timm builds no pool at stride 1
+        kernel, margin = _pair(module.kernel_size), _pair(module.padding)
+        if kernel == _pair(module.stride):  # ResNet-D's shortcut: timm builds no pool at stride 1
             return nn.Identity()
-        if all(2 * p == k - 1 for k, p in zip(kernel, padding, strict=True)):  # ResNeSt's avd keeps its 3×3 mean
-            twin = copy.copy(module)
-            twin.stride = 1
-            return twin
+        if all(2 * p == k - 1 for k, p in zip(kernel, margin, strict=True)):  # ResNeSt's avd keeps its 3×3 mean
+            pool = copy.copy(module)
+            pool.stride = 1
+            return pool
     raise UnsupportedLayerError(
         f"stride=remove: {step.name}: no stride-1 form of {type(module).__name__} is known; use stride=keep"
     )
@@ -86,5 +87,5 @@ def _at_stride_one(step: Step) -> nn.Module:
 def _pair(value: object) -> tuple[int, int]:
     if isinstance(value, int):
         return value, value
-    first, second = value if isinstance(value, tuple | list) else (1, 1)
-    return int(first), int(second)
+    numbers = value if isinstance(value, tuple | list) and value else (1,)
+    return int(numbers[0]), int(numbers[-1])

@@ -67,7 +67,24 @@ def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
         if not isinstance(source, nn.Conv2d):
             raise UnsupportedLayerError(f"{layer.name}: expected a convolution in {report.base_model}, found none")
         swaps[layer.name] = GPSA2d.from_conv2d(source, layer.head_dim, config.temperature, generator)
-    return _copy_with(model, swaps)
+    return _signed(_copy_with(model, swaps), report)
+
+
+def _signed(model: nn.Module, report: ConversionReport) -> nn.Module:
+    """Leave on the model what saving it needs, and the name under which timm can build it again (`t_resnet50d`)."""
+    model.conversion_report = report  # type: ignore[assignment]
+    cfg = getattr(model, "pretrained_cfg", None)
+    if cfg and cfg.get("architecture"):
+        architecture = registered_name(cfg["architecture"])
+        model.pretrained_cfg = model.default_cfg = {**cfg, "architecture": architecture}  # type: ignore[assignment]
+        options = report.config.model_dump(exclude_defaults=True)
+        model._model_args = {**getattr(model, "_model_args", {}), **options}  # type: ignore[assignment]
+    return model
+
+
+def registered_name(architecture: str) -> str:
+    """The name of a converted timm architecture in timm's registry."""
+    return architecture if architecture.startswith("t_") else f"t_{architecture}"
 
 
 def _stride_swaps(
@@ -108,6 +125,7 @@ def _report(
     saved = 0
     for name in selection.names:
         conv = shadow.get_submodule(name)
+        assert isinstance(conv, nn.Conv2d)  # noqa: S101 - selection chooses nothing else
         source = copy.copy(conv)
         source.stride = getattr(swaps.get(name), "stride", conv.stride)
         layer = GPSA2d.from_conv2d(source, config.head_dim)
@@ -131,7 +149,9 @@ def _report(
                 head_dim=layer.head_dim,
                 parameters_before=before,
                 parameters_after=after,
-                note="weight standardisation ended: the standardised filter was loaded" if is_standardised(conv) else None,
+                note="weight standardisation ended: the standardised filter was loaded"
+                if is_standardised(conv)
+                else None,
             )
         )
     total = sum(p.numel() for p in model.parameters())

@@ -32,7 +32,7 @@ def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> 
     channels = getattr(model, "in_chans", None) or _first_conv_channels(model)
     default = traits.get("img_size") or tuple(cfg.get("input_size") or (3, 224, 224))[-2:]
     height, width = input_size or default
-    return channels or tuple(cfg.get("input_size") or (3,))[0], height, width
+    return channels or next(iter(cfg.get("input_size") or (3,))), height, width
 
 
 def _first_conv_channels(model: nn.Module) -> int | None:
@@ -72,7 +72,8 @@ def _run_in_place(model: nn.Module, shape: tuple[int, ...]) -> list[Step]:
     except Exception as error:
         size = "×".join(map(str, shape[1:]))
         raise RequestError(
-            f"{type(model).__name__} does not run on an image of {size} ({_first_line(error)}); choose another input size"
+            f"{type(model).__name__} does not run on an image of {size} ({_first_line(error)}); "
+            "choose another input size"
         ) from error
 
 
@@ -87,7 +88,7 @@ def _run(model: nn.Module, image: Tensor) -> list[Step]:
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d) or next(module.children(), None) is None:
             handles.append(
-                module.register_forward_hook(lambda m, args, out, name=name: record(name, m, args, out))  # type: ignore[misc]
+                module.register_forward_hook(lambda m, args, out, name=name: record(name, m, args, out))
             )
     try:
         model(image)

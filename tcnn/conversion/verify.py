@@ -6,14 +6,14 @@ to end on logits; in float32 and float64. The attention always runs; nothing her
 
 import copy
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from tcnn.config import VerificationConfig, build
-from tcnn.conversion.report import DtypePass, Drift, ErrorStats, LayerError, VerificationReport
+from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
+from tcnn.conversion.report import Drift, DtypePass, ErrorStats, LayerError, VerificationReport
 from tcnn.conversion.trace import evaluating, input_shape
 from tcnn.errors import RequestError
 from tcnn.layers.filters import is_standardised
@@ -26,6 +26,7 @@ def verify(
     config: VerificationConfig | None = None,
     images: Tensor | None = None,
     randomise: bool = False,
+    progress: Callable[[str], None] | None = None,
     **options: object,
 ) -> VerificationReport:
     """Compare a converted model with its source.
@@ -37,24 +38,41 @@ def verify(
         images: (B, C, H, W), normalised as the model expects; standard normal noise when None.
         randomise: give every normalisation layer random statistics, scales and shifts during the comparison. Use it
             with random weights: fresh networks scale many residual branches by exactly zero, which hides any error.
+        progress: called with the name of every step before it begins.
+
+    Equivalence is a property of the hard limit, so it is measured at τ = 1/46 even when the model stands at another
+    temperature; what the model does there is in `drift` (τ = 1) and `written`.
 
     Returns: a `VerificationReport`; nothing is raised for a failure, see `passed` and `failure()`. Neither model is
     changed. Relative errors are in L2 and against the largest value; the larger of the two must be in tolerance.
     """
     config = config or build(VerificationConfig, options)
+    _check_source(source, converted)
     batch = _images(source, config) if images is None else images
     dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
+    own = max(float(layer.temperature) for layer in _replacements(converted).values())
+    hard = min(own, HARD_TEMPERATURE)
     with _exact_arithmetic(), torch.no_grad(), randomised(source, converted, config.seed, enabled=randomise):
-        passes = [_compare(source, converted, batch, dtype, config) for dtype in dtypes]
-        drift = _drift(source, converted, batch)
+        with at_temperature(converted, hard):
+            passes = []
+            for dtype in dtypes:
+                if progress is not None:
+                    progress(str(dtype).removeprefix("torch."))
+                passes.append(_compare(source, converted, batch, dtype, config))
+        if progress is not None:
+            progress("drift")
+        drift = _drift(source, converted, batch, 1.0)
+        between = own > HARD_TEMPERATURE * 1.01 and own != 1
+        written = _drift(source, converted, batch, own) if between else None
     return VerificationReport(
         passed=all(result.passed for result in passes),
-        temperature=min(float(layer.temperature) for layer in _replacements(converted).values()),
+        temperature=hard,
         images=f"{'noise' if images is None else 'images'} {'×'.join(map(str, batch.shape))}",
         seed=config.seed,
         statistics_randomised=randomise,
         passes=tuple(passes),
         drift=drift,
+        written=written,
     )
 
 
@@ -73,7 +91,10 @@ def errors(reference: Tensor, other: Tensor) -> ErrorStats:
         )  # fmt: skip
     cosine = torch.nn.functional.cosine_similarity(a, b, dim=0).item()
     return ErrorStats(
-        max_abs=max_abs, relative=(difference.norm() / norm).item(), max_relative=max_abs / largest.item(), cosine=cosine
+        max_abs=max_abs,
+        relative=(difference.norm() / norm).item(),
+        max_relative=max_abs / largest.item(),
+        cosine=cosine,
     )
 
 
@@ -117,13 +138,13 @@ def _compare(
     )
 
 
-def _drift(source: nn.Module, converted: nn.Module, batch: Tensor) -> Drift:
+def _drift(source: nn.Module, converted: nn.Module, batch: Tensor, temperature: float) -> Drift:
     with evaluating(source), evaluating(converted):
         dtype = next(converted.parameters()).dtype
         expected = _logits(source, batch, dtype)
-        with at_temperature(converted, 1.0):
+        with at_temperature(converted, temperature):
             found = _logits(converted, batch, dtype)
-    return Drift(logits=errors(expected, found), top1_agreement=_agreement(expected, found))
+    return Drift(temperature=temperature, logits=errors(expected, found), top1_agreement=_agreement(expected, found))
 
 
 @contextmanager
@@ -147,17 +168,20 @@ def randomised(source: nn.Module, converted: nn.Module, seed: int, enabled: bool
     Left alone, a fresh network's zero-initialised residual scales switch off the very branches that were converted.
     """
     touched: list[tuple[Tensor, Tensor]] = []
-    if enabled:
-        names = _statistics(source, tuple(_replacements(converted)))
+    names = _statistics(source, tuple(_replacements(converted))) if enabled else []
+    try:
         for model in (source, converted):
             tensors = dict((*model.named_parameters(), *model.named_buffers()))
             for name in names:
+                if name not in tensors:
+                    raise RequestError(
+                        f"{name}: the source has it, the converted model has not; is it the right source?"
+                    )
                 tensor = tensors[name]
                 touched.append((tensor, tensor.clone()))
                 spread = torch.rand(tensor.shape, generator=_generator(seed, name), dtype=torch.float64)
                 centred = name.endswith(("bias", "running_mean"))
                 tensor.copy_(spread - 0.5 if centred else spread + 0.5)
-    try:
         yield
     finally:
         for tensor, value in reversed(touched):
@@ -184,15 +208,7 @@ def _watching(model: nn.Module, names: dict[str, GPSA2d], call: object) -> Itera
     def hook(name: str) -> object:
         return lambda module, args, output: call(name, module, args[0], output)  # type: ignore[operator]
 
-    handles = []
-    for name in names:
-        try:
-            module = model.get_submodule(name)
-        except AttributeError as error:
-            raise RequestError(
-                f"{name}: the converted model has a GPSA layer here, the source has nothing; is it the right source?"
-            ) from error
-        handles.append(module.register_forward_hook(hook(name)))  # type: ignore[arg-type]
+    handles = [model.get_submodule(name).register_forward_hook(hook(name)) for name in names]  # type: ignore[arg-type]
     try:
         yield
     finally:
@@ -209,6 +225,16 @@ def _exact_arithmetic() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _check_source(source: nn.Module, converted: nn.Module) -> None:
+    modules = dict(source.named_modules())
+    for name in _replacements(converted):
+        if not isinstance(modules.get(name), nn.Conv2d):
+            found = type(modules[name]).__name__ if name in modules else "nothing"
+            raise RequestError(
+                f"{name}: the converted model has a GPSA layer here, the source has {found}; is it the right source?"
+            )
 
 
 def _replacements(model: nn.Module) -> dict[str, GPSA2d]:

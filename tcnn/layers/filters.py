@@ -4,13 +4,15 @@
 whose arithmetic is unknown cannot be reproduced exactly.
 """
 
+from typing import Any
+
 import torch
 from timm.layers import Conv2dSame, ScaledStdConv2d, ScaledStdConv2dSame, StdConv2d, StdConv2dSame
 from timm.layers.conv2d_same import Conv2dSameExport
 from torch import Tensor, nn
 
 from tcnn.errors import UnsupportedLayerError
-from tcnn.layers.positions import Geometry, Quad
+from tcnn.layers.positions import Geometry, Pair, Quad
 
 STANDARDISED = (StdConv2d, StdConv2dSame, ScaledStdConv2d, ScaledStdConv2dSame)
 ALWAYS_SAME = (Conv2dSame, Conv2dSameExport)
@@ -45,9 +47,9 @@ def geometry_of(conv: nn.Conv2d) -> Geometry:
         raise UnsupportedLayerError(reason)
     dynamic = isinstance(conv, ALWAYS_SAME) or (isinstance(conv, SOMETIMES_SAME) and conv.same_pad)
     return Geometry(
-        kernel_size=tuple(conv.kernel_size),
-        stride=tuple(conv.stride),
-        dilation=tuple(conv.dilation),
+        kernel_size=_pair(conv.kernel_size),
+        stride=_pair(conv.stride),
+        dilation=_pair(conv.dilation),
         padding="dynamic" if dynamic else _static_padding(conv),
         padding_mode=conv.padding_mode,
     )
@@ -60,8 +62,13 @@ def _static_padding(conv: nn.Conv2d) -> Quad:
         totals = [d * (k - 1) for k, d in zip(conv.kernel_size, conv.dilation, strict=True)]
         top, left = (total // 2 for total in totals)
         return left, totals[1] - left, top, totals[0] - top
-    top, left = conv.padding
+    top, left = (int(amount) for amount in conv.padding)
     return left, left, top, top
+
+
+def _pair(values: tuple[int, ...]) -> Pair:
+    rows, columns = values
+    return rows, columns
 
 
 def is_standardised(conv: nn.Module) -> bool:
@@ -69,13 +76,13 @@ def is_standardised(conv: nn.Module) -> bool:
     return isinstance(conv, STANDARDISED)
 
 
-def effective_filter(conv: nn.Conv2d) -> Tensor:
+def effective_filter(conv: Any) -> Tensor:
     """The filter that the convolution applies, (C_out, C_in / groups, kh, kw), in the weight's dtype.
 
     For timm's weight-standardised layers that is (gain · scale) · (w − mean) / √(var + ε) per output channel, taken in
     float64 and rounded once; for a parametrised layer it is the parametrised value.
     """
-    weight = conv.weight.detach()
+    weight: Tensor = conv.weight.detach()
     if not is_standardised(conv):
         return weight
     var, mean = torch.var_mean(weight.double(), dim=(1, 2, 3), keepdim=True, correction=0)

@@ -77,6 +77,7 @@ class GPSA2d(nn.Module):
     Input (B, C_in, H, W) or (C_in, H, W), any H and W; output (B, C_out, Ho, Wo) as the convolution's.
     """
 
+    bias: nn.Parameter | None
     temperature: Tensor
 
     def __init__(
@@ -89,7 +90,7 @@ class GPSA2d(nn.Module):
         dilation: int | tuple[int, int] = 1,
         groups: int = 1,
         bias: bool = True,
-        padding_mode: str = "zeros",
+        padding_mode: positions.PaddingMode = "zeros",
         head_dim: int | None = None,
         temperature: float = HARD_TEMPERATURE,
         device: torch.device | str | None = None,

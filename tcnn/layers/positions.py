@@ -61,7 +61,7 @@ def tap_offsets(geometry: Geometry) -> Tensor:
 def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
     """TensorFlow's SAME rule along one axis: (before, after) so that the output has ceil(size / stride) pixels."""
     outputs = (size + stride - 1) // stride
-    total = torch.sym_max((outputs - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
+    total: int = torch.sym_max((outputs - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)  # type: ignore[assignment]  # SymInt under export
     return total // 2, total - total // 2
 
 

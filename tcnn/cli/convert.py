@@ -1,0 +1,140 @@
+"""`tcnn convert`: a pretrained CNN becomes an equivalent T-CNN, in one file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcnn.cli import console
+
+if TYPE_CHECKING:
+    from tcnn.conversion.pipeline import ConversionResult
+    from tcnn.conversion.report import VerificationReport
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A timm name, local-dir:PATH or hf-hub:ORG/NAME.", metavar="MODEL")],
+    output: Annotated[
+        Path | None,
+        typer.Argument(help="A .safetensors file, or a directory for timm's hub layout.", metavar="OUT"),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Load the source's weights from this safetensors or PyTorch file.", metavar="FILE"),
+    ] = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")
+    ] = True,
+    stride: Annotated[
+        str, typer.Option(help="keep: equivalent to the CNN; remove: the last stage at stride 1, as in the paper.")
+    ] = "keep",
+    stage: Annotated[int, typer.Option(help="Which stage, counted like timm's out_indices; -1 is the last.")] = -1,
+    target: Annotated[
+        str | None, typer.Option(help="Convert the convolutions whose whole dotted name matches.", metavar="REGEX")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="τ: 1/46 (the default) is the CNN, 1 the paper's start.", metavar="T")
+    ] = None,
+    head_dim: Annotated[int | None, typer.Option(help="Width of a head's queries and keys.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Largest relative error allowed in float32 (default 1e-5).", metavar="E")
+    ] = None,
+    num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", min=0)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of query and key weights, and of random source weights.", min=0)] = 0,
+    device: Annotated[str, typer.Option(help="Where the models are compared: cpu, cuda, cuda:1, mps.")] = "cpu",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be converted; needs no weights.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Replace the k×k convolutions of the last stage by attention that computes the same function, and prove it."""
+    from tcnn.config import ConversionConfig, VerificationConfig, build
+    from tcnn.conversion import catalogue
+
+    chosen = {"temperature": temperature, "head_dim": head_dim, "target": target}
+    given = {key: value for key, value in chosen.items() if value is not None}
+    config = build(ConversionConfig, {"stage": stage, "stride": stride, "seed": seed, **given})
+    bounds = {} if tolerance is None else {"tolerance_float32": tolerance, "tolerance_float64": min(tolerance, 1e-10)}
+    verification = build(VerificationConfig, {**bounds, "seed": seed})
+    if output is None and not dry_run:
+        raise typer.BadParameter(
+            "missing; name a .safetensors file or a directory, or give --dry-run", param_hint="OUT"
+        )
+    if output is not None and not dry_run:
+        from tcnn.files import check_output
+
+        check_output(output, force)  # before torch is loaded: a wrong path is answered at once
+    catalogue.check(model, default_choice=stage == -1 and target is None)
+
+    from tcnn.conversion import pipeline
+
+    if dry_run or output is None:
+        result = pipeline.plan(model, config, num_classes)
+    else:
+        with console.steps(pipeline.STEPS, quiet=as_json) as progress:
+            result = pipeline.convert_to_file(
+                model, output, config, verification, pretrained=pretrained, weights=weights, num_classes=num_classes,
+                device=device, force=force, progress=progress,
+            )  # fmt: skip
+    if as_json:
+        console.print_json(result)
+    else:
+        show(result)
+
+
+def show(result: "ConversionResult") -> None:
+    """The conversion as a table, the verdict as two lines."""
+    from rich.table import Table
+
+    out = console.stdout()
+    report = result.conversion
+    table = Table(title=f"{result.model}: stage {report.stage}", title_justify="left")
+    for name, justify in (
+        ("layer", "left"),
+        ("was", "left"),
+        ("channels", "right"),
+        ("heads × width", "right"),
+        ("parameters", "right"),
+    ):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for layer in report.layers:
+        kernel = "×".join(map(str, layer.kernel_size))
+        stride = f" /{layer.stride[0]}" if max(layer.stride) > 1 else ""
+        table.add_row(
+            layer.name,
+            f"{layer.source} {kernel}{stride}{f', {layer.groups} groups' if layer.groups > 1 else ''}",
+            f"{layer.in_channels} → {layer.out_channels}",
+            f"{layer.heads} × {layer.head_dim}",
+            f"{console.scale(layer.parameters_before)} → {console.scale(layer.parameters_after)}",
+        )
+    out.print(table)
+    for skipped in report.skipped:
+        out.print(f"left alone: {skipped.name}: {skipped.reason}", markup=False)
+    for note in dict.fromkeys(layer.note for layer in report.layers if layer.note):
+        out.print(f"note: {note}")
+    out.print(f"parameters: {console.scale(report.parameters_before)} → {console.scale(report.parameters_after)}")
+    if result.verification is not None:
+        show_verdict(result.verification, out)
+    if result.output is not None:
+        out.print(
+            f"wrote {result.output} ({console.scale(result.bytes or 0)}B) in {result.seconds:.1f} s", markup=False
+        )
+
+
+def show_verdict(report: "VerificationReport", out: object) -> None:
+    """Equivalence per dtype, then the drift."""
+    from rich.console import Console
+
+    assert isinstance(out, Console)  # noqa: S101
+    for result in report.passes:
+        verdict = "equal" if result.passed else "NOT EQUAL"
+        out.print(
+            f"{verdict} in {result.dtype}: relative error {result.logits.relative:.1e}, "
+            f"largest {result.logits.max_abs:.1e}, "
+            f"top-1 agreement {result.top1_agreement:.0%} (τ = {report.temperature:.4g}, {report.images})"
+        )
+        if result.note:
+            out.print(f"  {result.note}")
+    for drift in filter(None, (report.drift, report.written)):
+        out.print(f"drift at τ = {drift.temperature:g}: {drift.logits.relative:.1%} of the logits' norm")

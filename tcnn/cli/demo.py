@@ -1,0 +1,60 @@
+"""`tcnn demo`: the whole journey on real images, with no download and no GPU."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcnn.cli import console
+
+if TYPE_CHECKING:
+    from tcnn.training.demo import DemoResult
+
+
+def command(
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Keep the converted and fine-tuned checkpoints in this directory.", metavar="DIR"),
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs of the source CNN.", min=1)] = 8,
+    finetune_epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning.", min=1)] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train a small ResNet on handwritten digits, convert it, prove it equal, write, reload, fine-tune, compare."""
+    from tcnn.training.demo import run
+
+    if out is not None:
+        from tcnn.files import make_directory
+
+        make_directory(out)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        console.steps(epochs + finetune_epochs + 5, quiet=as_json) as progress,
+    ):
+        result = run(out or Path(scratch), out is not None, epochs, finetune_epochs, seed, progress)
+    if as_json:
+        console.print_json(result)
+    else:
+        _show(result)
+
+
+def _show(result: "DemoResult") -> None:
+    from rich.table import Table
+
+    out = console.stdout()
+    table = Table(title=f"tcnn demo: {result.images}", title_justify="left")
+    for name in ("model", "top-1", "parameters", "equivalence error", "drift at τ = 1"):
+        table.add_column(name, justify="left" if name == "model" else "right")
+    for row in result.rows:
+        error = "" if row.equivalence_error is None else f"{row.equivalence_error:.1e}"
+        drift = "" if row.drift_at_1 is None else f"{row.drift_at_1:.1%}"
+        table.add_row(row.model, f"{row.top1:.1%}", console.scale(row.parameters), error, drift)
+    out.print(table)
+    out.print(f"All {result.held_out} held-out predictions are the same before and after, in a fresh process too.")
+    if result.checkpoint:
+        out.print(f"checkpoint: {result.checkpoint}", markup=False)
+    else:
+        out.print("Keep the checkpoints with --out DIR.")
+    out.print(f"{result.seconds:.0f} s")

@@ -1,0 +1,81 @@
+"""The `tcnn` command: its sub-commands, and what becomes of every error."""
+
+import json
+import signal
+import sys
+import traceback
+from types import FrameType
+
+import typer
+
+from tcnn.cli import convert, demo, models, verify
+from tcnn.errors import TcnnError
+from tcnn.version import __version__
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="tcnn",
+    help="Turn a pretrained CNN into an equivalent Transformed CNN.",
+    epilog="Every command takes --debug, which shows the traceback of an error. Exit codes: 0 done, 2 wrong request, "
+    "3 verification failed, 4 the environment failed, 130 interrupted.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tcnn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    pass
+
+
+app.command("convert")(convert.command)
+app.command("verify")(verify.command)
+app.command("models")(models.command)
+app.command("demo")(demo.command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with the code that DESIGN's table gives."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(_run(arguments, debug))
+
+
+def _run(arguments: list[str], debug: bool) -> int:
+    try:
+        app(args=arguments, prog_name="tcnn")
+    except TcnnError as error:
+        _show(error, arguments, debug)
+        return error.exit_code
+    except SystemExit as end:  # typer has shown usage errors itself, and turns Ctrl-C into 130
+        if end.code == INTERRUPTED:
+            typer.echo("interrupted", err=True)
+        return end.code if isinstance(end.code, int) else 0
+    return 0
+
+
+def _show(error: TcnnError, arguments: list[str], debug: bool) -> None:
+    if debug:
+        traceback.print_exception(error)
+    message = " ".join(str(error).split())
+    if "--json" in arguments:
+        typer.echo(json.dumps({"error": {"code": type(error).__name__, "message": message}}, ensure_ascii=False))
+    else:
+        typer.echo(f"error: {message}", err=True)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)  # unwinds, so that temporary files are removed

@@ -1,0 +1,69 @@
+"""`tcnn models`: what can be converted."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcnn.cli import console
+
+if TYPE_CHECKING:
+    from tcnn.conversion.catalogue import Entry
+
+
+def command(
+    query: Annotated[
+        list[str] | None, typer.Argument(help="Words (or * and ? patterns) in the name.", metavar="QUERY")
+    ] = None,
+    all_models: Annotated[bool, typer.Option("--all", help="Also list what cannot be converted, and why.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List timm's models that can be converted, with layers, parameters and FLOPs before and after."""
+    from tcnn.conversion import catalogue
+    from tcnn.errors import RequestError
+
+    found = catalogue.search(" ".join(query or []))
+    shown = [entry for entry in found if entry.convertible or all_models]
+    if as_json:
+        rows = [entry.model_dump() | {"registered_as": entry.registered_as} for entry in shown]
+        typer.echo(json.dumps({"timm": catalogue.timm_version(), "models": rows}, ensure_ascii=False, indent=2))
+        return
+    if not shown:
+        words = " ".join(query or [])
+        if len(found) == 1:
+            raise RequestError(found[0].reason or f"{found[0].name} cannot be converted")
+        if found:
+            raise RequestError(f"{words}: {len(found)} models match, none can be converted; --all says why")
+        raise RequestError(catalogue.unknown(words, list(catalogue.entries())))
+    _print_table(shown)
+
+
+def _print_table(shown: "list[Entry]") -> None:
+    from rich.table import Table
+
+    out = console.stdout()
+    table = Table(box=None, pad_edge=False)
+    for name, justify in (
+        ("model", "left"), ("weights", "right"), ("layers", "right"), ("kernels", "left"), ("parameters", "left"),
+        ("FLOPs", "left"), ("size", "right"), ("stage", "left"),
+    ):  # fmt: skip
+        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for entry in shown:
+        table.add_row(
+            entry.name,
+            str(len(entry.weights)) if entry.weights else "–",
+            str(entry.layers) if entry.convertible else "–",
+            ", ".join(entry.kernels),
+            _change(entry.parameters, entry.converted_parameters),
+            _change(entry.flops, entry.converted_flops),
+            str(entry.input_size[-1]),
+            entry.stage if entry.convertible else entry.reason,
+        )
+    out.print(table)
+    out.print(f"{len(shown)} models; FLOPs are 2 × multiply-adds of one image of the given size")
+
+
+def _change(before: int | None, after: int | None) -> str:
+    if before is None:
+        return "–"
+    return console.scale(before) + (f" → {console.scale(after)}" if after is not None else "")

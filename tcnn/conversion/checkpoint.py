@@ -1,0 +1,224 @@
+"""One safetensors file from which the model comes back: `save` and `load`.
+
+`__metadata__` holds strings only: `format`, `tcnn_version`, `base_model`, and as JSON `conversion`, `verification`,
+`pretrained_cfg`, `label_names`, further sections (`training`), and `digest`, a SHA-256 over all of these and every
+tensor, so that a single flipped bit is noticed.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import timm
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from timm.models._input import get_model_args
+from torch import Tensor, nn
+
+from tcnn.conversion.report import ConversionReport, VerificationReport
+from tcnn.conversion.surgery import rebuild
+from tcnn.errors import CheckpointError, RequestError
+from tcnn.files import replacing
+from tcnn.version import __version__
+
+
+class Checkpoint(NamedTuple):
+    """What a file holds, checked but not yet a model."""
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+    conversion: ConversionReport
+    verification: VerificationReport | None
+
+    def section(self, name: str) -> Any:
+        """A JSON section of the metadata, or None."""
+        return json.loads(self.metadata[name]) if name in self.metadata else None
+
+
+def save(
+    model: nn.Module,
+    path: str | Path,
+    verification: VerificationReport | None = None,
+    sections: dict[str, object] | None = None,
+    force: bool = False,
+    check: Callable[[Path], None] | None = None,
+) -> Path:
+    """Write a converted model to one safetensors file, whole or not at all.
+
+    Args:
+        model: what `tcnn.convert` (or `load`) returned, trained further or not.
+        verification: the report to keep with it.
+        sections: further metadata, each value JSON-serialisable.
+        force: replace an existing file.
+        check: called with the temporary file before it gets its name; raising keeps the old state of the disk.
+
+    Raises: `OutputError`, `StorageError`, `RequestError`.
+    """
+    path = Path(path)
+    tensors, metadata = contents(model, verification, sections)
+    with replacing(path, force) as temporary:
+        save_file(tensors, temporary, metadata)
+        if check is not None:
+            check(temporary)
+    return path
+
+
+def contents(
+    model: nn.Module, verification: VerificationReport | None = None, sections: dict[str, object] | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and metadata of a model's file."""
+    report = getattr(model, "conversion_report", None)
+    if not isinstance(report, ConversionReport):
+        raise RequestError(
+            f"{type(model).__name__} was not converted by tcnn: call tcnn.convert first, then save its result"
+        )
+    cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
+    report = report.model_copy(update={"model_args": _model_args(model, report)})
+    tensors = _unshared(model.state_dict())
+    metadata = {
+        "format": "pt",
+        "tcnn_version": __version__,
+        "base_model": report.base_model,
+        "conversion": report.model_dump_json(),
+        "pretrained_cfg": json.dumps(cfg, default=str),
+    }
+    if verification is not None:
+        metadata["verification"] = verification.model_dump_json()
+    if cfg.get("label_names"):
+        metadata["label_names"] = json.dumps(cfg["label_names"])
+    metadata.update({name: json.dumps(value) for name, value in (sections or {}).items()})
+    metadata["digest"] = digest(tensors, metadata)
+    return tensors, metadata
+
+
+def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors on the CPU that share no memory, as safetensors wants them; only what shares is copied."""
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in state.items():
+        tensor = value.detach().cpu().contiguous()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() in seen or storage.nbytes() != tensor.nbytes:
+            tensor = tensor.clone()
+        seen.add(tensor.untyped_storage().data_ptr())
+        tensors[name] = tensor
+    return tensors
+
+
+def digest(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """SHA-256 over the metadata (all but the digest) and every tensor's name, dtype, shape and bytes."""
+    sha = hashlib.sha256()
+    for key in sorted(metadata.keys() - {"digest"}):
+        sha.update(f"{key}\0{metadata[key]}\0".encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        sha.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return f"sha256:{sha.hexdigest()}"
+
+
+def read(path: str | Path) -> Checkpoint:
+    """Read and check a file (or the `model.safetensors` of a directory); raises `CheckpointError` with one line."""
+    path = Path(path)
+    file = path / "model.safetensors" if path.is_dir() else path
+    if not file.is_file():
+        raise CheckpointError(
+            f"{path}: expected a tcnn checkpoint, found {'no model.safetensors' if path.is_dir() else 'nothing'}"
+        )
+    try:
+        with safe_open(file, framework="pt") as handle:
+            metadata = dict(handle.metadata() or {})
+            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{file}: not a whole safetensors file ({reason}); copy or download it again") from error
+    if "tcnn_version" not in metadata or "conversion" not in metadata:
+        raise CheckpointError(
+            f"{file}: a safetensors file, but not written by tcnn; convert its model first: "
+            "tcnn convert MODEL OUT --weights FILE"
+        )
+    found = digest(tensors, metadata)
+    if metadata.get("digest") != found:
+        raise CheckpointError(
+            f"{file}: altered since it was written (digest {found[:19]}…, "
+            f"expected {metadata.get('digest', 'none')[:19]}…); copy or download it again"
+        )
+    try:
+        conversion = ConversionReport.model_validate_json(metadata["conversion"])
+        raw = metadata.get("verification")
+        verification = VerificationReport.model_validate_json(raw) if raw else None
+    except ValidationError as error:
+        raise CheckpointError(
+            f"{file}: written by tcnn {metadata['tcnn_version']}, this is {__version__} and cannot read its records"
+        ) from error
+    return Checkpoint(tensors, metadata, conversion, verification)
+
+
+def load(path: str | Path, source: nn.Module | None = None, device: torch.device | str = "cpu") -> nn.Module:
+    """The converted model of a file or hub-layout directory, in evaluation mode.
+
+    Args:
+        source: the architecture that was converted, for models that timm does not know; it is left as it is.
+        device: where the model goes.
+
+    Raises: `CheckpointError` for a file that is truncated, altered, foreign, or of another architecture.
+    """
+    return assemble(read(path), source, str(path)).to(device)
+
+
+def assemble(checkpoint: Checkpoint, source: nn.Module | None = None, name: str = "checkpoint") -> nn.Module:
+    """Build the model of a checkpoint that was read."""
+    report = checkpoint.conversion
+    cfg = checkpoint.section("pretrained_cfg") or {}
+    model = rebuild(_hollow(_architecture(report, cfg, name) if source is None else source), report)
+    try:
+        model.load_state_dict(checkpoint.tensors, strict=True, assign=True)
+    except RuntimeError as error:
+        reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
+        raise CheckpointError(f"{name}: does not fit {report.base_model}: {reason[:300]}") from error
+    if cfg:
+        merged: Any = {**(getattr(model, "pretrained_cfg", None) or {}), **cfg}
+        model.pretrained_cfg = model.default_cfg = merged
+    return model.eval()
+
+
+def _architecture(report: ConversionReport, cfg: dict[str, Any], name: str) -> nn.Module:
+    base = report.base_model
+    if not timm.is_model(base.partition(".")[0]):
+        raise CheckpointError(f"{name}: made from {base}, which timm does not know; give its module as `source`")
+    try:
+        return timm.create_model(base, pretrained=False, **report.model_args)
+    except Exception as error:
+        raise CheckpointError(
+            f"{name}: timm {timm.__version__} cannot build {base} with {report.model_args}: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
+
+
+def _hollow(model: nn.Module) -> nn.Module:
+    """A copy without parameter data (the file brings it); buffers stay, for those that are computed, not stored."""
+    import copy
+
+    memo: dict[int, object] = {
+        id(p): nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for p in model.parameters()
+    }
+    return copy.deepcopy(model, memo)
+
+
+def _model_args(model: nn.Module, report: ConversionReport) -> dict[str, object]:
+    """What rebuilds the *source* architecture as it is now (a head replaced since then, say)."""
+    if not getattr(model, "pretrained_cfg", None):
+        return report.model_args
+    conversion = set(type(report.config).model_fields)
+    args = {k: v for k, v in get_model_args(model).items() if k not in conversion}
+    try:
+        json.dumps(args)
+    except TypeError as error:
+        raise RequestError(
+            f"a model argument cannot be stored in the file ({error}); build the model with plain values"
+        ) from error
+    return args

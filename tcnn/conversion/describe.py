@@ -1,0 +1,89 @@
+"""Makes the catalogue: builds every timm model on the meta device, converts it there and writes down what happened.
+
+python -m tcnn.conversion.describe [--check NAME…]
+"""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import timm
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from tcnn.config import ConversionConfig
+from tcnn.conversion.catalogue import PATH, Entry
+from tcnn.conversion.surgery import convert
+from tcnn.conversion.trace import input_shape
+from tcnn.errors import NothingToConvertError, RequestError
+
+
+def describe(name: str) -> Entry:
+    """The catalogue's entry of one timm model; costs no memory for its weights."""
+    with torch.device("meta"):
+        model = timm.create_model(name).eval()
+    shape = input_shape(model)
+    facts: dict[str, object] = {
+        "name": name,
+        "family": type(model).__module__.rpartition(".")[2],
+        "input_size": shape,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "flops": flops(model, shape),
+        "weights": tuple(
+            key.partition(".")[2] for key, cfg in timm.models.get_arch_pretrained_cfgs(name).items() if cfg.has_weights
+        ),
+    }
+    try:
+        converted, report = convert(model)
+    except NothingToConvertError as error:
+        return Entry(**facts, convertible=False, reason=str(error))  # type: ignore[arg-type]
+    kernels = dict.fromkeys("×".join(map(str, layer.kernel_size)) for layer in report.layers)
+    return Entry(
+        **facts,  # type: ignore[arg-type]
+        convertible=True,
+        stage=report.stage,
+        layers=len(report.layers),
+        kernels=tuple(kernels),
+        converted_parameters=report.parameters_after,
+        converted_flops=flops(converted, shape),
+        stride_removable=_stride_removable(model),
+    )
+
+
+def flops(model: nn.Module, shape: tuple[int, ...]) -> int | None:
+    """2 × multiply-adds of one image, or None where the model cannot run on the meta device."""
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter, torch.no_grad(), torch.device("meta"):
+            model(torch.zeros(1, *shape))
+    except Exception:
+        return None
+    return int(counter.get_total_flops())
+
+
+def _stride_removable(model: nn.Module) -> bool:
+    try:
+        convert(model, ConversionConfig(stride="remove"))
+    except RequestError:
+        return False
+    return True
+
+
+def write(path: Path = PATH, names: list[str] | None = None) -> None:
+    """Describe every model and write the catalogue, one line each, so that a diff can be read."""
+    rows = []
+    names = names or timm.list_models(exclude_filters=["t_*"])
+    for number, name in enumerate(names, 1):
+        rows.append(json.dumps(describe(name).model_dump(exclude_defaults=True), ensure_ascii=False))
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{number}/{len(names)} {name:<60}")
+    body = ",\n".join(rows)
+    path.write_text(f'{{"timm": "{timm.__version__}", "models": [\n{body}\n]}}\n')
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    write(names=sys.argv[1:] or None)

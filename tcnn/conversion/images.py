@@ -1,0 +1,35 @@
+"""Real images for verification: a directory of pictures, prepared as the model expects them."""
+
+from pathlib import Path
+
+import torch
+from PIL import Image, UnidentifiedImageError
+from timm.data import create_transform, resolve_model_data_config
+from timm.data.readers.img_extensions import get_img_extensions
+from torch import Tensor, nn
+
+from tcnn.errors import RequestError
+
+
+def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:
+    """Up to `limit` pictures below a directory, (B, C, H, W), resized and normalised by the model's own settings.
+
+    Raises `RequestError` when there is none, or one that is no picture.
+    """
+    if not directory.is_dir():
+        raise RequestError(
+            f"{directory}: expected a directory of images, found {'a file' if directory.exists() else 'nothing'}"
+        )
+    kinds = get_img_extensions(as_set=True)
+    files = sorted(p for p in directory.rglob("*") if p.suffix.lower() in kinds and not p.name.startswith("."))
+    if not files:
+        raise RequestError(f"{directory}: no image in it ({', '.join(sorted(kinds))})")
+    transform = create_transform(**resolve_model_data_config(model), is_training=False)
+    batch = []
+    for file in files[:limit]:
+        try:
+            with Image.open(file) as image:
+                batch.append(transform(image.convert("RGB")))
+        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+            raise RequestError(f"{file}: not a readable image ({type(error).__name__}); remove it") from error
+    return torch.stack(batch)

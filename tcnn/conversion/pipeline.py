@@ -1,0 +1,169 @@
+"""From a model's name to a verified file: what `tcnn convert` and the service's `transform` job do."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import nn
+
+from tcnn.config import ConversionConfig, VerificationConfig
+from tcnn.conversion import checkpoint, hub
+from tcnn.conversion.report import ConversionReport, VerificationReport
+from tcnn.conversion.sources import create_source, create_structure
+from tcnn.conversion.surgery import convert, without_stride
+from tcnn.conversion.verify import verify
+from tcnn.errors import EnvironmentFailure, OutputError, VerificationError
+from tcnn.files import check_output
+
+Progress = Callable[[str], None]
+STEPS = 8
+"""How often `progress` is called by `convert_to_file`."""
+
+
+class Source(BaseModel):
+    """Where the weights came from; kept in the file so that `tcnn verify` can find them again."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    weights: Literal["pretrained", "random", "file"]
+    seed: int = 0
+    num_classes: int | None = None
+    digest: str | None = None
+
+
+class ConversionResult(BaseModel):
+    """What `tcnn convert --json` prints."""
+
+    model: str
+    output: str | None
+    bytes: int | None = None
+    sha256: str | None = None
+    seconds: float
+    conversion: ConversionReport
+    verification: VerificationReport | None = None
+
+
+def convert_to_file(
+    name: str,
+    output: Path,
+    config: ConversionConfig | None = None,
+    verification: VerificationConfig | None = None,
+    *,
+    pretrained: bool = True,
+    weights: Path | None = None,
+    num_classes: int | None = None,
+    device: str = "cpu",
+    force: bool = False,
+    progress: Progress = lambda step: None,
+) -> ConversionResult:
+    """Build, convert, verify, write, read back and verify again; the file gets its name only after all of it.
+
+    Args:
+        name: a timm name, `local-dir:PATH` or `hf-hub:ORG/NAME`.
+        output: a `.safetensors` file, or a directory for timm's hub layout.
+        pretrained, weights, num_classes: as for `create_source`. Random weights are drawn from the config's seed.
+        device: where the models are compared.
+
+    Raises: `VerificationError` when the models differ by more than the tolerance; nothing is written then.
+    """
+    started = time.monotonic()
+    config = config or ConversionConfig()
+    settings = verification or VerificationConfig()
+    directory = is_directory(output)
+    check_output(output, force)
+    place = usable_device(device)
+
+    progress("building the source")
+    source, origin = open_source(name, pretrained, weights, num_classes, config.seed, place)
+    progress("converting")
+    model, report = convert(source, config)
+    reference = source if config.stride == "keep" else without_stride(source, config)
+    random = origin.weights == "random"
+    verdict = verify(reference, model, settings, randomise=random, progress=lambda step: progress(f"verifying {step}"))
+    raise_if_failed(verdict, name)
+
+    def read_back(path: Path) -> None:
+        progress("verifying the written file")
+        again = verify(
+            reference,
+            checkpoint.load(path, device=place),
+            settings.model_copy(update={"float64": False}),
+            randomise=random,
+        )
+        raise_if_failed(again, str(output))
+
+    progress("writing")
+    sections: dict[str, object] = {"source": origin.model_dump(exclude_none=True), "weights": origin.weights}
+    write = hub.save_directory if directory else checkpoint.save
+    write(model, output, verdict, sections, force, read_back)
+    progress("done")
+    file = output / "model.safetensors" if directory else output
+    return ConversionResult(
+        model=name,
+        output=str(output),
+        bytes=file.stat().st_size,
+        sha256=file_digest(file),
+        seconds=round(time.monotonic() - started, 3),
+        conversion=report,
+        verification=verdict,
+    )
+
+
+def plan(name: str, config: ConversionConfig, num_classes: int | None = None) -> ConversionResult:
+    """What `convert_to_file` would do to the structure; needs no weights and no network for a timm name."""
+    started = time.monotonic()
+    report = convert(create_structure(name, num_classes), config).report
+    return ConversionResult(model=name, output=None, seconds=round(time.monotonic() - started, 3), conversion=report)
+
+
+def open_source(
+    name: str, pretrained: bool, weights: Path | None, num_classes: int | None, seed: int, device: torch.device
+) -> tuple[nn.Module, Source]:
+    """The source CNN and the record of where its weights came from."""
+    kind: Literal["pretrained", "random", "file"] = "file" if weights else "pretrained" if pretrained else "random"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = create_source(name, pretrained, weights, num_classes)
+    fingerprint = checkpoint.digest(dict(model.state_dict()), {})
+    origin = Source(name=name, weights=kind, seed=seed, num_classes=num_classes, digest=fingerprint)
+    return model.to(device), origin
+
+
+def is_directory(output: Path) -> bool:
+    """Whether the output is a hub-layout directory; raises `OutputError` for a file of another kind."""
+    if output.suffix == ".safetensors":
+        return False
+    if output.suffix and not output.is_dir():
+        raise OutputError(
+            f"{output}: expected a name that ends in .safetensors, or a directory, found {output.suffix!r}"
+        )
+    return True
+
+
+def usable_device(name: str) -> torch.device:
+    """A device that is really there; raises `EnvironmentFailure` otherwise."""
+    try:
+        device = torch.device(name)
+        torch.zeros((), device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise EnvironmentFailure(f"--device {name}: not usable here ({reason}); use cpu") from error
+    return device
+
+
+def raise_if_failed(report: VerificationReport, what: str) -> None:
+    """Raise `VerificationError` with one line unless the report passed."""
+    failure = report.failure()
+    if failure:
+        raise VerificationError(f"{what}: {failure}; nothing was written (loosen it with --tolerance)")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,56 @@
+"""Verifying a file long after it was written: find its source again and compare."""
+
+from pathlib import Path
+
+from tcnn.config import VerificationConfig
+from tcnn.conversion import checkpoint
+from tcnn.conversion.images import load_images
+from tcnn.conversion.pipeline import Progress, Source, open_source, usable_device
+from tcnn.conversion.report import VerificationReport
+from tcnn.conversion.surgery import without_stride
+from tcnn.conversion.verify import verify
+from tcnn.errors import RequestError
+
+
+def recheck(
+    path: Path,
+    settings: VerificationConfig,
+    against: str | None = None,
+    weights: Path | None = None,
+    images: Path | None = None,
+    device: str = "cpu",
+    progress: Progress = lambda step: None,
+) -> VerificationReport:
+    """Compare a checkpoint with the source recorded in it, or with another one.
+
+    Args:
+        against: a timm name (with its pretrained weights), `local-dir:PATH` or `hf-hub:ORG/NAME`.
+        weights: the source's weights file; needed again when the checkpoint was made from a file.
+        images: a directory of pictures to compare on.
+
+    Raises: `CheckpointError`, `RequestError`, `DownloadError`; a difference is in the report, not raised.
+    """
+    place = usable_device(device)
+    progress("reading")
+    content = checkpoint.read(path)
+    model = checkpoint.assemble(content, name=str(path)).to(place)
+    recorded = Source.model_validate(content.section("source")) if "source" in content.metadata else None
+    name = against or (recorded.name if recorded else content.conversion.base_model)
+    random = recorded is not None and recorded.weights == "random" and against is None and weights is None
+    if recorded is not None and recorded.weights == "file" and weights is None and against is None:
+        raise RequestError(f"{path}: made from a weights file; give it again with --weights FILE, or --against MODEL")
+    progress("building the source")
+    classes = recorded.num_classes if recorded else None
+    seed = recorded.seed if recorded else 0
+    source, origin = open_source(name, not random, weights, classes, seed, place)
+    if against is None and recorded is not None and origin.digest != recorded.digest:
+        raise RequestError(
+            f"{path}: {name} has other weights now than when it was converted; "
+            "name the right ones with --weights or --against"
+        )
+    config = content.conversion.config
+    reference = source if config.stride == "keep" else without_stride(source, config)
+    batch = None if images is None else load_images(images, reference).to(place)
+    return verify(
+        reference, model, settings, batch, randomise=random, progress=lambda step: progress(f"verifying {step}")
+    )

@@ -1,0 +1,167 @@
+"""Getting the source CNN: a timm name, a local directory or a hub repository, with the weights that were asked for."""
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlparse
+
+import huggingface_hub.constants
+import timm
+import torch
+from timm.models import load_state_dict, parse_model_name
+from torch import nn
+
+from tcnn.conversion import catalogue
+from tcnn.errors import DownloadError, RequestError, UnknownModelError, WeightsError
+
+
+def create_source(
+    name: str,
+    pretrained: bool = True,
+    weights: Path | None = None,
+    num_classes: int | None = None,
+) -> nn.Module:
+    """Build a timm model in evaluation mode.
+
+    Args:
+        name: a timm name (`resnet50d`, `resnet50d.ra2_in1k`), `local-dir:PATH` or `hf-hub:ORG/NAME`.
+        pretrained: load the pretrained weights; never replaced by random ones in silence.
+        weights: a safetensors or PyTorch file to load instead; read without unpickling.
+        num_classes: width of the classifier; default the weights' own.
+
+    Raises: `UnknownModelError`, `WeightsError`, `DownloadError`, each with one line that says what to do.
+    """
+    architecture = check_name(name)
+    options: dict[str, object] = {} if num_classes is None else {"num_classes": num_classes}
+    if weights is not None:
+        return _with_file(name, Path(weights), options)
+    if pretrained and architecture is not None and not timm.is_model_pretrained(name):
+        raise WeightsError(
+            f"{name}: timm has no pretrained weights for it; give --weights FILE, or --no-pretrained for random ones"
+        )
+    try:
+        with _offline_if_unreachable(), _quiet_hub():
+            return timm.create_model(name, pretrained=pretrained, **options).eval()
+    except FileNotFoundError as error:
+        if _is_hub_error(error):
+            raise _download_error(name, error) from error
+        raise WeightsError(f"{name}: {_one_line(error)}") from error
+    except (OSError, ConnectionError) as error:
+        raise _download_error(name, error) from error
+    except (RuntimeError, ValueError, KeyError) as error:
+        if _is_hub_error(error):
+            raise _download_error(name, error) from error
+        raise WeightsError(f"{name}: its weights do not fit: {_one_line(error)}") from error
+
+
+def create_structure(name: str, num_classes: int | None = None) -> nn.Module:
+    """The model without its weights: on the meta device, in evaluation mode."""
+    check_name(name)
+    options: dict[str, object] = {} if num_classes is None else {"num_classes": num_classes}
+    try:
+        with torch.device("meta"), _offline_if_unreachable(), _quiet_hub():
+            return timm.create_model(name, pretrained=False, **options).eval()
+    except OSError as error:
+        raise _download_error(name, error) from error
+
+
+def check_name(name: str) -> str | None:
+    """The architecture that a name means, or None for a directory or hub repository; raises for anything unknown."""
+    try:
+        source, identifier = parse_model_name(name)
+    except ValueError as error:
+        raise RequestError(_one_line(error)) from error
+    if source == "local-dir" and not (Path(identifier) / "config.json").is_file():
+        raise RequestError(f"{name}: expected a directory with config.json and weights, found none at {identifier}")
+    if source is not None:
+        return None
+    architecture, _, tag = identifier.partition(".")
+    if not timm.is_model(architecture):
+        raise UnknownModelError(catalogue.unknown(name, timm.list_models()))
+    tags = [model.partition(".")[2] for model in timm.models.get_arch_pretrained_cfgs(architecture)]
+    if tag and tag not in tags:
+        raise UnknownModelError(catalogue.unknown_tag(name, tags))
+    return str(architecture)
+
+
+def _with_file(name: str, weights: Path, options: dict[str, object]) -> nn.Module:
+    if not weights.is_file():
+        raise WeightsError(
+            f"{weights}: expected a weights file, found {'a directory' if weights.is_dir() else 'nothing'}"
+        )
+    try:
+        state = load_state_dict(str(weights), weights_only=True)
+    except Exception as error:
+        raise WeightsError(
+            f"{weights}: not readable as safetensors or as PyTorch weights without pickled code ({_one_line(error)})"
+        ) from error
+    overlay = {"file": str(weights), **options}
+    try:
+        return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options).eval()
+    except (RuntimeError, ValueError, KeyError, AttributeError) as error:
+        fresh = timm.create_model(name, pretrained=False, **options)
+        raise WeightsError(f"{weights} does not fit {name}: {_mismatch(fresh, state, error)}") from error
+
+
+def _mismatch(model: nn.Module, state: dict[str, object], error: Exception) -> str:
+    """The first key that differs, in the model's own order."""
+    expected = model.state_dict()
+    for key, tensor in expected.items():
+        if key not in state:
+            return f"{key}: expected {tuple(tensor.shape)}, not in the file"
+        found = tuple(getattr(state[key], "shape", ()))
+        if found != tuple(tensor.shape):
+            classifier = key.split(".")[0] in str((getattr(model, "pretrained_cfg", {})).get("classifier"))
+            hint = f"; for another number of classes give --num-classes {found[0]}" if classifier and found else ""
+            return f"{key}: expected {tuple(tensor.shape)}, found {found}{hint}"
+    extra = next((key for key in state if key not in expected), None)
+    return f"{extra}: in the file, not in the model" if extra else _one_line(error)
+
+
+@contextmanager
+def _offline_if_unreachable() -> Iterator[None]:
+    """Without a network the hub's client retries for a minute per file; only its cache can help then, so ask that."""
+    host = urlparse(huggingface_hub.constants.ENDPOINT).hostname or ""
+    proxied = any(os.environ.get(key) for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"))
+    before = huggingface_hub.constants.HF_HUB_OFFLINE
+    if not before and not proxied:
+        try:
+            socket.getaddrinfo(host, 443)
+        except OSError:
+            huggingface_hub.constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        huggingface_hub.constants.HF_HUB_OFFLINE = before
+
+
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _is_hub_error(error: Exception) -> bool:
+    return any(
+        kind.__module__.split(".")[0] in ("huggingface_hub", "httpx", "requests") for kind in type(error).__mro__
+    )
+
+
+def _download_error(name: str, error: Exception) -> DownloadError:
+    return DownloadError(
+        f"{name}: the pretrained weights could not be downloaded and are not in the cache ({type(error).__name__}); "
+        "connect, fill the cache (HF_HOME) on a connected machine, give --weights FILE, "
+        "or --no-pretrained for random ones"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

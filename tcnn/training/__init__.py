@@ -1,0 +1,1 @@
+"""Training: today the demo's plain loop on scikit-learn's digits."""
