@@ -55,8 +55,9 @@ def is_spatial(module: nn.Module) -> bool:
 
 
 def _is_convolution(module: nn.Module) -> bool:
-    looks_like = "Conv" in type(module).__name__ and hasattr(module, "weight")
-    return isinstance(module, nn.modules.conv._ConvNd) or looks_like
+    return isinstance(module, nn.modules.conv._ConvNd) or (
+        "Conv" in type(module).__name__ and hasattr(module, "weight")
+    )
 
 
 def _feature_stages(model: nn.Module, steps: list[Step]) -> list[_Stage]:

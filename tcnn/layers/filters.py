@@ -25,6 +25,8 @@ def refusal(conv: nn.Module) -> str | None:
         return f"{type(conv).__name__} is not an nn.Conv2d"
     if isinstance(conv, nn.modules.lazy.LazyModuleMixin):
         return "its shape is not known before the first forward pass (lazy module)"
+    if nn.utils.parametrize.is_parametrized(conv):
+        return "it is parametrised: bake the weight in first (torch.nn.utils.parametrize.remove_parametrizations)"
     known = (*STANDARDISED, *ALWAYS_SAME)
     own_forward = type(conv).forward is not nn.Conv2d.forward or type(conv)._conv_forward is not nn.Conv2d._conv_forward
     if own_forward and not any(type(conv).forward is kind.forward for kind in known):
@@ -80,7 +82,7 @@ def effective_filter(conv: Any) -> Tensor:
     """The filter that the convolution applies, (C_out, C_in / groups, kh, kw), in the weight's dtype.
 
     For timm's weight-standardised layers that is (gain · scale) · (w − mean) / √(var + ε) per output channel, taken in
-    float64 and rounded once; for a parametrised layer it is the parametrised value.
+    float64 and rounded once.
     """
     weight: Tensor = conv.weight.detach()
     if not is_standardised(conv):

@@ -1,0 +1,43 @@
+# Everything runs in .venv, which is made on first use; only Python >= 3.11 and make must be there.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# One thread per test process: two processes on two cores are faster than two that fight over them.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-slow check format constraints catalogue clean
+
+demo: $(READY)  ## the main job on real data: train, convert, verify, reload, fine-tune
+	OMP_NUM_THREADS= $(BIN)/tcnn demo
+
+test: $(READY)  ## the tests
+	$(BIN)/pytest -n auto --dist loadscope
+
+test-slow: $(READY)  ## longer suites, not part of CI
+	$(BIN)/pytest -n auto tests/slow -o addopts=
+
+check: $(READY)  ## style, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+constraints: $(READY)  ## pin today's versions of everything
+	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --upgrade --no-header --no-annotate \
+		--no-emit-index-url --output-file constraints.txt
+
+catalogue: $(READY)  ## describe every timm model again
+	$(BIN)/python -m tcnn.conversion.describe
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info
