@@ -69,8 +69,12 @@ class ConversionConfig(_Frozen):
 class VerificationConfig(_Frozen):
     """How source and converted model are compared."""
 
-    tolerance_float32: float = Field(default=1e-5, gt=0, description="Largest relative error allowed in float32.")
-    tolerance_float64: float = Field(default=1e-10, gt=0, description="Largest relative error allowed in float64.")
+    tolerance_float32: float = Field(
+        default=1e-5, gt=0, allow_inf_nan=False, description="Largest relative error allowed in float32."
+    )
+    tolerance_float64: float = Field(
+        default=1e-10, gt=0, allow_inf_nan=False, description="Largest relative error allowed in float64."
+    )
     float64: bool = Field(default=True, description="Also compare in float64.")
     batch_size: int = Field(default=2, ge=1, description="Images per comparison when none are given.")
     input_size: Size | None = Field(default=None, description="(height, width) in pixels; default the model's own.")
@@ -87,4 +91,6 @@ def build(kind: type[ConfigT], values: Mapping[str, object]) -> ConfigT:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or kind.__name__
-        raise RequestError(f"{field}: {first['msg'].lower()}, got {first.get('input')!r}") from error
+        raise RequestError(
+            f"{field}: {first['msg'].removeprefix('Value error, ').lower()}, got {first.get('input')!r}"
+        ) from error

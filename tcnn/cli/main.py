@@ -4,7 +4,9 @@ import json
 import signal
 import sys
 import traceback
+import warnings
 from types import FrameType
+from typing import Any
 
 import typer
 
@@ -13,6 +15,8 @@ from tcnn.errors import TcnnError
 from tcnn.version import __version__
 
 INTERRUPTED = 130
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""The base class of what is wrong with a command line: click's own, or the copy that newer typers carry."""
 
 app = typer.Typer(
     name="tcnn",
@@ -55,24 +59,28 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str], debug: bool) -> int:
+    if not debug:
+        warnings.filterwarnings("ignore")  # libraries' warnings are not the user's; errors are shown
     try:
-        app(args=arguments, prog_name="tcnn")
+        code = app(args=arguments, prog_name="tcnn", standalone_mode=False)
     except TcnnError as error:
-        _show(error, arguments, debug)
+        _show(type(error).__name__, str(error), arguments, error if debug else None)
         return error.exit_code
-    except SystemExit as end:  # typer has shown usage errors itself, and turns Ctrl-C into 130
-        if end.code == INTERRUPTED:
-            typer.echo("interrupted", err=True)
-        return end.code if isinstance(end.code, int) else 0
-    return 0
+    except UsageError as error:
+        command = error.ctx.command_path if error.ctx else "tcnn"
+        _show("UsageError", f"{error.format_message()} `{command} --help` shows how.", arguments)
+        return 2
+    if code == INTERRUPTED:  # typer turns Ctrl-C into this code
+        typer.echo("interrupted", err=True)
+    return code if isinstance(code, int) else 0
 
 
-def _show(error: TcnnError, arguments: list[str], debug: bool) -> None:
-    if debug:
+def _show(kind: str, message: str, arguments: list[str], error: TcnnError | None = None) -> None:
+    if error is not None:
         traceback.print_exception(error)
-    message = " ".join(str(error).split())
+    message = " ".join(message.split())
     if "--json" in arguments:
-        typer.echo(json.dumps({"error": {"code": type(error).__name__, "message": message}}, ensure_ascii=False))
+        typer.echo(json.dumps({"error": {"code": kind, "message": message}}, ensure_ascii=False))
     else:
         typer.echo(f"error: {message}", err=True)
 

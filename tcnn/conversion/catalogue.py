@@ -43,14 +43,19 @@ class Entry(BaseModel):
     @property
     def registered_as(self) -> str | None:
         """The name that `timm.create_model` knows the converted model by."""
-        return f"t_{self.name}" if self.convertible else None
+        return registered_name(self.name) if self.convertible else None
+
+
+def registered_name(architecture: str) -> str:
+    """The name of a converted timm architecture in timm's registry: `t_resnet50d`."""
+    return architecture if architecture.startswith("t_") else f"t_{architecture}"
 
 
 @cache
 def entries() -> dict[str, Entry]:
     """The catalogue by timm name."""
     data = json.loads(PATH.read_text())
-    return {row["name"]: Entry.model_construct(**row) for row in data["models"]}
+    return {row["name"]: Entry.model_validate(row) for row in data["models"]}
 
 
 def timm_version() -> str:

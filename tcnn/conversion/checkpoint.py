@@ -90,7 +90,13 @@ def contents(
         metadata["verification"] = verification.model_dump_json()
     if cfg.get("label_names"):
         metadata["label_names"] = json.dumps(cfg["label_names"])
-    metadata.update({name: json.dumps(value) for name, value in (sections or {}).items()})
+    for name, value in (sections or {}).items():
+        if name in metadata or name == "digest":
+            raise RequestError(f"section {name!r}: the name is tcnn's own; choose another")
+        try:
+            metadata[name] = json.dumps(value)
+        except TypeError as error:
+            raise RequestError(f"section {name!r}: expected plain JSON values ({error})") from error
     metadata["digest"] = digest(tensors, metadata)
     return tensors, metadata
 
@@ -132,7 +138,8 @@ def read(path: str | Path) -> Checkpoint:
     try:
         with safe_open(file, framework="pt") as handle:
             metadata = dict(handle.metadata() or {})
-            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+            # Copies: a view of the file would change with it, and its alignment changes the last bit of some products.
+            tensors = {name: handle.get_tensor(name).clone() for name in handle.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{file}: not a whole safetensors file ({reason}); copy or download it again") from error
@@ -174,9 +181,13 @@ def assemble(checkpoint: Checkpoint, source: nn.Module | None = None, name: str 
     """Build the model of a checkpoint that was read."""
     report = checkpoint.conversion
     cfg = checkpoint.section("pretrained_cfg") or {}
-    model = rebuild(_hollow(_architecture(report, cfg, name) if source is None else source), report)
+    base = _architecture(report, cfg, name) if source is None else source
     try:
-        model.load_state_dict(checkpoint.tensors, strict=True, assign=True)
+        model = rebuild(_hollow(base), report)
+    except RequestError as error:
+        raise CheckpointError(f"{name}: does not fit {type(base).__name__}: {error}") from error
+    try:
+        model.load_state_dict(_tied_again(model, checkpoint.tensors), strict=True, assign=True)
     except RuntimeError as error:
         reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
         raise CheckpointError(f"{name}: does not fit {report.base_model}: {reason[:300]}") from error
@@ -184,6 +195,16 @@ def assemble(checkpoint: Checkpoint, source: nn.Module | None = None, name: str 
         merged: Any = {**(getattr(model, "pretrained_cfg", None) or {}), **cfg}
         model.pretrained_cfg = model.default_cfg = merged
     return model.eval()
+
+
+def _tied_again(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters that the architecture shares, shared again: assigning by name would give each name its own."""
+    tensors = dict(tensors)
+    shared: dict[int, nn.Parameter] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name in tensors and tensors[name].shape == parameter.shape:
+            tensors[name] = shared.setdefault(id(parameter), nn.Parameter(tensors[name], parameter.requires_grad))
+    return tensors
 
 
 def _architecture(report: ConversionReport, cfg: dict[str, Any], name: str) -> nn.Module:

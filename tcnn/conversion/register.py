@@ -17,8 +17,7 @@ from torch import nn
 
 from tcnn.config import ConversionConfig, build
 from tcnn.conversion import catalogue
-from tcnn.conversion.surgery import convert, registered_name
-from tcnn.conversion.trace import meta_copy
+from tcnn.conversion.catalogue import registered_name
 
 default_cfgs: dict[str, DefaultCfg] = {}
 """Where timm's `register_model` looks for the weights and input sizes of this module's models."""
@@ -58,6 +57,9 @@ def _create(
     pretrained_model_args: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> nn.Module:
+    # timm may just be being imported by the very modules that convert, so they are needed no sooner than here.
+    from tcnn.conversion.surgery import convert
+
     options = {key: kwargs.pop(key) for key in ConversionConfig.model_fields if key in kwargs}
     config = build(ConversionConfig, options)
     # A tag names weights of the source; a whole configuration (local-dir:, hf-hub:) describes a T-CNN's own.
@@ -95,6 +97,9 @@ def _convert_features(base: str, source: nn.Module, config: ConversionConfig, kw
     timm's wrapper may cut stages off and rewrites dots in names, so the choice is made on the classifier (on the meta
     device) and found again in the wrapper.
     """
+    from tcnn.conversion.surgery import convert
+    from tcnn.conversion.trace import meta_copy
+
     rest = {k: v for k, v in kwargs.items() if k not in ("features_only", "out_indices", "feature_cls")}
     report = convert(meta_copy(timm.create_model(base, **rest)), config).report
     names = {name.replace(".", "_"): name for name, _ in source.named_modules()}

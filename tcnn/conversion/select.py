@@ -7,6 +7,7 @@ pass decide.
 
 import re
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from torch import nn
 
@@ -112,6 +113,8 @@ def _resolution_stages(model: nn.Module, steps: list[Step]) -> list[_Stage]:
                 stages[-1] = _Stage(stages[-1].label, stages[-1].start, i)
             stages.append(_Stage(label, i, len(steps)))
             smallest = area
+    if stages:  # what follows the last inner convolution is the head
+        stages[-1] = _Stage(stages[-1].label, stages[-1].start, inner[-1][0] + 1)
     return stages
 
 
@@ -230,8 +233,12 @@ def stage_steps(steps: list[Step], stage: _Stage) -> list[Step]:
 
 def _reads_image(step: Step, steps: list[Step], channels: int) -> bool:
     shape = step.input_shape
+    if shape is None or shape[1:2] != (channels,):
+        return False
     first = next(s.input_shape for s in steps if s.input_shape is not None)
-    return shape is not None and shape[1:2] == (channels,) and shape[-2:] == first[-2:]
+    # TNT cuts the image into patches first: whatever no weights have touched is still the image.
+    before = takewhile(lambda s: s is not step, steps)
+    return shape[-2:] == first[-2:] or not any(_has_weights(s.module) for s in before)
 
 
 def _hw(step: Step) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from torch import nn
 
 from tcnn.config import ConversionConfig, build
 from tcnn.conversion import select, stride
+from tcnn.conversion.catalogue import registered_name
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.conversion.trace import Step, meta_copy, trace
 from tcnn.errors import NothingToConvertError, UnsupportedLayerError
@@ -82,11 +83,6 @@ def _signed(model: nn.Module, report: ConversionReport) -> nn.Module:
     return model
 
 
-def registered_name(architecture: str) -> str:
-    """The name of a converted timm architecture in timm's registry."""
-    return architecture if architecture.startswith("t_") else f"t_{architecture}"
-
-
 def _stride_swaps(
     model: nn.Module, steps: list[Step], selection: select.Selection, config: ConversionConfig
 ) -> dict[str, nn.Module]:
@@ -120,11 +116,10 @@ def _detached(swap: nn.Module) -> nn.Module:
 def _report(
     model: nn.Module, config: ConversionConfig, selection: select.Selection, swaps: dict[str, nn.Module]
 ) -> ConversionReport:
-    shadow = meta_copy(model)
     layers = []
     saved = 0
     for name in selection.names:
-        conv = shadow.get_submodule(name)
+        conv = meta_copy(model.get_submodule(name))
         assert isinstance(conv, nn.Conv2d)  # noqa: S101 - selection chooses nothing else
         source = copy.copy(conv)
         source.stride = getattr(swaps.get(name), "stride", conv.stride)

@@ -29,15 +29,16 @@ def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> 
     """(channels, height, width) that the model takes; `input_size` overrides the height and width."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
     traits = getattr(model, "_traits", {})
-    channels = getattr(model, "in_chans", None) or _first_conv_channels(model)
+    channels = getattr(model, "in_chans", None) or _image_channels(model)
     default = traits.get("img_size") or tuple(cfg.get("input_size") or (3, 224, 224))[-2:]
     height, width = input_size or default
     return channels or next(iter(cfg.get("input_size") or (3,))), height, width
 
 
-def _first_conv_channels(model: nn.Module) -> int | None:
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    return None if first is None else first.in_channels
+def _image_channels(model: nn.Module) -> int | None:
+    """3 when any convolution takes colour images, whatever the order of definition; else what the first one takes."""
+    channels = [m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)]
+    return 3 if 3 in channels else next(iter(channels), None)
 
 
 def meta_copy(model: nn.Module) -> nn.Module:
@@ -87,9 +88,7 @@ def _run(model: nn.Module, image: Tensor) -> list[Step]:
     handles = []
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d) or next(module.children(), None) is None:
-            handles.append(
-                module.register_forward_hook(lambda m, args, out, name=name: record(name, m, args, out))
-            )
+            handles.append(module.register_forward_hook(lambda m, args, out, name=name: record(name, m, args, out)))
     try:
         model(image)
     finally:

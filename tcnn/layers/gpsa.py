@@ -188,6 +188,21 @@ class GPSA2d(nn.Module):
         return layer.requires_grad_(trainable).train(conv.training)
 
     @property
+    def kernel_size(self) -> positions.Pair:
+        """(kh, kw), as `nn.Conv2d` has it: DaViT's forward pass reads it from the layer that was replaced."""
+        return self.geometry.kernel_size
+
+    @property
+    def stride(self) -> positions.Pair:
+        """(rows, columns), as `nn.Conv2d` has it."""
+        return self.geometry.stride
+
+    @property
+    def dilation(self) -> positions.Pair:
+        """(rows, columns), as `nn.Conv2d` has it."""
+        return self.geometry.dilation
+
+    @property
     def locality_strength(self) -> Tensor:
         """α > 0, (K,), in 1/pixel² at τ = 1, at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
         return F.softplus(_at_least_float32(self.locality_raw), beta=SOFTPLUS_BETA)
@@ -225,7 +240,7 @@ class GPSA2d(nn.Module):
         size = padded.shape[-2:]
         query = self._split(positions.at_queries(padded, self.geometry), self.query)
         key = self._split(padded, self.key)
-        logits = query @ key.transpose(-1, -2) * self.head_dim**-0.5
+        logits = (query * self.head_dim**-0.5) @ key.transpose(-1, -2)
         content = torch.softmax(_at_least_float32(logits), dim=-1)
         rows, columns = positions.positional_attention(
             self.locality_strength / _at_least_float32(self.temperature),
