@@ -67,8 +67,10 @@ def _run(arguments: list[str], debug: bool) -> int:
         _show(type(error).__name__, str(error), arguments, error if debug else None)
         return error.exit_code
     except UsageError as error:
-        command = error.ctx.command_path if error.ctx else "tcnn"
-        _show("UsageError", f"{error.format_message()} `{command} --help` shows how.", arguments)
+        message = str(error.format_message()).strip().rstrip(".")
+        if message:  # without arguments the help has been shown, and there is nothing to add
+            command = error.ctx.command_path if error.ctx else "tcnn"
+            _show("UsageError", f"{message}; `{command} --help` shows how", arguments)
         return 2
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code
         typer.echo("interrupted", err=True)

@@ -18,6 +18,8 @@ from tcnn.layers.positions import Geometry
 SOFTPLUS_BETA = 5
 UNIT_STRENGTH = 1 + torch.log(-torch.expm1(torch.tensor(-5.0, dtype=torch.float64))).item() / SOFTPLUS_BETA
 """softplus⁻¹(1) at β = 5: the raw parameter at which the locality strength α is 1."""
+CHUNK_ELEMENTS = 2**27
+"""Largest attention map (batch × heads × queries × keys) that is held at once: 0.5 GiB in float32."""
 
 
 class AttentionMaps(NamedTuple):
@@ -142,16 +144,19 @@ class GPSA2d(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self, temperature: float = HARD_TEMPERATURE, generator: torch.Generator | None = None) -> None:
-        """Set the state that stands at conversion; `proj` and `bias` as a fresh `nn.Conv2d` would draw them."""
+        """A fresh layer: the attention of conversion, and filters and bias as a fresh `nn.Conv2d` would draw them."""
+        self._reset_attention(temperature, generator)
+        bound = self.proj.shape[1] ** -0.5
+        for parameter in (self.proj, self.bias):
+            if parameter is not None:
+                nn.init.uniform_(parameter, -bound, bound, generator=generator)
+
+    def _reset_attention(self, temperature: float, generator: torch.Generator | None) -> None:
         if not temperature > 0:
             raise RequestError(f"temperature: expected a number above 0, got {temperature}")
         for weight in (self.query, self.key):
             weight.copy_(_truncated_normal(weight, 0.02, generator))
         self.value.copy_(torch.eye(self.in_channels, device=self.value.device, dtype=self.value.dtype))
-        bound = self.proj.shape[1] ** -0.5
-        for parameter in (self.proj, self.bias):
-            if parameter is not None:
-                nn.init.uniform_(parameter, -bound, bound)
         self.gating_param.fill_(1)
         self.locality_raw.fill_(UNIT_STRENGTH)
         self.attention_centers.copy_(positions.tap_offsets(self.geometry))
@@ -180,7 +185,7 @@ class GPSA2d(nn.Module):
             geometry, conv.in_channels, conv.out_channels, conv.groups, bias is not None, head_dim,
             weight.device, weight.dtype,
         )  # fmt: skip
-        layer.reset_parameters(temperature, generator)
+        layer._reset_attention(temperature, generator)
         layer.proj.copy_(weight.flatten(2).transpose(1, 2).flatten(1))
         if layer.bias is not None and bias is not None:
             layer.bias.copy_(bias)
@@ -224,31 +229,48 @@ class GPSA2d(nn.Module):
         self._check(x)
         channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
         padded = positions.pad(x, self.geometry)
-        maps = self._attention(padded)
         value = F.linear(padded.flatten(2).transpose(1, 2), self.value)  # (B, N, C_in)
-        heads = maps.total.to(value.dtype) @ value[:, None]  # (B, K, M, C_in)
         rows, columns = positions.output_size(padded.shape[-2:], self.geometry)
-        y = self._project(heads).unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
+        parts = [
+            self._attend(padded, value, part) for part in self._row_chunks(x.shape[0], value.shape[1], rows, columns)
+        ]
+        tokens = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)  # (B, M, C_out)
+        y = tokens.unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
         return y if channels_last else y.contiguous()
 
     def attention(self, x: Tensor) -> AttentionMaps:
         """The attention maps on an input (B, C_in, H, W), for looking at; `forward` uses the very same."""
         self._check(x)
-        return self._attention(positions.pad(x, self.geometry))
+        return self._attention(positions.pad(x, self.geometry), slice(None))
 
-    def _attention(self, padded: Tensor) -> AttentionMaps:
-        size = padded.shape[-2:]
-        query = self._split(positions.at_queries(padded, self.geometry), self.query)
+    def _row_chunks(self, batch: int, keys: int, rows: int, columns: int) -> list[slice]:
+        """Slices of the output's rows whose attention maps fit `CHUNK_ELEMENTS`; queries do not depend on each other.
+
+        A compiler gets one chunk: it cannot loop over a number that depends on the size of the map.
+        """
+        if torch.compiler.is_compiling() or batch * self.heads * rows * columns * keys <= CHUNK_ELEMENTS:
+            return [slice(None)]
+        step = max(1, CHUNK_ELEMENTS // (batch * self.heads * columns * keys))
+        return [slice(start, start + step) for start in range(0, rows, step)]
+
+    def _attend(self, padded: Tensor, value: Tensor, part: slice) -> Tensor:
+        """The output tokens of some rows, (B, M, C_out)."""
+        maps = self._attention(padded, part)
+        return self._project(maps.total.to(value.dtype) @ value[:, None])
+
+    def _attention(self, padded: Tensor, part: slice) -> AttentionMaps:
+        """The maps whose queries lie in the output rows `part`."""
+        query = self._split(positions.at_queries(padded, self.geometry)[:, :, part], self.query)
         key = self._split(padded, self.key)
         logits = (query * self.head_dim**-0.5) @ key.transpose(-1, -2)
         content = torch.softmax(_at_least_float32(logits), dim=-1)
         rows, columns = positions.positional_attention(
             self.locality_strength / _at_least_float32(self.temperature),
             _at_least_float32(self.attention_centers),
-            size,
+            padded.shape[-2:],
             self.geometry,
         )
-        outer = rows[:, :, None, :, None] * columns[:, None, :, None, :]  # (K, Ho, Wo, H, W)
+        outer = rows[:, part, None, :, None] * columns[:, None, :, None, :]  # (K, Ho, Wo, H, W)
         return AttentionMaps(content, outer.flatten(3).flatten(1, 2), self.gate)
 
     def _split(self, pixels: Tensor, weight: Tensor) -> Tensor:
