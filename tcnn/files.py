@@ -15,13 +15,25 @@ _SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 def check_output(path: Path, force: bool = False) -> None:
     """Raise `OutputError` if `path` cannot be written as asked; call it before any work is done."""
-    parent = path.resolve().parent
-    if not parent.is_dir():
-        raise OutputError(f"{path}: the directory {parent} does not exist; create it first")
-    if not os.access(parent, os.W_OK):
-        raise OutputError(f"{path}: no permission to write in {parent}; choose another place")
-    if (path.exists() or path.is_symlink()) and not force:
+    place = _absolute(path)
+    if not place.name:
+        raise OutputError(f"{path}: cannot be an output; name a file or a directory to be made")
+    try:
+        if not place.parent.is_dir():
+            raise OutputError(f"{path}: the directory {place.parent} does not exist; create it first")
+        writable = os.access(place.parent, os.W_OK | os.X_OK)
+        taken = place.exists() or place.is_symlink()
+    except OSError as error:
+        raise OutputError(f"{path}: no permission to look into {place.parent}; choose another place") from error
+    if not writable:
+        raise OutputError(f"{path}: no permission to write in {place.parent}; choose another place")
+    if taken and not force:
         raise OutputError(f"{path}: exists already; give --force to replace it, or choose another name")
+
+
+def _absolute(path: Path) -> Path:
+    """Absolute, but with its symbolic links: a link is replaced, not followed."""
+    return Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow links
 
 
 def make_directory(path: Path) -> None:
@@ -41,6 +53,7 @@ def replacing(path: Path, force: bool = False) -> Iterator[Path]:
     The name may become a file or a directory. Errors of the disk are raised as `StorageError`.
     """
     check_output(path, force)
+    path = _absolute(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with storage_errors(path):
@@ -48,7 +61,7 @@ def replacing(path: Path, force: bool = False) -> Iterator[Path]:
             if temporary.is_dir():
                 _replace_directory(temporary, path)
             else:
-                _sync(temporary)
+                _finish(temporary)
                 temporary.replace(path)
     finally:
         if temporary.is_dir():
@@ -81,7 +94,7 @@ def _os_error_number(error: Exception) -> int | None:
 
 def _replace_directory(temporary: Path, path: Path) -> None:
     for file in temporary.iterdir():
-        _sync(file)
+        _finish(file)
     if not path.exists():
         temporary.rename(path)
         return
@@ -89,6 +102,10 @@ def _replace_directory(temporary: Path, path: Path) -> None:
         file.replace(path / file.name)
 
 
-def _sync(file: Path) -> None:
+def _finish(file: Path) -> None:
+    """On disk, and as readable as any new file: safetensors' writer lets only the owner read."""
+    umask = os.umask(0)
+    os.umask(umask)
+    file.chmod(0o666 & ~umask)
     with file.open("rb") as handle:
         os.fsync(handle.fileno())

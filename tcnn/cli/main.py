@@ -72,12 +72,16 @@ def _run(arguments: list[str], debug: bool) -> int:
             command = error.ctx.command_path if error.ctx else "tcnn"
             _show("UsageError", f"{message}; `{command} --help` shows how", arguments)
         return 2
+    except Exception as error:  # nothing unforeseen may end in a traceback either
+        message = f"unexpected {type(error).__name__}: {error}; run again with --debug and report what it shows"
+        _show("InternalError", message, arguments, error if debug else None)
+        return 1
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code
         typer.echo("interrupted", err=True)
     return code if isinstance(code, int) else 0
 
 
-def _show(kind: str, message: str, arguments: list[str], error: TcnnError | None = None) -> None:
+def _show(kind: str, message: str, arguments: list[str], error: Exception | None = None) -> None:
     if error is not None:
         traceback.print_exception(error)
     message = " ".join(message.split())

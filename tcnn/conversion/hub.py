@@ -51,6 +51,7 @@ def model_card(
     cfg = getattr(model, "pretrained_cfg", None) or {}
     weights = (sections or {}).get("weights")
     from_hub = weights == "pretrained" and cfg.get("hf_hub_id")
+    base = report.base_model if weights == "pretrained" else report.base_model.partition(".")[0]
     head = [
         "---",
         "library_name: timm",
@@ -71,7 +72,7 @@ def model_card(
 
 # {cfg.get("architecture", report.base_model)}
 
-A Transformed CNN (d'Ascoli et al. 2021) made from `{report.base_model}` by tcnn: {len(report.layers)} convolutions of
+A Transformed CNN (d'Ascoli et al. 2021) made from timm's `{base}` by tcnn: {len(report.layers)} convolutions of
 stage `{report.stage}` are gated positional self-attention layers that {_claim(report)}.
 Weights before conversion: {weights or "unknown"}. The licence is that of the source weights.
 

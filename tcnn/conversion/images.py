@@ -8,6 +8,7 @@ from timm.data import create_transform, resolve_model_data_config
 from timm.data.readers.img_extensions import get_img_extensions
 from torch import Tensor, nn
 
+from tcnn.conversion.trace import input_shape
 from tcnn.errors import RequestError
 
 
@@ -24,12 +25,16 @@ def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:
     files = sorted(p for p in directory.rglob("*") if p.suffix.lower() in kinds and not p.name.startswith("."))
     if not files:
         raise RequestError(f"{directory}: no image in it ({', '.join(sorted(kinds))})")
+    modes = {1: "L", 3: "RGB"}
+    channels = input_shape(model)[0]
+    if channels not in modes:
+        raise RequestError(f"{directory}: the model takes {channels} channels, pictures have 1 or 3")
     transform = create_transform(**resolve_model_data_config(model), is_training=False)
     batch = []
     for file in files[:limit]:
         try:
             with Image.open(file) as image:
-                batch.append(transform(image.convert("RGB")))
+                batch.append(transform(image.convert(modes[channels])))
         except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
             raise RequestError(f"{file}: not a readable image ({type(error).__name__}); remove it") from error
     return torch.stack(batch)

@@ -137,7 +137,11 @@ def open_source(
 def is_directory(output: Path) -> bool:
     """Whether the output is a hub-layout directory; raises `OutputError` for a file of another kind."""
     if output.suffix == ".safetensors":
+        if output.is_dir():
+            raise OutputError(f"{output}: is a directory; name a file, or a directory without .safetensors")
         return False
+    if output.is_file():
+        raise OutputError(f"{output}: is a file; timm's hub layout needs a directory, one file a name in .safetensors")
     if output.suffix and not output.is_dir():
         raise OutputError(
             f"{output}: expected a name that ends in .safetensors, or a directory, found {output.suffix!r}"

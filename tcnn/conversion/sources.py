@@ -11,11 +11,15 @@ from urllib.parse import urlparse
 import huggingface_hub.constants
 import timm
 import torch
+from safetensors import SafetensorError
 from timm.models import load_state_dict, parse_model_name
 from torch import nn
 
 from tcnn.conversion import catalogue
 from tcnn.errors import DownloadError, RequestError, UnknownModelError, WeightsError
+
+BUILD_ERRORS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
+"""What timm and the readers of weights raise over a configuration or a file that is not right."""
 
 
 def create_source(
@@ -51,10 +55,10 @@ def create_source(
         raise WeightsError(f"{name}: {_one_line(error)}") from error
     except (OSError, ConnectionError) as error:
         raise _download_error(name, error) from error
-    except (RuntimeError, ValueError, KeyError) as error:
+    except BUILD_ERRORS as error:
         if _is_hub_error(error):
             raise _download_error(name, error) from error
-        raise WeightsError(f"{name}: its weights do not fit: {_one_line(error)}") from error
+        raise WeightsError(f"{name}: cannot be built with its weights: {_one_line(error)}") from error
 
 
 def create_structure(name: str, num_classes: int | None = None) -> nn.Module:
@@ -66,6 +70,8 @@ def create_structure(name: str, num_classes: int | None = None) -> nn.Module:
             return timm.create_model(name, pretrained=False, **options).eval()
     except OSError as error:
         raise _download_error(name, error) from error
+    except BUILD_ERRORS as error:
+        raise RequestError(f"{name}: cannot be built: {_one_line(error)}") from error
 
 
 def check_name(name: str) -> str | None:
@@ -98,10 +104,10 @@ def _with_file(name: str, weights: Path, options: dict[str, object]) -> nn.Modul
         raise WeightsError(
             f"{weights}: not readable as safetensors or as PyTorch weights without pickled code ({_one_line(error)})"
         ) from error
-    overlay = {"file": str(weights), **options}
+    overlay = {"file": str(weights), "source": "", **options}  # no source: the file, wherever the name came from
     try:
         return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options).eval()
-    except (RuntimeError, ValueError, KeyError, AttributeError) as error:
+    except BUILD_ERRORS as error:
         fresh = timm.create_model(name, pretrained=False, **options)
         raise WeightsError(f"{weights} does not fit {name}: {_mismatch(fresh, state, error)}") from error
 
@@ -129,7 +135,7 @@ def _offline_if_unreachable() -> Iterator[None]:
     before = huggingface_hub.constants.HF_HUB_OFFLINE
     if not before and not proxied:
         try:
-            socket.getaddrinfo(host, 443)
+            socket.create_connection((host, 443), timeout=3).close()
         except OSError:
             huggingface_hub.constants.HF_HUB_OFFLINE = True
     try:
