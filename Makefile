@@ -2,19 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# One thread per test process: two processes on two cores are faster than two that fight over them.
-export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-slow check format constraints catalogue clean
 
 demo: $(READY)  ## the main job on real data: train, convert, verify, reload, fine-tune
-	OMP_NUM_THREADS= $(BIN)/tcnn demo
+	$(BIN)/tcnn demo
 
+# One thread per process: two test processes on two cores are faster than two that fight over them.
 test: $(READY)  ## the tests
-	$(BIN)/pytest -n auto --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope
 
 test-slow: $(READY)  ## longer suites, not part of CI
-	$(BIN)/pytest -n auto tests/slow -o addopts=
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto tests/slow
 
 check: $(READY)  ## style, types, import rules
 	$(BIN)/ruff check .
@@ -36,7 +35,7 @@ catalogue: $(READY)  ## describe every timm model again
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]' --compile-bytecode
 	touch $@
 
 clean:

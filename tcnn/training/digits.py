@@ -1,7 +1,7 @@
 """A small real data set and a plain loop: what the demo trains on, and how.
 
 scikit-learn bundles 1,797 scans of handwritten digits (8×8 pixels, 17 levels; UCI, Alpaydın & Kaynak 1998). They are
-enlarged to 32×32, so that a small ResNet's last stage still has a map to attend over.
+enlarged to 64×64, so that a small ResNet's last stage still has a map to attend over.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ HELD_OUT = 450
 
 
 class Digits(NamedTuple):
-    """Images (N, 1, 32, 32) of zero mean and unit variance, and their labels (N,)."""
+    """Images (N, 1, 64, 64) of zero mean and unit variance, and their labels (N,)."""
 
     train: Tensor
     train_labels: Tensor
@@ -35,7 +35,7 @@ def load_digits(seed: int = 0) -> Digits:
         raise EnvironmentFailure("the demo needs scikit-learn for its images: pip install 'tcnn[demo]'") from error
     bunch = datasets.load_digits()
     images = torch.as_tensor(bunch.images, dtype=torch.float32)[:, None]
-    images = F.interpolate(images, size=(32, 32), mode="bilinear", align_corners=False)
+    images = F.interpolate(images, size=(64, 64), mode="bilinear", align_corners=False)
     images = (images - images.mean()) / images.std()
     labels = torch.as_tensor(bunch.target)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
@@ -54,7 +54,7 @@ def fit(
     anneal_epochs: int = 0,
     progress: Callable[[int], None] = lambda epoch: None,
 ) -> None:
-    """Train in place with AdamW and a one-cycle schedule; shifts of up to two pixels are the only augmentation.
+    """Train in place with AdamW and a one-cycle schedule; shifts of up to four pixels are the only augmentation.
 
     `anneal_epochs` > 0 moves every GPSA layer's temperature log-linearly from where it stands to 1 over these epochs;
     the gating parameters then learn at 100 times the rate, without weight decay (d'Ascoli et al. 2021, §3).
@@ -73,7 +73,7 @@ def fit(
                 done = min(1.0, (epoch * batches + step + 1) / (anneal_epochs * batches))
                 for layer, temperature in zip(layers, start, strict=True):
                     layer.temperature.fill_(temperature ** (1 - done))
-            down, right = torch.randint(-2, 3, (2,), generator=generator).tolist()
+            down, right = torch.randint(-4, 5, (2,), generator=generator).tolist()
             shifted = images[batch].roll((down, right), dims=(-2, -1))
             loss = F.cross_entropy(model(shifted), labels[batch], label_smoothing=0.1)
             optimizer.zero_grad()
