@@ -8,6 +8,7 @@ import copy
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,7 @@ def verify(
     dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
     own = max(float(layer.temperature) for layer in _replacements(converted).values())
     hard = min(own, HARD_TEMPERATURE)
-    with _exact_arithmetic(), torch.no_grad(), randomised(source, converted, config.seed, enabled=randomise):
+    with _exact_arithmetic(), torch.no_grad(), randomised(source, converted, batch, config.seed, enabled=randomise):
         with at_temperature(converted, hard):
             passes = []
             for dtype in dtypes:
@@ -162,30 +163,63 @@ def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
 
 
 @contextmanager
-def randomised(source: nn.Module, converted: nn.Module, seed: int, enabled: bool = True) -> Iterator[None]:
-    """Give the same random statistics, scales and shifts to both models for a while, then put the old ones back.
+def randomised(
+    source: nn.Module, converted: nn.Module, batch: Tensor, seed: int = 0, enabled: bool = True
+) -> Iterator[None]:
+    """Make both models look trained for a while, alike, then put everything back.
 
-    Left alone, a fresh network's zero-initialised residual scales switch off the very branches that were converted.
+    A fresh network's zero-initialised residual scales switch off the very branches that were converted, so scales and
+    shifts are drawn at random; normalisation statistics are those of `batch`, jittered, as training would have left
+    them. Without that a deep network blows its rounding errors up a thousandfold, and they would pass for conversion
+    errors.
     """
-    touched: list[tuple[Tensor, Tensor]] = []
     names = _statistics(source, tuple(_replacements(converted))) if enabled else []
+    tensors = [dict((*model.named_parameters(), *model.named_buffers())) for model in (source, converted)]
+    touched: list[tuple[Tensor, Tensor]] = []
     try:
-        for model in (source, converted):
-            tensors = dict((*model.named_parameters(), *model.named_buffers()))
-            for name in names:
-                if name not in tensors:
-                    raise RequestError(
-                        f"{name}: the source has it, the converted model has not; is it the right source?"
-                    )
-                tensor = tensors[name]
-                touched.append((tensor, tensor.clone()))
-                spread = torch.rand(tensor.shape, generator=_generator(seed, name), dtype=torch.float64)
-                centred = name.endswith(("bias", "running_mean"))
-                tensor.copy_(spread - 0.5 if centred else spread + 0.5)
+        for name in names:
+            if name not in tensors[1]:
+                raise RequestError(f"{name}: the source has it, the converted model has not; is it the right source?")
+            touched.extend((tensor, tensor.clone()) for tensor in (tensors[0][name], tensors[1][name]))
+            tensors[0][name].copy_(_random(tensors[0][name], name, seed, centred=name.endswith(("bias", "mean"))))
+        if enabled:
+            _calibrate(source, batch, seed)
+        for name in names:
+            tensors[1][name].copy_(tensors[0][name])
         yield
     finally:
         for tensor, value in reversed(touched):
             tensor.copy_(value)
+
+
+def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
+    """Set every running mean and variance from what reaches its layer, give or take 20 %."""
+
+    def measure(name: str, module: Any, args: tuple[Tensor, ...]) -> None:
+        x = args[0].transpose(0, 1).flatten(1)
+        var, mean = torch.var_mean(x, dim=1, correction=0)
+        var = torch.maximum(var, 0.1 * var.mean()) + 1e-3  # a channel may be silent on so few images
+        jitter = 0.2 * _random(mean, name, seed, centred=True)
+        module.running_mean.copy_(mean + jitter * var.sqrt())
+        module.running_var.copy_(var * (1 + jitter))
+
+    handles = [
+        module.register_forward_pre_hook(lambda m, args, name=name: measure(name, m, args))
+        for name, module in model.named_modules()
+        if isinstance(getattr(module, "running_var", None), Tensor)
+    ]
+    try:
+        with evaluating(model):
+            _logits(model, batch, next(model.parameters()).dtype)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _random(like: Tensor, name: str, seed: int, centred: bool) -> Tensor:
+    """Uniform in [−½, ½) or [½, 1½), the same for a name and seed whatever the device or dtype."""
+    drawn = torch.rand(like.shape, generator=_generator(seed, name), dtype=torch.float64)
+    return (drawn - 0.5 if centred else drawn + 0.5).to(like)
 
 
 def _statistics(source: nn.Module, replaced: tuple[str, ...]) -> list[str]:
