@@ -1,0 +1,122 @@
+"""A fixed sample of timm's families through the same check as `benchmarks/zoo.py`: one small member of each."""
+
+import pytest
+import timm
+import torch
+import zoo_check
+from zoo_check import FAILED, NOT_RUN, REFUSED, VERIFIED, Row, check
+
+import tcnn
+
+SAMPLE = {
+    "byobnet": "test_byobnet",
+    "convnext": "test_convnext",
+    "cspnet": "cs3darknet_focus_s",
+    "cspnext": "cspnext_tiny",
+    "davit": "davit_tiny",
+    "dla": "dla46x_c",
+    "edgenext": "edgenext_xx_small",
+    "efficientnet": "test_efficientnet",
+    "efficientvim": "efficientvim_m1",
+    "efficientvit_mit": "efficientvit_b0",
+    "fasternet": "fasternet_t0",
+    "fastvit": "fastvit_t8",
+    "ghostnet": "ghostnet_050",
+    "hgnet": "hgnetv2_b0",
+    "iformer": "iformer_t",
+    "inception_next": "inception_next_atto",
+    "lcnetv2": "lcnetv2_small",
+    "mambaout": "test_mambaout",
+    "maxxvit": "test_maxvit",
+    "metaformer": "poolformer_s12",
+    "mobilenetv3": "mobilenetv3_small_050",
+    "mobilevit": "mobilevit_xxs",
+    "mvitv2": "mvitv2_tiny",
+    "nfnet": "test_nfnet",
+    "pvt_v2": "pvt_v2_b0",
+    "regnet": "regnetx_002",
+    "repghost": "repghostnet_050",
+    "repvit": "repvit_m1",
+    "resnest": "resnest14d",
+    "resnet": "test_resnet",
+    "resnetv2": "resnetv2_18",
+    "rexnet": "rexnet_100",
+    "senet": "legacy_seresnet18",
+    "shvit": "shvit_s1",
+    "sknet": "skresnet18",
+    "starnet": "starnet_s1",
+    "swiftformer": "swiftformer_l1",
+    "tiny_vit": "tiny_vit_5m_224",
+    "visformer": "visformer_tiny",
+    "vovnet": "ese_vovnet19b_slim_dw",
+}
+
+REFUSALS = {
+    "vit_tiny_patch16_224": "patch_embed.proj: it reads the image itself",
+    "swin_tiny_patch4_window7_224": "the only k×k convolutions are patch_embed.proj",
+    "mixer_s32_224": "it reads the image itself",
+    "tnt_s_patch16_224": "pixel_embed.proj: it reads the image itself",
+    "levit_128s": "of stage stages.2); other stages: --stage 0",
+    "halonet26t": "of stage final_conv); other stages:",
+    "coatnet_nano_rw_224": "of stage stages.3); other stages:",
+    "lambda_resnet26t": "Conv3d is not an nn.Conv2d",
+    "efficientnet_cc_b0_4e": "CondConv2d is not an nn.Conv2d",
+    "naflexvit_base_patch16_gap": "it has none",
+    "gemma4_vit_167m": "runs no convolution",
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("family", "name"), SAMPLE.items(), ids=SAMPLE.values())
+def test_family_is_verified(family, name):
+    row = check(name)
+    assert (row.family, row.status, row.reason) == (family, VERIFIED, "")
+    assert float(row.error32) <= 1e-5 and float(row.layer32) <= 1e-5
+    assert float(row.error64) <= 1e-10 and float(row.layer64) <= 1e-10
+    # Far above the errors: the logits do notice what the converted layers do.
+    assert float(row.drift) > 1e-4
+    assert row.layers >= 1 and row.parameters_after > row.parameters_before
+
+
+@pytest.mark.parametrize(("name", "reason"), REFUSALS.items(), ids=REFUSALS)
+def test_refusal_has_its_true_reason(name, reason):
+    row = check(name)
+    assert row.status == REFUSED
+    assert reason in row.reason
+
+
+def test_smallest_image_shows_every_layer_a_map_of_at_least_four_pixels():
+    model = timm.create_model("test_resnet").eval()
+    plan = zoo_check.plan_for("test_resnet", zoo_check._on_meta("test_resnet"))
+    maps = []
+    for name in plan.names:
+        model.get_submodule(name).register_forward_hook(lambda module, args, output: maps.append(args[0].shape[-2:]))
+    with torch.no_grad():
+        model(torch.zeros(1, 3, *plan.size))
+    assert len(maps) == len(plan.names)
+    assert 4 <= min(min(side) for side in maps) < 8
+
+
+def test_wrong_layer_fails():
+    source = timm.create_model("test_resnet").eval()
+    converted, report = tcnn.convert(source, input_size=(64, 64))
+    with torch.no_grad():
+        converted.get_submodule(report.layers[-1].name).proj[0, 0] += 0.01
+    verdict = tcnn.verify(source, converted, randomise=True, input_size=(64, 64))
+    row = zoo_check._judged(Row("test_resnet", "resnet", VERIFIED), verdict)
+    assert row.status == FAILED
+    assert "equivalence error" in row.reason
+
+
+def test_model_over_the_memory_limit_is_not_run():
+    row = check("test_resnet", memory=0.1)
+    assert row.status == NOT_RUN
+    assert "too large" in row.reason
+    assert row.error32 == ""
