@@ -25,6 +25,11 @@ from tcnn.errors import CheckpointError, RequestError
 from tcnn.files import replacing
 from tcnn.version import __version__
 
+RESERVED = frozenset(
+    {"format", "tcnn_version", "base_model", "conversion", "verification", "pretrained_cfg", "label_names", "digest"}
+)
+"""Metadata keys that `save` writes itself."""
+
 
 class Checkpoint(NamedTuple):
     """What a file holds, checked but not yet a model."""
@@ -91,7 +96,7 @@ def contents(
     if cfg.get("label_names"):
         metadata["label_names"] = json.dumps(cfg["label_names"])
     for name, value in (sections or {}).items():
-        if name in metadata or name == "digest":
+        if name in RESERVED:
             raise RequestError(f"section {name!r}: the name is tcnn's own; choose another")
         try:
             metadata[name] = json.dumps(value)

@@ -63,7 +63,7 @@ def _create(
     options = {key: kwargs.pop(key) for key in ConversionConfig.model_fields if key in kwargs}
     config = build(ConversionConfig, options)
     # A tag names weights of the source; a whole configuration (local-dir:, hf-hub:) describes a T-CNN's own.
-    own = dict(pretrained_cfg) if isinstance(pretrained_cfg, dict) else None
+    own = {**pretrained_cfg, "architecture": registered_name(base)} if isinstance(pretrained_cfg, dict) else None
     source = timm.create_model(
         base,
         pretrained=pretrained and own is None,

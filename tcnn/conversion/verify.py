@@ -198,7 +198,8 @@ def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
     def measure(name: str, module: Any, args: tuple[Tensor, ...]) -> None:
         x = args[0].transpose(0, 1).flatten(1)
         var, mean = torch.var_mean(x, dim=1, correction=0)
-        var = torch.maximum(var, 0.1 * var.mean()) + 1e-3  # a channel may be silent on so few images
+        # A channel may be silent, or one pixel of one image: its scale is then that of its neighbours.
+        var = torch.maximum(var, 0.1 * x.square().mean()) + 1e-3
         jitter = 0.2 * _random(mean, name, seed, centred=True)
         module.running_mean.copy_(mean + jitter * var.sqrt())
         module.running_var.copy_(var * (1 + jitter))
