@@ -55,11 +55,15 @@ def verify(
     hard = min(own, HARD_TEMPERATURE)
     with _exact_arithmetic(), torch.no_grad(), randomised(source, converted, batch, config.seed, enabled=randomise):
         with at_temperature(converted, hard):
-            passes = []
+            passes, expected = [], []
             for dtype in dtypes:
                 if progress is not None:
                     progress(str(dtype).removeprefix("torch."))
-                passes.append(_compare(source, converted, batch, dtype, config))
+                result, logits = _compare(source, converted, batch, dtype, config)
+                passes.append(result)
+                expected.append(logits)
+            if config.float64:
+                passes[0] = _allow_for_rounding(*passes, errors(expected[1], expected[0]).worst)
         if progress is not None:
             progress("drift")
         drift = _drift(source, converted, batch, 1.0)
@@ -101,8 +105,8 @@ def errors(reference: Tensor, other: Tensor) -> ErrorStats:
 
 def _compare(
     source: nn.Module, converted: nn.Module, batch: Tensor, dtype: torch.dtype, config: VerificationConfig
-) -> DtypePass:
-    """One dtype: the source runs once, and every replacement is tried on what its convolution got and gave."""
+) -> tuple[DtypePass, Tensor]:
+    """One dtype, and the source's logits in it: the source runs once, and every replacement is tried on what its convolution got and gave."""
     replacements = _replacements(converted)
     layers: dict[str, LayerError] = {}
 
@@ -128,7 +132,7 @@ def _compare(
     note = "standardised filters are stored rounded to float32, so its tolerance applies" if rounded else None
     if set(layers) != set(replacements):
         note = f"never ran: {', '.join(sorted(set(replacements) - set(layers)))}"
-    return DtypePass(
+    result = DtypePass(
         dtype=str(dtype).removeprefix("torch."),
         tolerance=tolerance,
         logits=logits,
@@ -137,6 +141,24 @@ def _compare(
         passed=max(found_errors) <= tolerance and set(layers) == set(replacements),
         note=note,
     )
+    return result, expected
+
+
+def _allow_for_rounding(single: DtypePass, double: DtypePass, rounding: float) -> DtypePass:
+    """A deep enough network rounds its own float32 logits further off than the tolerance; no copy can be nearer.
+
+    Only where float64 proves equality and every layer is within the float32 tolerance, the logits may differ by twice
+    what the source's own float32 logits differ from its float64 ones.
+    """
+    layers_hold = all(e.worst <= single.tolerance for layer in single.layers for e in _both(layer))
+    if single.passed or not (double.passed and layers_hold and single.note is None):
+        return single
+    if single.logits.worst > 2 * rounding:
+        return single
+    note = (
+        f"within the source's own float32 rounding of {rounding:.1e} here; every layer is within {single.tolerance:.0e}"
+    )
+    return single.model_copy(update={"passed": True, "note": note})
 
 
 def _drift(source: nn.Module, converted: nn.Module, batch: Tensor, temperature: float) -> Drift:
