@@ -63,7 +63,8 @@ def verify(
                 passes.append(result)
                 expected.append(logits)
             if config.float64:
-                passes[0] = _allow_for_rounding(*passes, errors(expected[1], expected[0]).worst)
+                rounding = errors(expected[1], expected[0]).worst
+                passes[0] = _allow_for_rounding(passes[0], passes[1], rounding)
         if progress is not None:
             progress("drift")
         drift = _drift(source, converted, batch, 1.0)
@@ -106,7 +107,10 @@ def errors(reference: Tensor, other: Tensor) -> ErrorStats:
 def _compare(
     source: nn.Module, converted: nn.Module, batch: Tensor, dtype: torch.dtype, config: VerificationConfig
 ) -> tuple[DtypePass, Tensor]:
-    """One dtype, and the source's logits in it: the source runs once, and every replacement is tried on what its convolution got and gave."""
+    """One dtype, and the source's logits in it.
+
+    The source runs once, and every replacement is tried on what its convolution got and gave.
+    """
     replacements = _replacements(converted)
     layers: dict[str, LayerError] = {}
 
@@ -155,9 +159,7 @@ def _allow_for_rounding(single: DtypePass, double: DtypePass, rounding: float) -
         return single
     if single.logits.worst > 2 * rounding:
         return single
-    note = (
-        f"within the source's own float32 rounding of {rounding:.1e} here; every layer is within {single.tolerance:.0e}"
-    )
+    note = f"within twice the source's own rounding, {rounding:.1e} here; every layer is within {single.tolerance:.0e}"
     return single.model_copy(update={"passed": True, "note": note})
 
 
