@@ -49,7 +49,7 @@ __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
 @wrapt.when_imported("timm")
 def _teach_timm(timm: object) -> None:
-    import_module("tcnn.conversion.register").register_all()
+    import_module("tcnn.conversion.register")
 
 
 def __getattr__(name: str) -> object:

@@ -53,10 +53,10 @@ def replacing(path: Path, force: bool = False) -> Iterator[Path]:
     The name may become a file or a directory. Errors of the disk are raised as `StorageError`.
     """
     check_output(path, force)
-    path = _absolute(path)
+    given, path = path, _absolute(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        with storage_errors(path):
+        with storage_errors(given):
             yield temporary
             if temporary.is_dir():
                 _replace_directory(temporary, path)

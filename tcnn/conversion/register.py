@@ -108,3 +108,6 @@ def _convert_features(base: str, source: nn.Module, config: ConversionConfig, kw
         return source
     target = "|".join(map(re.escape, kept))
     return convert(source, config.model_copy(update={"target": target})).model
+
+
+register_all()

@@ -1,0 +1,165 @@
+"""The catalogue is true: it names what timm has, and says of every model what converting it really gives."""
+
+import json
+from functools import cache
+
+import pytest
+import timm
+from timm.models import is_model_pretrained
+
+from tcnn.conversion import catalogue
+from tcnn.conversion.catalogue import Entry
+from tcnn.conversion.describe import describe
+from tcnn.errors import NothingToConvertError, UnknownModelError
+
+needs_its_timm = pytest.mark.skipif(
+    timm.__version__ != catalogue.timm_version(),
+    reason=f"THE CATALOGUE IS UNCHECKED: it was made from timm {catalogue.timm_version()}, "
+    f"{timm.__version__} is installed; run `make catalogue`",
+)
+
+SAMPLE = (
+    "coatnet_pico_rw_224",
+    "convnext_atto",
+    "crossvit_tiny_240",
+    "densenet121",
+    "dla34",
+    "edgenext_xx_small",
+    "efficientnet_b0",
+    "ghostnet_050",
+    "levit_128s",
+    "lcnet_035",
+    "mixer_s16_224",
+    "mobilenetv3_small_050",
+    "nf_regnet_b0",
+    "regnetx_002",
+    "repvgg_a0",
+    "resnet10t",
+    "resnet18",
+    "resnet50d",
+    "resnetv2_50",
+    "resnext50_32x4d",
+    "selecsls42",
+    "test_byobnet",
+    "test_vit",
+    "vgg11",
+    "vit_tiny_patch16_224",
+)
+
+
+@cache
+def rows() -> list[Entry]:
+    return list(catalogue.entries().values())
+
+
+@needs_its_timm
+def test_every_model_of_timm_is_in_it_and_no_other() -> None:
+    known = [name for name in timm.list_models() if timm.models.model_entrypoint(name).__module__.startswith("timm.")]
+    assert sorted(catalogue.entries()) == sorted(known)
+    assert len(known) > 1000
+
+
+@needs_its_timm
+@pytest.mark.parametrize("name", SAMPLE)
+def test_an_entry_is_what_conversion_finds(name: str) -> None:
+    assert catalogue.entries()[name].model_dump(mode="json") == describe(name).model_dump(mode="json")
+
+
+@needs_its_timm
+def test_weights_are_timms() -> None:
+    for entry in rows():
+        tags = [tag for tag in entry.weights if not is_model_pretrained(f"{entry.name}.{tag}" if tag else entry.name)]
+        assert tags == [], entry.name
+
+
+@needs_its_timm
+def test_every_resnet_converts() -> None:
+    refused = {name: catalogue.entries()[name].reason for name in timm.list_models(module="resnet")}
+    assert {name: reason for name, reason in refused.items() if reason} == {}
+    assert len(refused) > 80
+
+
+def test_entries_are_complete_and_typed() -> None:
+    for entry in rows():
+        assert Entry.model_validate(entry.model_dump()) == entry, entry.name
+        assert entry.parameters > 0, entry.name
+        if entry.convertible:
+            assert entry.reason is None, entry.name
+            assert entry.layers > 0, entry.name
+            assert entry.kernels, entry.name
+            assert entry.stage, entry.name
+            assert entry.converted_parameters, entry.name
+            assert entry.registered_as == f"t_{entry.name}"
+        else:
+            assert entry.reason, entry.name
+            assert "\n" not in entry.reason, entry.name
+            assert entry.layers == 0, entry.name
+            assert entry.registered_as is None
+
+
+def test_the_file_has_one_line_per_model() -> None:
+    lines = catalogue.PATH.read_text().splitlines()
+    assert [json.loads(line.rstrip(","))["name"] for line in lines[1:-1]] == list(catalogue.entries())
+
+
+class TestSearch:
+    def test_finds_every_word(self) -> None:
+        found = [entry.name for entry in catalogue.search("resnet 50")]
+        assert found == [name for name in catalogue.entries() if "resnet" in name and "50" in name]
+        assert "seresnet50" in found
+
+    def test_without_words_finds_everything(self) -> None:
+        assert catalogue.search() == rows()
+
+    def test_matches_patterns_in_full(self) -> None:
+        assert [entry.name for entry in catalogue.search("resnet1?")] == ["resnet18"]
+        names = [entry.name for entry in catalogue.search("convnext_* v2")]
+        assert names == []
+        assert {"convnext_atto", "convnext_tiny"} <= {entry.name for entry in catalogue.search("convnext_*")}
+
+    def test_ignores_case_and_order(self) -> None:
+        assert catalogue.search("50D ResNet") == catalogue.search("resnet 50d") != []
+
+    def test_finds_nothing(self) -> None:
+        assert catalogue.search("no_such_model") == []
+
+
+class TestCheck:
+    def test_knows_models_and_tags(self) -> None:
+        for name in ("resnet50d", "resnet50d.ra2_in1k"):
+            entry = catalogue.check(name)
+            assert entry is not None
+            assert entry.name == "resnet50d"
+
+    @pytest.mark.parametrize("name", ["local-dir:somewhere", "hf-hub:org/name", "org/name", "C:\\models"])
+    def test_leaves_other_sources_to_others(self, name: str) -> None:
+        assert catalogue.check(name) is None
+
+    @needs_its_timm
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("resnet5Od", "did you mean resnet50d"),
+            ("convnext-tiny", "convnext_tiny"),
+            ("qqqqqqqq", "`tcnn models` lists what can be converted"),
+            ("", "`tcnn models` lists"),
+        ],
+    )
+    def test_suggests_close_names(self, name: str, words: str) -> None:
+        with pytest.raises(UnknownModelError) as caught:
+            catalogue.check(name)
+        assert str(caught.value).startswith(f"{name}: no timm model of this name")
+        assert words in str(caught.value)
+
+    def test_lists_the_tags_there_are(self) -> None:
+        with pytest.raises(UnknownModelError, match=r"no weights tagged 'imagenet'; known tags: .*ra2_in1k"):
+            catalogue.check("resnet50d.imagenet")
+
+    def test_says_why_a_model_cannot_be_converted(self) -> None:
+        with pytest.raises(NothingToConvertError, match=r"no k×k convolution to convert \(looked at \d+ layers"):
+            catalogue.check("vit_tiny_patch16_224")
+
+    def test_lets_another_stage_be_tried(self) -> None:
+        entry = catalogue.check("test_coatnet", default_choice=False)
+        assert entry is not None
+        assert "--stage" in (entry.reason or "")

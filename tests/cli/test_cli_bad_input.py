@@ -1,0 +1,275 @@
+"""Whatever is asked wrongly is answered in one line that says what to do, with the exit code that DESIGN gives."""
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from timm.models import save_for_hf
+from torch import nn
+
+Run = Callable[..., Any]
+Lively = Callable[..., nn.Module]
+Listing = Callable[[], list[str]]
+
+ON_RANDOM_WEIGHTS: dict[str, tuple[tuple[object, ...], int, tuple[str, ...]]] = {
+    # what is asked, the exit code, what the answer must say
+    "unknown model": (("resnet5Od", "o.safetensors"), 2, ("resnet5Od: no timm model", "did you mean resnet50d")),
+    "unknown tag": (("resnet50d.best", "o.safetensors"), 2, ("no weights tagged 'best'", "ra2_in1k")),
+    "unknown scheme": (("ftp:resnet18", "o.safetensors"), 2, ("ftp", "hf-hub, local-dir")),
+    "missing local directory": (("local-dir:gone", "o.safetensors"), 2, ("local-dir:gone: expected a directory",)),
+    "transformer": (
+        ("test_vit", "o.safetensors"),
+        2,
+        ("test_vit: no k×k convolution", "looked at", "patch_embed.proj"),
+    ),
+    "transformer, another stage": (("test_vit", "o.safetensors", "--stage", 0), 2, ("no k×k convolution", "looked at")),
+    "nothing in the last stage": (("test_coatnet", "o.safetensors"), 2, ("stages.3", "other stages: --stage 0")),
+    "mixer": (("mixer_s16_224", "o.safetensors"), 2, ("mixer_s16_224: no k×k convolution", "looked at")),
+    "missing directory": (("test_resnet", "no/where.safetensors"), 2, ("no does not exist; create it first",)),
+    "wrong suffix": (
+        ("test_resnet", "out.onnx"),
+        2,
+        ("out.onnx", "expected a name that ends in .safetensors", ".onnx"),
+    ),
+    "root as output": (("test_resnet", "/", "--force"), 2, ("/",)),
+    "temperature 0": (
+        ("test_resnet", "o.safetensors", "--temperature", 0),
+        2,
+        ("temperature", "greater than 0", "0.0"),
+    ),
+    "temperature -1": (("test_resnet", "o.safetensors", "--temperature", -1), 2, ("temperature", "greater", "-1.0")),
+    "temperature nan": (("test_resnet", "o.safetensors", "--temperature", "nan"), 2, ("temperature", "nan")),
+    "temperature inf": (("test_resnet", "o.safetensors", "--temperature", "inf"), 2, ("temperature", "finite")),
+    "temperature word": (("test_resnet", "o.safetensors", "--temperature", "hot"), 2, ("--temperature", "number")),
+    "tolerance 0": (("test_resnet", "o.safetensors", "--tolerance", 0), 2, ("tolerance", "greater than 0")),
+    "tolerance inf": (("test_resnet", "o.safetensors", "--tolerance", "inf"), 2, ("tolerance", "inf")),
+    "tolerance nan": (("test_resnet", "o.safetensors", "--tolerance", "nan"), 2, ("tolerance", "nan")),
+    "head width 0": (("test_resnet", "o.safetensors", "--head-dim", 0), 2, ("head_dim", "1")),
+    "bad regex": (("test_resnet", "o.safetensors", "--target", "("), 2, ("target: not a regular expression", "'('")),
+    "target of 1×1": (
+        ("test_resnet", "o.safetensors", "--target", r"layer4\.0\.(downsample\.1|conv3)"),
+        2,
+        ("matches only layers that cannot be converted", "layer4.0.downsample.1: 1×1: it looks at one pixel only"),
+    ),
+    "target of nothing": (
+        ("test_resnet", "o.safetensors", "--target", "layer4"),
+        2,
+        ("matches no convolution", "whole dotted name must match", "layer4.0.conv2"),
+    ),
+    "stage 9": (("test_resnet", "o.safetensors", "--stage", 9), 2, ("stage: expected one of 0", "4 (layer4)", "got 9")),
+    "stage -9": (("test_resnet", "o.safetensors", "--stage", -9), 2, ("4 (layer4)", "got -9")),
+    "stage word": (("test_resnet", "o.safetensors", "--stage", "last"), 2, ("--stage", "integer")),
+    "stride of an unknown family": (
+        ("test_convnext", "o.safetensors", "--stride", "remove"),
+        2,
+        ("stride=remove is known for", "ResNet", "not for ConvNeXt; use stride=keep"),
+    ),
+    "stride word": (
+        ("test_resnet", "o.safetensors", "--stride", "half"),
+        2,
+        ("stride", "'keep' or 'remove'", "'half'"),
+    ),
+    "classes -3": (("test_resnet", "o.safetensors", "--num-classes", -3), 2, ("--num-classes",)),
+    "seed -1": (("test_resnet", "o.safetensors", "--seed", -1), 2, ("--seed",)),
+    "no output": (("test_resnet",), 2, ("OUT", "--dry-run")),
+    "no model": ((), 2, ("MODEL",)),
+    "unknown option": (("test_resnet", "o.safetensors", "--turbo"), 2, ("--turbo",)),
+    "too many arguments": (("test_resnet", "o.safetensors", "again"), 2, ("again",)),
+    "no such device": (
+        ("test_resnet", "o.safetensors", "--device", "abacus"),
+        4,
+        ("--device abacus: not usable here",),
+    ),
+    "device without data": (("test_resnet", "o.safetensors", "--device", "meta"), 4, ("--device meta: not usable",)),
+}
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), ON_RANDOM_WEIGHTS.values(), ids=ON_RANDOM_WEIGHTS)
+def test_convert_answers_in_one_line(
+    tcnn: Run, listing: Listing, arguments: tuple[object, ...], code: int, words: tuple[str, ...]
+) -> None:
+    error = tcnn("convert", *arguments, "--no-pretrained").error(code)
+    assert [word for word in words if word not in error] == [], error
+    assert listing() == []
+
+
+@pytest.mark.parametrize(
+    "what", ["transformer", "stage 9", "temperature 0", "unknown option", "no output", "no such device"]
+)
+def test_with_json_the_answer_is_one_object_on_stdout(tcnn: Run, what: str) -> None:
+    arguments, code, words = ON_RANDOM_WEIGHTS[what]
+    done = tcnn("convert", *arguments, "--no-pretrained", "--json")
+    assert (done.code, done.err) == (code, "")
+    assert set(done.json) == {"error"}
+    assert set(done.json["error"]) == {"code", "message"}
+    assert all(word in done.json["error"]["message"] for word in words)
+
+
+def test_debug_shows_where_it_happened(tcnn: Run) -> None:
+    done = tcnn("--debug", "convert", "test_resnet", "o.safetensors", "--no-pretrained", "--stage", 9)
+    assert done.code == 2
+    assert done.err.startswith("Traceback (most recent call last):\n")
+    assert "select.py" in done.err
+    assert done.err.splitlines()[-1].startswith("error: stage: expected one of")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="NOT TESTED: a missing GPU, because this machine has one")
+def test_a_missing_gpu_is_the_environments_failure(tcnn: Run, listing: Listing) -> None:
+    error = tcnn("convert", "test_resnet", "o.safetensors", "--no-pretrained", "--device", "cuda").error(4)
+    assert error.startswith("--device cuda: not usable here")
+    assert error.endswith("use cpu")
+    assert listing() == []
+
+
+def test_unknown_commands_and_words_are_named(tcnn: Run) -> None:
+    assert "fold_it" in tcnn("fold_it").error(2)
+    assert "CKPT" in tcnn("verify").error(2)
+    assert "--epochs" in tcnn("demo", "--epochs", 0).error(2)
+    assert "no_such_model" in tcnn("models", "no_such_model").error(2)
+
+
+class TestOutput:
+    def test_that_exists_is_not_touched(self, tcnn: Run, tmp_path: Path) -> None:
+        (tmp_path / "o.safetensors").write_text("mine")
+        error = tcnn("convert", "test_resnet", "o.safetensors", "--no-pretrained").error(2)
+        assert "o.safetensors: exists already; give --force" in error
+        assert (tmp_path / "o.safetensors").read_text() == "mine"
+
+    def test_of_the_wrong_kind_is_refused_even_by_force(self, tcnn: Run, tmp_path: Path, listing: Listing) -> None:
+        (tmp_path / "o.safetensors").mkdir()
+        (tmp_path / "plain").write_text("mine")
+        assert "directory" in tcnn("convert", "test_resnet", "o.safetensors", "--no-pretrained", "--force").error(2)
+        assert "file" in tcnn("convert", "test_resnet", "plain", "--no-pretrained", "--force").error(2)
+        assert (tmp_path / "plain").read_text() == "mine"
+        assert listing() == ["o.safetensors", "plain"]
+
+    def test_is_checked_before_anything_else(self, tcnn: Run, no_network: None) -> None:
+        assert "create it first" in tcnn("convert", "test_resnet", "no/where.safetensors").error(2)
+
+
+class TestDownloads:
+    def test_that_are_impossible_name_the_ways_out(self, tcnn: Run, no_network: None, listing: Listing) -> None:
+        for name in ("test_resnet", "hf-hub:timm/resnet18.a1_in1k"):
+            error = tcnn("convert", name, "o.safetensors").error(4)
+            assert all(
+                word in error for word in (name, "--weights", "--no-pretrained", "HF_HOME", "could not be downloaded")
+            )
+        assert "could not be downloaded" in tcnn("convert", "hf-hub:timm/resnet18.a1_in1k", "--dry-run").error(4)
+        assert listing() == []
+
+    def test_that_do_not_exist_are_not_replaced_by_random_weights(self, tcnn: Run, listing: Listing) -> None:
+        error = tcnn("convert", "test_mambaout", "o.safetensors").error(2)
+        assert "test_mambaout: timm has no pretrained weights for it; give --weights FILE, or --no-pretrained" in error
+        assert listing() == []
+
+
+class Harmful:
+    """Unpickling it writes a file."""
+
+    def __init__(self, evidence: Path) -> None:
+        self.evidence = evidence
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, (f"touch {self.evidence}",)
+
+
+class TestWeights:
+    def convert(self, tcnn: Run, weights: object, *options: object) -> str:
+        error = tcnn("convert", "test_resnet", "o.safetensors", "--weights", weights, *options).error(2)
+        assert not Path("o.safetensors").exists()
+        return error
+
+    def test_that_are_missing(self, tcnn: Run, tmp_path: Path) -> None:
+        assert "gone.pth: expected a weights file, found nothing" in self.convert(tcnn, "gone.pth")
+        assert "found a directory" in self.convert(tcnn, tmp_path)
+
+    @pytest.mark.parametrize("suffix", ["safetensors", "pth"])
+    @pytest.mark.parametrize("damage", ["empty", "cut", "text"])
+    def test_that_are_corrupt(self, tcnn: Run, lively: Lively, damage: str, suffix: str) -> None:
+        path = Path(f"weights.{suffix}")
+        (save_file if suffix == "safetensors" else torch.save)(lively().state_dict(), path)
+        path.write_bytes({"empty": b"", "cut": path.read_bytes()[:-100], "text": b"these are no weights\n"}[damage])
+        assert f"weights.{suffix}: not readable as safetensors or as PyTorch weights" in self.convert(tcnn, path)
+
+    @pytest.mark.parametrize("form", ["torch", "pickle", "renamed"])
+    def test_that_carry_code_never_run_it(self, tcnn: Run, tmp_path: Path, form: str) -> None:
+        evidence = tmp_path / "it-ran"
+        path = tmp_path / ("weights.safetensors" if form == "renamed" else "weights.pth")
+        content = {"state_dict": {"conv1.0.weight": Harmful(evidence)}}
+        if form == "torch":
+            torch.save(content, path)
+        else:
+            path.write_bytes(pickle.dumps(content))
+        assert "not readable as safetensors or as PyTorch weights without pickled code" in self.convert(tcnn, path)
+        assert not evidence.exists()
+        pickle.loads(pickle.dumps(content))
+        assert evidence.exists(), "the file is harmful indeed: whoever unpickles it runs it"
+
+    def test_that_hold_something_else(self, tcnn: Run) -> None:
+        for content in ([1, 2], torch.zeros(3), {"epoch": 3}, {}):
+            torch.save(content, "weights.pth")
+            assert "weights.pth" in self.convert(tcnn, "weights.pth")
+
+    def test_of_another_model_name_the_first_key_that_differs(self, tcnn: Run, lively: Lively) -> None:
+        save_file(lively("resnet10t").state_dict(), "weights.safetensors")
+        error = self.convert(tcnn, "weights.safetensors")
+        assert "does not fit test_resnet: conv1.0.weight: expected (16, 3, 3, 3), found (24, 3, 3, 3)" in error
+
+    def test_with_a_key_too_few_or_too_many(self, tcnn: Run, lively: Lively) -> None:
+        state = lively().state_dict()
+        save_file(
+            {name: tensor for name, tensor in state.items() if name != "layer2.0.conv1.weight"}, "few.safetensors"
+        )
+        assert "layer2.0.conv1.weight: expected (48, 32, 3, 3), not in the file" in self.convert(
+            tcnn, "few.safetensors"
+        )
+        save_file({**state, "neck.weight": torch.zeros(1)}, "many.safetensors")
+        assert "neck.weight: in the file, not in the model" in self.convert(tcnn, "many.safetensors")
+
+    def test_of_another_number_of_classes_name_the_option(self, tcnn: Run, weights: Path) -> None:
+        error = self.convert(tcnn, weights)
+        assert "fc.weight: expected (1000, 96), found (10, 96)" in error
+        assert "give --num-classes 10" in error
+        assert "found (10, 96)" in self.convert(tcnn, weights, "--num-classes", 5)
+
+
+class TestALocalDirectory:
+    """As a source that is broken in some way."""
+
+    @pytest.mark.parametrize("dry", [False, True])
+    @pytest.mark.parametrize("config", ["{oops", "{}", "[]", '{"architecture": "no_such_model"}'])
+    def test_with_a_broken_config(self, tcnn: Run, local_source: str, tmp_path: Path, config: str, dry: bool) -> None:
+        (tmp_path / "source/config.json").write_text(config)
+        error = tcnn("convert", local_source, "o.safetensors", *(["--dry-run"] if dry else [])).error(2)
+        assert error.startswith(local_source)
+
+    @pytest.mark.parametrize("weights", [None, b"", b"no weights"])
+    def test_with_broken_weights(self, tcnn: Run, local_source: str, tmp_path: Path, weights: bytes | None) -> None:
+        file = tmp_path / "source/model.safetensors"
+        file.unlink()
+        if weights is not None:
+            file.write_bytes(weights)
+        assert tcnn("convert", local_source, "o.safetensors").error(2).startswith(local_source)
+        assert not Path("o.safetensors").exists()
+
+    def test_with_weights_that_carry_code(self, tcnn: Run, local_source: str, tmp_path: Path) -> None:
+        (tmp_path / "source/model.safetensors").unlink()
+        evidence = tmp_path / "it-ran"
+        torch.save({"conv1.0.weight": Harmful(evidence)}, tmp_path / "source/pytorch_model.bin")
+        assert tcnn("convert", local_source, "o.safetensors").error(2).startswith(local_source)
+        assert not evidence.exists()
+
+    def test_with_weights_of_another_architecture(self, tcnn: Run, local_source: str, tmp_path: Path) -> None:
+        config = json.loads((tmp_path / "source/config.json").read_text())
+        (tmp_path / "source/config.json").write_text(json.dumps(config | {"architecture": "resnet10t"}))
+        assert "size mismatch for conv1.0.weight" in tcnn("convert", local_source, "o.safetensors").error(2)
+
+    def test_that_was_converted_before(self, tcnn: Run, lively: Lively, tmp_path: Path) -> None:
+        save_for_hf(lively("t_test_resnet"), tmp_path / "again", safe_serialization=True)
+        assert "it was converted before" in tcnn("convert", "local-dir:again", "o.safetensors").error(2)

@@ -1,0 +1,267 @@
+"""`tcnn` as a process: interrupted at any moment, on a disk that fills up, without a network.
+
+Whatever happens, the output is whole or absent, and nothing else is left behind.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import tcnn as library
+
+Run = Callable[..., Any]
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/maps").exists(), reason="NOT TESTED: signals at chosen moments, for lack of /proc"
+)
+CONVERT = ("convert", "test_resnet", "out.safetensors", "--no-pretrained")
+
+SERVER = """
+import json, os, signal, sys
+import torch
+import tcnn.conversion.recheck
+from tcnn.cli.main import main
+
+torch.set_num_threads(1)
+for line in sys.stdin:
+    job = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(job["cwd"])
+        os.dup2(os.open("stderr.txt", os.O_WRONLY | os.O_CREAT), 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print(os.getpid(), flush=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        main(job["arguments"])
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+class Ended(NamedTuple):
+    code: int
+    stderr: str
+    left: list[str]
+    """What the working directory holds, hidden files too."""
+    seconds: float
+
+
+class Server:
+    """A Python that has torch loaded and forks a `tcnn` process per job, so that a run takes a second, not ten."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def run(self, cwd: Path, *arguments: str, disturb: Callable[[int], None] = lambda pid: None) -> Ended:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        cwd.mkdir(exist_ok=True)
+        self.process.stdin.write(json.dumps({"cwd": str(cwd), "arguments": arguments}) + "\n")
+        pid = int(self.process.stdout.readline())
+        started = time.monotonic()
+        disturb(pid)
+        code = int(self.process.stdout.readline())
+        seconds = time.monotonic() - started
+        stderr = (cwd / "stderr.txt").read_text()
+        (cwd / "stderr.txt").unlink()
+        return Ended(code, stderr, sorted(path.name for path in cwd.iterdir()), seconds)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    assert server.process.stdin is not None
+    server.process.stdin.close()
+    server.process.wait(timeout=60)
+
+
+def kill(pid: int, number: signal.Signals) -> None:
+    """Send a signal, unless the process is done already."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def was_interrupted(
+    ended: Ended, number: signal.Signals, cwd: Path, output: str, existing: bytes | None = None
+) -> bool:
+    """Whether it was interrupted, and left everything as it was; otherwise it had finished, with a whole file."""
+    assert "Traceback" not in ended.stderr, ended.stderr
+    asleep = ended.code == -number  # while Python starts or ends, a signal has its default effect
+    if ended.code == 0 or (asleep and ended.left == [output] and (cwd / output).read_bytes() != existing):
+        assert ended.left == [output]
+        library.load(cwd / output)
+        return False
+    assert asleep or ended.code == 128 + number, ended
+    assert ended.left == ([] if existing is None else [output])
+    if existing is not None:
+        assert (cwd / output).read_bytes() == existing
+    if number == signal.SIGINT and not asleep:
+        assert ended.stderr == "interrupted\n"
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("existing", [None, b"an older file"], ids=["new", "forced"])
+def test_a_signal_at_any_moment_leaves_nothing_behind(
+    server: Server, tmp_path: Path, number: signal.Signals, existing: bytes | None
+) -> None:
+    whole = server.run(tmp_path / "whole", *CONVERT)
+    assert (whole.code, whole.stderr, whole.left) == (0, "", ["out.safetensors"])
+    draw = random.Random(f"{number} {existing}")
+    interrupted = 0
+    for part in range(4):
+        cwd = tmp_path / str(part)
+        cwd.mkdir()
+        if existing is not None:
+            (cwd / "out.safetensors").write_bytes(existing)
+        delay = (part + draw.random()) / 4 * whole.seconds
+
+        def disturb(pid: int, delay: float = delay) -> None:
+            time.sleep(delay)
+            kill(pid, number)
+
+        ended = server.run(cwd, *CONVERT, "--force", disturb=disturb)
+        interrupted += was_interrupted(ended, number, cwd, "out.safetensors", existing)
+    assert interrupted, "the delays were drawn within the time of an undisturbed run"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("output", ["out.safetensors", "out"])
+@needs_proc
+def test_a_signal_while_the_file_is_written_leaves_nothing_behind(
+    server: Server, tmp_path: Path, number: signal.Signals, output: str
+) -> None:
+    """The signal comes the moment that the temporary file appears, while it is written or read back."""
+    for attempt in range(5):  # a busy machine may look too late
+        cwd = tmp_path / str(attempt)
+
+        def disturb(pid: int, cwd: Path = cwd) -> None:
+            while Path(f"/proc/{pid}").exists() and not any(name.endswith(".tmp") for name in os.listdir(cwd)):  # noqa: PTH208
+                pass
+            kill(pid, number)
+
+        ended = server.run(cwd, "convert", "test_resnet", output, "--no-pretrained", disturb=disturb)
+        if was_interrupted(ended, number, cwd, output):
+            return
+    pytest.fail("the process was always faster than the signal")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@needs_proc
+def test_a_signal_while_torch_is_imported(tmp_path: Path, number: signal.Signals) -> None:
+    """A process of its own, from the console script on."""
+    script = Path(sys.executable).with_name("tcnn")
+    process = subprocess.Popen(
+        [script, *CONVERT], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and "libtorch_cpu" not in maps.read_text():
+        time.sleep(0.01)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 128 + number, err
+    assert out == ""
+    assert err == ("interrupted\n" if number == signal.SIGINT else "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """The kernel refuses to let a file grow beyond `size` bytes; Python ignores the signal that comes with it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class TestAFullDisk:
+    @pytest.mark.parametrize("size", [1, 100_000, 2_000_000])
+    @pytest.mark.parametrize("output", ["out.safetensors", "out"])
+    def test_half_way_leaves_nothing_behind(
+        self, tcnn: Run, listing: Callable[[], list[str]], output: str, size: int
+    ) -> None:
+        with file_size_limit(size):
+            error = tcnn("convert", "test_resnet", output, "--no-pretrained").error(4)
+        assert error.startswith(f"{output}: no space left while writing")
+        assert listing() == []
+
+    @pytest.mark.parametrize("output", ["out.safetensors", "out/model.safetensors"])
+    def test_keeps_the_file_that_was_to_be_replaced(self, tcnn: Run, tmp_path: Path, output: str) -> None:
+        path = tmp_path / output
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+        with file_size_limit(500_000):
+            tcnn("convert", "test_resnet", output.partition("/")[0], "--no-pretrained", "--force").error(4)
+        assert path.read_text() == "mine"
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+    def test_of_a_real_file_system(self, tcnn: Run, tmp_path: Path) -> None:
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        mount = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+        )
+        if mount.returncode:
+            pytest.skip(f"NOT TESTED: a file system without space, for lack of the right to mount one ({mount.stderr})")
+        try:
+            error = tcnn("convert", "test_resnet", disk / "out.safetensors", "--no-pretrained").error(4)
+            assert "no space left" in error
+            assert list(disk.iterdir()) == []
+            error = tcnn("convert", "test_resnet", disk / "out", "--no-pretrained").error(4)
+            assert "no space left" in error
+            assert list(disk.iterdir()) == []
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_no_network_is_answered_at_once(tmp_path: Path) -> None:
+    """The hub's name never resolves (RFC 6761) and the cache is empty; the hub's own client would try for a minute."""
+    unwanted = ("http_proxy", "https_proxy", "all_proxy", "hf_hub_offline")
+    kept = {name: value for name, value in os.environ.items() if name.lower() not in unwanted}
+    environment = kept | {"HF_ENDPOINT": "https://tcnn.invalid", "HF_HOME": str(tmp_path / "cache")}
+    script = (
+        "import time, sys, timm, tcnn.conversion.pipeline\n"
+        "from tcnn.cli.main import main\n"
+        "started = time.monotonic()\n"
+        "try:\n"
+        "    main(['convert', 'resnet18', 'out.safetensors'])\n"
+        "finally:\n"
+        "    print(time.monotonic() - started)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: resnet18: the pretrained weights could not be downloaded")
+    assert all(word in done.stderr for word in ("--weights", "--no-pretrained", "HF_HOME"))
+    assert done.stderr.count("\n") == 1
+    assert float(done.stdout) < 15, "building the model takes a second; one retry of every request takes half a minute"
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_a_pipe_that_closes_early_is_no_error() -> None:
+    """`tcnn models | head -1`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from tcnn.cli.main import main; main()", "models"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.wait(timeout=60)

@@ -1,0 +1,190 @@
+"""`tcnn verify`: is the model in a file still the function it was made from?"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from timm.models import save_for_hf
+from torch import nn
+
+import tcnn as library
+from tcnn.conversion import checkpoint
+
+Run = Callable[..., Any]
+Lively = Callable[..., nn.Module]
+
+
+@pytest.fixture
+def converted(tcnn: Run, weights: Path) -> Path:
+    """`out.safetensors`, made from `weights`."""
+    assert tcnn("convert", "test_resnet", "out.safetensors", "--weights", weights, "--num-classes", 10).code == 0
+    return Path("out.safetensors")
+
+
+def pictures(directory: Path, mode: str = "RGB") -> Path:
+    """Four small pictures of odd sizes, PNG and JPEG, one of them in a folder below."""
+    (directory / "cats").mkdir(parents=True)
+    draw = torch.Generator().manual_seed(0)
+    for number, name in enumerate(("a.png", "b.jpg", "c.jpeg", "cats/d.png")):
+        size = (90 + number, 70, 3)
+        pixels = torch.randint(0, 256, size, generator=draw, dtype=torch.uint8)
+        Image.fromarray(pixels.numpy()).convert(mode).save(directory / name)
+    (directory / "notes.txt").write_text("no picture")
+    return directory
+
+
+def spoil(path: Path) -> None:
+    """One weight of one layer is changed, and the file written as if that were right."""
+    content = checkpoint.read(path)
+    model = library.load(path)
+    with torch.no_grad():
+        model.layer4[0].conv2.proj[3, 7] += 0.5
+    sections = {name: content.section(name) for name in ("source", "weights")}
+    library.save(model, path, content.verification, sections, force=True)
+
+
+def test_a_fresh_file_passes(tcnn: Run, converted: Path, weights: Path) -> None:
+    done = tcnn("verify", converted, "--weights", weights)
+    assert (done.code, done.err) == (0, "")
+    assert "equal in float32" in done.out
+    assert "equal in float64" in done.out
+    assert "drift at τ = 1" in done.out
+
+
+def test_json_is_the_report(tcnn: Run, converted: Path, weights: Path) -> None:
+    report = tcnn("verify", converted, "--weights", weights, "--json").json
+    assert report["passed"]
+    assert [layer["name"] for layer in report["passes"][0]["layers"]] == ["layer4.0.conv1", "layer4.0.conv2"]
+
+
+def test_one_changed_weight_is_found_and_its_layer_named(tcnn: Run, converted: Path, weights: Path) -> None:
+    spoil(converted)
+    done = tcnn("verify", converted, "--weights", weights)
+    assert done.code == 3
+    assert "NOT EQUAL in float32" in done.out
+    assert done.err.startswith("error: out.safetensors: equivalence error")
+    assert "worst layer layer4.0.conv2" in done.err
+    assert done.err.count("\n") == 1
+    done = tcnn("verify", converted, "--weights", weights, "--json")
+    assert (done.code, done.err) == (3, "")
+    assert not done.json["passed"]
+
+
+def test_tolerance(tcnn: Run, converted: Path, weights: Path) -> None:
+    done = tcnn("verify", converted, "--weights", weights, "--tolerance", "1e-30")
+    assert done.code == 3
+    assert "expected at most 1e-30" in done.err
+
+
+def test_random_weights_are_drawn_again_from_the_recorded_seed(tcnn: Run) -> None:
+    assert tcnn("convert", "test_efficientnet", "out.safetensors", "--no-pretrained", "--seed", 11).code == 0
+    torch.rand(7)  # the global generator stands elsewhere now
+    done = tcnn("verify", "out.safetensors", "--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json["statistics_randomised"]
+    assert checkpoint.read("out.safetensors").section("source")["seed"] == 11
+
+
+def test_a_directory_is_verified_too(tcnn: Run, weights: Path) -> None:
+    assert tcnn("convert", "test_resnet", "out", "--weights", weights, "--num-classes", 10).code == 0
+    assert tcnn("verify", "out", "--weights", weights).code == 0
+
+
+class TestAgainst:
+    def test_the_same_weights_elsewhere(self, tcnn: Run, converted: Path, local_source: str) -> None:
+        assert tcnn("verify", converted, "--against", local_source).code == 0
+
+    def test_other_weights(self, tcnn: Run, converted: Path, lively: Lively, tmp_path: Path) -> None:
+        save_for_hf(lively(seed=1, num_classes=10), tmp_path / "other", safe_serialization=True)
+        done = tcnn("verify", converted, "--against", "local-dir:other")
+        assert done.code == 3
+        assert "NOT EQUAL" in done.out
+
+    @pytest.mark.parametrize("name", ["test_efficientnet", "resnet10t"])
+    def test_another_architecture(self, tcnn: Run, converted: Path, lively: Lively, tmp_path: Path, name: str) -> None:
+        save_for_hf(lively(name), tmp_path / "other", safe_serialization=True)
+        error = tcnn("verify", converted, "--against", "local-dir:other").error(2)
+        assert "layer4.0.conv1" in error or "expected an input of shape" in error
+
+    def test_another_number_of_classes(self, tcnn: Run, converted: Path, lively: Lively, tmp_path: Path) -> None:
+        save_for_hf(lively(num_classes=3), tmp_path / "other", safe_serialization=True)
+        assert tcnn("verify", converted, "--against", "local-dir:other").code == 3
+
+    def test_an_unknown_model(self, tcnn: Run, converted: Path) -> None:
+        assert "did you mean" in tcnn("verify", converted, "--against", "test_resnett").error(2)
+
+    def test_a_model_without_weights(self, tcnn: Run, converted: Path) -> None:
+        assert "no pretrained weights" in tcnn("verify", converted, "--against", "test_mambaout").error(2)
+
+    def test_a_model_that_cannot_be_downloaded(self, tcnn: Run, converted: Path, no_network: None) -> None:
+        assert "could not be downloaded" in tcnn("verify", converted, "--against", "test_resnet").error(4)
+
+
+class TestImages:
+    def test_pictures_take_the_place_of_noise(self, tcnn: Run, converted: Path, weights: Path, tmp_path: Path) -> None:
+        directory = pictures(tmp_path / "pictures")
+        done = tcnn("verify", converted, "--weights", weights, "--images", directory, "--json")
+        assert (done.code, done.err) == (0, "")
+        assert done.json["images"] == "images 4×3×160×160"
+
+    def test_grey_pictures_for_a_grey_model(self, tcnn: Run, lively: Lively, tmp_path: Path) -> None:
+        save_for_hf(lively(in_chans=1), tmp_path / "grey", safe_serialization=True)
+        assert tcnn("convert", "local-dir:grey", "out.safetensors").code == 0
+        done = tcnn("verify", "out.safetensors", "--images", pictures(tmp_path / "pictures", "L"), "--json")
+        assert done.code == 0
+        assert done.json["images"] == "images 4×1×160×160"
+
+    @pytest.mark.parametrize("kind", ["missing", "file", "empty", "broken"])
+    def test_what_is_no_directory_of_pictures(
+        self, tcnn: Run, converted: Path, weights: Path, tmp_path: Path, kind: str
+    ) -> None:
+        directory = tmp_path / "pictures"
+        if kind == "file":
+            directory.write_text("")
+        elif kind != "missing":
+            directory.mkdir()
+        if kind == "broken":
+            (directory / "a.png").write_bytes(b"\x89PNG\r\n\x1a\nno picture")
+        words = {"missing": "found nothing", "file": "found a file", "empty": "no image", "broken": "a.png: not a"}
+        error = tcnn("verify", converted, "--weights", weights, "--images", directory).error(2)
+        assert words[kind] in error
+
+
+class TestTheSource:
+    def test_that_changed_is_refused(self, tcnn: Run, local_source: str, lively: Lively, tmp_path: Path) -> None:
+        assert tcnn("convert", local_source, "out.safetensors").code == 0
+        save_for_hf(lively(seed=1, num_classes=10), tmp_path / "source", safe_serialization=True)
+        error = tcnn("verify", "out.safetensors").error(2)
+        assert "has other weights now than when it was converted" in error
+        assert "--weights or --against" in error
+
+    def test_that_was_a_file_must_be_given_again(self, tcnn: Run, converted: Path) -> None:
+        assert "made from a weights file; give it again with --weights FILE" in tcnn("verify", converted).error(2)
+
+    def test_that_is_another_file_is_refused(self, tcnn: Run, converted: Path, lively: Lively) -> None:
+        save_file(lively(seed=1, num_classes=10).state_dict(), "other.safetensors")
+        assert "has other weights now" in tcnn("verify", converted, "--weights", "other.safetensors").error(2)
+
+    def test_that_is_gone_is_named(self, tcnn: Run, converted: Path, weights: Path) -> None:
+        weights.unlink()
+        assert "found nothing" in tcnn("verify", converted, "--weights", weights).error(2)
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "text", "foreign", "cut"])
+def test_what_is_no_checkpoint_is_refused(tcnn: Run, weights: Path, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "in.safetensors"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "text":
+        path.write_text("hello")
+    elif kind == "foreign":
+        path.write_bytes(weights.read_bytes())
+    elif kind == "cut":
+        path.write_bytes(weights.read_bytes()[:-7])
+    words = {"missing": "found nothing", "directory": "no model.safetensors", "foreign": "not written by tcnn"}
+    assert words.get(kind, "not a whole safetensors file") in tcnn("verify", path).error(2)
+    assert tcnn("verify", path, "--json").json["error"]["code"] == "CheckpointError"

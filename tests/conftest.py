@@ -1,0 +1,50 @@
+"""What all tests share: one thread, and source models whose every branch matters."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Most models here are tiny, and the tests run side by side: one thread each is the fastest."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def lively() -> Callable[..., nn.Module]:
+    """Makes a timm model with random statistics, scales and shifts.
+
+    A fresh network multiplies many residual branches by exactly zero, so the layers inside could do anything.
+    """
+
+    def lively(name: str = "test_resnet", seed: int = 0, **options: object) -> nn.Module:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            model = timm.create_model(name, **options).eval()
+            for tensor in (*model.parameters(), *model.buffers()):
+                if tensor.dim() == 1 and tensor.is_floating_point():
+                    tensor.uniform_(0.5, 1.5)
+        return model
+
+    return lively
+
+
+@pytest.fixture(scope="session")
+def assert_same_state() -> Callable[[nn.Module, nn.Module], None]:
+    """Both models hold the same names, dtypes and bits, parameters and persistent buffers alike."""
+
+    def assert_same_state(found: nn.Module, expected: nn.Module) -> None:
+        ours, theirs = found.state_dict(), expected.state_dict()
+        assert list(ours) == list(theirs)
+        for name, tensor in theirs.items():
+            assert ours[name].dtype == tensor.dtype, name
+            assert torch.equal(ours[name], tensor), name
+
+    return assert_same_state

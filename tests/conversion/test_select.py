@@ -1,0 +1,365 @@
+"""Selection: which convolutions are converted by default, by stage and by target, and what is said of the others."""
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import timm
+import torch
+from nets import LAST_STAGE, PlainNet, Tied, meta_model, spatial_convolutions
+from torch import Tensor, nn
+
+from tcnn.config import ConversionConfig
+from tcnn.conversion.select import Selection, select
+from tcnn.conversion.trace import Step, trace
+from tcnn.errors import NothingToConvertError, RequestError
+
+
+def choose(model: nn.Module, size: tuple[int, int] | None = None, **options: object) -> Selection:
+    return select(model, trace(model, size), ConversionConfig(**options))
+
+
+@cache
+def traced(name: str) -> tuple[nn.Module, list[Step]]:
+    model = meta_model(name)
+    return model, trace(model)
+
+
+def choose_timm(name: str, **options: object) -> Selection:
+    model, steps = traced(name)
+    return select(model, steps, ConversionConfig(**options))
+
+
+class TestLastStage:
+    """The k×k convolutions that work at the backbone's final resolution."""
+
+    @pytest.mark.parametrize(
+        ("name", "prefixes", "count"),
+        [
+            ("resnet18", ["layer4."], 4),
+            ("resnet50d", ["layer4."], 3),
+            ("resnext50_32x4d", ["layer4."], 3),  # 32 groups
+            ("skresnet18", ["layer4."], 6),  # two paths in one layer
+            ("resnest14d", ["layer4."], 1),  # pools behind its only convolution
+            ("resnetblur18", ["layer4."], 4),  # its first convolution works at the old resolution, BlurPool behind it
+            ("resnetaa50d", ["layer4."], 3),
+            ("resnetv2_50", ["stages.3."], 3),
+            ("regnety_002", ["s4."], 7),
+            ("seresnet33ts", ["stages.3."], 2),
+            ("convnext_atto", ["stages.3."], 3),  # the 2×2 downsampling convolution is one of them
+            ("efficientnet_b0", ["blocks.5.", "blocks.6."], 5),
+            ("efficientnet_blur_b0", ["blocks.5.", "blocks.6."], 5),
+            ("mobilenetv3_small_050", ["blocks.4."], 3),
+            ("densenet121", ["features.denseblock4."], 16),  # feature_info names norm5, which has none
+            ("repvgg_a0", ["stages.3."], 1),  # feature_info names final_conv, an Identity
+            ("gernet_s", ["stages.3.", "stages.4."], 3),  # feature_info names final_conv, 1×1
+            ("hardcorenas_a", ["blocks.5.", "blocks.6."], 2),  # feature_info names blocks.6, 1×1
+            ("selecsls42b", ["head.2."], 1),  # feature_info names head.3, 1×1
+            ("vgg11", ["features.16", "features.18"], 2),  # feature_info names the pool behind them
+            ("vgg11_bn", ["features.22", "features.25"], 2),
+            ("convmixer_768_32", ["blocks."], 32),  # one resolution from end to end
+            ("vit_small_r26_s32_224", ["patch_embed.backbone.stages.3."], 2),  # a CNN in front of a transformer
+        ],
+    )
+    def test_of_timm_models(self, name: str, prefixes: list[str], count: int) -> None:
+        selection = choose_timm(name)
+        expected = spatial_convolutions(traced(name)[0], *prefixes)
+        assert sorted(selection.names) == sorted(expected)
+        assert len(expected) == count
+
+    def test_of_hrnet_is_its_lowest_branch(self) -> None:
+        selection = choose_timm("hrnet_w18_small")
+        assert set(selection.names) == {
+            "transition3.3.0.0",
+            *(f"stage4.0.branches.3.{block}.conv{i}" for block in (0, 1) for i in (1, 2)),
+            "stage4.0.fuse_layers.3.0.2.0",
+            "stage4.0.fuse_layers.3.1.1.0",
+            "stage4.0.fuse_layers.3.2.0.0",
+            "incre_modules.3.0.conv2",
+            "downsamp_modules.2.0",
+        }
+        assert ("stage4.0.branches.0.0.conv1", "it works at 56×56, not at the stage's 7×7") in selection.skipped
+
+    def test_of_ghostnet_begins_with_its_strided_convolution(self) -> None:
+        """GhostNet's last stage in `feature_info` holds a whole block of the resolution before."""
+        model, _ = traced("ghostnet_050")
+        selection = choose_timm("ghostnet_050")
+        old = "it works at 14×14, not at the stage's 7×7"
+        skipped = [name for name, reason in selection.skipped if reason == old]
+        assert sorted(skipped) == sorted(
+            [*spatial_convolutions(model, "blocks.6."), "blocks.7.0.ghost1.cheap_operation.0"]
+        )
+        rest = set(spatial_convolutions(model, "blocks.7.", "blocks.8.")) - set(skipped)
+        assert set(selection.names) == rest and len(rest) == 11
+
+    def test_where_feature_info_names_modules_that_do_not_exist(self) -> None:
+        """MViTv2's entries say `block.0` where the model has `stages.0`; its k×k convolutions pool the queries."""
+        selection = choose_timm("mvitv2_tiny")
+        assert list(selection.names) == [
+            "stages.3.blocks.0.attn.pool_q",
+            *(f"stages.3.blocks.1.attn.pool_{part}" for part in "qkv"),
+        ]
+
+    def test_of_a_model_without_feature_info(self) -> None:
+        selection = choose(PlainNet(), (32, 48))
+        assert list(selection.names) == LAST_STAGE
+        assert selection.stage == "8×12 pixels"
+        assert selection.skipped == ()
+
+    @pytest.mark.parametrize("info", [None, [], "layer4", [{"reduction": 4}], [{"module": "nowhere", "reduction": 4}]])
+    def test_where_feature_info_is_of_no_help(self, info: object) -> None:
+        model = PlainNet()
+        model.feature_info = info
+        assert list(choose(model, (32, 48)).names) == LAST_STAGE
+
+    def test_odd_sizes_are_one_resolution(self) -> None:
+        """Without padding every convolution takes some pixels off; that begins no new stage."""
+        layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, stride=2), nn.Conv2d(4, 4, 3)]
+        net = nn.Sequential(*layers, nn.Conv2d(4, 4, 2))
+        assert list(choose(net, (49, 51)).names) == ["3", "4", "5"]
+
+    def test_a_map_of_one_pixel_is_a_head_not_a_stage(self) -> None:
+        net = PlainNet()
+        net.point = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, 16, 3, padding=1))
+        selection = choose(net, (32, 32))
+        assert list(selection.names) == LAST_STAGE
+        assert selection.stage == "8×8 pixels"
+
+    def test_in_running_order_whatever_the_order_of_definition(self) -> None:
+        class Reversed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.third, self.second, self.first = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+                self.stem = nn.Conv2d(3, 4, 4, stride=4)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.third(self.second(self.first(self.stem(x))))
+
+        assert choose(Reversed(), (32, 32)).names == ("first", "second", "third")
+
+    def test_a_layer_used_twice_is_chosen_once(self) -> None:
+        assert choose(Tied(), (16, 16)).names == ("first",)
+
+    @pytest.mark.parametrize(("output_stride", "dilation"), [(16, 2), (8, 4)])
+    def test_of_a_dilated_resnet(self, output_stride: int, dilation: int) -> None:
+        """Two or three stages share one resolution there; the last is still layer4 alone."""
+        model = meta_model("resnet18", output_stride=output_stride)
+        selection = choose(model)
+        assert list(selection.names) == spatial_convolutions(model, "layer4.")
+        assert model.layer4[1].conv1.dilation == (dilation, dilation)
+
+    @pytest.mark.parametrize(
+        ("name", "prefixes"),
+        [("resnet18", ["layer4."]), ("convnext_atto", ["stages_3."]), ("efficientnet_b0", ["blocks.5.", "blocks.6."])],
+    )
+    def test_of_a_features_only_model(self, name: str, prefixes: list[str]) -> None:
+        model = meta_model(name, features_only=True)
+        assert list(choose(model).names) == spatial_convolutions(model, *prefixes)
+
+    def test_of_one_convolution_alone(self) -> None:
+        assert choose(nn.Conv2d(3, 8, 3), (16, 16)).names == ("",)
+
+
+class TestSkipped:
+    """What stands in the stage and is left as it is, with the reason."""
+
+    def test_a_convolution_with_hooks(self) -> None:
+        model = PlainNet()
+        model.last.register_forward_hook(lambda *_: None)
+        selection = choose(model, (32, 32))
+        assert selection.names == ("down2", "depthwise")
+        [(name, reason)] = selection.skipped
+        assert name == "last" and "forward hooks" in reason
+
+    def test_a_convolution_with_arithmetic_of_its_own(self) -> None:
+        class Doubled(nn.Conv2d):
+            def forward(self, x: Tensor) -> Tensor:
+                return 2 * super().forward(x)
+
+        model = PlainNet()
+        model.last = Doubled(16, 16, 3, padding=1)
+        selection = choose(model, (32, 32))
+        assert selection.names == ("down2", "depthwise")
+        assert selection.skipped == (("last", "Doubled has a forward of its own that tcnn does not know"),)
+
+    def test_convolutions_of_other_dimensions(self) -> None:
+        """ECA's attention over channels is a Conv1d."""
+        selection = choose_timm("ecaresnet26t")
+        assert selection.names == ("layer4.0.conv2", "layer4.1.conv2")
+        assert dict(selection.skipped) == {f"layer4.{block}.se.conv": "Conv1d is not an nn.Conv2d" for block in (0, 1)}
+
+    def test_the_patch_embedding_of_an_isotropic_model(self) -> None:
+        skipped = dict(choose_timm("convmixer_768_32").skipped)
+        assert skipped == {"stem.0": "it reads the image itself, as a stem or patch embedding"}
+
+
+class TestStage:
+    """`stage` counts like timm's `out_indices`."""
+
+    @pytest.mark.parametrize(
+        ("index", "prefix"),
+        [
+            (1, "layer1."),
+            (2, "layer2."),
+            (3, "layer3."),
+            (4, "layer4."),
+            (-1, "layer4."),
+            (-2, "layer3."),
+            (-4, "layer1."),
+        ],
+    )
+    def test_of_a_resnet(self, index: int, prefix: str) -> None:
+        selection = choose_timm("resnet18", stage=index)
+        assert list(selection.names) == spatial_convolutions(traced("resnet18")[0], prefix)
+        assert selection.stage == prefix.rstrip(".")
+
+    @pytest.mark.parametrize(("index", "names"), [(0, ["wide"]), (1, ["down1", "mid"]), (2, LAST_STAGE)])
+    def test_of_a_plain_module(self, index: int, names: list[str]) -> None:
+        assert list(choose(PlainNet(), (32, 32), stage=index).names) == names
+
+    @pytest.mark.parametrize("index", [5, -6, 99])
+    def test_out_of_range_names_the_stages(self, index: int) -> None:
+        expected = rf"^stage: expected one of 0 \(act1\), 1 \(layer1\), .*4 \(layer4\) .*, got {index}$"
+        with pytest.raises(RequestError, match=expected):
+            choose_timm("resnet18", stage=index)
+
+    def test_the_stem_that_reads_the_image_is_refused(self) -> None:
+        with pytest.raises(NothingToConvertError, match="conv1: it reads the image itself") as caught:
+            choose_timm("resnet18", stage=0)
+        assert "--stage 4 (4 in layer4)" in str(caught.value)
+
+
+class TestTarget:
+    """`target` is matched in full against dotted names."""
+
+    def test_one_name(self) -> None:
+        selection = choose_timm("resnet18", target=r"layer3\.1\.conv2")
+        assert selection.names == ("layer3.1.conv2",)
+        assert selection.skipped == ()
+
+    def test_a_pattern_over_stages(self) -> None:
+        selection = choose_timm("resnet18", target=r"layer[34]\.\d\.conv\d")
+        assert list(selection.names) == spatial_convolutions(traced("resnet18")[0], "layer3.", "layer4.")
+
+    def test_replaces_the_stage(self) -> None:
+        assert choose_timm("resnet18", target=r"layer2\.0\.conv1", stage=4).names == ("layer2.0.conv1",)
+
+    def test_may_name_the_stem(self) -> None:
+        """By default a layer that reads the image is left alone; who names it gets it."""
+        assert choose_timm("resnet18", target="conv1").names == ("conv1",)
+
+    def test_what_it_matches_and_cannot_convert_is_listed(self) -> None:
+        selection = choose_timm("resnet18", target=r"layer4\.0\..*")
+        assert selection.names == ("layer4.0.conv1", "layer4.0.conv2")
+        assert dict(selection.skipped).keys() == {"layer4.0.downsample.0"}
+
+    @pytest.mark.parametrize("target", ["layer4", "conv", r"layer4\.0\.conv", r"4\.0\.conv1", "Layer4.0.conv1", ""])
+    def test_part_of_a_name_is_no_match_and_candidates_are_named(self, target: str) -> None:
+        with pytest.raises(NothingToConvertError, match=r"matches no convolution \(the whole dotted name") as caught:
+            choose_timm("resnet18", target=target)
+        assert repr(target) in str(caught.value)
+        assert "layer1.0.conv1, layer1.0.conv2" in str(caught.value)
+        assert "downsample" not in str(caught.value)  # 1×1: no candidate
+
+    def test_only_unconvertible_layers_each_with_its_reason(self) -> None:
+        class Odd(nn.Conv2d):
+            def forward(self, x: Tensor) -> Tensor:
+                return super().forward(x) + 1
+
+        model = nn.Module()
+        model.point = nn.Conv2d(3, 4, 1)
+        model.odd = Odd(4, 4, 3, padding=1)
+        model.up = nn.ConvTranspose2d(4, 4, 3)
+        model.hooked = nn.Conv2d(4, 4, 3)
+        model.hooked.register_forward_pre_hook(lambda *_: None)
+        model.idle = nn.Conv2d(4, 4, 3)
+        model.lazy = nn.LazyConv2d(4, 3)
+        model.forward = lambda x: model.hooked(model.up(model.odd(model.point(x))))
+        steps = [Step(name, module, (1, 4, 9, 9), (1, 4, 9, 9)) for name, module in model.named_children()]
+        steps = [step for step in steps if step.name != "idle"]
+        with pytest.raises(NothingToConvertError, match="matches only layers that cannot be converted") as caught:
+            select(model, steps, ConversionConfig(target=".+"))
+        message = str(caught.value)
+        assert "\n" not in message
+        for part in (
+            "point: 1×1",
+            "odd: Odd has a forward of its own",
+            "up: ConvTranspose2d is not an nn.Conv2d",
+            "hooked: it has forward hooks",
+            "idle: it does not run in a forward pass",
+            "lazy: its shape is not known",
+        ):
+            assert part in message
+
+    @pytest.mark.parametrize("target", ["(", "*", "[a"])
+    def test_that_is_no_regular_expression(self, target: str) -> None:
+        with pytest.raises(ValueError, match="not a regular expression"):
+            ConversionConfig(target=target)
+
+
+class TestNothing:
+    """Nothing to convert: say what was looked at, and what could be converted instead."""
+
+    @pytest.mark.parametrize(
+        ("name", "looked_at"),
+        [
+            ("vit_tiny_patch16_224", r"stage blocks\.0 … blocks\.11; patch_embed\.proj: it reads the image itself"),
+            ("mixer_s16_224", r"stage blocks\.0 … blocks\.7; stem\.proj: it reads the image itself"),
+            ("swin_tiny_patch4_window7_224", r"stage layers\.3"),
+        ],
+    )
+    def test_transformers(self, name: str, looked_at: str) -> None:
+        expected = rf"^{name}: no k×k convolution to convert \(looked at [1-9]\d* layers of {looked_at}"
+        with pytest.raises(NothingToConvertError, match=expected) as caught:
+            choose_timm(name)
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["coatnet_0_224", "botnet26t_256"])
+    def test_attention_only_last_stages_name_others_that_work(self, name: str) -> None:
+        with pytest.raises(NothingToConvertError, match="; other stages: --stage ") as caught:
+            choose_timm(name)
+        others = str(caught.value).split("other stages: ")[1].split(", ")
+        assert len(others) >= 3
+        for other in others:
+            index, count = (int(word.strip("(")) for word in other.split()[1:3])
+            assert len(choose_timm(name, stage=index).names) == count > 0
+
+    def test_layers_that_only_look_like_convolutions_are_named(self) -> None:
+        with pytest.raises(NothingToConvertError, match=r"blocks\.5\.0\.conv_dw: CondConv2d is not an nn\.Conv2d"):
+            choose_timm("efficientnet_cc_b0_4e")
+
+    @pytest.mark.parametrize(
+        "build",
+        [
+            nn.Sequential,
+            nn.ReLU,
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5)),
+            lambda: nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 1)),
+        ],
+        ids=["empty", "no weights", "perceptron", "1×1 only"],
+    )
+    def test_a_model_without_a_spatial_convolution(self, build: Callable[[], nn.Module]) -> None:
+        model = build()
+        with pytest.raises(
+            NothingToConvertError, match=f"^{type(model).__name__} runs no convolution: nothing to convert$"
+        ):
+            choose(model, (8, 8))
+
+    def test_only_a_stem(self) -> None:
+        model = nn.Sequential(nn.Conv2d(3, 8, 16, stride=16), nn.Flatten(), nn.Linear(8 * 4, 5))
+        with pytest.raises(NothingToConvertError, match="0: it reads the image itself"):
+            choose(model, (32, 32))
+
+    def test_a_stage_whose_every_convolution_is_refused(self) -> None:
+        model = timm.create_model("test_resnet")
+        for name in spatial_convolutions(model, "layer4."):
+            model.get_submodule(name).register_forward_hook(lambda *_: None)
+        with pytest.raises(NothingToConvertError, match=r"layer4\.0\.conv1: it has forward hooks") as caught:
+            choose(model, (64, 64))
+        assert "--stage 3" in str(caught.value)
+
+
+def test_the_model_may_live_on_the_meta_device_or_not() -> None:
+    real = timm.create_model("test_resnet")
+    assert choose(real).names == choose_timm("test_resnet").names
+    assert next(real.parameters()).device == torch.device("cpu")

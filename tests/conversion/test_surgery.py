@@ -1,0 +1,408 @@
+"""Surgery: `convert` returns another model and leaves the source alone, and timm's own features keep working on it."""
+
+import copy
+
+import pytest
+import timm
+import torch
+from nets import (
+    LAST_STAGE,
+    PlainNet,
+    Tied,
+    image,
+    meta_model,
+    relative_error,
+    same_state,
+    seeded_model,
+    snapshot,
+    spatial_convolutions,
+    with_random_statistics,
+)
+from torch import Tensor, nn
+
+import tcnn
+from tcnn.config import HARD_TEMPERATURE, ConversionConfig
+from tcnn.conversion.surgery import rebuild
+from tcnn.errors import NothingToConvertError, RequestError
+from tcnn.layers import GPSA2d
+
+SIZE = (64, 96)
+
+
+def source_model(**options: object) -> nn.Module:
+    return with_random_statistics(seeded_model("test_resnet", **options)).double().eval()
+
+
+def gpsa_names(model: nn.Module) -> list[str]:
+    return [name for name, module in model.named_modules() if isinstance(module, GPSA2d)]
+
+
+def storages(model: nn.Module) -> set[int]:
+    return {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+
+
+class TestSource:
+    """What is given is left as it was."""
+
+    @pytest.mark.parametrize("options", [{}, {"stride": "remove"}, {"temperature": 1.0}, {"target": ".*conv2"}])
+    def test_is_never_changed(self, options: dict[str, object]) -> None:
+        model = seeded_model("test_resnet").train()
+        model.layer1.eval()
+        model.bn1.weight.requires_grad_(False)
+        handle = model.layer2.register_forward_hook(lambda *_: None)
+        before = snapshot(model)
+        modules = dict(model.named_modules())
+        modes = {name: module.training for name, module in modules.items()}
+        wants = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+        attributes = {name: set(vars(module)) for name, module in modules.items()}
+        cfg = copy.deepcopy(model.pretrained_cfg)
+        strides = {name: module.stride for name, module in modules.items() if isinstance(module, nn.Conv2d)}
+
+        tcnn.convert(model, **options)
+
+        assert same_state(model, before)
+        assert all(model.get_submodule(name) is module for name, module in modules.items())
+        assert {name: module.training for name, module in model.named_modules()} == modes
+        assert {name: parameter.requires_grad for name, parameter in model.named_parameters()} == wants
+        assert {name: set(vars(module)) for name, module in modules.items()} == attributes
+        assert {n: m.stride for n, m in model.named_modules() if isinstance(m, nn.Conv2d)} == strides
+        assert model.pretrained_cfg == cfg
+        assert [name for name, m in model.named_modules() if m._forward_hooks] == ["layer2"]
+        assert list(model.layer2._forward_hooks) == [handle.id]
+
+    @pytest.mark.parametrize("stride", ["keep", "remove"])
+    def test_shares_no_memory_with_the_result(self, stride: str) -> None:
+        model = seeded_model("test_resnet")
+        converted, _ = tcnn.convert(model, stride=stride)
+        assert not storages(model) & storages(converted)
+        before = snapshot(model)
+        with torch.no_grad():
+            for tensor in (*converted.parameters(), *converted.buffers()):
+                tensor.zero_()
+        assert same_state(model, before)
+
+    def test_is_not_changed_by_a_conversion_that_fails(self) -> None:
+        model = seeded_model("test_resnet").train()
+        before = snapshot(model)
+        with pytest.raises(NothingToConvertError):
+            tcnn.convert(model, target="nothing")
+        assert same_state(model, before) and model.training
+
+    def test_converting_twice_is_refused(self) -> None:
+        converted, _ = tcnn.convert(seeded_model("test_resnet"))
+        with pytest.raises(NothingToConvertError, match="GPSA layers already"):
+            tcnn.convert(converted)
+
+
+class TestResult:
+    """What comes back."""
+
+    def test_unpacks_as_model_and_report(self) -> None:
+        conversion = tcnn.convert(PlainNet())
+        model, report = conversion
+        assert model is conversion.model and report is conversion.report
+        assert type(model) is PlainNet
+        assert gpsa_names(model) == LAST_STAGE == [layer.name for layer in report.layers]
+
+    def test_config_and_keywords_are_the_same(self) -> None:
+        source = seeded_model("test_resnet")
+        config = ConversionConfig(target=r"layer[34]\.0\.conv2", temperature=0.5, head_dim=4, seed=7)
+        by_config, first = tcnn.convert(source, config)
+        by_keyword, second = tcnn.convert(source, target=r"layer[34]\.0\.conv2", temperature=0.5, head_dim=4, seed=7)
+        assert same_state(by_keyword, snapshot(by_config))
+        assert first == second and first.config == config
+        for name in ("layer3.0.conv2", "layer4.0.conv2"):
+            layer = by_config.get_submodule(name)
+            assert layer.head_dim == 4
+            assert layer.temperature.item() == 0.5
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"stage": "last"},
+            {"stride": "half"},
+            {"temperature": 0},
+            {"temperature": -1.0},
+            {"temperature": float("nan")},
+            {"temperature": float("inf")},
+            {"head_dim": 0},
+            {"target": "("},
+            {"seed": -1},
+            {"input_size": (0, 8)},
+            {"size": 3},
+        ],
+    )
+    def test_a_wrong_option_is_one_line_that_names_it(self, options: dict[str, object]) -> None:
+        with pytest.raises(RequestError, match=f"^{next(iter(options))}") as caught:
+            tcnn.convert(PlainNet(), **options)
+        assert "\n" not in str(caught.value)
+
+    def test_the_same_seed_gives_the_same_bits(self) -> None:
+        source = seeded_model("test_resnet")
+        torch.manual_seed(1)
+        first = snapshot(tcnn.convert(source, seed=3).model)
+        torch.manual_seed(2)
+        assert same_state(tcnn.convert(source, seed=3).model, first)
+        other = tcnn.convert(source, seed=4).model
+        assert not torch.equal(other.layer4[0].conv1.query, first["layer4.0.conv1.query"])
+        assert torch.equal(other.layer4[0].conv1.proj, first["layer4.0.conv1.proj"])
+
+    def test_the_global_random_state_is_left_alone(self) -> None:
+        source = seeded_model("test_resnet")
+        torch.manual_seed(5)
+        before = torch.get_rng_state()
+        tcnn.convert(source)
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_stands_as_the_paper_says(self) -> None:
+        """α = λ = 1, W_val = I, W_out = the filter, τ = 1/46."""
+        source = seeded_model("test_resnet")
+        converted, _ = tcnn.convert(source)
+        for name in gpsa_names(converted):
+            layer, conv = converted.get_submodule(name), source.get_submodule(name)
+            assert torch.equal(layer.gating_param, torch.ones(9))
+            assert torch.allclose(layer.locality_strength, torch.ones(9))
+            assert torch.equal(layer.value, torch.eye(layer.in_channels))
+            assert torch.equal(layer.filter, conv.weight)
+            assert layer.temperature.item() == pytest.approx(HARD_TEMPERATURE)
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_keeps_the_mode_of_every_module(self, training: bool) -> None:
+        source = seeded_model("test_resnet").train(training)
+        source.bn1.train(not training)
+        converted, _ = tcnn.convert(source)
+        expected = {name: module.training for name, module in source.named_modules()}
+        assert {name: m.training for name, m in converted.named_modules() if name in expected} == expected
+        assert converted.layer4[0].conv1.training is training
+
+    def test_keeps_what_is_frozen(self) -> None:
+        source = seeded_model("test_resnet")
+        source.layer1.requires_grad_(False)
+        source.layer4[0].conv2.requires_grad_(False)
+        converted, _ = tcnn.convert(source)
+        assert not any(p.requires_grad for p in converted.layer1.parameters())
+        assert not any(p.requires_grad for p in converted.layer4[0].conv2.parameters())
+        assert all(p.requires_grad for p in converted.layer4[0].conv1.parameters())
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+    def test_keeps_the_dtype(self, dtype: torch.dtype) -> None:
+        source = seeded_model("test_resnet").to(dtype).eval()
+        converted, _ = tcnn.convert(source)
+        floating = [t for t in (*converted.parameters(), *converted.buffers()) if t.is_floating_point()]
+        assert {tensor.dtype for tensor in floating} == {dtype}
+        with torch.no_grad():
+            x = image(SIZE).to(dtype)
+            expected, found = source(x), converted(x)
+        assert found.dtype == dtype
+        assert relative_error(expected, found) <= {torch.float64: 1e-13}.get(dtype, 0.02)
+
+    def test_lives_where_the_source_lives(self) -> None:
+        source = meta_model("resnet50d")
+        converted, report = tcnn.convert(source)
+        assert all(tensor.is_meta for tensor in (*converted.parameters(), *converted.buffers()))
+        assert len(report.layers) == 3
+
+    def test_keeps_a_shared_layer_shared(self) -> None:
+        source = Tied().double()
+        converted, report = tcnn.convert(source)
+        assert converted.first is converted.second and isinstance(converted.first, GPSA2d)
+        assert [layer.name for layer in report.layers] == ["first"]
+        x = image((12, 14), double=True)
+        assert relative_error(source(x), converted(x)) < 1e-13
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 6, (2, 5), stride=(1, 2), padding=1)),
+            nn.Conv2d(3, 8, 3, stride=2, padding=1),
+            nn.Sequential(
+                nn.ModuleDict({"a": nn.Identity()})["a"], nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 2))
+            ),
+            PlainNet(),
+        ],
+        ids=["sequential", "one convolution", "nested", "module"],
+    )
+    def test_of_modules_that_are_no_timm_models(self, source: nn.Module) -> None:
+        source = source.double().eval()
+        converted, report = tcnn.convert(source)
+        assert gpsa_names(converted) == [layer.name for layer in report.layers] != []
+        assert report.base_model == type(source).__name__
+        x = image((17, 22), double=True)
+        with torch.no_grad():
+            assert relative_error(source(x), converted(x)) < 1e-13
+
+    def test_at_temperature_one_it_is_another_function(self) -> None:
+        source = source_model()
+        x = image(SIZE, double=True)
+        with torch.no_grad():
+            assert relative_error(source(x), tcnn.convert(source, temperature=1.0).model(x)) > 0.05
+
+
+class TestReport:
+    """The report says what changed, layer by layer, and it is true."""
+
+    def test_of_a_resnet(self) -> None:
+        source = seeded_model("test_resnet")
+        converted, report = tcnn.convert(source)
+        assert report.base_model == "test_resnet.r160_in1k"
+        assert report.stage == "layer4"
+        assert report.strides_removed == ()
+        assert report.parameters_before == sum(p.numel() for p in source.parameters())
+        assert report.parameters_after == sum(p.numel() for p in converted.parameters())
+        assert not report.standardised
+        first = report.layers[0]
+        conv = source.layer4[0].conv1
+        assert (first.name, first.source) == ("layer4.0.conv1", "Conv2d")
+        assert (first.in_channels, first.out_channels) == (conv.in_channels, conv.out_channels)
+        assert (first.kernel_size, first.stride, first.dilation, first.groups) == ((3, 3), (2, 2), (1, 1), 1)
+        assert (first.padding, first.padding_mode, first.bias) == ((1, 1, 1, 1), "zeros", False)
+        assert first.heads == 9
+
+    @pytest.mark.parametrize("name", ["resnext50_32x4d", "regnety_002", "resnetv2_50x1_bit", "convnext_atto"])
+    @pytest.mark.parametrize("head_dim", [None, 3])
+    def test_counts_every_parameter(self, name: str, head_dim: int | None) -> None:
+        source = meta_model(name)
+        converted, report = tcnn.convert(source, head_dim=head_dim)
+        assert report.parameters_after == sum(p.numel() for p in converted.parameters())
+        for layer in report.layers:
+            conv, gpsa = source.get_submodule(layer.name), converted.get_submodule(layer.name)
+            assert layer.parameters_before == sum(p.numel() for p in conv.parameters())
+            assert layer.parameters_after == sum(p.numel() for p in gpsa.parameters())
+            assert layer.head_dim == gpsa.head_dim and layer.heads == gpsa.heads
+
+    def test_names_what_was_skipped(self) -> None:
+        model = PlainNet()
+        model.last.register_forward_hook(lambda *_: None)
+        _, report = tcnn.convert(model)
+        assert [(skipped.name, "forward hooks" in skipped.reason) for skipped in report.skipped] == [("last", True)]
+
+    def test_says_that_standardisation_ended(self) -> None:
+        _, report = tcnn.convert(meta_model("resnetv2_50x1_bit"))
+        assert report.standardised
+        assert all(layer.note is not None and "standardis" in layer.note for layer in report.layers)
+
+    def test_is_enough_to_rebuild_the_structure(self) -> None:
+        source = seeded_model("test_resnet")
+        converted, report = tcnn.convert(source, stride="remove", head_dim=5)
+        again = rebuild(seeded_model("test_resnet"), type(report).model_validate_json(report.model_dump_json()))
+        assert same_state(again, snapshot(converted))
+        assert str(again) == str(converted)
+
+
+class TestTimmFeatures:
+    """timm's own methods work on the converted model and give what they give on the source."""
+
+    def test_forward_features_and_head(self) -> None:
+        source = source_model()
+        converted, _ = tcnn.convert(source)
+        x = image(SIZE, double=True)
+        with torch.no_grad():
+            expected, found = source.forward_features(x), converted.forward_features(x)
+            assert relative_error(expected, found) < 1e-13
+            assert relative_error(source.forward_head(expected), converted.forward_head(found)) < 1e-13
+            pooled = converted.forward_head(found, pre_logits=True)
+        assert pooled.shape == (1, converted.num_features)
+
+    def test_forward_intermediates(self) -> None:
+        source = source_model()
+        converted, _ = tcnn.convert(source)
+        x = image(SIZE, double=True)
+        with torch.no_grad():
+            expected = source.forward_intermediates(x, indices=[2, 3, 4], intermediates_only=True)
+            found = converted.forward_intermediates(x, indices=[2, 3, 4], intermediates_only=True)
+        assert [e.shape for e in expected] == [f.shape for f in found]
+        assert all(relative_error(e, f) < 1e-13 for e, f in zip(expected, found, strict=True))
+
+    @pytest.mark.parametrize("classes", [0, 7])
+    def test_reset_classifier(self, classes: int) -> None:
+        converted, _ = tcnn.convert(seeded_model("test_resnet"))
+        converted.reset_classifier(classes)
+        assert converted.num_classes == classes
+        with torch.no_grad():
+            assert converted(image(SIZE)).shape == (1, classes or converted.num_features)
+
+    def test_num_classes_and_in_chans(self) -> None:
+        source = source_model(num_classes=4, in_chans=1)
+        converted, _ = tcnn.convert(source)
+        assert (converted.num_classes, converted.in_chans) == (4, 1)
+        x = image(SIZE, channels=1, double=True)
+        with torch.no_grad():
+            assert relative_error(source(x), converted(x)) < 1e-13
+
+    @pytest.mark.parametrize("name", ["test_resnet", "test_efficientnet", "test_convnext"])
+    def test_features_only(self, name: str) -> None:
+        source = with_random_statistics(seeded_model(name, features_only=True)).double().eval()
+        converted, _ = tcnn.convert(source)
+        x = image(SIZE, double=True)
+        with torch.no_grad():
+            expected, found = source(x), converted(x)
+        assert len(expected) == len(found) == len(source.feature_info.channels())
+        assert all(relative_error(e, f) < 1e-12 for e, f in zip(expected, found, strict=True))
+        assert converted.feature_info.reduction() == source.feature_info.reduction()
+
+    def test_gradient_checkpointing(self) -> None:
+        def gradients(model: nn.Module) -> dict[str, Tensor]:
+            model.zero_grad()
+            model(image(SIZE, batch=2, double=True)).square().sum().backward()
+            return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+        converted, _ = tcnn.convert(source_model(), temperature=1.0)
+        converted.train()
+        plain = gradients(converted)
+        converted.set_grad_checkpointing(True)
+        checkpointed = gradients(converted)
+        assert plain.keys() == checkpointed.keys()
+        for name, gradient in plain.items():
+            assert gradient.abs().sum() > 0, name
+            assert torch.allclose(checkpointed[name], gradient, rtol=1e-9, atol=1e-12), name
+
+    def test_group_matcher_names_the_new_parameters(self) -> None:
+        """timm's layer-wise learning rates sort parameters by name: GPSA's must fall into layer4's groups."""
+        from timm.models import group_parameters
+
+        source = seeded_model("test_resnet")
+        converted, _ = tcnn.convert(source)
+        groups = group_parameters(converted, converted.group_matcher(), reverse=True)
+        old = group_parameters(source, source.group_matcher(), reverse=True)
+        assert groups["layer4.0.conv1.query"] == groups["layer4.0.conv1.proj"] == old["layer4.0.conv1.weight"]
+
+    def test_deepcopy_and_state_dict(self) -> None:
+        converted, report = tcnn.convert(seeded_model("test_resnet"))
+        assert same_state(copy.deepcopy(converted), snapshot(converted))
+        other = rebuild(seeded_model("test_resnet", seed=9), report)
+        other.load_state_dict(converted.state_dict())
+        assert same_state(other, snapshot(converted))
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_byobnet", "test_nfnet", "test_efficientnet", "test_convnext"])
+def test_training_at_temperature_one_reaches_every_parameter(name: str) -> None:
+    """A parameter without a gradient stalls distributed training."""
+    converted, report = tcnn.convert(with_random_statistics(seeded_model(name)), temperature=1.0)
+    converted.train()
+    converted(image(SIZE, batch=2)).square().sum().backward()
+    parameters = dict(converted.named_parameters())
+    for layer in report.layers:
+        for key in ("query", "key", "value", "proj", "gating_param", "locality_raw", "attention_centers"):
+            gradient = parameters[f"{layer.name}.{key}"].grad
+            assert gradient is not None and gradient.isfinite().all() and gradient.abs().sum() > 0, (
+                f"{layer.name}.{key}"
+            )
+
+
+def test_a_target_may_leave_the_last_stage() -> None:
+    source = source_model()
+    converted, report = tcnn.convert(source, target=r"layer[12]\..*conv\d")
+    assert gpsa_names(converted) == spatial_convolutions(source, "layer1.", "layer2.")
+    assert {layer.name for layer in report.layers} == set(gpsa_names(converted))
+    x = image(SIZE, double=True)
+    with torch.no_grad():
+        assert relative_error(source(x), converted(x)) < 1e-12
+
+
+def test_the_source_may_be_a_model_from_a_pickle_free_state_dict() -> None:
+    """Conversion copies what stands in the module, not what timm would create."""
+    source = timm.create_model("test_resnet", num_classes=3)
+    source.load_state_dict({name: torch.full_like(value, 0.01) for name, value in source.state_dict().items()})
+    converted, _ = tcnn.convert(source)
+    assert torch.equal(converted.fc.weight, source.fc.weight)
+    assert torch.equal(converted.layer4[0].conv1.proj, torch.full_like(converted.layer4[0].conv1.proj, 0.01))

@@ -1,0 +1,143 @@
+"""Tracing: which layer runs when and on what shapes, found without moving data and without touching the model."""
+
+import pytest
+import timm
+import torch
+from nets import PlainNet, ReadsValues, Tied, image, meta_model, same_state, snapshot
+from torch import Tensor, nn
+
+from tcnn.conversion.trace import Step, evaluating, input_shape, meta_copy, trace
+from tcnn.errors import RequestError
+
+
+def test_every_leaf_in_running_order_with_its_shapes() -> None:
+    model = PlainNet()
+    found = [(step.name, step.input_shape, step.output_shape) for step in trace(model, (32, 48))]
+    assert found == [
+        ("stem", (1, 3, 32, 48), (1, 8, 32, 48)),
+        ("wide", (1, 8, 32, 48), (1, 8, 32, 48)),
+        ("down1", (1, 8, 32, 48), (1, 16, 16, 24)),
+        ("mid", (1, 16, 16, 24), (1, 16, 16, 24)),
+        ("down2", (1, 16, 16, 24), (1, 16, 8, 12)),
+        ("norm", (1, 16, 8, 12), (1, 16, 8, 12)),
+        ("last", (1, 16, 8, 12), (1, 16, 8, 12)),
+        ("depthwise", (1, 16, 8, 12), (1, 16, 8, 12)),
+        ("point", (1, 16, 8, 12), (1, 16, 8, 12)),
+        ("head", (1, 16), (1, 5)),
+    ]
+
+
+def test_shapes_are_those_of_a_real_forward_pass() -> None:
+    model = timm.create_model("test_resnet").eval()
+    real: list[Step] = []
+    for name, module in model.named_modules():
+        if not list(module.children()):
+            module.register_forward_hook(
+                lambda m, args, out, name=name: real.append(Step(name, m, tuple(args[0].shape), tuple(out.shape)))
+            )
+    with torch.no_grad():
+        model(image((96, 64)))
+    real_run, real[:] = list(real), []
+    assert trace(model, (96, 64)) == real_run
+
+
+def test_steps_belong_to_the_model_itself() -> None:
+    model = PlainNet()
+    assert all(step.module is model.get_submodule(step.name) for step in trace(model, (32, 32)))
+
+
+def test_a_layer_that_runs_twice_is_two_steps() -> None:
+    assert [step.name for step in trace(Tied(), (16, 16))] == ["stem", "first", "first", "head"]
+
+
+def test_moves_no_data() -> None:
+    """A layer of 4 TB: allocating it once anywhere would end the test."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 30 * 30, 10**8), nn.Linear(10**8, 10**4))
+    assert [step.output_shape for step in trace(model, (32, 32))][-1] == (1, 10**4)
+
+
+@pytest.mark.parametrize("kind", [PlainNet, ReadsValues])
+def test_leaves_no_mark(kind: type[nn.Module]) -> None:
+    model = kind().train()
+    model.norm.eval()
+    before = snapshot(model)
+    trace(model, (32, 32))
+    assert same_state(model, before)
+    assert model.training and model.stem.training and not model.norm.training
+    assert not any(module._forward_hooks for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_model_that_needs_data_is_traced_where_it_is(dtype: torch.dtype) -> None:
+    steps = trace(ReadsValues().to(dtype), (16, 24))
+    assert [(step.name, step.output_shape) for step in steps] == [
+        ("stem", (1, 8, 16, 24)),
+        ("norm", (1, 8, 16, 24)),
+        ("conv", (1, 8, 16, 24)),
+    ]
+
+
+def test_an_output_that_is_no_tensor_has_no_shape() -> None:
+    class Pair(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x, x
+
+    class Sum(nn.Module):
+        def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+            return pair[0] + pair[1]
+
+    steps = trace(nn.Sequential(Pair(), Sum()), (8, 8))
+    assert [(step.input_shape, step.output_shape) for step in steps] == [
+        ((1, 3, 8, 8), None),
+        (None, (1, 3, 8, 8)),
+    ]
+
+
+def test_a_model_that_does_not_run_is_refused_with_the_size() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 7), nn.BatchNorm2d(4)).train()
+    with pytest.raises(
+        RequestError, match=r"Sequential does not run on an image of 3×5×6 .*choose another input size"
+    ) as e:
+        trace(model, (5, 6))
+    assert "\n" not in str(e.value)
+    assert model.training and model[1].training
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "expected"),
+    [
+        (lambda: meta_model("resnetrs50"), None, (3, 160, 160)),
+        (lambda: meta_model("resnetrs50"), (64, 96), (3, 64, 96)),
+        (lambda: meta_model("test_resnet", in_chans=1), None, (1, 160, 160)),
+        (lambda: meta_model("vit_tiny_patch16_224", img_size=96), None, (3, 96, 96)),
+        (lambda: PlainNet(in_channels=5), None, (5, 224, 224)),
+        (lambda: nn.Sequential(nn.ReLU()), None, (3, 224, 224)),
+    ],
+)
+def test_input_shape(model: object, size: tuple[int, int] | None, expected: tuple[int, int, int]) -> None:
+    assert input_shape(model(), size) == expected  # type: ignore[operator]
+
+
+def test_the_meta_copy_has_the_structure_and_nothing_else() -> None:
+    model = Tied().half()
+    model.stem.weight.requires_grad_(False)
+    model.register_buffer("mean", torch.ones(3))
+    twin = meta_copy(model)
+    tensors = dict((*twin.named_parameters(), *twin.named_buffers()))
+    assert tensors.keys() == dict((*model.named_parameters(), *model.named_buffers())).keys()
+    assert all(tensor.is_meta for tensor in tensors.values())
+    assert {tensor.dtype for tensor in twin.parameters()} == {torch.float16}
+    assert isinstance(twin.stem.weight, nn.Parameter) and not twin.stem.weight.requires_grad
+    assert twin.stem.bias.requires_grad
+    assert twin.first is twin.second
+
+
+def test_evaluating_gives_every_module_its_mode_back() -> None:
+    model = PlainNet().train()
+    model.norm.eval()
+    with pytest.raises(ZeroDivisionError), evaluating(model):
+        assert not any(module.training for module in model.modules())
+        raise ZeroDivisionError
+    assert [name for name, module in model.named_modules() if not module.training] == ["norm"]

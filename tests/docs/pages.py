@@ -1,0 +1,99 @@
+"""Running a page of the documentation: its code blocks in order, in one directory, as a reader would.
+
+- ```` ```python ````: run, in one namespace a page; a ```` ```text ```` block right behind it is what it must print.
+- ```` ```console ````: each `$ tcnn …` is run, and what stands below is what it must print.
+- ```` ```bash ````: not run, but every `tcnn …` line must parse.
+
+Pretrained weights need a network, so `pretrained=True` is run as `pretrained=False`, but for `local-dir:`, which needs
+none.
+"""
+
+import contextlib
+import io
+import re
+import shlex
+import signal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+
+from tcnn.cli.main import app, main
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$(?:\n\1```text\n(.*?)^\1```$)?", re.MULTILINE | re.DOTALL)
+PRETRAINED = re.compile(r'(create_model\("(?!local-dir:)[^)]*)pretrained=True')
+MEASURED = re.compile(r"\d+\.\d+e[+-]\d+|(?<=at τ = )\S+ \d+\.\d+%|(?<=in )\d+\.\d+(?= s\b)|^\d+ s$", re.MULTILINE)
+"""Rounding errors, drifts and times: they may differ between machines. Everything else may not."""
+
+
+class Block(NamedTuple):
+    language: str
+    code: str
+    output: str | None
+
+
+class Command(NamedTuple):
+    arguments: list[str]
+    output: str
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page, each with the output that is stated behind it."""
+    found = BLOCK.findall((ROOT / page).read_text())
+    return [
+        Block(language, re.sub(f"^{indent}", "", code, flags=re.M), out or None)
+        for indent, language, code, out in found
+    ]
+
+
+def commands(block: Block) -> list[Command]:
+    """The `tcnn` command lines of a console or bash block, with the output that is stated."""
+    if block.language == "bash":
+        lines = [shlex.split(line, comments=True) for line in block.code.splitlines()]
+        tails = [line[line.index("tcnn") + 1 :] for line in lines if "tcnn" in line and line[0] != "make"]
+        return [Command(tail, "") for tail in tails]
+    parts = re.split(r"^\$ ", block.code, flags=re.MULTILINE)
+    assert parts[0] == "", f"a console block begins with a command: {block.code[:80]!r}"
+    found = []
+    for part in parts[1:]:
+        line, _, output = part.partition("\n")
+        name, *arguments = shlex.split(line)
+        assert name == "tcnn", f"not a tcnn command: {line}"
+        found.append(Command(arguments, output))
+    return found
+
+
+def parse(arguments: list[str]) -> None:
+    """Raise a usage error unless the command line is one that the command takes."""
+    group: Any = typer.main.get_command(app)
+    name, *rest = arguments
+    assert name in group.commands, f"no command {name!r}"
+    group.commands[name].make_context(name, [argument for argument in rest if argument != "--debug"])
+
+
+def run(arguments: list[str]) -> tuple[int, str]:
+    """Exit code, and what the command prints on stdout and stderr together."""
+    printed = io.StringIO()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            main(arguments)
+    except SystemExit as end:
+        return int(end.code or 0), printed.getvalue()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    raise AssertionError("main always exits")
+
+
+def execute(code: str, namespace: dict[str, object], page: str) -> str:
+    """What a Python block prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(PRETRAINED.sub(r"\1pretrained=False", code), page, "exec"), namespace)
+    return printed.getvalue()
+
+
+def comparable(output: str) -> str:
+    """The output without what was measured, and without the blanks that pad tables."""
+    return "\n".join(line.rstrip() for line in MEASURED.sub("#", output).strip().splitlines())

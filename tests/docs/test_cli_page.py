@@ -1,0 +1,125 @@
+"""docs/cli.md names every command, option, exit code and JSON key that there is, and none that there is not."""
+
+import re
+from typing import Any
+
+import pytest
+import typer
+from pages import ROOT
+from pydantic import BaseModel
+
+from tcnn import errors
+from tcnn.cli.main import INTERRUPTED, app
+from tcnn.conversion.catalogue import Entry
+from tcnn.conversion.pipeline import ConversionResult
+from tcnn.conversion.report import (
+    ConversionReport,
+    Drift,
+    DtypePass,
+    ErrorStats,
+    LayerError,
+    LayerReport,
+    SkippedLayer,
+    VerificationReport,
+)
+from tcnn.training.demo import DemoResult, Row
+
+PAGE = (ROOT / "docs/cli.md").read_text()
+GROUP: Any = typer.main.get_command(app)
+OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
+EVERYWHERE = {"--help", "-h", "--debug", "--json"}
+
+
+def section(title: str) -> str:
+    """The text under a heading of the second level."""
+    found = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(found) == 1, title
+    return found[0]
+
+
+def table(text: str) -> list[list[str]]:
+    """The rows of every option table in a text, as cells."""
+    lines = re.findall(r"^\| (`-.*) \|$", text, re.MULTILINE)
+    return [re.split(r" \| ", line) for line in lines]
+
+
+def options(command: Any) -> set[str]:
+    """Every option string that a command takes."""
+    own = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+    return {name for name in own if name.startswith("-")} | set(command.context_settings.get("help_option_names", ()))
+
+
+def documented(text: str) -> set[str]:
+    return {name for row in table(text) for name in OPTION.findall(row[0])}
+
+
+def test_every_command_has_a_section() -> None:
+    assert set(re.findall(r"^## tcnn (\w+)$", PAGE, re.MULTILINE)) == set(GROUP.commands)
+
+
+@pytest.mark.parametrize("name", sorted(GROUP.commands))
+def test_every_option_of_a_command_is_in_its_table(name: str) -> None:
+    real = options(GROUP.commands[name])
+    assert len(real) >= 2
+    assert documented(section(f"tcnn {name}")) | EVERYWHERE == real | EVERYWHERE
+    assert "--json" in documented(section(f"tcnn {name}")) & real
+
+
+def test_options_of_tcnn_itself() -> None:
+    assert documented(section("Every command")) == options(GROUP) | EVERYWHERE
+
+
+def test_every_option_mentioned_exists() -> None:
+    real = set.union(options(GROUP), *(options(command) for command in GROUP.commands.values()), EVERYWHERE)
+    mentioned = {name for code in re.findall(r"`([^`\n]+)`", PAGE) for name in re.findall(r"(?<![\w-])--[a-z-]+", code)}
+    assert mentioned - real == set()
+    assert real - mentioned - {"-h"} == set()
+
+
+@pytest.mark.parametrize("name", ["convert", "verify", "demo"])
+def test_defaults_and_values(name: str) -> None:
+    """A default that the command line shows stands in the table, and so does the name of the option's value."""
+    rows = {OPTION.findall(row[0])[0]: row for row in table(section(f"tcnn {name}"))}
+    for parameter in GROUP.commands[name].params:
+        if parameter.opts[0] not in rows:
+            continue
+        option, default, _ = rows[parameter.opts[0]]
+        if parameter.metavar:
+            assert f"{parameter.opts[0]} {parameter.metavar}`" in option
+        if parameter.is_flag and not parameter.secondary_opts:
+            assert default == "off"
+        elif not parameter.is_flag and parameter.default is not None:
+            assert default == f"`{parameter.default}`"
+
+
+def test_exit_codes() -> None:
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", section("Exit codes"), re.MULTILINE)}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.TcnnError)]
+    assert codes == {0, INTERRUPTED, *(kind.exit_code for kind in kinds)}
+    readme = (ROOT / "README.md").read_text()
+    shown = re.search(r"^\| exit code \|.*?\n\n", readme, re.MULTILINE | re.DOTALL)
+    assert shown
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", shown[0], re.MULTILINE)} == codes
+
+
+def test_error_names() -> None:
+    named = set(re.findall(r"`(\w+(?:Error|Failure))`", section("JSON")))
+    kinds = {kind.__name__ for kind in vars(errors).values() if isinstance(kind, type)}
+    assert named - {"UsageError", "InternalError"} == kinds - {"TcnnError"}
+
+
+@pytest.mark.parametrize(
+    ("command", "kinds"),
+    [
+        ("convert", [ConversionResult, ConversionReport, LayerReport, SkippedLayer]),
+        ("verify", [VerificationReport, DtypePass, ErrorStats, LayerError, Drift]),
+        ("models", [Entry]),
+        ("demo", [DemoResult, Row]),
+    ],
+)
+def test_json_keys(command: str, kinds: list[type[BaseModel]]) -> None:
+    text = re.search(rf"^`tcnn {command} --json`.*?(?=\n`tcnn|\Z)", section("JSON"), re.MULTILINE | re.DOTALL)
+    assert text
+    named = set(re.findall(r"[`.](\w+)(?:\[\])?(?=[`.])", text[0]))
+    fields = {name for kind in kinds for name in kind.model_fields}
+    assert fields - named == set()

@@ -1,0 +1,184 @@
+"""README.md, CONTRIBUTING.md and the pages of docs/ that explain: their code runs, their tables and links are true."""
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pages
+import pytest
+import timm
+import torch
+from pages import ROOT
+from pydantic import BaseModel
+from safetensors import safe_open
+
+import tcnn
+from tcnn.config import ConversionConfig, VerificationConfig
+from tcnn.conversion import catalogue, checkpoint
+from tcnn.conversion.pipeline import Source
+from tcnn.conversion.stride import KNOWN_FAMILIES
+from tcnn.layers import filters
+
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+PAGES += [f"docs/{name}.md" for name in ("cli", "python", "files", "conversion")]
+RUN = [page for page in PAGES if any(block.language in ("python", "console") for block in pages.blocks(page))]
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__docs__"}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for block in pages.blocks(page):
+            if block.language == "python":
+                printed = pages.execute(block.code, namespace, page)
+                assert pages.comparable(printed) == pages.comparable(block.output or ""), block.code
+            elif block.language == "console":
+                for arguments, output in pages.commands(block):
+                    _, printed = pages.run(arguments)
+                    printed = printed.replace(str(tmp_path), "/home/you")
+                    assert pages.comparable(printed) == pages.comparable(output), arguments
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_parse(page: str) -> None:
+    for block in pages.blocks(page):
+        if block.language == "bash":
+            for arguments, _ in pages.commands(block):
+                pages.parse(arguments)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = ROOT / page if not path else (ROOT / page).parent / path
+        assert file.is_file(), f"{page} links to {target}"
+        if anchor:
+            assert anchor in anchors(file.read_text()), f"{page} links to {target}"
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them from headings."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_make_targets_exist(page: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE))
+    assert named
+    assert named <= targets
+
+
+def test_rooms_exist() -> None:
+    rooms = re.findall(r"^\| `([^`]+)` \| (?!`)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert len(rooms) >= 10
+    assert [room for room in rooms if not (ROOT / room).exists()] == []
+
+
+def rows(page: str, header: str) -> list[list[str]]:
+    """The rows of the one table whose header line begins so."""
+    tables = re.findall(r"(?:^\|.*\n)+", (ROOT / page).read_text(), re.MULTILINE)
+    found = [table.splitlines()[2:] for table in tables if table.startswith(header)]
+    assert len(found) == 1, (page, header, len(found))
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found[0]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "which"), [(ConversionConfig, 0), (VerificationConfig, 1)], ids=["conversion", "verification"]
+)
+def test_configuration_tables(kind: type[BaseModel], which: int) -> None:
+    text = (ROOT / "docs/python.md").read_text()
+    table = re.findall(r"^\| field \| default \| meaning \|\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)[which]
+    shown = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", table, re.MULTILINE))
+    defaults = {name: repr(field.default) for name, field in kind.model_fields.items()}
+    assert shown == {name: "1/46" if name == "temperature" else value for name, value in defaults.items()}
+
+
+def test_public_names_are_explained() -> None:
+    text = (ROOT / "docs/python.md").read_text()
+    missing = [name for name in tcnn.__all__ if name != "__version__" and not re.search(rf"\b{name}\b", text)]
+    assert missing == []
+
+
+def test_metadata_keys(tmp_path: Path, lively) -> None:  # type: ignore[no-untyped-def]
+    model, _ = tcnn.convert(lively())
+    model.pretrained_cfg = {**model.pretrained_cfg, "label_names": ["a", "b"]}
+    verdict = tcnn.verify(lively(), model, input_size=(64, 64), float64=False)
+    sections = {"source": {}, "weights": "random"}
+    with safe_open(tcnn.save(model, tmp_path / "a.safetensors", verdict, sections), framework="pt") as file:
+        metadata = file.metadata()
+        parts = {key.rpartition("conv2.")[2] for key in file.keys() if "layer4.0.conv2." in key}  # noqa: SIM118
+    documented = {row[0].strip("`") for row in rows("docs/files.md", "| key | value | when |")}
+    assert documented == set(metadata)
+    assert json.loads(metadata["label_names"]) == ["a", "b"]
+    tensors = re.findall(r"`(?:layer4\.0\.conv2)?\.(\w+)`", " ".join(r[0] for r in rows("docs/files.md", "| tensor |")))
+    assert set(tensors) - {"bias"} == parts  # this convolution has no bias
+
+
+def test_source_keys() -> None:
+    assert [row[0].strip("`") for row in rows("docs/files.md", "| key | value |\n")] == list(Source.model_fields)
+
+
+def test_hub_layout_files(tmp_path: Path, lively) -> None:  # type: ignore[no-untyped-def]
+    directory = tcnn.save_directory(tcnn.convert(lively()).model, tmp_path / "hub")
+    assert {row[0].strip("`") for row in rows("docs/files.md", "| file |")} == {p.name for p in directory.iterdir()}
+
+
+def test_stride_families() -> None:
+    page = (ROOT / "docs/conversion.md").read_text()
+    (line,) = [part for part in page.split("\n\n") if part.startswith("`ByobNet`")]
+    assert re.findall(r"`(\w+)`", line) == sorted(kind.__name__ for kind in KNOWN_FAMILIES)
+
+
+def test_convolution_classes() -> None:
+    named = [name for row in rows("docs/conversion.md", "| class |") for name in re.findall(r"`(\w+)`", row[0])]
+    known = (*filters.STANDARDISED, *filters.ALWAYS_SAME)
+    assert sorted(named) == sorted({kind.__name__ for kind in known})
+
+
+def test_reasons_are_quoted_from_the_code() -> None:
+    code = (ROOT / "tcnn/layers/filters.py").read_text() + (ROOT / "tcnn/conversion/select.py").read_text()
+    reasons = [
+        row[0].strip("`") for header in ("| reason |", "| reason in") for row in rows("docs/conversion.md", header)
+    ]
+    quoted = [reason for reason in reasons if not reason.startswith(("it works at", "any reason"))]
+    assert len(quoted) >= 7
+    assert [reason for reason in quoted if reason not in code] == []
+
+
+def test_numbers_of_the_catalogue() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    entries = list(catalogue.entries().values())
+    convertible = [entry for entry in entries if entry.convertible]
+    resnets = [entry for entry in entries if entry.family == "resnet"]
+    assert all(entry.convertible for entry in resnets)
+    sentence = (
+        f"Of timm {catalogue.timm_version()}'s {len(entries):,} models, {len(convertible)} have k×k convolutions in "
+        f"their last stage and can be converted, among them all {len(resnets)} of the ResNet file. "
+        f"The other {len(entries) - len(convertible)} have none"
+    )
+    assert sentence in text
+    assert f"and {len(convertible) - 1} more names" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_no_index_is_named() -> None:
+    """Where packages come from is the reader's business."""
+    for page in PAGES:
+        assert not re.search(r"pypi|pythonhosted|--(extra-)?index-url|download\.pytorch", (ROOT / page).read_text()), (
+            page
+        )
+
+
+def test_changelog_knows_the_version() -> None:
+    versions = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == tcnn.__version__
+    assert all(a > b for a, b in pairwise(versions))
+    assert checkpoint.__version__ == tcnn.__version__
+    assert timm.__version__ >= catalogue.timm_version()

@@ -1,0 +1,216 @@
+"""A file is either whole or not there, whatever happens while it is written."""
+
+import errno
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tcnn.errors import OutputError, StorageError
+from tcnn.files import check_output, make_directory, replacing, storage_errors
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """The kernel refuses to let any file grow beyond `size` bytes: a disk that is full half way.
+
+    Python ignores the signal that comes with it, so that the write fails with an error number.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class TestOneFile:
+    def test_gets_its_name_only_at_the_end(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.bin"
+        with replacing(path) as temporary:
+            temporary.write_bytes(b"half")
+            assert not path.exists()
+            assert temporary.parent == tmp_path, "another file system could not be renamed from"
+        assert [file.name for file in tmp_path.iterdir()] == ["a.bin"]
+        assert path.read_bytes() == b"half"
+
+    @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(143)], ids=repr)
+    @pytest.mark.parametrize("existing", [None, b"old"])
+    def test_of_which_nothing_remains_after_an_error(
+        self, tmp_path: Path, error: BaseException, existing: bytes | None
+    ) -> None:
+        path = tmp_path / "a.bin"
+        if existing is not None:
+            path.write_bytes(existing)
+        with pytest.raises(type(error)) as caught, replacing(path, force=True) as temporary:
+            temporary.write_bytes(b"half")
+            raise error
+        assert caught.value is error, "an error that is not the disk's passes through unchanged"
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == (
+            {} if existing is None else {"a.bin": existing}
+        )
+
+    def test_replaces_an_old_one_by_force(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.bin"
+        path.write_bytes(b"a longer old content")
+        with replacing(path, force=True) as temporary:
+            temporary.write_bytes(b"new")
+        assert path.read_bytes() == b"new"
+
+    def test_leaves_whoever_has_the_old_one_open_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.bin"
+        path.write_bytes(b"old")
+        with path.open("rb") as reader:
+            with replacing(path, force=True) as temporary:
+                temporary.write_bytes(b"new")
+            assert reader.read() == b"old"
+
+
+class TestADirectory:
+    def test_appears_at_the_end_as_a_whole(self, tmp_path: Path) -> None:
+        path = tmp_path / "out"
+        with replacing(path) as temporary:
+            temporary.mkdir()
+            (temporary / "one").write_text("1")
+            assert not path.exists()
+            (temporary / "two").write_text("2")
+        assert sorted(file.name for file in path.iterdir()) == ["one", "two"]
+        assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+    def test_of_which_nothing_remains_after_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "out") as temporary:
+            temporary.mkdir()
+            (temporary / "one").write_text("1")
+            raise KeyboardInterrupt
+        assert list(tmp_path.iterdir()) == []
+
+    def test_keeps_what_others_put_there(self, tmp_path: Path) -> None:
+        path = tmp_path / "out"
+        path.mkdir()
+        (path / "mine.txt").write_text("mine")
+        (path / "one").write_text("old")
+        with replacing(path, force=True) as temporary:
+            temporary.mkdir()
+            (temporary / "one").write_text("new")
+        assert {file.name: file.read_text() for file in path.iterdir()} == {"mine.txt": "mine", "one": "new"}
+
+    def test_that_exists_stays_as_it_was_after_an_error(self, tmp_path: Path) -> None:
+        path = tmp_path / "out"
+        path.mkdir()
+        (path / "one").write_text("old")
+        with pytest.raises(ValueError, match="no"), replacing(path, force=True) as temporary:
+            temporary.mkdir()
+            (temporary / "one").write_text("new")
+            raise ValueError("no")
+        assert {file.name: file.read_text() for file in path.iterdir()} == {"one": "old"}
+        assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+class TestAFullDisk:
+    @pytest.mark.parametrize("existing", [None, b"old"])
+    def test_leaves_nothing_half_written(self, tmp_path: Path, existing: bytes | None) -> None:
+        path = tmp_path / "a.bin"
+        if existing is not None:
+            path.write_bytes(existing)
+        with (
+            pytest.raises(StorageError, match=r"a\.bin: no space left while writing"),
+            file_size_limit(5000),
+            replacing(path, force=True) as temporary,
+            temporary.open("wb") as handle,
+        ):
+            for _ in range(10):
+                handle.write(bytes(1000))
+                handle.flush()
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == (
+            {} if existing is None else {"a.bin": existing}
+        )
+
+    @pytest.mark.parametrize(
+        ("error", "words"),
+        [
+            (OSError(errno.ENOSPC, "No space left on device"), "no space left"),
+            (OSError(errno.EDQUOT, "Disk quota exceeded"), "no space left"),
+            (OSError(errno.EIO, "Input/output error"), "input/output error"),
+            (OSError(errno.EROFS, "Read-only file system"), "read-only file system"),
+            (RuntimeError("I/O error: No space left on device (os error 28)"), "no space left"),
+        ],
+        ids=["full", "quota", "broken", "read-only", "from Rust"],
+    )
+    def test_is_named_in_one_line(self, error: Exception, words: str) -> None:
+        with pytest.raises(StorageError) as caught, storage_errors(Path("a.bin")):
+            raise error
+        assert str(caught.value).startswith(f"a.bin: {words}")
+        assert "\n" not in str(caught.value)
+        assert caught.value.exit_code == 4
+        assert caught.value.__cause__ is error
+
+
+class TestCheckOutput:
+    def test_accepts_a_free_name(self, tmp_path: Path) -> None:
+        check_output(tmp_path / "a.bin")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_refuses_a_missing_directory(self, tmp_path: Path) -> None:
+        with pytest.raises(OutputError, match=r"the directory .*nowhere does not exist; create it first"):
+            check_output(tmp_path / "nowhere" / "a.bin", force=True)
+
+    def test_refuses_a_parent_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(OutputError, match="does not exist"):
+            check_output(tmp_path / "file" / "a.bin")
+
+    @pytest.mark.parametrize("kind", ["file", "directory", "dangling link"])
+    def test_refuses_what_exists_unless_forced(self, tmp_path: Path, kind: str) -> None:
+        path = tmp_path / "a"
+        if kind == "file":
+            path.write_text("")
+        elif kind == "directory":
+            path.mkdir()
+        else:
+            path.symlink_to(tmp_path / "gone")
+        with pytest.raises(OutputError, match="exists already; give --force"):
+            check_output(path)
+        check_output(path, force=True)
+
+    @pytest.mark.parametrize(("mode", "name"), [(0o555, "a.bin"), (0o000, "a.bin"), (0o000, "sub/a.bin")])
+    def test_refuses_a_directory_without_permission(self, mode: int, name: str) -> None:
+        """In a process that gives up root's rights where it has them; pytest's own directories would not let it in."""
+        script = (
+            "import os, sys\n"
+            "from pathlib import Path\n"
+            "from tcnn.errors import OutputError\n"
+            "from tcnn.files import check_output\n"
+            "if os.getuid() == 0:\n"
+            "    os.setgroups([])\n"
+            "    os.setgid(65534)\n"
+            "    os.setuid(65534)\n"
+            "try:\n"
+            "    check_output(Path(sys.argv[1]))\n"
+            "except OutputError as error:\n"
+            "    print(error)\n"
+        )
+        with tempfile.TemporaryDirectory() as outer:
+            Path(outer).chmod(0o755)
+            inner = Path(outer) / "inner"
+            (inner / "sub").mkdir(parents=True)
+            inner.chmod(mode)
+            command = [sys.executable, "-c", script, str(inner / name)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            inner.chmod(0o755)
+        assert done.stderr == ""
+        assert "no permission" in done.stdout
+        assert done.stdout.count("\n") == 1
+
+
+def test_make_directory_makes_parents_and_refuses_a_file(tmp_path: Path) -> None:
+    make_directory(tmp_path / "a" / "b")
+    make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be used as a directory"):
+        make_directory(tmp_path / "file")

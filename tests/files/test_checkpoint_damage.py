@@ -1,0 +1,146 @@
+"""What is truncated, altered, foreign or of another architecture is refused in one line."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import tcnn
+from tcnn.conversion import checkpoint
+from tcnn.errors import CheckpointError
+
+Lively = Callable[..., nn.Module]
+
+
+def rewrite(path: Path, header: dict[str, object], data: bytes) -> Path:
+    raw = json.dumps(header, ensure_ascii=False).encode()
+    path.write_bytes(len(raw).to_bytes(8, "little") + raw + data)
+    return path
+
+
+def parts(path: Path) -> tuple[dict, bytes]:
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    return json.loads(raw[8 : 8 + size]), raw[8 + size :]
+
+
+def assert_refused(path: Path, words: str = "") -> None:
+    with pytest.raises(CheckpointError) as caught:
+        tcnn.load(path)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+class TestDamage:
+    @pytest.mark.parametrize("share", [0, 4, 8, 9, 0.001, 0.01, 0.3, 0.9, -1])
+    def test_a_truncated_file_is_refused(self, written: Path, tmp_path: Path, share: float) -> None:
+        raw = written.read_bytes()
+        path = tmp_path / "cut.safetensors"
+        path.write_bytes(raw[: int(share * len(raw)) if 0 < share < 1 else int(share)])
+        assert_refused(path, "not a whole safetensors file")
+
+    def test_a_longer_file_is_refused(self, written: Path, tmp_path: Path) -> None:
+        path = tmp_path / "long.safetensors"
+        path.write_bytes(written.read_bytes() + b"\0")
+        assert_refused(path, "not a whole safetensors file")
+
+    @pytest.mark.parametrize("part", ["length", "header", "tensors"])
+    def test_a_single_flipped_bit_is_noticed(self, written: Path, tmp_path: Path, part: str) -> None:
+        raw = bytearray(written.read_bytes())
+        end = 8 + int.from_bytes(raw[:8], "little")
+        where = {"length": range(8), "header": range(8, end), "tensors": range(end, len(raw))}[part]
+        draw = random.Random(part)
+        path = tmp_path / "flipped.safetensors"
+        for _ in range(20):
+            byte, bit = draw.choice(where), draw.randrange(8)
+            raw[byte] ^= 1 << bit
+            path.write_bytes(raw)
+            try:
+                checkpoint.read(path)
+            except CheckpointError as error:
+                assert "\n" not in str(error)
+            else:
+                pytest.fail(f"bit {bit} of byte {byte} was flipped and nobody noticed")
+            raw[byte] ^= 1 << bit
+        path.write_bytes(raw)
+        checkpoint.read(path)
+
+    def test_changed_metadata_is_noticed(self, written: Path, tmp_path: Path) -> None:
+        header, data = parts(written)
+        path = rewrite(tmp_path / "m.safetensors", header, data)
+        checkpoint.read(path)  # written by other means, the same content is accepted
+        conversion = json.loads(header["__metadata__"]["conversion"])
+        conversion["config"]["temperature"] = 1.0
+        header["__metadata__"]["conversion"] = json.dumps(conversion)
+        assert_refused(rewrite(path, header, data), "altered since it was written")
+        del header["__metadata__"]["digest"]
+        assert_refused(rewrite(path, header, data), "altered since it was written")
+
+    def test_swapped_and_relabelled_tensors_are_noticed(self, written: Path, tmp_path: Path) -> None:
+        header, data = parts(written)
+        path = tmp_path / "m.safetensors"
+        a, b = "layer4.0.conv1.query", "layer4.0.conv1.key"
+        assert_refused(rewrite(path, {**header, a: header[b], b: header[a]}, data), "altered since it was written")
+        half = {**header[a], "dtype": "I32"}
+        assert_refused(rewrite(path, {**header, a: half}, data), "altered since it was written")
+
+    def test_what_is_no_checkpoint_is_refused(self, tmp_path: Path) -> None:
+        def tensor(start: int, stop: int) -> dict[str, object]:
+            return {"dtype": "F32", "shape": [(stop - start) // 4], "data_offsets": [start, stop]}
+
+        path = tmp_path / "m.safetensors"
+        assert_refused(path, "expected a tcnn checkpoint, found nothing")
+        for raw in (b"", b"\x80\x04pickle", (2**62).to_bytes(8, "little") + b"{}", b"\xff" * 64):
+            path.write_bytes(raw)
+            assert_refused(path, "not a whole safetensors file")
+        for header in (
+            {"a": tensor(0, 8), "b": tensor(4, 12)},
+            {"a": tensor(0, 8), "b": tensor(12, 20)},
+            {"a": tensor(0, 4000)},
+            {"__metadata__": {"tcnn_version": 5}},
+        ):
+            assert_refused(rewrite(path, header, bytes(12)), "not a whole safetensors file")
+        (tmp_path / "empty").mkdir()
+        assert_refused(tmp_path / "empty", "found no model.safetensors")
+
+    def test_a_foreign_file_is_told_how_to_become_ours(self, lively: Lively, tmp_path: Path) -> None:
+        save_file(lively().state_dict(), tmp_path / "m.safetensors", {"format": "pt"})
+        assert_refused(tmp_path / "m.safetensors", "not written by tcnn; convert its model first: tcnn convert")
+
+
+class TestMisfits:
+    """The digest is right, the content is not what the architecture needs."""
+
+    @pytest.mark.parametrize("other", ["test_efficientnet", "resnet10t"])
+    def test_another_architecture_is_refused(self, written: Path, other: str) -> None:
+        with pytest.raises(CheckpointError, match="does not fit") as caught:
+            tcnn.load(written, source=timm.create_model(other))
+        assert str(written) in str(caught.value)
+
+    @pytest.mark.parametrize("change", ["missing", "extra", "shape"])
+    def test_other_tensors_are_refused(self, converted: nn.Module, tmp_path: Path, change: str) -> None:
+        tensors, metadata = checkpoint.contents(converted)
+        name = "layer4.0.conv2.proj"
+        if change == "missing":
+            del tensors[name]
+        elif change == "extra":
+            tensors["layer4.0.conv2.weight"] = torch.zeros(1)
+        else:
+            tensors[name] = tensors[name][:, :-1].contiguous()
+        metadata["digest"] = checkpoint.digest(tensors, metadata)
+        save_file(tensors, tmp_path / "m.safetensors", metadata)
+        assert_refused(tmp_path / "m.safetensors", "does not fit test_resnet")
+
+    def test_records_of_another_version_are_refused(self, converted: nn.Module, tmp_path: Path) -> None:
+        tensors, metadata = checkpoint.contents(converted)
+        metadata |= {"tcnn_version": "99.0", "conversion": '{"layers": "of a later format"}'}
+        metadata["digest"] = checkpoint.digest(tensors, metadata)
+        save_file(tensors, tmp_path / "m.safetensors", metadata)
+        assert_refused(tmp_path / "m.safetensors", "written by tcnn 99.0, this is")

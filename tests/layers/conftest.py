@@ -1,0 +1,53 @@
+"""What the tests of the layer share."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """The tensors here are tiny: handing them to a pool of threads costs more than the arithmetic."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def relative_error() -> Callable[[Tensor, Tensor], float]:
+    """‖found − expected‖ / ‖expected‖ in L2, taken in float64; the shapes must agree, NaN anywhere is infinite."""
+
+    def relative_error(found: Tensor, expected: Tensor) -> float:
+        assert found.shape == expected.shape, f"expected shape {tuple(expected.shape)}, got {tuple(found.shape)}"
+        found, expected = found.detach().double(), expected.detach().double()
+        if not (found.isfinite().all() and expected.isfinite().all()):
+            return float("inf")
+        scale = expected.norm().item()
+        assert scale > 0, "the reference is all zeros: the comparison would prove nothing"
+        return (found - expected).norm().item() / scale
+
+    return relative_error
+
+
+class Operations(TorchDispatchMode):
+    """Notes every operation, with the shape and dtype of each tensor that it puts out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs: list[tuple[str, torch.Size, torch.dtype]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, Tensor):
+                self.outputs.append((func.overloadpacket.__name__, tensor.shape, tensor.dtype))
+        return result
+
+
+@pytest.fixture
+def operations() -> Operations:
+    return Operations()

@@ -1,0 +1,226 @@
+"""The layer against the paper's formula, written out pair by pair (d'Ascoli et al. 2021, Eq. 4–7; DESIGN §1).
+
+The witness shares no code with tcnn: it pads by index, builds the full table of query–key distances, takes one softmax
+over all N keys and loops over the heads. Everything is float64 and every parameter is arbitrary, as after training.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tcnn.layers import GPSA2d
+
+TEMPERATURES = (1 / 46, 0.3, 1.0)
+
+OUTPUT_TOLERANCE = 1e-12
+"""Relative L2. Both sides round in float64 (eps 2e-16) over sums of thousands of terms; measured: at most 1e-15."""
+GRADIENT_TOLERANCE = 1e-11
+"""Relative L2, per tensor. Wider, because at τ = 1/46 most softmax rows are nearly one-hot: the gradients of α and Δ
+are then small differences of large terms. Measured: at most 2e-15 at τ = 1, 1e-12 at τ = 1/46."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layer and one map: the arguments of `nn.Conv2d`, and the size of the input."""
+
+    size: tuple[int, int] = (6, 6)
+    kernel: tuple[int, int] = (3, 3)
+    stride: tuple[int, int] = (1, 1)
+    padding: int | tuple[int, int] | str = 1
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    mode: str = "zeros"
+    channels: tuple[int, int] = (4, 6)
+    bias: bool = True
+
+    def __str__(self) -> str:
+        fields = (self.size, self.kernel, self.stride, self.dilation)
+        shapes = "-".join(f"{letter}{a}x{b}" for letter, (a, b) in zip("mksd", fields, strict=True))
+        padding = self.padding if isinstance(self.padding, str | int) else "x".join(map(str, self.padding))
+        return f"{shapes}-p{padding}-g{self.groups}-{self.mode}"
+
+
+PLAIN = Case()
+CASES = (
+    PLAIN,
+    replace(PLAIN, size=(5, 7), bias=False),
+    replace(PLAIN, size=(7, 4), padding=(2, 0)),
+    replace(PLAIN, kernel=(1, 1), padding=0),
+    replace(PLAIN, kernel=(1, 1), padding=1, stride=(2, 1)),
+    replace(PLAIN, kernel=(2, 2), padding="same"),
+    replace(PLAIN, kernel=(2, 2), padding="valid", stride=(2, 2)),
+    replace(PLAIN, kernel=(1, 5), padding=(0, 2)),
+    replace(PLAIN, kernel=(1, 5), padding="valid", size=(4, 7)),
+    replace(PLAIN, kernel=(4, 3), padding="same", size=(5, 6)),
+    replace(PLAIN, kernel=(4, 3), padding=(2, 1), stride=(2, 1)),
+    replace(PLAIN, stride=(2, 2)),
+    replace(PLAIN, stride=(2, 2), size=(5, 7)),
+    replace(PLAIN, stride=(2, 1), size=(7, 5), padding="valid"),
+    replace(PLAIN, dilation=(2, 2), padding=2),
+    replace(PLAIN, dilation=(3, 1), padding=(3, 1), size=(5, 6)),
+    replace(PLAIN, dilation=(3, 1), padding="same", size=(6, 5)),
+    replace(PLAIN, kernel=(2, 3), dilation=(3, 2), padding="same", size=(5, 6)),
+    replace(PLAIN, dilation=(2, 2), stride=(2, 1), padding=(1, 2), size=(7, 6)),
+    replace(PLAIN, groups=2),
+    replace(PLAIN, groups=2, kernel=(2, 2), padding=1, stride=(2, 2), bias=False),
+    replace(PLAIN, groups=4, channels=(4, 4)),
+    replace(PLAIN, groups=4, channels=(4, 8), stride=(2, 2), dilation=(2, 2), padding=2, size=(7, 6)),
+    replace(PLAIN, padding=2, mode="reflect"),
+    replace(PLAIN, padding=2, mode="replicate", stride=(2, 1)),
+    replace(PLAIN, padding=(1, 2), mode="circular", size=(5, 6), groups=2),
+    replace(PLAIN, kernel=(4, 3), padding="same", mode="reflect"),
+    replace(PLAIN, kernel=(2, 2), padding="same", mode="replicate", dilation=(3, 1), size=(5, 5)),
+    replace(PLAIN, kernel=(4, 3), padding="same", mode="circular", size=(5, 7)),
+    replace(PLAIN, padding="dynamic", stride=(2, 2)),
+    replace(PLAIN, padding="dynamic", stride=(2, 1), kernel=(4, 3), size=(7, 5), groups=2),
+    replace(PLAIN, padding="dynamic", kernel=(2, 3), dilation=(1, 2), size=(5, 6)),
+)
+
+
+def arbitrary_layer(case: Case, temperature: float) -> GPSA2d:
+    """A layer in which nothing stands at its conversion value: centres between pixels, strengths and gates unequal."""
+    torch.manual_seed(7)
+    layer = GPSA2d(
+        *case.channels, case.kernel, case.stride, case.padding, case.dilation, case.groups, case.bias, case.mode,
+        head_dim=3, temperature=temperature, dtype=torch.float64,
+    )  # fmt: skip
+    with torch.no_grad():
+        for weight in (layer.query, layer.key, layer.value, layer.proj):
+            weight.copy_(0.5 * torch.randn_like(weight))
+        layer.gating_param.copy_(0.5 * torch.randn_like(layer.gating_param) * temperature**0.5)
+        layer.locality_raw.copy_(torch.rand_like(layer.locality_raw))
+        layer.attention_centers.add_(0.8 * torch.rand_like(layer.attention_centers) - 0.4)
+    return layer
+
+
+def padding_along(case: Case, axis: int) -> tuple[int, int]:
+    span = case.dilation[axis] * (case.kernel[axis] - 1)
+    if case.padding == "valid":
+        return 0, 0
+    if case.padding == "same":
+        return span // 2, span - span // 2
+    if case.padding == "dynamic":
+        outputs = math.ceil(case.size[axis] / case.stride[axis])
+        missing = max(0, (outputs - 1) * case.stride[axis] + span + 1 - case.size[axis])
+        return missing // 2, missing - missing // 2
+    amount = case.padding if isinstance(case.padding, int) else case.padding[axis]
+    return amount, amount
+
+
+def shown_pixel(position: int, size: int, mode: str) -> int | None:
+    """Which input pixel stands at a position of the padded axis (0 is the input's first); None is a zero."""
+    if 0 <= position < size:
+        return position
+    if mode == "replicate":
+        return 0 if position < 0 else size - 1
+    if mode == "circular":
+        return position % size
+    if mode == "reflect":
+        return -position if position < 0 else 2 * (size - 1) - position
+    return None
+
+
+def formula(p: dict[str, Tensor], temperature: float, x: Tensor, case: Case) -> Tensor:
+    """Y = b + Σ_h A_h X W_val W_out^h on (B, C_in, H, W), one head and one pair of pixels at a time."""
+    axes = []
+    for axis in (0, 1):
+        before, after = padding_along(case, axis)
+        positions = range(-before, case.size[axis] + after)
+        axes.append([shown_pixel(i, case.size[axis], case.mode) for i in positions])
+    keys = [(row, column) for row in range(len(axes[0])) for column in range(len(axes[1]))]
+    tokens = torch.stack([pixel(x, axes[0][row], axes[1][column]) for row, column in keys], dim=1)  # (B, N, C_in)
+
+    spans = [d * (k - 1) for k, d in zip(case.kernel, case.dilation, strict=True)]
+    starts = [range(0, len(axes[a]) - spans[a], case.stride[a]) for a in (0, 1)]
+    queries = [(top + spans[0] // 2, left + spans[1] // 2) for top in starts[0] for left in starts[1]]
+    asking = tokens[:, [keys.index(query) for query in queries]]  # (B, M, C_in)
+    delta = torch.tensor([[(k[0] - q[0], k[1] - q[1]) for k in keys] for q in queries], dtype=x.dtype)  # (M, N, 2)
+
+    outputs, heads = case.channels[1], case.kernel[0] * case.kernel[1]
+    width = p["query"].shape[0] // heads
+    y = torch.zeros(x.shape[0], len(queries), outputs, dtype=x.dtype)
+    for h in range(heads):
+        q = asking @ p["query"][h * width : (h + 1) * width].T
+        k = tokens @ p["key"][h * width : (h + 1) * width].T
+        strength = torch.log(1 + torch.exp(5 * p["locality_raw"][h])) / 5
+        squared_distance = ((delta - p["attention_centers"][h]) ** 2).sum(-1)
+        gate = 1 / (1 + torch.exp(-p["gating_param"][h] / temperature))
+        content = softmax(q @ k.transpose(1, 2) / math.sqrt(width))
+        positional = softmax(-strength / temperature * squared_distance)
+        attention = (1 - gate) * content + gate * positional
+        y = y + attention @ tokens @ p["value"].T @ head_output(p["proj"], h, case).T
+    if "bias" in p:
+        y = y + p["bias"]
+    return y.transpose(1, 2).reshape(x.shape[0], outputs, len(starts[0]), len(starts[1]))
+
+
+def pixel(x: Tensor, row: int | None, column: int | None) -> Tensor:
+    return x.new_zeros(x.shape[:2]) if row is None or column is None else x[:, :, row, column]
+
+
+def softmax(logits: Tensor) -> Tensor:
+    e = torch.exp(logits - logits.detach().amax(-1, keepdim=True))
+    return e / e.sum(-1, keepdim=True)
+
+
+def head_output(proj: Tensor, head: int, case: Case) -> Tensor:
+    """W_out^h as a full (C_out, C_in) matrix, zero between the groups."""
+    inputs, outputs = case.channels
+    reads, writes = inputs // case.groups, outputs // case.groups
+    rows = []
+    for o in range(outputs):
+        first = o // writes * reads
+        own = proj[o, head * reads : (head + 1) * reads]
+        rows.append(torch.cat([own.new_zeros(first), own, own.new_zeros(inputs - first - reads)]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES, ids=("hard", "warm", "paper"))
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_output_and_every_gradient(
+    case: Case, temperature: float, relative_error: Callable[[Tensor, Tensor], float]
+) -> None:
+    layer = arbitrary_layer(case, temperature)
+    x = torch.randn(2, case.channels[0], *case.size, dtype=torch.float64, requires_grad=True)
+    twins = {name: p.detach().clone().requires_grad_() for name, p in layer.named_parameters()}
+    x_twin = x.detach().clone().requires_grad_()
+
+    found, expected = layer(x), formula(twins, temperature, x_twin, case)
+    assert relative_error(found, expected) < OUTPUT_TOLERANCE
+
+    cotangent = torch.randn_like(expected)
+    found.backward(cotangent)
+    expected.backward(cotangent)
+    assert relative_error(x.grad, x_twin.grad) < GRADIENT_TOLERANCE
+    assert ("bias" in twins) == case.bias
+    for name, parameter in layer.named_parameters():
+        assert relative_error(parameter.grad, twins[name].grad) < GRADIENT_TOLERANCE, name
+
+
+def test_gradients_against_finite_differences() -> None:
+    """The second witness of the gradients knows no formula at all: finite differences of `forward`."""
+    case = Case(size=(3, 4), kernel=(2, 1), stride=(2, 1), padding=(1, 0), groups=2, channels=(2, 2))
+    layer = arbitrary_layer(case, temperature=0.7)
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+    x = torch.randn(1, 2, *case.size, dtype=torch.float64, requires_grad=True)
+
+    def run(x: Tensor, *values: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(run, (x, *parameters))
+
+
+def test_attention_maps_are_what_forward_uses(relative_error: Callable[[Tensor, Tensor], float]) -> None:
+    """`attention()` is for looking at; a value of its own would show pictures of another layer."""
+    layer = arbitrary_layer(replace(PLAIN, groups=1, padding=0), temperature=0.3)
+    x = torch.randn(2, 4, 6, 6, dtype=torch.float64)
+    maps = layer.attention(x)
+    mixed = maps.total @ x.flatten(2).transpose(1, 2)[:, None] @ layer.value.T  # (B, K, M, C_in)
+    y = mixed.transpose(1, 2).flatten(2) @ layer.proj.T + layer.bias
+    assert relative_error(layer(x), y.transpose(1, 2).unflatten(2, (4, 4))) < OUTPUT_TOLERANCE
+    for rows in (maps.content.sum(-1), maps.positional.sum(-1), maps.total.sum(-1)):
+        torch.testing.assert_close(rows, torch.ones_like(rows))

@@ -1,0 +1,97 @@
+"""What the layer holds in memory: never more than the attention itself, and on large maps only some rows of it."""
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import pytest
+import torch
+from torch import Tensor
+
+from tcnn.layers import GPSA2d, gpsa
+
+RelativeError = Callable[[Tensor, Tensor], float]
+
+REORDERED = 1e-13
+"""Relative L2 in float64 where only the order of operations may differ. Measured: at most 7e-16."""
+
+B, K, CHANNELS = 2, 9, 4
+PADDED, OUTPUT = (14, 16), (6, 7)  # of a 12×14 map with padding 1 and stride 2
+M, N = math.prod(OUTPUT), math.prod(PADDED)
+
+
+class Operations(Protocol):
+    """The `operations` fixture."""
+
+    outputs: list[tuple[str, torch.Size, torch.dtype]]
+
+    def __enter__(self) -> object: ...
+    def __exit__(self, *details: object) -> object: ...
+
+
+@pytest.fixture
+def layer() -> GPSA2d:
+    torch.manual_seed(0)
+    return GPSA2d(CHANNELS, 6, 3, stride=2, padding=1, temperature=1.0, dtype=torch.float64)
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(B, CHANNELS, 12, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def test_nothing_larger_than_the_attention_is_built(layer: GPSA2d, x: Tensor, operations: Operations) -> None:
+    """ConViT's own layer builds an N×N×3 table of offsets and keeps it; here positions cost two small factors."""
+    with operations:
+        layer(x)
+    name, largest, _ = max(operations.outputs, key=lambda output: output[1].numel())
+    assert largest.numel() <= B * K * M * N, f"{name} built {tuple(largest)}"
+    tables = [shape for _, shape, _ in operations.outputs if shape.numel() >= M * N and shape[-1] in (2, 3)]
+    assert not tables, f"a table of offsets was built: {tables}"
+    softmaxes = {tuple(shape) for name, shape, _ in operations.outputs if name == "_softmax"}
+    assert softmaxes == {(B, K, M, N), (K, OUTPUT[0], PADDED[0]), (K, OUTPUT[1], PADDED[1])}
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_large_maps_run_in_chunks_of_rows(
+    layer: GPSA2d,
+    x: Tensor,
+    rows: int,
+    operations: Operations,
+    relative_error: RelativeError,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Queries do not depend on each other, so the same function comes out, and the same gradients."""
+
+    def run() -> tuple[Tensor, dict[str, Tensor]]:
+        layer.zero_grad()
+        with operations:
+            y = layer(x)
+        y.square().sum().backward()
+        return y, {name: parameter.grad.clone() for name, parameter in layer.named_parameters()}
+
+    whole, gradients = run()
+    operations.outputs.clear()
+    limit = B * K * rows * OUTPUT[1] * N
+    monkeypatch.setattr(gpsa, "CHUNK_ELEMENTS", limit)
+    chunked, chunked_gradients = run()
+
+    assert max(shape.numel() for _, shape, _ in operations.outputs) <= limit
+    contents = [tuple(shape) for name, shape, _ in operations.outputs if name == "_softmax" and len(shape) == 4]
+    assert len(contents) == math.ceil(OUTPUT[0] / rows)
+    assert relative_error(chunked, whole) < REORDERED
+    for name, expected in gradients.items():
+        assert relative_error(chunked_gradients[name], expected) < REORDERED, name
+
+
+@torch.no_grad()
+def test_a_row_is_the_smallest_chunk(
+    layer: GPSA2d, x: Tensor, relative_error: RelativeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = layer(x)
+    monkeypatch.setattr(gpsa, "CHUNK_ELEMENTS", 1)
+    assert relative_error(layer(x), expected) < REORDERED
+    channels_last = layer(x.to(memory_format=torch.channels_last))
+    assert channels_last.is_contiguous(memory_format=torch.channels_last)
+    assert relative_error(channels_last, expected) < REORDERED

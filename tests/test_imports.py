@@ -1,0 +1,145 @@
+"""`import tcnn` and `tcnn --help` load next to nothing; timm learns the converted models whatever is imported first.
+
+Each question is asked in a Python of its own, because a module is imported only once.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import tcnn
+
+HEAVY = ("torch", "timm", "torchvision", "pydantic", "numpy", "safetensors")
+
+
+def ask(script: str) -> Any:
+    """Run a script in a fresh Python and read the JSON that it prints last."""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def loaded_after(statements: str) -> list[str]:
+    """Which heavy packages are loaded once these statements ran."""
+    loaded = f"[name for name in {HEAVY!r} if name in sys.modules]"
+    return ask(f"{statements}\nimport json, sys\nprint(json.dumps({loaded}))")
+
+
+def command(*arguments: str) -> str:
+    """Statements that run a `tcnn` command and go on when it is done."""
+    run = f"    main({list(arguments)!r})"
+    return f"from tcnn.cli.main import main\ntry:\n{run}\nexcept SystemExit as end:\n    assert not end.code"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "import tcnn",
+        "import tcnn; dir(tcnn); tcnn.__version__; tcnn.TcnnError",
+        command("--help"),
+        command("--version"),
+    ],
+    ids=["import", "names", "help", "version"],
+)
+def test_next_to_nothing_is_loaded(statements: str) -> None:
+    assert loaded_after(statements) == []
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        command("models", "resnet18"),
+        command("models", "resnet18", "--json"),
+        *(command(name, "--help") for name in ("convert", "verify", "models", "demo")),  # typer itself loads pydantic
+        "import tcnn\ntcnn.ConversionConfig(stride='remove')",
+        "from tcnn.conversion import catalogue\ncatalogue.check('resnet50d.ra2_in1k')",
+    ],
+    ids=["table", "json", "convert", "verify", "models", "demo", "config", "check"],
+)
+def test_the_catalogue_and_the_configuration_need_no_torch(statements: str) -> None:
+    assert set(loaded_after(statements)) <= {"pydantic"}
+
+
+def test_the_public_names_are_there() -> None:
+    assert dir(tcnn) == sorted(tcnn.__all__)
+    assert len(set(tcnn.__all__)) == len(tcnn.__all__)
+    for name in tcnn.__all__:
+        found = getattr(tcnn, name)
+        assert name == "__version__" or found.__name__ == name
+    with pytest.raises(AttributeError, match="module 'tcnn' has no attribute 'transmogrify'"):
+        tcnn.transmogrify  # noqa: B018
+
+
+FIRST = """
+import json
+import os
+import sys
+
+import torch
+import torchvision
+
+assert "timm" not in sys.modules and "tcnn" not in sys.modules
+answers = {}
+for statement in json.loads(sys.argv[1]):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            exec(statement)
+            import timm
+
+            answer = [name for name in ("t_resnet18", "t_resnet50d", "t_convnext_atto") if timm.is_model(name)]
+        except BaseException as error:
+            answer = repr(error)
+        os.write(writing, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        answers[statement] = json.load(pipe)
+    os.wait()
+print(json.dumps(answers))
+"""
+STATEMENTS = [
+    "import tcnn, timm",
+    "import timm, tcnn",
+    "import timm.layers, tcnn",
+    "from timm import create_model; import tcnn",
+    "import tcnn; tcnn.convert",
+    "import tcnn; tcnn.GPSA2d",
+    "import tcnn; tcnn.load",
+    "import tcnn; tcnn.save_directory",
+    "import tcnn; tcnn.verify",
+    *(
+        f"import tcnn.{module}"
+        for module in (
+            "layers.filters",
+            "conversion.select",
+            "conversion.stride",
+            "conversion.surgery",
+            "conversion.register",
+            "conversion.sources",
+            "conversion.recheck",
+            "training.demo",
+        )
+    ),
+]
+
+
+def test_whatever_is_imported_first_timm_knows_the_converted_models() -> None:
+    """One Python loads torch, and a fork of it answers each question."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST, json.dumps(STATEMENTS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert list(answers) == STATEMENTS
+    expected = ["t_resnet18", "t_resnet50d", "t_convnext_atto"]
+    assert {statement: answer for statement, answer in answers.items() if answer != expected} == {}
