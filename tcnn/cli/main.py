@@ -54,8 +54,12 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(_run(arguments, debug))
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = _run(arguments, debug)
+    finally:
+        signal.signal(signal.SIGTERM, before)  # what Python does on its way out is not to be unwound
+    sys.exit(code)
 
 
 def _run(arguments: list[str], debug: bool) -> int:

@@ -15,12 +15,13 @@ def test_converts_and_verifies(name: str) -> None:
     source = timm.create_model(name)
     converted, _ = tcnn.convert(source)
     report = tcnn.verify(source, converted, input_size=(64, 64), batch_size=1, randomise=True)
-    worst = max(
-        error.worst for result in report.passes for layer in result.layers for error in (layer.random, result.logits)
+    single, double = report.passes
+    print(
+        f"{name}: float32 {single.logits.worst:.1e}, float64 {double.logits.worst:.1e}, "
+        f"drift {report.drift.logits.relative:.3f}, {single.note or double.note or 'no note'}"
     )
-    print(f"{name}: worst error {worst:.1e}, drift {report.drift.logits.relative:.3f}")
     assert report.passed, report.failure()
-    assert [result.dtype for result in report.passes] == ["float32", "float64"]
-    assert report.drift.logits.relative > 1e-3
+    assert single.logits.worst <= 1e-5 and double.logits.worst <= 1e-10
+    assert report.drift.logits.relative > 0.01  # the same weights at τ = 1: the comparison is not blind
     del source, converted
     gc.collect()
