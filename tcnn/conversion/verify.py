@@ -202,8 +202,8 @@ def randomised(
     touched: list[tuple[Tensor, Tensor]] = []
     try:
         for name in names:
-            if name not in tensors[1]:
-                raise RequestError(f"{name}: the source has it, the converted model has not; is it the right source?")
+            if name not in tensors[1] or tensors[1][name].shape != tensors[0][name].shape:
+                raise RequestError(f"{name}: source and converted model differ in it; is it the right source?")
             touched.extend((tensor, tensor.clone()) for tensor in (tensors[0][name], tensors[1][name]))
             tensors[0][name].copy_(_random(tensors[0][name], name, seed, centred=name.endswith(("bias", "mean"))))
         if enabled:

@@ -25,6 +25,7 @@ BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$(?:\n\1```text\n(.*?)^\1```$)?",
 PRETRAINED = re.compile(r'(create_model\("(?!local-dir:)[^)]*)pretrained=True')
 MEASURED = re.compile(r"\d+\.\d+e[+-]\d+|(?<=at τ = )\S+ \d+\.\d+%|(?<=in )\d+\.\d+(?= s\b)|^\d+ s$", re.MULTILINE)
 """Rounding errors, drifts and times: they may differ between machines. Everything else may not."""
+DRIFT = re.compile(r"at τ = \S+ (\d+\.\d+)%")
 
 
 class Block(NamedTuple):
@@ -92,6 +93,14 @@ def execute(code: str, namespace: dict[str, object], page: str) -> str:
     with contextlib.redirect_stdout(printed):
         exec(compile(PRETRAINED.sub(r"\1pretrained=False", code), page, "exec"), namespace)
     return printed.getvalue()
+
+
+def assert_prints(printed: str, stated: str | None, what: object) -> None:
+    """Fail unless a page states what was printed, drifts within one point of a hundred."""
+    stated = stated or ""
+    assert comparable(printed) == comparable(stated), what
+    for found, expected in zip(DRIFT.findall(printed), DRIFT.findall(stated), strict=True):
+        assert abs(float(found) - float(expected)) <= 1, (what, found, expected)
 
 
 def comparable(output: str) -> str:

@@ -34,12 +34,11 @@ def test_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         for block in pages.blocks(page):
             if block.language == "python":
                 printed = pages.execute(block.code, namespace, page)
-                assert pages.comparable(printed) == pages.comparable(block.output or ""), block.code
+                pages.assert_prints(printed, block.output, block.code)
             elif block.language == "console":
                 for arguments, output in pages.commands(block):
                     _, printed = pages.run(arguments)
-                    printed = printed.replace(str(tmp_path), "/home/you")
-                    assert pages.comparable(printed) == pages.comparable(output), arguments
+                    pages.assert_prints(printed.replace(str(tmp_path), "/home/you"), output, arguments)
 
 
 @pytest.mark.parametrize("page", PAGES)
