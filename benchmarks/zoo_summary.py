@@ -26,7 +26,8 @@ What one row says:
   random scales and shifts and the normalisation statistics that go with them: every replaced layer on noise and on the
   activations that reach it, and the logits end to end. All relative errors are at most 1e-5 in float32 and 1e-10 in
   float64 (the larger of L2 and maximum counts); only where the source's own float32 logits are rounded further off
-  than that may they differ by twice as much (`convmixer_1536_20`, twenty layers in a row). The *drift* is what the same logits show at τ = 1: it must be more than
+  than that may they differ by twice as much (`convmixer_1536_20`, twenty layers in a row). The *drift* is what the
+  same logits show at τ = 1: it must be more than
   zero, or the logits would not notice a wrong layer.
 - **refused**: there is nothing to convert in the last stage, for the reason given.
 - **failed**: a traceback, or an error above the tolerance.
