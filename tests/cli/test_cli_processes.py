@@ -202,7 +202,7 @@ class TestAFullDisk:
     ) -> None:
         with file_size_limit(size):
             error = tcnn("convert", "test_resnet", output, "--no-pretrained").error(4)
-        assert f"/{output}: no space left while writing" in error
+        assert error.startswith(f"{output}: no space left while writing")
         assert listing() == []
 
     @pytest.mark.parametrize("output", ["out.safetensors", "out/model.safetensors"])
