@@ -1,5 +1,6 @@
 """README.md, CONTRIBUTING.md and the pages of docs/ that explain: their code runs, their tables and links are true."""
 
+import csv
 import json
 import re
 from itertools import pairwise
@@ -165,6 +166,19 @@ def test_numbers_of_the_catalogue() -> None:
     )
     assert sentence in text
     assert f"and {len(convertible) - 1} more names" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_trained_numbers_are_the_measured_ones() -> None:
+    lines = (ROOT / "benchmarks/results/drift.csv").read_text().splitlines()
+    measured = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    trained = {
+        r["temperature"][:6]: (int(r["right"]), int(r["same_answer"]))
+        for r in measured
+        if r["weights"] == "trained" and r["dtype"] == "float32"
+    }
+    (row,) = [line for line in (ROOT / "README.md").read_text().splitlines() if "ResNet-20" in line]
+    numbers = [int(number.replace(",", "")) for number in re.findall(r"\b\d,\d{3}\b", row)]
+    assert numbers == [trained[""][0], 5000, trained["0.0217"][0], trained["0.0217"][1], trained["1"][0]]
 
 
 def test_no_index_is_named() -> None:
