@@ -316,10 +316,15 @@ def _in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 def _logits(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Tensor:
     device = next(model.parameters()).device
-    output = model(batch.to(device=device, dtype=dtype))
-    if isinstance(output, Tensor):
-        return output
-    return torch.cat([part.flatten(1) for part in output], dim=1)
+    # One image at a time in float64: its activations, not its weights, would set the memory that a conversion takes.
+    parts = batch.split(1) if dtype == torch.float64 else (batch,)
+    outputs = [model(part.to(device=device, dtype=dtype)) for part in parts]
+    return torch.cat([_flat(output) for output in outputs])
+
+
+def _flat(output: Any) -> Tensor:
+    """Logits, or all the feature maps of a feature extractor side by side, (B, …)."""
+    return output if isinstance(output, Tensor) else torch.cat([part.flatten(1) for part in output], dim=1)
 
 
 def _images(model: nn.Module, config: VerificationConfig) -> Tensor:
