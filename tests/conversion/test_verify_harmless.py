@@ -1,0 +1,102 @@
+"""Verification leaves both models as they were, whatever happens, and refuses what it cannot compare in one line."""
+
+from collections.abc import Iterator
+
+import pytest
+import timm
+from nets import image, same_state, seeded_model, snapshot
+from torch import nn
+
+import tcnn
+from tcnn.errors import RequestError
+
+OPTIONS = {"input_size": (64, 96), "batch_size": 1}
+
+
+@pytest.fixture
+def pair() -> tuple[nn.Module, nn.Module]:
+    source = seeded_model("test_resnet")
+    return source, tcnn.convert(source).model
+
+
+class TestLeavesNoMark:
+    @pytest.fixture(autouse=True)
+    def unchanged(self, pair: tuple[nn.Module, nn.Module]) -> Iterator[None]:
+        """Whatever the test does, both models have the same bits, modes, hooks and gradients afterwards."""
+        for model in pair:
+            model.train()
+            model.layer1.eval()
+            model.layer2.requires_grad_(False)
+        before = [(snapshot(model), modes(model), wants(model)) for model in pair]
+        yield
+        for model, (state, mode, want) in zip(pair, before, strict=True):
+            assert same_state(model, state)
+            assert modes(model) == mode and wants(model) == want
+            assert all(parameter.grad is None for parameter in model.parameters())
+            assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+    @pytest.mark.parametrize("randomise", [True, False])
+    def test_when_it_passes(self, pair: tuple[nn.Module, nn.Module], randomise: bool) -> None:
+        assert tcnn.verify(*pair, randomise=randomise, **OPTIONS).passed
+
+    def test_when_the_models_raise(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        with pytest.raises(Exception, match="channels"):
+            tcnn.verify(*pair, randomise=True, images=image((64, 64), channels=4))
+
+    def test_when_drift_raises(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        """The last forward pass fails, after all that was changed has been changed."""
+
+        def stop(step: str) -> None:
+            if step == "drift":
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            tcnn.verify(*pair, randomise=True, progress=stop, **OPTIONS)
+
+    @pytest.mark.parametrize("randomise", [True, False])
+    @pytest.mark.parametrize("name", ["resnet18", "test_convnext", "test_byobnet"])
+    def test_when_the_source_is_the_wrong_one(
+        self, pair: tuple[nn.Module, nn.Module], name: str, randomise: bool
+    ) -> None:
+        self.refused(timm.create_model(name), pair[1], randomise)
+
+    def test_when_the_source_has_other_widths(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        self.refused(timm.create_model("test_resnet", channels=(32, 48, 64, 96)), pair[1], True)
+
+    @staticmethod
+    def refused(wrong: nn.Module, converted: nn.Module, randomise: bool) -> None:
+        before = snapshot(wrong)
+        with pytest.raises(RequestError) as caught:
+            tcnn.verify(wrong, converted, randomise=randomise, **OPTIONS)
+        assert "\n" not in str(caught.value)
+        assert same_state(wrong, before)
+
+
+def modes(model: nn.Module) -> dict[str, bool]:
+    return {name: module.training for name, module in model.named_modules()}
+
+
+def wants(model: nn.Module) -> dict[str, bool]:
+    return {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+
+
+class TestRefused:
+    def test_a_source_that_lacks_the_layers(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        expected = r"^layer4\.0\.conv1: .* the source has nothing; is it the right source\?$"
+        with pytest.raises(RequestError, match=expected):
+            tcnn.verify(timm.create_model("test_convnext"), pair[1], **OPTIONS)
+
+    def test_the_converted_model_as_its_own_source(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        with pytest.raises(RequestError, match="the source has GPSA2d"):
+            tcnn.verify(pair[1], pair[1], **OPTIONS)
+
+    def test_two_cnns(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        with pytest.raises(RequestError, match="has no GPSA layer: nothing to verify"):
+            tcnn.verify(pair[0], pair[0], **OPTIONS)
+
+    @pytest.mark.parametrize(
+        "options", [{"tolerance_float32": 0}, {"batch_size": 0}, {"input_size": (0, 3)}, {"sise": 3}]
+    )
+    def test_a_wrong_option(self, pair: tuple[nn.Module, nn.Module], options: dict[str, object]) -> None:
+        with pytest.raises(RequestError, match=f"^{next(iter(options))}"):
+            tcnn.verify(*pair, **options)
