@@ -16,6 +16,8 @@
 A message is one line: what was expected, what was found, what to do.
 """
 
+import textwrap
+
 
 class TcnnError(Exception):
     """Base of the tree. `exit_code` is what the command line returns."""
@@ -71,3 +73,13 @@ class DownloadError(EnvironmentFailure):
 
 class StorageError(EnvironmentFailure):
     """The disk is full or refuses the write."""
+
+
+def one_line(error: BaseException) -> str:
+    """A foreign error's text as part of one of our lines; its class name if it has none."""
+    return shorten(str(error)) or type(error).__name__
+
+
+def shorten(text: str, width: int = 300) -> str:
+    """Text on one line, cut between words."""
+    return textwrap.shorten(text, width, placeholder=" …")

@@ -28,7 +28,9 @@ def check_output(path: Path, force: bool = False) -> None:
     if not writable:
         raise OutputError(f"{path}: no permission to write in {place.parent}; choose another place")
     if taken and not force:
-        raise OutputError(f"{path}: exists already; give --force to replace it, or choose another name")
+        raise OutputError(
+            f"{path}: exists already; replace it with --force (in Python: force=True), or choose another name"
+        )
 
 
 def _absolute(path: Path) -> Path:

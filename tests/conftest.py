@@ -1,6 +1,8 @@
-"""What all tests share: one thread, and source models whose every branch matters."""
+"""What all tests share: one thread, source models whose every branch matters, a disk that fills up."""
 
+import resource
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import timm
@@ -48,3 +50,22 @@ def assert_same_state() -> Callable[[nn.Module, nn.Module], None]:
             assert torch.equal(ours[name], tensor), name
 
     return assert_same_state
+
+
+@pytest.fixture(scope="session")
+def file_size_limit() -> Callable[[int], AbstractContextManager[None]]:
+    """The kernel refuses to let any file grow beyond so many bytes: a disk that is full half way.
+
+    Python ignores the signal that comes with it, so that the write fails with an error number.
+    """
+
+    @contextmanager
+    def file_size_limit(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return file_size_limit

@@ -17,9 +17,10 @@ pytest.importorskip("sklearn", reason="THE DEMO IS UNTESTED: scikit-learn is not
 
 @pytest.fixture
 def kept_signals() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_the_journey(tmp_path: Path, capsys: pytest.CaptureFixture[str], kept_signals: None) -> None:

@@ -26,7 +26,11 @@ def command(
         bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")
     ] = True,
     stride: Annotated[
-        str, typer.Option(help="keep: equivalent to the CNN; remove: the last stage at stride 1, as in the paper.")
+        str,
+        typer.Option(
+            help="keep: equivalent to the CNN; remove: the last stage at stride 1, as in the paper.",
+            metavar="keep/remove",
+        ),
     ] = "keep",
     stage: Annotated[int, typer.Option(help="Which stage, counted like timm's out_indices; -1 is the last.")] = -1,
     target: Annotated[
@@ -89,7 +93,10 @@ def show(result: "ConversionResult") -> None:
 
     out = console.stdout()
     report = result.conversion
-    table = Table(title=f"{result.model}: stage {report.stage}", title_justify="left")
+    table = Table(
+        title=f"{result.model}: {report.stage if report.config.target else f'stage {report.stage}'}",
+        title_justify="left",
+    )
     for name, justify in (
         ("layer", "left"),
         ("was", "left"),
@@ -123,7 +130,7 @@ def show(result: "ConversionResult") -> None:
 
 
 def show_verdict(report: "VerificationReport", out: object) -> None:
-    """Equivalence per dtype, then the drift."""
+    """Equivalence per dtype, then the drift; a comparison that could not have failed says so."""
     from rich.console import Console
 
     assert isinstance(out, Console)  # noqa: S101
@@ -138,3 +145,5 @@ def show_verdict(report: "VerificationReport", out: object) -> None:
             out.print(f"  {result.note}")
     for drift in filter(None, (report.drift, report.written)):
         out.print(f"drift at τ = {drift.temperature:g}: {drift.logits.relative:.1%} of the logits' norm")
+    if report.drift.logits.max_abs == 0:
+        out.print("  the converted layers do not reach the logits: their weights, or a scale behind them, are zero")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tcnn.conversion.report import ConversionReport, VerificationReport
 from tcnn.conversion.surgery import rebuild
-from tcnn.errors import CheckpointError, RequestError
+from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import replacing
 from tcnn.version import __version__
 
@@ -195,7 +195,7 @@ def assemble(checkpoint: Checkpoint, source: nn.Module | None = None, name: str 
         model.load_state_dict(_tied_again(model, checkpoint.tensors), strict=True, assign=True)
     except RuntimeError as error:
         reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
-        raise CheckpointError(f"{name}: does not fit {report.base_model}: {reason[:300]}") from error
+        raise CheckpointError(f"{name}: does not fit {report.base_model}: {shorten(reason)}") from error
     if cfg:
         merged: Any = {**(getattr(model, "pretrained_cfg", None) or {}), **cfg}
         model.pretrained_cfg = model.default_cfg = merged
@@ -220,8 +220,7 @@ def _architecture(report: ConversionReport, cfg: dict[str, Any], name: str) -> n
         return timm.create_model(base, pretrained=False, **report.model_args)
     except Exception as error:
         raise CheckpointError(
-            f"{name}: timm {timm.__version__} cannot build {base} with {report.model_args}: "
-            f"{' '.join(str(error).split())[:200]}"
+            f"{name}: timm {timm.__version__} cannot build {base} with {report.model_args}: {one_line(error)}"
         ) from error
 
 

@@ -16,7 +16,7 @@ from tcnn.conversion.report import ConversionReport, VerificationReport
 from tcnn.conversion.sources import create_source, create_structure
 from tcnn.conversion.surgery import convert, without_stride
 from tcnn.conversion.verify import verify
-from tcnn.errors import EnvironmentFailure, OutputError, VerificationError
+from tcnn.errors import EnvironmentFailure, OutputError, VerificationError, one_line
 from tcnn.files import check_output
 
 Progress = Callable[[str], None]
@@ -79,7 +79,7 @@ def convert_to_file(
     place = usable_device(device)
 
     progress("building the source")
-    source, origin = open_source(name, pretrained, weights, num_classes, config.seed, place)
+    source, origin = open_source(name, pretrained, weights, config.seed, place, num_classes=num_classes)
     progress("converting")
     model, report = convert(source, config)
     reference = source if config.stride == "keep" else without_stride(source, config)
@@ -124,13 +124,21 @@ def plan(name: str, config: ConversionConfig, num_classes: int | None = None) ->
 
 
 def open_source(
-    name: str, pretrained: bool, weights: Path | None, num_classes: int | None, seed: int, device: torch.device
+    name: str,
+    pretrained: bool,
+    weights: Path | None,
+    seed: int,
+    device: torch.device,
+    num_classes: int | None = None,
+    **model_args: object,
 ) -> tuple[nn.Module, Source]:
     """The source CNN and the record of where its weights came from."""
+    if num_classes is not None:
+        model_args["num_classes"] = num_classes
     kind: Literal["pretrained", "random", "file"] = "file" if weights else "pretrained" if pretrained else "random"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = create_source(name, pretrained, weights, num_classes)
+        model = create_source(name, pretrained, weights, **model_args)
     fingerprint = checkpoint.digest(dict(model.state_dict()), {})
     origin = Source(name=name, weights=kind, seed=seed, num_classes=num_classes, digest=fingerprint)
     return model.to(device), origin
@@ -157,8 +165,7 @@ def usable_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros((), device=device).item()  # the meta device fails here
     except (RuntimeError, AssertionError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise EnvironmentFailure(f"--device {name}: not usable here ({reason}); use cpu") from error
+        raise EnvironmentFailure(f"--device {name}: not usable here ({one_line(error)}); use cpu") from error
     return device
 
 

@@ -1,6 +1,7 @@
 """Verifying a file long after it was written: find its source again and compare."""
 
 from pathlib import Path
+from typing import Any
 
 from tcnn.config import VerificationConfig
 from tcnn.conversion import checkpoint
@@ -35,18 +36,24 @@ def recheck(
     content = checkpoint.read(path)
     model = checkpoint.assemble(content, name=str(path)).to(place)
     recorded = Source.model_validate(content.section("source")) if "source" in content.metadata else None
-    name = against or (recorded.name if recorded else content.conversion.base_model)
-    random = recorded is not None and recorded.weights == "random" and against is None and weights is None
-    if recorded is not None and recorded.weights == "file" and weights is None and against is None:
+    unknown = against is None and weights is None
+    if recorded is None and unknown:
+        raise RequestError(
+            f"{path}: saved from Python, which records no source; name it with --against MODEL, or give --weights FILE"
+        )
+    if recorded is not None and recorded.weights == "file" and unknown:
         raise RequestError(f"{path}: made from a weights file; give it again with --weights FILE, or --against MODEL")
+    random = recorded is not None and recorded.weights == "random" and unknown
     progress("building the source")
-    classes = recorded.num_classes if recorded else None
-    seed = recorded.seed if recorded else 0
-    source, origin = open_source(name, not random, weights, classes, seed, place)
+    args: Any = {"num_classes": recorded.num_classes} if recorded else {} if against else content.conversion.model_args
+    source, origin = open_source(
+        against or (recorded.name if recorded else content.conversion.base_model), not random, weights,
+        recorded.seed if recorded else 0, place, **args,
+    )  # fmt: skip
     if against is None and recorded is not None and origin.digest != recorded.digest:
         raise RequestError(
-            f"{path}: {name} has other weights now than when it was converted; "
-            "name the right ones with --weights or --against"
+            f"{path}: the {'random weights drawn' if random else 'weights found'} for {recorded.name} are not those it "
+            "was converted from; name the right ones with --weights or --against"
         )
     config = content.conversion.config
     reference = source if config.stride == "keep" else without_stride(source, config)

@@ -16,7 +16,7 @@ from timm.models import load_state_dict, parse_model_name
 from torch import nn
 
 from tcnn.conversion import catalogue
-from tcnn.errors import DownloadError, RequestError, UnknownModelError, WeightsError
+from tcnn.errors import DownloadError, RequestError, UnknownModelError, WeightsError, one_line
 
 BUILD_ERRORS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 """What timm and the readers of weights raise over a configuration or a file that is not right."""
@@ -26,7 +26,7 @@ def create_source(
     name: str,
     pretrained: bool = True,
     weights: Path | None = None,
-    num_classes: int | None = None,
+    **model_args: object,
 ) -> nn.Module:
     """Build a timm model in evaluation mode.
 
@@ -34,31 +34,31 @@ def create_source(
         name: a timm name (`resnet50d`, `resnet50d.ra2_in1k`), `local-dir:PATH` or `hf-hub:ORG/NAME`.
         pretrained: load the pretrained weights; never replaced by random ones in silence.
         weights: a safetensors or PyTorch file to load instead; read without unpickling.
-        num_classes: width of the classifier; default the weights' own.
+        model_args: arguments for `timm.create_model` (`num_classes`, `in_chans`, `drop_path_rate`, …); the weights' own
+            by default.
 
     Raises: `UnknownModelError`, `WeightsError`, `DownloadError`, each with one line that says what to do.
     """
     architecture = check_name(name)
-    options: dict[str, object] = {} if num_classes is None else {"num_classes": num_classes}
     if weights is not None:
-        return _with_file(name, Path(weights), options)
+        return _with_file(name, Path(weights), model_args)
     if pretrained and architecture is not None and not timm.is_model_pretrained(name):
         raise WeightsError(
             f"{name}: timm has no pretrained weights for it; give --weights FILE, or --no-pretrained for random ones"
         )
     try:
         with _offline_if_unreachable(), _quiet_hub():
-            return timm.create_model(name, pretrained=pretrained, **options).eval()
+            return timm.create_model(name, pretrained=pretrained, **model_args).eval()
     except FileNotFoundError as error:
         if _is_hub_error(error):
             raise _download_error(name, error) from error
-        raise WeightsError(f"{name}: {_one_line(error)}") from error
+        raise WeightsError(f"{name}: {one_line(error)}") from error
     except (OSError, ConnectionError) as error:
         raise _download_error(name, error) from error
     except BUILD_ERRORS as error:
         if _is_hub_error(error):
             raise _download_error(name, error) from error
-        raise WeightsError(f"{name}: cannot be built with its weights: {_one_line(error)}") from error
+        raise WeightsError(f"{name}: cannot be built with its weights: {one_line(error)}") from error
 
 
 def create_structure(name: str, num_classes: int | None = None) -> nn.Module:
@@ -71,7 +71,7 @@ def create_structure(name: str, num_classes: int | None = None) -> nn.Module:
     except OSError as error:
         raise _download_error(name, error) from error
     except BUILD_ERRORS as error:
-        raise RequestError(f"{name}: cannot be built: {_one_line(error)}") from error
+        raise RequestError(f"{name}: cannot be built: {one_line(error)}") from error
 
 
 def check_name(name: str) -> str | None:
@@ -79,7 +79,7 @@ def check_name(name: str) -> str | None:
     try:
         source, identifier = parse_model_name(name)
     except ValueError as error:
-        raise RequestError(_one_line(error)) from error
+        raise RequestError(one_line(error)) from error
     if source == "local-dir" and not (Path(identifier) / "config.json").is_file():
         raise RequestError(f"{name}: expected a directory with config.json and weights, found none at {identifier}")
     if source is not None:
@@ -102,9 +102,16 @@ def _with_file(name: str, weights: Path, options: dict[str, object]) -> nn.Modul
         state = load_state_dict(str(weights), weights_only=True)
     except Exception as error:
         raise WeightsError(
-            f"{weights}: not readable as safetensors or as PyTorch weights without pickled code ({_one_line(error)})"
+            f"{weights}: not readable as safetensors or as PyTorch weights without pickled code ({one_line(error)})"
         ) from error
-    overlay = {"file": str(weights), "source": "", **options}  # no source: the file, wherever the name came from
+    overlay: dict[str, object] = {
+        "file": str(weights),
+        "source": "",
+    }  # no source: the file, wherever the name came from
+    if "num_classes" in options:
+        overlay["num_classes"] = options["num_classes"]  # the file's classifier is of this width: it is to be loaded
+    if "in_chans" in options:
+        overlay["first_conv"] = None  # likewise its first convolution, which timm would make from one of 3 channels
     try:
         return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options).eval()
     except BUILD_ERRORS as error:
@@ -121,10 +128,10 @@ def _mismatch(model: nn.Module, state: dict[str, object], error: Exception) -> s
         found = tuple(getattr(state[key], "shape", ()))
         if found != tuple(tensor.shape):
             classifier = key.split(".")[0] in str((getattr(model, "pretrained_cfg", {})).get("classifier"))
-            hint = f"; for another number of classes give --num-classes {found[0]}" if classifier and found else ""
+            hint = f"; the file is for {found[0]} classes: num_classes={found[0]}" if classifier and found else ""
             return f"{key}: expected {tuple(tensor.shape)}, found {found}{hint}"
     extra = next((key for key in state if key not in expected), None)
-    return f"{extra}: in the file, not in the model" if extra else _one_line(error)
+    return f"{extra}: in the file, not in the model" if extra else one_line(error)
 
 
 @contextmanager
@@ -167,7 +174,3 @@ def _download_error(name: str, error: Exception) -> DownloadError:
         "connect, fill the cache (HF_HOME) on a connected machine, give --weights FILE, "
         "or --no-pretrained for random ones"
     )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

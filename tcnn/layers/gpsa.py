@@ -45,7 +45,7 @@ def default_head_dim(in_channels: int, heads: int) -> int:
 
 
 class GPSA2d(nn.Module):
-    r"""Gated positional self-attention with one head per kernel tap (d'Ascoli et al. 2021, Eq. 4–7).
+    r"""Gated positional self-attention with one head per kernel tap (Transformed CNNs, Eq. 4–7).
 
     .. math::
         A_h = (1 - σ(λ_h/τ))\,\mathrm{softmax}_k(Q_h K_h^⊤/\sqrt d)

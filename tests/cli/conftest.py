@@ -46,7 +46,7 @@ def tcnn(
 ) -> Iterator[Callable[..., Result]]:
     """Runs `tcnn …` in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*arguments: object) -> Result:
         capsys.readouterr()
@@ -58,7 +58,8 @@ def tcnn(
         return Result(code, out, err)
 
     yield run
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

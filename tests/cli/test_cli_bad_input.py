@@ -138,7 +138,7 @@ class TestOutput:
     def test_that_exists_is_not_touched(self, tcnn: Run, tmp_path: Path) -> None:
         (tmp_path / "o.safetensors").write_text("mine")
         error = tcnn("convert", "test_resnet", "o.safetensors", "--no-pretrained").error(2)
-        assert "o.safetensors: exists already; give --force" in error
+        assert "o.safetensors: exists already; replace it with --force" in error
         assert (tmp_path / "o.safetensors").read_text() == "mine"
 
     def test_of_the_wrong_kind_is_refused_even_by_force(self, tcnn: Run, tmp_path: Path, listing: Listing) -> None:
@@ -235,7 +235,7 @@ class TestWeights:
     def test_of_another_number_of_classes_name_the_option(self, tcnn: Run, weights: Path) -> None:
         error = self.convert(tcnn, weights)
         assert "fc.weight: expected (1000, 96), found (10, 96)" in error
-        assert "give --num-classes 10" in error
+        assert "num_classes=10" in error
         assert "found (10, 96)" in self.convert(tcnn, weights, "--num-classes", 5)
 
 

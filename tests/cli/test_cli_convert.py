@@ -84,7 +84,7 @@ def test_an_existing_directory_keeps_foreign_files(tcnn: Run, weights: Path) -> 
     Path("out").mkdir()
     Path("out/notes.txt").write_text("mine")
     arguments = ("convert", "test_resnet", "out", "--weights", weights, "--num-classes", 10)
-    assert "exists already; give --force" in tcnn(*arguments).error(2)
+    assert "exists already; replace it with --force" in tcnn(*arguments).error(2)
     assert tcnn(*arguments, "--force").code == 0
     assert Path("out/notes.txt").read_text() == "mine"
     assert library.load("out").num_classes == 10
@@ -120,7 +120,7 @@ def test_a_weights_file_takes_the_place_of_a_local_directorys(
 def test_force_replaces_a_file(tcnn: Run, weights: Path) -> None:
     Path("out.safetensors").write_text("old")
     arguments = ("convert", "test_resnet", "out.safetensors", "--weights", weights, "--num-classes", 10)
-    assert "exists already; give --force" in tcnn(*arguments).error(2)
+    assert "exists already; replace it with --force" in tcnn(*arguments).error(2)
     assert Path("out.safetensors").read_text() == "old"
     assert tcnn(*arguments, "--force").code == 0
     assert library.load("out.safetensors").num_classes == 10

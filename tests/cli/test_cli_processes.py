@@ -6,13 +6,12 @@ Whatever happens, the output is whole or absent, and nothing else is left behind
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ import pytest
 import tcnn as library
 
 Run = Callable[..., Any]
+Limit = Callable[[int], AbstractContextManager[None]]
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/maps").exists(), reason="NOT TESTED: signals at chosen moments, for lack of /proc"
 )
@@ -183,22 +183,11 @@ def test_a_signal_while_torch_is_imported(tmp_path: Path, number: signal.Signals
     assert list(tmp_path.iterdir()) == []
 
 
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """The kernel refuses to let a file grow beyond `size` bytes; Python ignores the signal that comes with it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 class TestAFullDisk:
     @pytest.mark.parametrize("size", [1, 100_000, 2_000_000])
     @pytest.mark.parametrize("output", ["out.safetensors", "out"])
     def test_half_way_leaves_nothing_behind(
-        self, tcnn: Run, listing: Callable[[], list[str]], output: str, size: int
+        self, tcnn: Run, listing: Callable[[], list[str]], file_size_limit: Limit, output: str, size: int
     ) -> None:
         with file_size_limit(size):
             error = tcnn("convert", "test_resnet", output, "--no-pretrained").error(4)
@@ -206,7 +195,9 @@ class TestAFullDisk:
         assert listing() == []
 
     @pytest.mark.parametrize("output", ["out.safetensors", "out/model.safetensors"])
-    def test_keeps_the_file_that_was_to_be_replaced(self, tcnn: Run, tmp_path: Path, output: str) -> None:
+    def test_keeps_the_file_that_was_to_be_replaced(
+        self, tcnn: Run, tmp_path: Path, file_size_limit: Limit, output: str
+    ) -> None:
         path = tmp_path / output
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")

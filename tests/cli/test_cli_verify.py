@@ -159,7 +159,7 @@ class TestTheSource:
         assert tcnn("convert", local_source, "out.safetensors").code == 0
         save_for_hf(lively(seed=1, num_classes=10), tmp_path / "source", safe_serialization=True)
         error = tcnn("verify", "out.safetensors").error(2)
-        assert "has other weights now than when it was converted" in error
+        assert "weights found for" in error
         assert "--weights or --against" in error
 
     def test_that_was_a_file_must_be_given_again(self, tcnn: Run, converted: Path) -> None:
@@ -167,7 +167,19 @@ class TestTheSource:
 
     def test_that_is_another_file_is_refused(self, tcnn: Run, converted: Path, lively: Lively) -> None:
         save_file(lively(seed=1, num_classes=10).state_dict(), "other.safetensors")
-        assert "has other weights now" in tcnn("verify", converted, "--weights", "other.safetensors").error(2)
+        assert "are not those it was converted from" in tcnn(
+            "verify", converted, "--weights", "other.safetensors"
+        ).error(2)
+
+    def test_that_no_file_saved_from_python_knows(self, tcnn: Run, lively: Lively) -> None:
+        source = lively(num_classes=5, in_chans=1)
+        library.save(library.convert(source).model, "saved.safetensors")
+        error = tcnn("verify", "saved.safetensors").error(2)
+        assert "saved from Python" in error
+        assert "--against MODEL" in error
+        assert "--weights FILE" in error
+        save_file(source.state_dict(), "source.safetensors")
+        assert tcnn("verify", "saved.safetensors", "--weights", "source.safetensors").code == 0
 
     def test_that_is_gone_is_named(self, tcnn: Run, converted: Path, weights: Path) -> None:
         weights.unlink()

@@ -1,32 +1,17 @@
 """A file is either whole or not there, whatever happens while it is written."""
 
 import errno
-import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from tcnn.errors import OutputError, StorageError
 from tcnn.files import check_output, make_directory, replacing, storage_errors
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """The kernel refuses to let any file grow beyond `size` bytes: a disk that is full half way.
-
-    Python ignores the signal that comes with it, so that the write fails with an error number.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class TestOneFile:
@@ -113,7 +98,9 @@ class TestADirectory:
 
 class TestAFullDisk:
     @pytest.mark.parametrize("existing", [None, b"old"])
-    def test_leaves_nothing_half_written(self, tmp_path: Path, existing: bytes | None) -> None:
+    def test_leaves_nothing_half_written(
+        self, tmp_path: Path, existing: bytes | None, file_size_limit: Callable[[int], AbstractContextManager[None]]
+    ) -> None:
         path = tmp_path / "a.bin"
         if existing is not None:
             path.write_bytes(existing)
@@ -173,7 +160,7 @@ class TestCheckOutput:
             path.mkdir()
         else:
             path.symlink_to(tmp_path / "gone")
-        with pytest.raises(OutputError, match="exists already; give --force"):
+        with pytest.raises(OutputError, match="exists already; replace it with --force"):
             check_output(path)
         check_output(path, force=True)
 

@@ -106,6 +106,17 @@ def test_softmaxes_stay_in_float32(autocast: bool, relative_error: RelativeError
     torch.testing.assert_close(maps.total.sum(-1), torch.ones(2, 9, 63))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@torch.no_grad()
+def test_positions_are_counted_in_float32(dtype: torch.dtype) -> None:
+    """bfloat16 cannot count beyond 256, nor float16 beyond 2048: neighbours would stand on the same pixel."""
+    layer = make_layer(kernel_size=(1, 3), padding=0, stride=(1, 7)).to(dtype)
+    x = torch.zeros(1, 4, 1, 2100, dtype=dtype)
+    in_half, in_single = layer.attention(x), copy.deepcopy(layer).float().attention(x.float())
+    assert torch.equal(in_half.positional, in_single.positional)
+    assert torch.equal(in_half.gate, in_single.gate)
+
+
 def test_autocast_trains() -> None:
     layer, x = make_layer(), torch.randn(2, 4, 7, 9)
     with torch.autocast("cpu", torch.bfloat16):
@@ -176,7 +187,9 @@ META: dict[str, Callable[[], GPSA2d]] = {
 @pytest.mark.parametrize("way", META)
 @torch.no_grad()
 def test_meta_device(way: str) -> None:
+    random_state = torch.get_rng_state()
     layer = META[way]()
+    assert torch.equal(torch.get_rng_state(), random_state), "nothing is drawn for tensors without values"
     assert {t.device.type for t in layer.state_dict().values()} == {"meta"}
     assert layer(torch.empty(2, 4, 7, 9, device="meta")).shape == (2, 6, 7, 9)
 
