@@ -1,23 +1,16 @@
-"""What can be chosen, as frozen models: one object for Python, command line, file and HTTP body."""
+"""How a CNN becomes a T-CNN, and how the two are compared."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from tcnn.errors import RequestError
+from tcnn.config.base import Frozen, Size
 
 HARD_TEMPERATURE = 1 / 46
 """τ at which the layer is the convolution to the last bit: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
 
-Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ConversionConfig(_Frozen):
+class ConversionConfig(Frozen):
     """How a CNN becomes a T-CNN. Every field has the default that `tcnn convert` uses."""
 
     stage: int = Field(
@@ -66,7 +59,7 @@ class ConversionConfig(_Frozen):
         return value
 
 
-class VerificationConfig(_Frozen):
+class VerificationConfig(Frozen):
     """How source and converted model are compared."""
 
     tolerance_float32: float = Field(
@@ -79,18 +72,3 @@ class VerificationConfig(_Frozen):
     batch_size: int = Field(default=2, ge=1, description="Images per comparison when none are given.")
     input_size: Size | None = Field(default=None, description="(height, width) in pixels; default the model's own.")
     seed: int = Field(default=0, ge=0, description="Seed of random images and statistics.")
-
-
-ConfigT = TypeVar("ConfigT", bound=_Frozen)
-
-
-def build(kind: type[ConfigT], values: Mapping[str, object]) -> ConfigT:
-    """Validate `values` into a config; raises `RequestError` with one line that names the field."""
-    try:
-        return kind(**values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or kind.__name__
-        raise RequestError(
-            f"{field}: {first['msg'].removeprefix('Value error, ').lower()}, got {first.get('input')!r}"
-        ) from error

@@ -1,0 +1,48 @@
+"""What all configurations share: they are frozen, know all their keys, and answer a wrong value with one line."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tcnn.errors import RequestError
+
+Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+"""(height, width) in pixels."""
+
+
+class Frozen(BaseModel):
+    """A configuration: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+ConfigT = TypeVar("ConfigT", bound=Frozen)
+
+
+def build(kind: type[ConfigT], values: Mapping[str, object]) -> ConfigT:
+    """Validate `values` into a config; raises `RequestError` with one line that names the field."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            message = unknown_key(kind, first["loc"])
+        elif field:
+            message = f"{field}: {message.lower()}, got {first.get('input')!r}"
+        raise RequestError(message) from error  # without a field several disagree, and the message names them
+
+
+def unknown_key(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
+    """One line for a key that a configuration does not have; it names the nearest one."""
+    for part in path[:-1]:
+        annotation = kind.model_fields[str(part)].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            break
+        kind = annotation
+    near = difflib.get_close_matches(str(path[-1]), kind.model_fields, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(kind.model_fields)}"
+    return f"{'.'.join(map(str, path))}: no such setting; {hint}"

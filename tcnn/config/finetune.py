@@ -1,0 +1,161 @@
+"""How a T-CNN is fine-tuned. The defaults are the recipe of the paper (Transformed CNNs, §3), whose augmentation is
+DeiT's; names are timm's where timm has one.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from tcnn.config.base import Frozen, Size
+from tcnn.config.conversion import ConversionConfig
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+RUNTIME = frozenset(
+    {"device", "workers", "compile", "checkpoint_minutes", "checkpoint_steps", "keep", "log_steps", "tensorboard"}
+)
+"""Settings that change how a run is carried out but not what it computes; a resumed run may change them."""
+
+
+class FinetuneConfig(Frozen):
+    """How a model is fine-tuned. Every field has the default that `tcnn finetune` uses: the paper's recipe."""
+
+    # What is trained.
+    convert: bool = Field(default=True, description="Train the T-CNN; false trains the CNN with the same recipe.")
+    convert_at: int | None = Field(
+        default=None, ge=1, description="Train the CNN for so many epochs, then convert and go on (paper, §5)."
+    )
+    conversion: ConversionConfig = Field(
+        default=ConversionConfig(), description="How a CNN is converted; a checkpoint brings its own conversion."
+    )
+    filters: Literal["pretrained", "random"] = Field(
+        default="pretrained", description="Keep the converted filters, or draw them afresh (an ablation)."
+    )
+    freeze_gpsa: bool = Field(default=False, description="Train all but the GPSA layers (an ablation).")
+    gating: bool = Field(default=True, description="False fixes λ at 0: content and position weigh the same.")
+    size: int | Size | None = Field(
+        default=None,
+        description="Pixels, one number or (height, width). Default: the paper's for its models (Table 1), else the "
+        "model's own test size.",
+    )
+    drop_path: Share | None = Field(
+        default=None, description="Stochastic depth. Default: the paper's by model (Table 1), 0.1 or 0.2 by size."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of everything random.")
+
+    # The data.
+    val_split: float | None = Field(
+        default=None, gt=0, lt=1, description="Share of the training set that is held out when there is no other."
+    )
+    fraction: float = Field(
+        default=1.0, gt=0, le=1, description="Class-balanced share of the training set; epochs grow by its inverse."
+    )
+    workers: int = Field(default=4, ge=0, description="Processes that load and augment images.")
+    max_unreadable: int = Field(default=100, ge=0, description="Images that may turn out unreadable; more end the run.")
+
+    # Optimizer and schedule.
+    epochs: int = Field(default=50, ge=1, description="Passes over the training set, warm-up included.")
+    batch_size: int = Field(default=1024, ge=1, description="Images per optimizer step, over all devices.")
+    micro_batch: int | None = Field(
+        default=None,
+        ge=1,
+        description="Images that one device holds at once. Default: at most 128 on a GPU, 64 on a CPU.",
+    )
+    opt: str = Field(default="adamw", description="A timm optimizer.")
+    lr: Rate = Field(default=1e-4, description="Learning rate after the warm-up.")
+    gating_lr: Rate = Field(default=0.1, description="Learning rate of the gating parameters λ after the warm-up.")
+    warmup_epochs: float = Field(default=5, ge=0, description="Epochs of linear warm-up.")
+    warmup_lr: Rate = Field(default=1e-6, description="Learning rate at the start of the warm-up.")
+    min_lr: Rate = Field(default=1e-6, description="Learning rate at the end of the cosine decay.")
+    weight_decay: Rate = Field(
+        default=0.05, description="Not applied to gates, strengths, centres, biases and normalisation."
+    )
+    momentum: Share = Field(default=0.9, description="Momentum of optimizers that have one.")
+    clip_grad: float | None = Field(default=None, gt=0, description="Largest norm of the gradient.")
+    ema: float | None = Field(default=None, gt=0, lt=1, description="Decay of a moving average of the weights.")
+    anneal: Literal["warmup", "none"] = Field(
+        default="warmup", description="τ goes from where it stands to 1 over the warm-up, or is 1 at once (paper, §2)."
+    )
+    anneal_epochs: float | None = Field(default=None, ge=0, description="Epochs of annealing, if not the warm-up's.")
+
+    # Augmentation.
+    repeats: int = Field(default=3, ge=1, description="Repeated augmentation: views of an image in one batch.")
+    auto_augment: str | None = Field(
+        default="rand-m9-mstd0.5-inc1", description="timm's AutoAugment/RandAugment string."
+    )
+    color_jitter: Rate = Field(default=0.3, description="Colour jitter where auto_augment is off.")
+    scale: tuple[Share, Share] = Field(default=(0.08, 1.0), description="Share of the image that a crop takes.")
+    ratio: tuple[Rate, Rate] = Field(default=(0.75, 4 / 3), description="Aspect ratio of a crop.")
+    hflip: Share = Field(default=0.5, description="Probability of a horizontal flip.")
+    vflip: Share = Field(default=0.0, description="Probability of a vertical flip.")
+    reprob: Share = Field(default=0.25, description="Probability of random erasing.")
+    mixup: Rate = Field(default=0.8, description="Mixup's α; 0 is off.")
+    cutmix: Rate = Field(default=1.0, description="CutMix's α; 0 is off.")
+    mixup_prob: Share = Field(default=1.0, description="Probability that a batch is mixed.")
+    mixup_switch_prob: Share = Field(default=0.5, description="Probability of CutMix where both are on.")
+    smoothing: Share = Field(default=0.1, description="Label smoothing.")
+
+    # Distillation.
+    teacher: str | None = Field(
+        default=None,
+        description="`source` (the CNN itself), a timm name or a weights-bearing directory; none by default.",
+    )
+    distillation: Literal["soft", "hard"] = Field(
+        default="soft", description="Match the teacher's distribution (KL), or its decisions (DeiT, Eq. 3)."
+    )
+    distillation_weight: Share = Field(default=0.5, description="Share of the teacher's term in the loss.")
+    distillation_temperature: float = Field(default=1.0, gt=0, description="Softmax temperature of soft distillation.")
+
+    # Arithmetic.
+    device: str = Field(default="auto", description="`auto` is a GPU if there is one; cpu, cuda, cuda:1, mps.")
+    amp: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="Autocast dtype; `auto` is bfloat16 on a GPU and float32 on a CPU."
+    )
+    channels_last: bool = Field(default=False, description="Keep images and maps channels-last.")
+    compile: bool = Field(default=False, description="Compile the model with torch.compile.")
+
+    # What is kept.
+    checkpoint_minutes: float = Field(default=10, gt=0, description="Longest time between two resume points.")
+    checkpoint_steps: int | None = Field(default=None, ge=1, description="Optimizer steps between resume points.")
+    keep: int = Field(default=2, ge=1, description="Resume points that are kept.")
+    log_steps: int = Field(default=20, ge=1, description="Optimizer steps between two lines of metrics.jsonl.")
+    tensorboard: bool = Field(default=False, description="Also write TensorBoard events.")
+
+    @field_validator("scale", "ratio")
+    @classmethod
+    def _ordered(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < value[0] <= value[1]:
+            raise ValueError("expected two numbers, 0 < smallest <= largest")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "FinetuneConfig":
+        if self.convert_at is not None and not self.convert:
+            raise ValueError("convert_at: expected convert to be true as well; --no-convert trains the CNN to the end")
+        if self.convert_at is not None and self.convert_at >= self.epochs:
+            raise ValueError(f"convert_at: expected less than the {self.epochs} epochs, found {self.convert_at}")
+        if self.warmup_epochs > self.epochs:
+            raise ValueError(f"warmup_epochs: expected at most the {self.epochs} epochs, found {self.warmup_epochs:g}")
+        if self.batch_size % 2 and (self.mixup or self.cutmix):
+            raise ValueError(f"batch_size: mixup needs an even number, found {self.batch_size}")
+        return self
+
+    @property
+    def epoch_factor(self) -> float:
+        """How many times more epochs a fraction of the data gets, so that the number of updates stays (paper, §3)."""
+        return 1 / self.fraction
+
+    def scaled(self) -> "FinetuneConfig":
+        """The configuration in epochs of the fraction: what the trainer runs."""
+        if self.fraction == 1:
+            return self
+        factor = self.epoch_factor
+        return self.model_copy(
+            update={
+                "epochs": round(self.epochs * factor),
+                "warmup_epochs": self.warmup_epochs * factor,
+                "anneal_epochs": None if self.anneal_epochs is None else self.anneal_epochs * factor,
+                "convert_at": None if self.convert_at is None else round(self.convert_at * factor),
+            }
+        )

@@ -1,0 +1,96 @@
+"""Named starting points, and how preset, file, `--set` and options make one configuration: the later wins."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tcnn.config.base import build
+from tcnn.config.finetune import FinetuneConfig
+from tcnn.errors import RequestError
+
+LIGHT = {
+    "repeats": 1, "auto_augment": None, "color_jitter": 0.0, "mixup": 0.0, "cutmix": 0.0, "reprob": 0.0,
+    "drop_path": 0.0,
+}  # fmt: skip
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "quick": LIGHT | {"epochs": 5, "warmup_epochs": 1, "batch_size": 64, "lr": 5e-4, "gating_lr": 0.05},
+    "cifar": LIGHT
+    | {
+        "epochs": 10, "warmup_epochs": 1, "batch_size": 128, "lr": 5e-4, "gating_lr": 0.05, "size": 32,
+        "scale": (0.6, 1.0), "ratio": (0.9, 1.1),
+    },
+}  # fmt: skip
+"""`paper`: the recipe itself. `quick`: minutes on small data, light augmentation. `cifar`: 32×32 images."""
+
+
+def finetune_config(
+    preset: str = "paper",
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+    options: Mapping[str, object] | None = None,
+) -> FinetuneConfig:
+    """One configuration from a preset, a YAML or JSON file, ``KEY=VALUE`` assignments and options, in this order.
+
+    Nested settings are written with dots: ``conversion.stride=remove``. Raises `RequestError` with one line.
+    """
+    if preset not in PRESETS:
+        raise RequestError(f"--preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
+    values: dict[str, Any] = dict(PRESETS[preset])
+    if file is not None:
+        _merge(values, _read(file))
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise RequestError(f"--set {assignment}: expected KEY=VALUE, for example --set weight_decay=0.01")
+        _merge(values, _nested(key.strip(), _value(text)))
+    _merge(values, dict(options or {}))
+    return build(FinetuneConfig, values)
+
+
+def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
+    for key, value in other.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _nested(key: str, value: object) -> dict[str, Any]:
+    first, dot, rest = key.partition(".")
+    return {first: _nested(rest, value) if dot else value}
+
+
+def _value(text: str) -> object:
+    """JSON where it parses (numbers, true, null, lists), else the text; Python's None and True are understood."""
+    words: dict[str, object] = {"None": None, "True": True, "False": False}
+    if text in words:
+        return words[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _read(file: Path) -> dict[str, Any]:
+    import yaml  # a dependency of timm's; it also reads JSON
+
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RequestError(f"{file}: no such configuration file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{file}: not a readable configuration file ({type(error).__name__})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark else ""
+        raise RequestError(f"{file}: neither YAML nor JSON{where}: {getattr(error, 'problem', error)}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise RequestError(f"{file}: expected settings as `key: value` lines, found {type(content).__name__}")
+    # A run's own config.json holds the settings under "config".
+    inner = content.get("config")
+    return inner if isinstance(inner, dict) and "run" in content else content
