@@ -8,7 +8,7 @@ which is where ImageNet-C applies it (Hendrycks & Dietterich 2019).
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,11 +20,11 @@ from pydantic import BaseModel
 from timm.data import create_transform, resolve_model_data_config
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torchvision.transforms import Compose
 
 from tcnn.errors import RequestError
 from tcnn.training.corruptions import Corruption
 from tcnn.training.data import ImageSet
+from tcnn.training.data_transforms import Transform
 from tcnn.training.loader import EvaluationLoader
 
 Amp = Literal["float32", "bfloat16", "float16"]
@@ -117,7 +117,7 @@ def evaluate(
         data, transform_for(model, size, crop_pct, corruption, seed), batch_size=batch_size, workers=workers,
         rank=rank, world=world, pin_memory=place is not None and place.type == "cuda",
     )  # fmt: skip
-    with _evaluating(model):
+    with closing(loader), _evaluating(model):
         part = _count(model, loader, data, place or torch.device("cpu"), amp, channels_last, class_subset, progress)
     parts = [part]
     if world > 1:
@@ -133,7 +133,7 @@ def transform_for(
     crop_pct: float | None = None,
     corruption: tuple[str, int] | None = None,
     seed: int = 0,
-) -> Compose:
+) -> Transform:
     """timm's evaluation transform of a model: resize, crop, (corrupt,) to a tensor, normalise."""
     settings: dict[str, Any] = resolve_model_data_config(model)
     if size is not None:
@@ -145,12 +145,12 @@ def transform_for(
         if not 0 < crop_pct <= 1:
             raise RequestError(f"crop_pct: expected a share above 0 and up to 1, found {crop_pct}")
         settings["crop_pct"] = crop_pct
-    transform = create_transform(**settings, is_training=False)
-    if corruption is None:
-        return transform
-    steps = list(transform.transforms)
-    first_tensor = next(i for i, step in enumerate(steps) if "ToTensor" in type(step).__name__)
-    return Compose([*steps[:first_tensor], Corruption(*corruption, seed=seed), *steps[first_tensor:]])
+    transform: Any = create_transform(**settings, is_training=False)
+    if corruption is not None:
+        steps = transform.transforms
+        first_tensor = next(i for i, step in enumerate(steps) if "ToTensor" in type(step).__name__)
+        steps.insert(first_tensor, Corruption(*corruption, seed=seed))
+    return transform
 
 
 def _count(
