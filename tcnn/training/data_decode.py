@@ -1,0 +1,81 @@
+"""From the bytes of a file to pixels a model can take, whatever a camera, a scanner or a web page has put into them."""
+
+import errno
+import io
+import warnings
+from typing import BinaryIO, Literal
+
+import numpy
+from PIL import Image, UnidentifiedImageError
+
+from tcnn.errors import EnvironmentFailure, RequestError
+
+Mode = Literal["RGB", "L"]
+
+OUR_FAULT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors of this process, not of the image: skipping images because of them would lose a whole data set in silence."""
+
+
+class UnreadableImage(RequestError):
+    """One image cannot be decoded. The loaders skip and list such images, so this reaches who calls `load` only."""
+
+    def __init__(self, filename: str, reason: str) -> None:
+        super().__init__(f"{filename}: cannot be read as an image ({reason})")
+        self.filename = filename
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["UnreadableImage"], tuple[str, str]]:
+        return type(self), (self.filename, self.reason)
+
+
+def mode_of(in_chans: int) -> Mode:
+    """PIL's name for images of one or three channels; raises `RequestError` for another number."""
+    if in_chans not in (1, 3):
+        raise RequestError(f"images have 1 or 3 channels; the model takes {in_chans}")
+    return "RGB" if in_chans == 3 else "L"
+
+
+def decode(opened: BinaryIO | Image.Image, mode: Mode) -> Image.Image:
+    """The first frame, decoded, in `mode`.
+
+    As in timm, transparency is dropped and a camera's rotation mark is not applied. Unlike PIL's own conversion, which
+    clips at 255, 16-bit greys keep their upper eight bits. Raises whatever PIL raises: see `reason`.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = opened if isinstance(opened, Image.Image) else Image.open(opened)
+        image.load()
+        if image.mode.startswith("I"):
+            image = _eight_bits(image)
+        if image.mode == "P":
+            # Straight to RGB, PIL warns of some palettes with transparency.
+            image = image.convert("RGBA")
+        return image.convert(mode)
+
+
+def decode_bytes(content: bytes, mode: Mode) -> Image.Image:
+    """`decode` of a file that is in memory."""
+    return decode(io.BytesIO(content), mode)
+
+
+def reason(error: Exception) -> str:
+    """Why an image cannot be read, in a few words. Raises `EnvironmentFailure` if it is not the image's fault."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in OUR_FAULT):
+        raise EnvironmentFailure(
+            f"out of memory or of open files while reading images ({error}); use fewer workers"
+        ) from error
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image"
+    if isinstance(error, Image.DecompressionBombError):
+        return "too many pixels"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """A grey image of 16 bits, which may come in 32, scaled to 8; one that only uses 8 bits of 32 as it is."""
+    pixels = numpy.asarray(image)
+    if image.mode != "I" or pixels.max(initial=0) > 255:
+        pixels = pixels.clip(0, 65535) // 256
+    return Image.fromarray(pixels.astype(numpy.uint8))

@@ -1,0 +1,102 @@
+"""What every kind of data set gives: names, labels, and a way to open the image at an index."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import BinaryIO, Protocol
+
+import numpy
+from numpy.typing import NDArray
+from PIL import Image
+from timm.utils.misc import natural_key
+
+from tcnn.errors import RequestError
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+"""Files with these endings, in any case, are images; all others are ignored."""
+
+SPLITS = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "eval", "evaluation"),
+    "test": ("test", "testing"),
+}
+"""timm's names of the splits, and one more; whoever says one means any of its row."""
+
+_JUNK = {"__macosx", "thumbs.db"}
+
+
+class Source(Protocol):
+    """Opens images. It is handed to worker processes: no open files, nothing that is expensive to copy."""
+
+    def open(self, index: int) -> BinaryIO | Image.Image:
+        """The image's bytes, or the image; raises any error there is."""
+        ...
+
+    def filename(self, index: int) -> str:
+        """What a person would call the image."""
+        ...
+
+
+@dataclass(frozen=True)
+class Found:
+    """A data set as it lies there: the name of every label, and the label (N,), int64, of every image."""
+
+    names: tuple[str, ...]
+    labels: NDArray[numpy.int64]
+    source: Source
+
+
+def is_junk(path: str) -> bool:
+    """Whether any part of a relative path is hidden, or left behind by an operating system."""
+    return any((part.startswith(".") and part != ".") or part.lower() in _JUNK for part in PurePosixPath(path).parts)
+
+
+def is_image(path: str) -> bool:
+    """By its ending, in any case, and not junk."""
+    return os.path.splitext(path)[1].lower() in EXTENSIONS and not is_junk(path)  # noqa: PTH122 - a million times
+
+
+def sort_key(name: str) -> tuple[object, str]:
+    """timm's natural order; the name itself where that sees no difference (`1.jpg` and `01.jpg`, `Cat` and `cat`)."""
+    return natural_key(name), name
+
+
+def number(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[numpy.int64]]:
+    """The distinct names in order, and each one's place in it, (N,)."""
+    distinct = tuple(sorted(set(names), key=sort_key))
+    index = {name: place for place, name in enumerate(distinct)}
+    return distinct, numpy.fromiter((index[name] for name in names), numpy.int64, len(names))
+
+
+def packed(texts: Iterable[str]) -> NDArray[numpy.bytes_]:
+    """File names in one block of memory: a list of a million strings would be copied into every worker process."""
+    return numpy.array([os.fsencode(text) for text in texts], dtype=numpy.bytes_)
+
+
+def choose_split(available: Iterable[str], split: str, where: str) -> str | None:
+    """The one of the available names that `split` means, or None if it is a standard split and none has a split's name.
+
+    Raises `RequestError` with the splits that exist if this one does not.
+    """
+    names = {name.lower(): name for name in available}
+    wanted = next((row for row in SPLITS.values() if split.lower() in row), (split.lower(),))
+    for name in (split.lower(), *wanted):
+        if name in names:
+            return names[name]
+    there = [name for lower, name in names.items() if canonical(lower)]
+    if not there and canonical(split):
+        return None
+    listed = f"it has {', '.join(sorted(there))}" if there else "it is not divided into splits"
+    raise RequestError(f"{where}: has no split {split!r}; {listed}")
+
+
+def canonical(name: str) -> str | None:
+    """`train`, `val` or `test` if that is what the name of a folder or a shard says."""
+    return next((split for split, row in SPLITS.items() if name.lower() in row), None)
+
+
+def words(name: str) -> list[str]:
+    """A file name's words: `cifar10-train-000.tar` has `cifar10`, `train`, `000` and `tar`."""
+    return re.split(r"[-_. ]", name)

@@ -1,0 +1,87 @@
+"""From a decoded image to the tensor that a model takes: timm's transforms, which here normalise as well."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from PIL import Image
+from timm.data import auto_augment, create_transform
+from torch import Tensor
+
+Transform = Callable[[Image.Image], Tensor]
+
+
+def training_transform(
+    *,
+    size: tuple[int, int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    interpolation: str = "random",
+    aa: str | None = None,
+    color_jitter: float = 0.0,
+    reprob: float = 0.0,
+    remode: str = "pixel",
+    recount: int = 1,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    hflip: float = 0.5,
+    vflip: float = 0.0,
+    in_chans: int = 3,
+) -> Transform:
+    """Random crops, flips and colours, then normalised, (in_chans, H, W), float32: timm's names and meanings.
+
+    `size` is (H, W). `aa` is a policy such as `rand-m9-mstd0.5-inc1` (Touvron et al. 2021, Table 9); with one, timm
+    leaves the colour jitter out.
+    """
+    return _made(
+        input_size=(in_chans, *size),
+        is_training=True,
+        mean=tuple(mean),
+        std=tuple(std),
+        interpolation=interpolation,
+        auto_augment=aa or None,
+        color_jitter=color_jitter or None,
+        re_prob=reprob,
+        re_mode=remode,
+        re_count=recount,
+        scale=tuple(scale),
+        ratio=tuple(ratio),
+        hflip=hflip,
+        vflip=vflip,
+    )
+
+
+def evaluation_transform(
+    *,
+    size: tuple[int, int],
+    crop_pct: float,
+    mean: Sequence[float],
+    std: Sequence[float],
+    interpolation: str,
+    crop_mode: str = "center",
+) -> Transform:
+    """Resized and cropped as timm evaluates, then normalised, (C, H, W), float32. `size` is (H, W)."""
+    return _made(
+        input_size=(3, *size),
+        is_training=False,
+        mean=tuple(mean),
+        std=tuple(std),
+        interpolation=interpolation,
+        crop_pct=crop_pct,
+        crop_mode=crop_mode,
+    )
+
+
+def _made(**options: Any) -> Transform:
+    transform = create_transform(use_prefetcher=False, **options)
+    for step in transform.transforms:
+        # RandAugment and AugMix have operations, AutoAugment has pairs of them.
+        ops = [*getattr(step, "ops", []), *(op for pair in getattr(step, "policy", []) for op in pair)]
+        for op in ops:
+            if getattr(op, "aug_fn", None) is auto_augment.posterize:
+                op.aug_fn = posterize
+    return transform
+
+
+def posterize(image: Image.Image, bits: int, **options: Any) -> Image.Image:
+    """timm's operation, which at the highest magnitudes keeps no bit: black. Pillow refuses that since release 13."""
+    return auto_augment.posterize(image, bits, **options) if bits else Image.new(image.mode, image.size)
