@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, one_line
 from tcnn.training.data_decode import Mode, UnreadableImage, decode, mode_of, reason
 from tcnn.training.data_folder import open_folder
 from tcnn.training.data_hfds import open_hub
@@ -36,7 +36,8 @@ STREAMS = ("hfids", "tfds")
 class ImageSet:
     """Images and their classes, at any index: what the trainer and the evaluator see.
 
-    `class_names`: index → name, frozen. `targets`: (N,), int64, known without decoding an image.
+    `class_names`: index → name, frozen. `targets`: (N,), int64, known without decoding an image. `split`: the name of
+    the split that was opened, None if the data set is not divided: another split of it would be the same images.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class ImageSet:
         class_names: Sequence[str],
         targets: Tensor,
         mode: Mode = "RGB",
+        split: str | None = None,
         places: Tensor | None = None,
     ) -> None:
         self.class_names = tuple(class_names)
         self.targets = targets
         self.mode: Mode = mode
+        self.split = split
         self._source = source
         self._places = torch.arange(len(targets)) if places is None else places
 
@@ -77,7 +80,8 @@ class ImageSet:
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
         """The images at some indices, in their order; the class names stay."""
         chosen = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices), dtype=torch.int64)
-        return ImageSet(self._source, self.class_names, self.targets[chosen], self.mode, self._places[chosen])
+        places = self._places[chosen]
+        return ImageSet(self._source, self.class_names, self.targets[chosen], self.mode, self.split, places)
 
 
 def open_dataset(
@@ -99,9 +103,13 @@ def open_dataset(
     if not len(found.labels):
         raise RequestError(f"{spec}: no images in split {split!r}")
     targets = torch.from_numpy(found.labels)
-    if class_names is None:
-        return ImageSet(found.source, found.names, targets, mode)
-    return ImageSet(found.source, class_names, _renumbered(found, targets, class_names, str(spec)), mode)
+    if class_names is not None:
+        targets = _renumbered(found, targets, class_names, str(spec))
+    for name in found.names:
+        # They are stored in checkpoints, which at the end of a long run is too late to find out.
+        if not name.isprintable():
+            raise RequestError(f"{spec}: the class name {name!r} has characters that cannot be stored; rename it")
+    return ImageSet(found.source, class_names or found.names, targets, mode, found.split)
 
 
 def split_off(data: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, ImageSet]:
@@ -153,15 +161,24 @@ def _found(spec: str, split: str, complete: bool, download: bool) -> Found:
     if kind == "wds":
         return open_shards(rest, split)
     path = Path(spec).expanduser()
-    if path.is_dir():
-        return open_folder(path, split, complete)
-    if path.is_file():
-        return open_tar(path, split, complete)
+    if spec and _exists(path):
+        return open_folder(path, split, complete) if path.is_dir() else open_tar(path, split, complete)
     if kind in STREAMS:
         raise RequestError(f"{spec}: {kind}/ is a stream, which cannot be resumed at a step; use hfds/ or wds/")
     near = difflib.get_close_matches(kind, PREFIXES, 1) if kind else []
     hint = f"did you mean {near[0]}/{rest}?" if near else "expected a folder, a .tar, hfds/…, torch/… or wds/…"
     raise RequestError(f"{spec}: no such data set; {hint}")
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is something; raises `RequestError` if that cannot be known."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path}: cannot be looked into ({one_line(error)})") from error
+    return True
 
 
 def _renumbered(found: Found, targets: Tensor, class_names: Sequence[str], spec: str) -> Tensor:

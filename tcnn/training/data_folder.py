@@ -34,7 +34,7 @@ class FolderSource:
         return str(self.root / os.fsdecode(self.paths[index]))
 
     def open(self, index: int) -> BinaryIO:
-        return Path(self.filename(index)).open("rb")
+        return open(self.filename(index), "rb", opener=_at_once)
 
 
 def open_folder(root: Path, split: str, complete: bool) -> Found:
@@ -42,26 +42,27 @@ def open_folder(root: Path, split: str, complete: bool) -> Found:
 
     `complete`: every class folder must have an image. Raises `RequestError`.
     """
-    root = split_folder(root, split)
+    root, chosen = split_folder(root, split)
     images, folders = walk(root)
     labels = class_labels(images, folders, str(root), complete)
     names, numbers = number([label for _, label in labels])
-    return Found(names, numbers, FolderSource(root, (path for path, _ in labels)))
+    return Found(names, numbers, FolderSource(root, (path for path, _ in labels)), chosen)
 
 
-def split_folder(root: Path, split: str) -> Path:
-    """Where a split lies: below folders that hold nothing but one folder, in one that has its name, or there.
+def split_folder(root: Path, split: str) -> tuple[Path, str | None]:
+    """Where a split lies, and its name: below folders that hold nothing but one folder, in one of its name, or there.
 
     A folder named like a split with images right inside is a class: there are pictures of trains.
     """
     while True:
         folders, images = _entries(root)
-        parts = [name for name in folders if canonical(name) and not _entries(root / name)[1]]
+        named = [name for name in folders if canonical(name) or name.lower() == split.lower()]
+        parts = [name for name in named if not _entries(root / name)[1]]
         if len(folders) == 1 and not images and not parts and _only_folders(root / folders[0]):
             root = root / folders[0]
             continue
         chosen = choose_split(parts, split, str(root))
-        return root / chosen if chosen else root
+        return (root / chosen if chosen else root), chosen
 
 
 def walk(root: Path) -> tuple[list[str], list[str]]:
@@ -106,6 +107,11 @@ def empty_classes(images: Iterable[str], folders: Iterable[str]) -> list[str]:
 def _only_folders(root: Path) -> bool:
     folders, images = _entries(root)
     return bool(folders) and not images
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Never wait: a named pipe called `x.jpg` would stop the run for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _parent(folder: str) -> str:

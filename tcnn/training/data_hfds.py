@@ -41,7 +41,7 @@ def open_hub(spec: str, split: str) -> Found:
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     where = f"hfds/{spec}"
-    rows = _load(datasets, spec, split, where)
+    rows, chosen = _load(datasets, spec, split, where)
     image = next((name for name, kind in rows.features.items() if isinstance(kind, datasets.Image)), None)
     classes = [name for name, kind in rows.features.items() if isinstance(kind, datasets.ClassLabel)]
     label = "label" if "label" in rows.features else classes[0] if len(classes) == 1 else None
@@ -50,22 +50,23 @@ def open_hub(spec: str, split: str) -> Found:
         raise RequestError(f"{where}: expected an image column and a column `label`; its columns are {columns}")
     names, labels = _labels(rows, label, where)
     rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
-    return Found(names, labels, HubSource(rows, image, where))
+    return Found(names, labels, HubSource(rows, image, where), chosen)
 
 
-def _load(datasets: Any, spec: str, split: str, where: str) -> Any:
-    """The rows of a split."""
+def _load(datasets: Any, spec: str, split: str, where: str) -> tuple[Any, str | None]:
+    """The rows of a split, and its name."""
     folder = Path(spec).expanduser()
     name, _, config = spec.partition(":") if not folder.exists() else (str(folder), "", "")
     try:
         if (folder / "dataset_dict.json").is_file():
             splits = datasets.load_from_disk(str(folder))
-            return splits[choose_split(splits, split, where) or next(iter(splits))]
+            chosen = choose_split(splits, split, where)
+            return splits[chosen or next(iter(splits))], chosen
         if (folder / "state.json").is_file():
-            return datasets.load_from_disk(str(folder))
+            return datasets.load_from_disk(str(folder)), None
         available = datasets.get_dataset_split_names(name, config or None)
-        chosen = choose_split(available, split, where) or available[0]
-        return datasets.load_dataset(name, config or None, split=chosen)
+        chosen = choose_split(available, split, where)
+        return datasets.load_dataset(name, config or None, split=chosen or available[0]), chosen
     except RequestError:
         raise
     except datasets.exceptions.DatasetNotFoundError as error:

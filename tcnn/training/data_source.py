@@ -10,7 +10,6 @@ from typing import BinaryIO, Protocol
 import numpy
 from numpy.typing import NDArray
 from PIL import Image
-from timm.utils.misc import natural_key
 
 from tcnn.errors import RequestError
 
@@ -41,11 +40,15 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Found:
-    """A data set as it lies there: the name of every label, and the label (N,), int64, of every image."""
+    """A data set as it lies there: the name of every label, and the label (N,), int64, of every image.
+
+    `split` is the name of the split that was found, or None where there is but one undivided set.
+    """
 
     names: tuple[str, ...]
     labels: NDArray[numpy.int64]
     source: Source
+    split: str | None
 
 
 def is_junk(path: str) -> bool:
@@ -59,8 +62,12 @@ def is_image(path: str) -> bool:
 
 
 def sort_key(name: str) -> tuple[object, str]:
-    """timm's natural order; the name itself where that sees no difference (`1.jpg` and `01.jpg`, `Cat` and `cat`)."""
-    return natural_key(name), name
+    """timm's natural order; the name itself where that sees no difference (`1.jpg` and `01.jpg`, `Cat` and `cat`).
+
+    There timm leaves the order to the file system. Its own key also fails on digits that are no number, as in `1²`.
+    """
+    parts = re.split(r"(\d+)", name.lower())
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)], name
 
 
 def number(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[numpy.int64]]:

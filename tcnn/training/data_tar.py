@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy
 
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, one_line
 from tcnn.training.data_folder import class_labels
 from tcnn.training.data_source import Found, canonical, choose_split, is_image, is_junk, number, packed
 
@@ -65,9 +65,12 @@ def members(archive: Path) -> Iterator[Member]:
                     yield seen[name]
                 elif info.islnk() and (target := seen.get(str(PurePosixPath(info.linkname)))):
                     yield target._replace(name=name)
+            if read_at(archive, tar.offset, tarfile.BLOCKSIZE).strip(b"\0") or tar.offset >= archive.stat().st_size:
+                # tarfile takes an archive that was cut between two members, or is damaged behind one, for its end.
+                raise tarfile.ReadError
     except (tarfile.TarError, OSError, EOFError) as error:
-        why = "damaged, compressed, or no tar archive" if isinstance(error, tarfile.TarError) else error
-        raise RequestError(f"{archive}: expected an uncompressed tar archive that is whole, found one {why}") from error
+        why = one_line(error) if isinstance(error, OSError) else "it is cut off, damaged, compressed, or something else"
+        raise RequestError(f"{archive}: expected an uncompressed, whole tar archive; {why}") from error
 
 
 def open_tar(archive: Path, split: str, complete: bool) -> Found:
@@ -76,22 +79,23 @@ def open_tar(archive: Path, split: str, complete: bool) -> Found:
     images = {member.name: member for member in found if not member.folder and is_image(member.name)}
     folders = {member.name for member in found if member.folder}
     folders |= {str(parent) for name in images for parent in PurePosixPath(name).parents} - {"."}
-    root = _split_root(images, folders, split, str(archive))
+    root, chosen = _split_root(images, folders, split, str(archive))
     inside = [name.removeprefix(root) for name in images if name.startswith(root)]
     below = [name.removeprefix(root) for name in folders if name.startswith(root)]
     labels = class_labels(inside, below, f"{archive}/{root}".rstrip("/"), complete)
     names, numbers = number([label for _, label in labels])
-    chosen = [images[root + path] for path, _ in labels]
-    return Found(names, numbers, TarSource([archive], [0] * len(chosen), chosen))
+    ordered = [images[root + path] for path, _ in labels]
+    return Found(names, numbers, TarSource([archive], [0] * len(ordered), ordered), chosen)
 
 
-def _split_root(images: Iterable[str], folders: set[str], split: str, where: str) -> str:
-    """The prefix, empty or ending in `/`, under which a split's class folders stand."""
+def _split_root(images: Iterable[str], folders: set[str], split: str, where: str) -> tuple[str, str | None]:
+    """The prefix, empty or ending in `/`, under which a split's class folders stand, and the split's name."""
     holders = {name.rpartition("/")[0] for name in images}
     root = ""
     while True:
         top = {name[len(root) :].partition("/")[0] for name in folders if name.startswith(root)} - {""}
-        parts = [name for name in top if canonical(name) and root + name not in holders]
+        named = [name for name in top if canonical(name) or name.lower() == split.lower()]
+        parts = [name for name in named if root + name not in holders]
         if parts or len(top) != 1 or root.rstrip("/") in holders:
             break
         only = root + next(iter(top))
@@ -99,4 +103,4 @@ def _split_root(images: Iterable[str], folders: set[str], split: str, where: str
             break
         root = only + "/"
     chosen = choose_split(parts, split, where)
-    return f"{root}{chosen}/" if chosen else root
+    return (f"{root}{chosen}/" if chosen else root), chosen

@@ -8,8 +8,8 @@ import numpy
 from PIL import Image
 from timm.data import create_dataset
 
-from tcnn.errors import EnvironmentFailure, RequestError, one_line
-from tcnn.training.data_source import Found, choose_split
+from tcnn.errors import DownloadError, RequestError, one_line
+from tcnn.training.data_source import Found, canonical, choose_split
 
 NAMES = ("cifar10", "cifar100", "imagenet", "places365", "mnist", "kmnist", "fashion_mnist", "qmnist", "inaturalist")
 SPLITS = ("train", "val")
@@ -32,7 +32,7 @@ class TorchSource:
 
 
 def open_torch(spec: str, split: str, download: bool) -> Found:
-    """`spec` is NAME:FOLDER. Raises `RequestError`, `EnvironmentFailure` if a download fails."""
+    """`spec` is NAME:FOLDER. Raises `RequestError`, `DownloadError` if a download fails."""
     name, _, root = spec.partition(":")
     name = name.lower()
     if name not in NAMES:
@@ -44,15 +44,16 @@ def open_torch(spec: str, split: str, download: bool) -> Found:
     folder = Path(root).expanduser()
     if not (folder.is_dir() or download):
         raise RequestError(f"torch/{spec}: no such folder: {folder}")
-    chosen = "val" if split == "test" else choose_split(SPLITS, split, f"torch/{spec}")
+    chosen = choose_split(SPLITS, "val" if canonical(split) == "test" else split, f"torch/{spec}")
     try:
         data = create_dataset(f"torch/{name}", root=str(folder), split=chosen, download=download)
-    except OSError as error:
-        raise EnvironmentFailure(f"torch/{spec}: {one_line(error)}") from error
-    except (RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
+        if download and isinstance(error, OSError):
+            raise DownloadError(f"torch/{spec}: cannot be fetched ({one_line(error)})") from error
         raise RequestError(f"torch/{spec}: not found in {folder}, or not whole ({one_line(error)})") from error
     names, targets = _classes(data)
-    return Found(tuple(map(str, names)), numpy.asarray(targets, dtype=numpy.int64), TorchSource(data, f"torch/{spec}"))
+    labels = numpy.asarray(targets, dtype=numpy.int64)
+    return Found(tuple(map(str, names)), labels, TorchSource(data, f"torch/{spec}"), chosen)
 
 
 def _classes(data: Any) -> tuple[Any, Any]:

@@ -60,7 +60,7 @@ def evaluation_transform(
     crop_mode: str = "center",
 ) -> Transform:
     """Resized and cropped as timm evaluates, then normalised, (C, H, W), float32. `size` is (H, W)."""
-    return _made(
+    transform = _made(
         input_size=(3, *size),
         is_training=False,
         mean=tuple(mean),
@@ -69,9 +69,22 @@ def evaluation_transform(
         crop_pct=crop_pct,
         crop_mode=crop_mode,
     )
+    transform.transforms.insert(0, middle_of_strip)
+    return transform
 
 
-def _made(**options: Any) -> Transform:
+def middle_of_strip(image: Image.Image, ratio: int = 20) -> Image.Image:
+    """The middle of an image that is more than `ratio` times longer than wide; any other as it is.
+
+    timm scales the *short* side to the model's size and crops then: one row of 5,000 pixels would become a gigabyte.
+    """
+    width, height = image.size
+    left = max(0, width - ratio * height) // 2
+    top = max(0, height - ratio * width) // 2
+    return image.crop((left, top, width - left, height - top)) if left or top else image
+
+
+def _made(**options: Any) -> Any:
     transform = create_transform(use_prefetcher=False, **options)
     for step in transform.transforms:
         # RandAugment and AugMix have operations, AutoAugment has pairs of them.

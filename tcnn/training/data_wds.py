@@ -36,17 +36,20 @@ def open_shards(spec: str, split: str) -> Found:
     Number labels are indices, named by the lines of a `classes.txt` beside the shards if there is one. Raises
     `RequestError`.
     """
-    shards = find_shards(spec, split)
+    shards, chosen = find_shards(spec, split)
     found = [sample for place, shard in enumerate(shards) for sample in samples(place, shard)]
     if not found:
         raise RequestError(f"wds/{spec}: no images in its shards; a sample is NAME.jpg with NAME.cls or NAME.json")
     names, labels = _names([sample.label for sample in found], shards[0].parent)
     source = TarSource(shards, (sample.shard for sample in found), [sample.image for sample in found])
-    return Found(names, labels, source)
+    return Found(names, labels, source, chosen)
 
 
-def find_shards(spec: str, split: str) -> list[Path]:
-    """The archives, in natural order. Raises `RequestError`, `EnvironmentFailure` if braces cannot be expanded."""
+def find_shards(spec: str, split: str) -> tuple[list[Path], str | None]:
+    """The archives of a split, in natural order, and its name.
+
+    Raises `RequestError`, and `EnvironmentFailure` if braces cannot be expanded.
+    """
     if "://" in spec or spec.startswith("pipe:"):
         raise RequestError(f"wds/{spec}: shards are read from the disk, at any place; copy them here first")
     path = Path(spec).expanduser()
@@ -56,24 +59,24 @@ def find_shards(spec: str, split: str) -> list[Path]:
         missing = [shard for shard in found if not shard.is_file()]
         if missing:
             raise RequestError(f"wds/{spec}: no such shard: {missing[0]}")
-        return found
+        return found, None
     info = _info(path)
     if info:
         chosen = choose_split(info, split, f"wds/{spec}")
-        return [path / name for name in info[chosen or next(iter(info))]]
+        return [path / name for name in info[chosen or next(iter(info))]], chosen
     folders = [entry.name for entry in path.iterdir() if entry.is_dir() and canonical(entry.name)]
-    if folders and (chosen := choose_split(folders, split, f"wds/{spec}")):
-        path = path / chosen
+    within = choose_split(folders, split, f"wds/{spec}") if folders else None
+    path = path / within if within else path
     shards = sorted((shard for shard in path.glob("*.tar") if not is_junk(shard.name)), key=lambda s: sort_key(s.name))
     if not shards:
         raise RequestError(f"wds/{spec}: expected shards (*.tar) in {path}, found none")
-    if folders:
-        return shards
+    if within:
+        return shards, within
     by_split: dict[str, list[Path]] = {}
     for shard in shards:
         by_split.setdefault(next((word for word in words(shard.stem) if canonical(word)), ""), []).append(shard)
     chosen = choose_split([name for name in by_split if name], split, f"wds/{spec}")
-    return by_split[chosen] if chosen else shards
+    return (by_split[chosen] if chosen else shards), chosen
 
 
 def samples(place: int, shard: Path) -> Iterator[Sample]:

@@ -5,7 +5,9 @@ happens in a worker process or here. So the number of workers and of ranks, the 
 killed and resumed at any step change nothing. Shapes: B images of a micro-batch, C channels, H × W pixels.
 """
 
+import contextlib
 import math
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -38,24 +40,30 @@ class _Loader:
 
     def __init__(self, samples: Samples, workers: int, pin_memory: bool) -> None:
         self._plan = _Plan()
-        self._loader: DataLoader[Any] = DataLoader(
-            samples,  # type: ignore[arg-type]
-            batch_sampler=self._plan,
-            num_workers=workers,
-            collate_fn=_as_is,
-            worker_init_fn=start_worker,
-            persistent_workers=workers > 0,
-            pin_memory=pin_memory and torch.cuda.is_available(),
-            # Its own, as DataLoader draws from the global generator otherwise.
-            generator=torch.Generator(),
-        )
+        self._passes = 0
+        with _no_advice():
+            self._loader: DataLoader[Any] = DataLoader(
+                samples,  # type: ignore[arg-type]
+                batch_sampler=self._plan,
+                num_workers=workers,
+                collate_fn=_as_is,
+                worker_init_fn=start_worker,
+                persistent_workers=workers > 0,
+                pin_memory=pin_memory and torch.cuda.is_available(),
+                # Its own, as DataLoader draws from the global generator otherwise.
+                generator=torch.Generator(),
+            )
         self._end = weakref.finalize(self, _end_workers, self._loader)
 
     def _pass(self, batches: Iterator[list[Item]]) -> Iterator[Batch]:
         """One pass over planned batches. Raises what a worker raised, `EnvironmentFailure` if one died."""
         self._plan.batches = batches
+        self._passes += 1
+        this = self._passes
         try:
-            for batch in self._loader:
+            with _no_advice():
+                loaded = iter(self._loader)
+            while this == self._passes and (batch := next(loaded, None)) is not None:
                 if isinstance(batch, TcnnError):
                     raise batch
                 yield Batch(batch.images, batch.targets, tuple(batch.unreadable))
@@ -66,6 +74,8 @@ class _Loader:
                 f"a process that loads images died ({one_line(error)}); "
                 "use fewer workers, or give the container more shared memory"
             ) from error
+        if this != self._passes:
+            raise RuntimeError("this pass ended when the loader's next one began")
 
     def close(self) -> None:
         """End the worker processes; the next pass would start new ones."""
@@ -161,6 +171,14 @@ class EvaluationLoader(_Loader):
     def _planned(self) -> Iterator[list[Item]]:
         for start in range(0, len(self._indices), self._batch_size):
             yield [(0, index, index) for index in self._indices[start : start + self._batch_size]]
+
+
+@contextlib.contextmanager
+def _no_advice() -> Iterator[None]:
+    """Without torch's warning that there are more workers than cores: the number was asked for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        yield
 
 
 def _as_is(batch: Any) -> Any:
