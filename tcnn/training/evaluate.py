@@ -43,7 +43,7 @@ class ClassScore(BaseModel):
     top1: float | None
 
 
-class Evaluation(BaseModel):
+class Score(BaseModel):
     """What a model got right. Accuracies are shares between 0 and 1 of the images that could be read."""
 
     images: int
@@ -52,8 +52,13 @@ class Evaluation(BaseModel):
     top1: float
     top5: float | None
     loss: float
-    per_class: dict[str, ClassScore]
     images_per_second: float
+
+
+class Evaluation(Score):
+    """The same, with what it is made of."""
+
+    per_class: dict[str, ClassScore]
     unreadable: list[str]
     unreadable_count: int
 

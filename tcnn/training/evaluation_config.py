@@ -1,0 +1,60 @@
+"""How models are compared: one object for Python, command line, file and HTTP body."""
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from tcnn.config import Frozen, Size
+
+SEVERITIES = (1, 2, 3, 4, 5)
+ALEXNET = "alexnet"
+"""The baseline whose errors on ImageNet-C are published."""
+
+
+class EvaluationConfig(Frozen):
+    """Every field has the default that `tcnn evaluate` uses."""
+
+    split: str = Field(default="val", description="Which part of the data set, where it has parts.")
+    layout: Literal["auto", "plain", "imagenet-c", "imagenet-a", "imagenet-r"] = Field(
+        default="auto", description="`auto` knows ImageNet-C by its folders, ImageNet-A and -R by their classes."
+    )
+    sizes: tuple[Size, ...] = Field(
+        default=(), description="(height, width) in pixels, or the side of a square; empty: each model's own size."
+    )
+    crop_pct: float | None = Field(
+        default=None, gt=0, le=1, description="The crop's share of the resized image; default the model's own."
+    )
+    corruptions: tuple[str, ...] = Field(
+        default=(),
+        description="ImageNet-C corruptions to apply on the fly, or to read of an ImageNet-C folder (empty: all).",
+    )
+    severities: tuple[int, ...] = Field(default=SEVERITIES, min_length=1, description="1 (weak) to 5 (strong).")
+    baseline: str | None = Field(
+        default=None,
+        description="Whose errors mCE is relative to: `alexnet` or one of the models. Default: AlexNet where its "
+        "errors are known, else the first of several models.",
+    )
+    batch_size: int = Field(default=64, ge=1, description="Images of one forward pass.")
+    workers: int = Field(default=0, ge=0, description="Processes that load images; 0 loads in the main one.")
+    device: str = Field(default="cpu", description="Where the models run.")
+    amp: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="The dtype that autocast computes in."
+    )
+    channels_last: bool = Field(default=False, description="Images in channels-last memory order.")
+    limit: int | None = Field(default=None, ge=1, description="So many images only, the first of every class in turn.")
+    per_class: bool = Field(default=False, description="Keep the result of every class.")
+    seed: int = Field(default=0, ge=0, description="Seed of the corruptions.")
+
+    @field_validator("sizes", mode="before")
+    @classmethod
+    def _squares(cls, sizes: Any) -> Any:
+        if not isinstance(sizes, list | tuple):
+            return sizes
+        return tuple((size, size) if isinstance(size, int) else size for size in sizes)
+
+    @field_validator("severities")
+    @classmethod
+    def _known(cls, severities: tuple[int, ...]) -> tuple[int, ...]:
+        if any(severity not in SEVERITIES for severity in severities):
+            raise ValueError("expected severities from 1 to 5")
+        return tuple(sorted(set(severities)))
