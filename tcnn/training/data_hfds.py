@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy
 
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line
-from tcnn.training.data_source import Found, choose_split, number
+from tcnn.training.data_source import Found, check_indices, choose_split, number
 
 
 class HubSource:
@@ -81,6 +81,8 @@ def _load(datasets: Any, spec: str, split: str, where: str) -> tuple[Any, str | 
 
 def _labels(rows: Any, column: str, where: str) -> tuple[tuple[str, ...], Any]:
     values = rows.with_format(None)[column][:]
+    if not values:
+        raise RequestError(f"{where}: no images")
     missing = sum(value is None or value == -1 for value in values)
     if missing:
         raise RequestError(
@@ -89,6 +91,7 @@ def _labels(rows: Any, column: str, where: str) -> tuple[tuple[str, ...], Any]:
     names = getattr(rows.features[column], "names", None)
     if names:
         return tuple(names), numpy.asarray(values, dtype=numpy.int64)
-    if all(isinstance(value, int) and value >= 0 for value in values) and values:
-        return tuple(str(index) for index in range(max(values) + 1)), numpy.asarray(values, dtype=numpy.int64)
+    if all(isinstance(value, int) for value in values):
+        highest = check_indices(values, where)
+        return tuple(str(index) for index in range(highest + 1)), numpy.asarray(values, dtype=numpy.int64)
     return number([str(value) for value in values])

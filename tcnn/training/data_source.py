@@ -23,6 +23,9 @@ SPLITS = {
 }
 """timm's names of the splits, and one more; whoever says one means any of its row."""
 
+MOST_CLASSES = 1_000_000
+"""A label beyond is damage, or a number that means something else; a head of that size would fill the memory."""
+
 _JUNK = {"__macosx", "thumbs.db"}
 
 
@@ -75,6 +78,15 @@ def number(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[numpy.int64]]
     distinct = tuple(sorted(set(names), key=sort_key))
     index = {name: place for place, name in enumerate(distinct)}
     return distinct, numpy.fromiter((index[name] for name in names), numpy.int64, len(names))
+
+
+def check_indices(labels: Sequence[int], where: str) -> int:
+    """The highest of labels that are class indices. Raises `RequestError` if one is none."""
+    highest = max(labels)
+    if min(labels) < 0 or highest >= MOST_CLASSES:
+        wrong = next(label for label in labels if not 0 <= label < MOST_CLASSES)
+        raise RequestError(f"{where}: label {wrong} is no class index; classes are numbered from 0 on")
+    return highest
 
 
 def packed(texts: Iterable[str]) -> NDArray[numpy.bytes_]:

@@ -15,7 +15,17 @@ from typing import NamedTuple
 import numpy
 
 from tcnn.errors import EnvironmentFailure, RequestError
-from tcnn.training.data_source import EXTENSIONS, Found, canonical, choose_split, is_junk, number, sort_key, words
+from tcnn.training.data_source import (
+    EXTENSIONS,
+    Found,
+    canonical,
+    check_indices,
+    choose_split,
+    is_junk,
+    number,
+    sort_key,
+    words,
+)
 from tcnn.training.data_tar import Member, TarSource, members, read_at
 
 KEY = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$")
@@ -114,8 +124,9 @@ def _names(
     """Numbers are indices; anything else is a name."""
     if not all(label.isascii() and label.isdigit() for label in labels):
         return number(labels)
-    indices = numpy.array([int(label) for label in labels], dtype=numpy.int64)
-    highest = int(indices.max())
+    values = [int(label) for label in labels]
+    highest = check_indices(values, str(folder))
+    indices = numpy.array(values, dtype=numpy.int64)
     for name in NAME_FILES:
         if (folder / name).is_file():
             lines = (folder / name).read_text(encoding="utf-8").splitlines()

@@ -5,6 +5,7 @@ happens in a worker process or here. So the number of workers and of ranks, the 
 killed and resumed at any step change nothing. Shapes: B images of a micro-batch, C channels, H × W pixels.
 """
 
+import atexit
 import contextlib
 import math
 import warnings
@@ -61,8 +62,7 @@ class _Loader:
         self._passes += 1
         this = self._passes
         try:
-            with _no_advice():
-                loaded = iter(self._loader)
+            loaded = self._started()
             while this == self._passes and (batch := next(loaded, None)) is not None:
                 if isinstance(batch, TcnnError):
                     raise batch
@@ -76,6 +76,15 @@ class _Loader:
             ) from error
         if this != self._passes:
             raise RuntimeError("this pass ended when the loader's next one began")
+
+    def _started(self) -> Iterator[Any]:
+        """The DataLoader's iterator, whose workers end before Python does."""
+        with _no_advice():
+            iterator = iter(self._loader)
+        # What is registered last is run first: torch would wait five seconds for workers that nobody has told to end.
+        atexit.unregister(self._end)
+        atexit.register(self._end)
+        return iterator
 
     def close(self) -> None:
         """End the worker processes; the next pass would start new ones."""

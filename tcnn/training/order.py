@@ -21,7 +21,7 @@ def epoch_order(count: int, epoch: int, seed: int, batch_size: int, repeats: int
     With `repeats` > 1 every image of a batch stands in it that many times, each time to be augmented differently
     (repeated augmentation, Hoffer et al. 2020); an epoch keeps its length, so it shows 1/repeats of the images. The
     copies are batch_size / repeats places apart: never side by side, and spread over ranks and micro-batches. Where
-    `repeats` does not divide `batch_size` the last images of a batch have one copy less.
+    `repeats` does not divide `batch_size` some images of a batch have a copy less.
 
     Raises `RequestError` if there are fewer images than one batch needs.
     """
