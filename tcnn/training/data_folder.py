@@ -58,7 +58,7 @@ def split_folder(root: Path, split: str) -> tuple[Path, str | None]:
         folders, images = _entries(root)
         named = [name for name in folders if canonical(name) or name.lower() == split.lower()]
         parts = [name for name in named if not _entries(root / name)[1]]
-        if len(folders) == 1 and not images and not parts and _only_folders(root / folders[0]):
+        if len(folders) == 1 and not images and not parts and _entries(root / folders[0])[0]:
             root = root / folders[0]
             continue
         chosen = choose_split(parts, split, str(root))
@@ -102,11 +102,6 @@ def empty_classes(images: Iterable[str], folders: Iterable[str]) -> list[str]:
     return sorted(
         (folder for folder in missing if _parent(folder) in filled and _parent(folder) not in classes), key=sort_key
     )
-
-
-def _only_folders(root: Path) -> bool:
-    folders, images = _entries(root)
-    return bool(folders) and not images
 
 
 def _at_once(path: str, flags: int) -> int:

@@ -78,7 +78,8 @@ def open_tar(archive: Path, split: str, complete: bool) -> Found:
     found = [member for member in members(archive) if not is_junk(member.name)]
     images = {member.name: member for member in found if not member.folder and is_image(member.name)}
     folders = {member.name for member in found if member.folder}
-    folders |= {str(parent) for name in images for parent in PurePosixPath(name).parents} - {"."}
+    folders |= {str(parent) for name in images for parent in PurePosixPath(name).parents}
+    folders -= {"."}
     root, chosen = _split_root(images, folders, split, str(archive))
     inside = [name.removeprefix(root) for name in images if name.startswith(root)]
     below = [name.removeprefix(root) for name in folders if name.startswith(root)]
@@ -98,9 +99,9 @@ def _split_root(images: Iterable[str], folders: set[str], split: str, where: str
         parts = [name for name in named if root + name not in holders]
         if parts or len(top) != 1 or root.rstrip("/") in holders:
             break
-        only = root + next(iter(top))
-        if only in holders or not any(name.startswith(only + "/") for name in folders):
+        only = root + next(iter(top)) + "/"
+        if not any(name.startswith(only) for name in folders):
             break
-        root = only + "/"
+        root = only
     chosen = choose_split(parts, split, where)
     return (f"{root}{chosen}/" if chosen else root), chosen
