@@ -19,7 +19,9 @@ from tcnn.version import __version__
 
 if TYPE_CHECKING:
     from tcnn.config import ConversionConfig as ConversionConfig
+    from tcnn.config import FinetuneConfig as FinetuneConfig
     from tcnn.config import VerificationConfig as VerificationConfig
+    from tcnn.config import finetune_config as finetune_config
     from tcnn.conversion.checkpoint import load as load
     from tcnn.conversion.checkpoint import save as save
     from tcnn.conversion.hub import save_directory as save_directory
@@ -29,14 +31,20 @@ if TYPE_CHECKING:
     from tcnn.conversion.verify import verify as verify
     from tcnn.errors import TcnnError as TcnnError
     from tcnn.layers.gpsa import GPSA2d as GPSA2d
+    from tcnn.training.evaluate import evaluate as evaluate
+    from tcnn.training.finetune import finetune as finetune
 
 _HOMES = {
     "Conversion": "tcnn.conversion.surgery",
     "ConversionConfig": "tcnn.config",
+    "FinetuneConfig": "tcnn.config",
     "GPSA2d": "tcnn.layers.gpsa",
     "TcnnError": "tcnn.errors",
     "VerificationConfig": "tcnn.config",
     "convert": "tcnn.conversion.surgery",
+    "evaluate": "tcnn.training.evaluate",
+    "finetune": "tcnn.training.finetune",
+    "finetune_config": "tcnn.config",
     "load": "tcnn.conversion.checkpoint",
     "save": "tcnn.conversion.checkpoint",
     "save_directory": "tcnn.conversion.hub",

@@ -9,6 +9,8 @@
     │   ├── CheckpointError            a file that is truncated, altered, or not ours
     │   └── OutputError                an output that exists or whose directory is missing
     ├── VerificationError (3)          the converted model is not the same function
+    ├── DivergedError (5)              the training loss is no longer finite
+    ├── Stopped (75)                   asked to stop; what was done is saved
     └── EnvironmentFailure (4)         the request is fine, the surroundings are not
         ├── DownloadError              no network, no such file on the hub
         └── StorageError               no space, no permission
@@ -59,6 +61,18 @@ class VerificationError(TcnnError):
     """Source and converted model differ by more than the tolerance."""
 
     exit_code = 3
+
+
+class DivergedError(TcnnError):
+    """The loss became infinite or not a number."""
+
+    exit_code = 5
+
+
+class Stopped(TcnnError):
+    """A signal asked a run to stop, and it did so after writing a resume point."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again later; 130 after Ctrl-C
 
 
 class EnvironmentFailure(TcnnError):

@@ -8,6 +8,9 @@ if TYPE_CHECKING:  # `tcnn --help` answers before any of these is needed
     from pydantic import BaseModel
     from rich.console import Console
 
+    from tcnn.training.progress import Progress as TrainingProgress
+    from tcnn.training.progress import Report
+
 Steps = Callable[[str], None]
 """Reports that a named step begins."""
 
@@ -34,6 +37,59 @@ def steps(total: int, quiet: bool = False) -> Iterator[Steps]:
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
         task = progress.add_task("starting", total=total)
         yield lambda step: progress.update(task, advance=1, description=step)
+
+
+@contextmanager
+def training(quiet: bool = False) -> Iterator[tuple["Report", Callable[[str], None]]]:
+    """A progress bar on stderr with loss, learning rate, τ, speed and time to go; a line an epoch without a terminal.
+
+    Yields what `finetune` reports to, and what it says things with.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True, highlight=False)
+    live = console.is_terminal and not quiet
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[facts]}")
+    shown = ""
+    with Progress(*columns, console=console, transient=True, disable=not live) as bar:
+        task = bar.add_task("starting", total=100.0, facts="")
+
+        def report(now: "TrainingProgress") -> None:
+            nonlocal shown
+            bar.update(task, completed=now.percent, description=headline(now), facts=facts(now))
+            epoch = f"epoch {now.epoch} of {now.epochs}"
+            if not live and not quiet and now.phase == "validating" and epoch != shown:
+                shown = epoch
+                console.print(f"{epoch} trained, validating", markup=False)
+
+        yield report, lambda message: None if quiet else console.print(message, markup=False)
+
+
+def headline(now: "TrainingProgress") -> str:
+    """Phase and place of a run."""
+    return f"{now.phase} epoch {now.epoch}/{now.epochs} step {now.step}/{now.steps}"
+
+
+def facts(now: "TrainingProgress") -> str:
+    """What a person watches while a run goes on."""
+    parts = [
+        f"{now.percent:.0f}%",
+        "" if now.loss is None else f"loss {now.loss:.3f}",
+        "" if now.top1 is None else f"top-1 {now.top1:.1%}",
+        "" if now.lr is None else f"lr {now.lr:.1e}",
+        "" if now.temperature is None else f"τ {now.temperature:.3f}",
+        "" if now.images_per_second is None else f"{now.images_per_second:.0f} img/s",
+        "" if now.eta_seconds is None else f"{duration(now.eta_seconds)} left",
+    ]
+    return "  ".join(filter(None, parts))
+
+
+def duration(seconds: float) -> str:
+    """3725 → 1:02:05."""
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def print_json(result: "BaseModel") -> None:

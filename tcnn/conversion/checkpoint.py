@@ -83,7 +83,7 @@ def contents(
         )
     cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
     report = report.model_copy(update={"model_args": _model_args(model, report)})
-    tensors = _unshared(model.state_dict())
+    tensors = unshared(model.state_dict())
     metadata = {
         "format": "pt",
         "tcnn_version": __version__,
@@ -106,7 +106,7 @@ def contents(
     return tensors, metadata
 
 
-def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous tensors on the CPU that share no memory, as safetensors wants them; only what shares is copied."""
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
@@ -170,23 +170,28 @@ def read(path: str | Path) -> Checkpoint:
     return Checkpoint(tensors, metadata, conversion, verification)
 
 
-def load(path: str | Path, source: nn.Module | None = None, device: torch.device | str = "cpu") -> nn.Module:
-    """The converted model of a file or hub-layout directory, in evaluation mode.
+def load(
+    path: str | Path, source: nn.Module | None = None, device: torch.device | str = "cpu", **model_args: object
+) -> nn.Module:
+    """The model of a file or hub-layout directory, in evaluation mode.
 
     Args:
         source: the architecture that was converted, for models that timm does not know; it is left as it is.
         device: where the model goes.
+        model_args: arguments for `timm.create_model` beside those that the model was saved with (`drop_path_rate`, …).
 
     Raises: `CheckpointError` for a file that is truncated, altered, foreign, or of another architecture.
     """
-    return assemble(read(path), source, str(path)).to(device)
+    return assemble(read(path), source, str(path), **model_args).to(device)
 
 
-def assemble(checkpoint: Checkpoint, source: nn.Module | None = None, name: str = "checkpoint") -> nn.Module:
+def assemble(
+    checkpoint: Checkpoint, source: nn.Module | None = None, name: str = "checkpoint", **model_args: object
+) -> nn.Module:
     """Build the model of a checkpoint that was read."""
     report = checkpoint.conversion
     cfg = checkpoint.section("pretrained_cfg") or {}
-    base = _architecture(report, cfg, name) if source is None else source
+    base = _architecture(report, name, model_args) if source is None else source
     try:
         model = rebuild(_hollow(base), report)
     except RequestError as error:
@@ -212,15 +217,15 @@ def _tied_again(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tenso
     return tensors
 
 
-def _architecture(report: ConversionReport, cfg: dict[str, Any], name: str) -> nn.Module:
-    base = report.base_model
+def _architecture(report: ConversionReport, name: str, model_args: dict[str, object]) -> nn.Module:
+    base, args = report.base_model, {**report.model_args, **model_args}
     if not timm.is_model(base.partition(".")[0]):
         raise CheckpointError(f"{name}: made from {base}, which timm does not know; give its module as `source`")
     try:
-        return timm.create_model(base, pretrained=False, **report.model_args)
+        return timm.create_model(base, pretrained=False, **args)
     except Exception as error:
         raise CheckpointError(
-            f"{name}: timm {timm.__version__} cannot build {base} with {report.model_args}: {one_line(error)}"
+            f"{name}: timm {timm.__version__} cannot build {base} with {args}: {one_line(error)}"
         ) from error
 
 

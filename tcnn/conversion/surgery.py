@@ -71,9 +71,18 @@ def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
     return _signed(_copy_with(model, swaps), report)
 
 
+def unconverted(model: nn.Module) -> nn.Module:
+    """Leave on a CNN, in place, an empty report, so that it can be saved and loaded like its conversion."""
+    total = sum(p.numel() for p in model.parameters())
+    model.conversion_report = _record(model, ConversionConfig(), total, total)  # type: ignore[assignment]
+    return model
+
+
 def _signed(model: nn.Module, report: ConversionReport) -> nn.Module:
     """Leave on the model what saving it needs, and the name under which timm can build it again (`t_resnet50d`)."""
     model.conversion_report = report  # type: ignore[assignment]
+    if not report.layers:
+        return model
     cfg = getattr(model, "pretrained_cfg", None)
     if cfg and cfg.get("architecture"):
         architecture = registered_name(cfg["architecture"])
@@ -150,17 +159,26 @@ def _report(
             )
         )
     total = sum(p.numel() for p in model.parameters())
+    return _record(model, config, total, total + saved).model_copy(
+        update={
+            "stage": selection.stage,
+            "layers": tuple(layers),
+            "skipped": tuple(SkippedLayer(name=name, reason=reason) for name, reason in selection.skipped),
+            "strides_removed": tuple(swaps),
+        }
+    )
+
+
+def _record(model: nn.Module, config: ConversionConfig, before: int, after: int) -> ConversionReport:
+    """What is known of a model apart from its layers."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
-    architecture = cfg.get("architecture")
-    tag = cfg.get("tag")
+    architecture, tag = cfg.get("architecture"), cfg.get("tag")
     return ConversionReport(
         base_model=".".join(filter(None, (architecture, tag))) if architecture else type(model).__name__,
         model_args=dict(getattr(model, "_model_args", {})),
         config=config,
-        stage=selection.stage,
-        layers=tuple(layers),
-        skipped=tuple(SkippedLayer(name=name, reason=reason) for name, reason in selection.skipped),
-        strides_removed=tuple(swaps),
-        parameters_before=total,
-        parameters_after=total + saved,
+        stage="",
+        layers=(),
+        parameters_before=before,
+        parameters_after=after,
     )

@@ -44,6 +44,11 @@ def default_head_dim(in_channels: int, heads: int) -> int:
     return max(8, in_channels // heads // 8 * 8)
 
 
+def filter_to_proj(weight: Tensor) -> Tensor:
+    """A filter (C_out, C_in/G, kh, kw), or anything of its shape, in the layout of ``proj``, (C_out, K·C_in/G)."""
+    return weight.flatten(2).transpose(1, 2).flatten(1)
+
+
 class GPSA2d(nn.Module):
     r"""Gated positional self-attention with one head per kernel tap (Transformed CNNs, Eq. 4–7).
 
@@ -186,7 +191,7 @@ class GPSA2d(nn.Module):
             weight.device, weight.dtype,
         )  # fmt: skip
         layer._reset_attention(temperature, generator)
-        layer.proj.copy_(weight.flatten(2).transpose(1, 2).flatten(1))
+        layer.proj.copy_(filter_to_proj(weight))
         if layer.bias is not None and bias is not None:
             layer.bias.copy_(bias)
         trainable = any(parameter.requires_grad for parameter in conv.parameters())

@@ -1,0 +1,135 @@
+"""`tcnn finetune`: train a T-CNN, or a CNN that is converted on the way, with the paper's recipe."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcnn.cli import console
+
+if TYPE_CHECKING:
+    from tcnn.training.finetune import FinetuneResult
+
+
+def command(
+    model: Annotated[
+        str, typer.Argument(help="A tcnn checkpoint, a timm name, local-dir:PATH or hf-hub:ORG/NAME.", metavar="MODEL")
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Training images: a folder, a .tar, hfds/…, torch/…, wds/….", metavar="DATASET"),
+    ] = None,
+    val: Annotated[
+        str | None, typer.Option(help="Validation images; default the validation split of --data.", metavar="DATASET")
+    ] = None,
+    val_split: Annotated[
+        float | None, typer.Option(help="Hold this share of the training images out instead.", metavar="F")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="Settings to begin with: paper, quick, cifar.", metavar="NAME")] = "paper",
+    config: Annotated[Path | None, typer.Option(help="Settings from a YAML or JSON file.", metavar="FILE")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training set.", metavar="N")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images per optimizer step.", metavar="N")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", metavar="R")] = None,
+    size: Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")] = None,
+    convert: Annotated[
+        bool | None, typer.Option("--convert/--no-convert", help="Train the T-CNN, or the CNN with the same recipe.")
+    ] = None,
+    convert_at: Annotated[
+        int | None, typer.Option(help="Train the CNN, convert at this epoch, go on.", metavar="EPOCH")
+    ] = None,
+    anneal: Annotated[
+        str | None, typer.Option(help="warmup: τ goes to 1 over the warm-up; none: τ = 1 at once.", metavar="HOW")
+    ] = None,
+    fraction: Annotated[
+        float | None, typer.Option(help="Class-balanced share of the training set; epochs × 1/F.", metavar="F")
+    ] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="Distil from `source` or another timm model.", metavar="MODEL")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", metavar="N")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other setting, as often as needed.", metavar="KEY=VALUE")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's directory; default runs/MODEL.", metavar="DIR")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest resume point in --out.")] = False,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Resume with other settings than the run began with.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")
+    ] = True,
+    weights: Annotated[Path | None, typer.Option(help="Load the CNN's weights from this file.", metavar="FILE")] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print all settings as YAML and do nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Fine-tune on a data set: the paper's recipe, any part of it changed by an option, --set, a file or a preset."""
+    from tcnn.config import finetune_config
+
+    given = {
+        "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": parse_size(size), "convert": convert,
+        "convert_at": convert_at, "anneal": anneal, "fraction": fraction, "teacher": teacher, "seed": seed,
+        "workers": workers, "device": device, "val_split": val_split,
+    }  # fmt: skip
+    options = {key: value for key, value in given.items() if value is not None}
+    settings = finetune_config(preset, config, assignments or (), options)
+    if print_config:
+        import yaml
+
+        typer.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
+        return
+    if data is None:
+        raise typer.BadParameter("missing; name the training images", param_hint="--data")
+    directory = out or Path("runs") / default_name(model)
+    if not model.endswith(".safetensors") and not Path(model).exists():
+        from tcnn.conversion import catalogue
+
+        catalogue.check(model, default_choice=settings.convert and settings.conversion == type(settings.conversion)())
+
+    from tcnn.training.finetune import finetune
+
+    with console.training(quiet=as_json) as (report, say):
+        result = finetune(
+            model, data, val, settings, directory, resume=resume, force=force, allow_changes=allow_changes,
+            pretrained=pretrained, weights=weights, report=report, say=say,
+        )  # fmt: skip
+    if as_json:
+        console.print_json(result)
+    else:
+        show(result)
+
+
+def show(result: "FinetuneResult") -> None:
+    """Where the run ended, and where its files are."""
+    out = console.stdout()
+    top5 = "" if result.top5 is None else f", top-5 {result.top5:.2%}"
+    out.print(
+        f"{result.model}: top-1 {result.top1:.2%}{top5} after {result.epochs} epochs "
+        f"({result.updates} updates, {result.layers} GPSA layers); best {result.best_top1:.2%} "
+        f"in epoch {result.best_epoch + 1}",
+        markup=False,
+    )
+    out.print(f"best checkpoint: {result.best}", markup=False)
+    out.print(f"last checkpoint: {result.last}", markup=False)
+
+
+def parse_size(text: str | None) -> int | tuple[int, int] | None:
+    """224 or 224x160; raises `RequestError`."""
+    from tcnn.errors import RequestError
+
+    if text is None:
+        return None
+    parts = text.lower().replace("×", "x").split("x")
+    if len(parts) > 2 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise RequestError(f"--size: expected pixels as 224 or 224x160 (height × width), found {text!r}")
+    return int(parts[0]) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
+
+
+def default_name(model: str) -> str:
+    """A directory name from a model's name or path."""
+    stem = Path(model.partition(":")[2] or model).name.removesuffix(".safetensors")
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in stem) or "run"

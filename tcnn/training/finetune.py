@@ -1,0 +1,249 @@
+"""`finetune`: from a checkpoint or model name and a data set to a run directory with the fine-tuned T-CNN."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from pydantic import BaseModel
+from timm.data import resolve_model_data_config
+from torch import nn
+
+from tcnn.config import FinetuneConfig, build
+from tcnn.errors import RequestError, shorten
+from tcnn.training import resume as points
+from tcnn.training.data import ImageSet, class_balanced, open_dataset, split_off, training_transform
+from tcnn.training.distributed import Processes, joined, place
+from tcnn.training.loader import TrainingLoader
+from tcnn.training.loop import Trainer
+from tcnn.training.objective import check_teacher, mixes
+from tcnn.training.optim import gpsa_layers
+from tcnn.training.prepare import Start, in_chans, prepare, teacher_for
+from tcnn.training.progress import Report
+from tcnn.training.resume import Position
+from tcnn.training.rundir import RunDirectory, differences
+from tcnn.training.signals import stop_on_signal
+from tcnn.version import __version__
+
+Say = Callable[[str], None]
+
+
+class FinetuneResult(BaseModel):
+    """What `tcnn finetune --json` prints. Accuracies are shares between 0 and 1."""
+
+    model: str
+    out: str
+    best: str
+    last: str
+    epochs: int
+    updates: int
+    top1: float
+    top5: float | None
+    best_top1: float
+    best_epoch: int
+    """Counted from 0, as in metrics.jsonl."""
+    layers: int
+    classes: int
+    train_images: int
+    val_images: int
+    unreadable: list[str]
+    notes: list[str]
+    seconds: float
+
+
+def finetune(
+    model: str | Path | nn.Module,
+    data: str | ImageSet,
+    val: str | ImageSet | None = None,
+    config: FinetuneConfig | None = None,
+    out: str | Path = "run",
+    *,
+    resume: bool = False,
+    force: bool = False,
+    allow_changes: bool = False,
+    pretrained: bool = True,
+    weights: Path | None = None,
+    report: Report = lambda progress: None,
+    say: Say = lambda message: None,
+    **options: object,
+) -> FinetuneResult:
+    """Fine-tune a T-CNN, or a CNN that is converted on the way, with the paper's recipe (Transformed CNNs, §3).
+
+    Args:
+        model: a tcnn checkpoint, a timm name, `local-dir:PATH`, `hf-hub:ORG/NAME`, or a module (which is not changed).
+        data, val: data sets as `open_dataset` takes them, or opened ones. Without `val` the validation split of `data`
+            is taken, or the share `val_split` of the training images.
+        config: the recipe; fields given as keywords go over it: ``finetune("resnet50", "photos/", epochs=10)``.
+        out: the run's directory.
+        resume: go on from the newest resume point in `out`, or begin if there is none.
+        force: replace a run that lives in `out`. allow_changes: resume with other settings than the run began with.
+        pretrained, weights: as for `tcnn convert`.
+        report: called after every step with a `Progress`. say: called with what a user should know.
+
+    Returns: a `FinetuneResult`. Under `torchrun` every process calls this; the first writes.
+
+    Raises: `RequestError` for what was asked, `Stopped` after SIGTERM or Ctrl-C, `DivergedError`, `EnvironmentFailure`.
+    """
+    config = build(FinetuneConfig, {**(config.model_dump() if config else {}), **options})
+    run = RunDirectory(Path(out))
+    with joined(config.device) as processes:
+        if not processes.first:
+            report, say = (lambda progress: None), (lambda message: None)
+        return _finetune(
+            model, data, val, config, run, processes, resume, force, allow_changes, pretrained, weights, report, say
+        )
+
+
+def _finetune(
+    source: str | Path | nn.Module,
+    data: str | ImageSet,
+    val: str | ImageSet | None,
+    config: FinetuneConfig,
+    run: RunDirectory,
+    processes: Processes,
+    resuming: bool,
+    force: bool,
+    allow_changes: bool,
+    pretrained: bool,
+    weights: Path | None,
+    report: Report,
+    say: Say,
+) -> FinetuneResult:
+    started = time.monotonic()
+    device = place(config.device, processes)
+    going_on = resuming and run.started
+    if not going_on:
+        run.check(force)
+    train_set, val_set = open_sets(data, val, config, in_chans(source))
+    point, complaints = points.latest_point(run.resume) if going_on else (None, [])
+    for complaint in complaints:
+        say(complaint)
+    # A resume point brings all weights, so the pretrained ones need not be there any more.
+    fresh = point is None
+    start = prepare(source, config, train_set.class_names, pretrained and fresh, weights if fresh else None)
+    for note in start.notes:
+        say(note)
+    teacher = teacher_for(source, config, pretrained, weights)
+    if teacher is not None:
+        check_teacher(teacher, start.model, len(train_set.class_names))
+    record = _record(source, data, val, config, start, train_set)
+    loader = _loader(start, train_set, config, processes, device)
+    if going_on:
+        _check_settings(run, record, allow_changes, say)
+    elif processes.first:
+        run.create(record, force)
+    processes.wait()
+    if processes.first:
+        points.clean(run.resume)
+    with stop_on_signal() as stop:
+        trainer = Trainer(
+            start, loader, val_set, config.scaled(), run, device=device, processes=processes, teacher=teacher,
+            record=record, report=report, warn=say,
+        )  # fmt: skip
+        if point is not None:
+            trainer.restore(point)
+            say(_where(point.position, loader.steps))
+        position = trainer.run(stop)
+    rows = run.rows("epoch")
+    last: dict[str, Any] = rows[-1]["val"] if rows else {"top1": 0.0, "top5": None}
+    return FinetuneResult(
+        model=record["model"], out=str(run.path), best=str(run.best), last=str(run.last), epochs=position.epoch,
+        updates=position.updates, top1=last["top1"], top5=last["top5"], best_top1=position.best or 0.0,
+        best_epoch=position.best_epoch or 0, layers=len(gpsa_layers(trainer.model)),
+        classes=len(train_set.class_names), train_images=len(train_set), val_images=len(val_set),
+        unreadable=position.unreadable, notes=list(start.notes), seconds=round(time.monotonic() - started, 1),
+    )  # fmt: skip
+
+
+def open_sets(
+    data: str | ImageSet, val: str | ImageSet | None, config: FinetuneConfig, in_chans: int = 3
+) -> tuple[ImageSet, ImageSet]:
+    """The training set and what it is measured on; raises `RequestError` if there is nothing to measure on."""
+    train = open_dataset(data, "train", in_chans=in_chans) if isinstance(data, str) else data
+    spec = val if isinstance(val, str) else data if isinstance(data, str) else None
+    if isinstance(val, ImageSet):
+        held_out = val
+    elif val is None and config.val_split is not None:
+        train, held_out = split_off(train, config.val_split, config.seed)
+    elif spec is not None:
+        held_out = open_dataset(spec, "validation", class_names=train.class_names, in_chans=in_chans)
+    if val is None and config.val_split is None and (spec is None or _same(train, held_out)):
+        raise RequestError(
+            f"{spec or 'data'}: no validation split; name a validation set with --val DATASET, or hold some of the "
+            "training images out with --val-split 0.1"
+        )
+    if config.fraction < 1:
+        train = class_balanced(train, config.fraction, config.seed)
+    return train, held_out
+
+
+def _same(a: ImageSet, b: ImageSet) -> bool:
+    """A folder without splits is opened as itself, whichever split is asked for."""
+    return len(a) == len(b) and all(a.filename(i) == b.filename(i) for i in (0, len(a) // 2, len(a) - 1))
+
+
+def _loader(
+    start: Start, data: ImageSet, config: FinetuneConfig, processes: Processes, device: torch.device
+) -> TrainingLoader:
+    settings: dict[str, Any] = resolve_model_data_config(start.model)
+    transform = training_transform(
+        size=start.size, mean=settings["mean"], std=settings["std"], interpolation="random", aa=config.auto_augment,
+        color_jitter=config.color_jitter, reprob=config.reprob, scale=config.scale, ratio=config.ratio,
+        hflip=config.hflip, vflip=config.vflip, in_chans=settings["input_size"][0],
+    )  # fmt: skip
+    if config.batch_size > len(data):
+        raise RequestError(
+            f"batch_size: {config.batch_size} is more than the data set's {len(data)} training images; "
+            f"give --batch-size {max(2, len(data) // 8 // 2 * 2)} or less"
+        )
+    micro = config.micro_batch or (128 if device.type == "cuda" else 64)
+    return TrainingLoader(
+        data, transform, batch_size=config.batch_size, micro_batch=max(2, micro // 2 * 2) if mixes(config) else micro,
+        seed=config.seed, repeats=config.repeats, workers=config.workers, rank=processes.rank, world=processes.world,
+        pin_memory=device.type == "cuda",
+    )  # fmt: skip
+
+
+def _record(
+    source: str | Path | nn.Module, data: object, val: object, config: FinetuneConfig, start: Start, train: ImageSet
+) -> dict[str, Any]:
+    """What config.json and the checkpoints say of a run."""
+    return {
+        "run": "finetune",
+        "model": _name(source),
+        "data": data if isinstance(data, str) else repr(data),
+        "val": val if isinstance(val, str) else None if val is None else repr(val),
+        "size": list(start.size),
+        "class_names": list(train.class_names),
+        "config": config.model_dump(mode="json"),
+        "versions": {"tcnn": __version__, "torch": torch.__version__, "timm": timm.__version__},
+    }
+
+
+def _check_settings(run: RunDirectory, record: dict[str, Any], allow: bool, say: Say) -> None:
+    """Refuse to go on with other settings than the run began with, unless that is allowed."""
+    before = run.record()
+    changes = differences(before.get("config", {}), record["config"])
+    for key in ("model", "data", "val", "size", "class_names"):
+        if before.get(key) != record[key]:
+            changes.append(f"{key}: {shorten(str(before.get(key)), 60)} → {shorten(str(record[key]), 60)}")
+    if changes and not allow:
+        raise RequestError(
+            f"{run.path}: began with other settings ({'; '.join(changes)}); give the same ones, or --allow-changes"
+        )
+    for change in changes:
+        say(f"changed: {change}")
+
+
+def _name(source: str | Path | nn.Module) -> str:
+    if isinstance(source, nn.Module):
+        return str((getattr(source, "pretrained_cfg", None) or {}).get("architecture") or type(source).__name__)
+    return str(source)
+
+
+def _where(position: Position, steps: int) -> str:
+    if position.finished:
+        return "the run is finished already"
+    return f"going on in epoch {position.epoch + 1} at step {position.step} of {steps}"

@@ -1,0 +1,330 @@
+"""The training loop: epochs of steps, a validation after each, and a state that survives a kill at any moment."""
+
+import time
+from itertools import islice
+from typing import Any
+
+import torch
+from timm.utils import unwrap_model
+from torch import nn
+from torch.optim import Optimizer
+
+from tcnn.config import FinetuneConfig
+from tcnn.conversion import checkpoint
+from tcnn.conversion.surgery import convert
+from tcnn.errors import DivergedError, EnvironmentFailure
+from tcnn.training import resume
+from tcnn.training.data import ImageSet
+from tcnn.training.distributed import Processes
+from tcnn.training.evaluate import Evaluation, evaluate
+from tcnn.training.late import convert_in_training
+from tcnn.training.loader import Batch, TrainingLoader
+from tcnn.training.objective import NeighbourMixup, create_task, mixes
+from tcnn.training.optim import create_optimizer, create_schedule, gpsa_layers, temperature
+from tcnn.training.order import step_seed
+from tcnn.training.prepare import Start, ablate, conversion_at
+from tcnn.training.progress import Pace, Progress, Report
+from tcnn.training.recorder import Recorder, Warn, layer_state, scores
+from tcnn.training.resume import Position, ResumePoint
+from tcnn.training.rundir import RunDirectory
+from tcnn.training.signals import StopRequest
+from tcnn.training.step import Arithmetic, Outcome, Part, accumulate, halved, update
+
+
+class _Asked(Exception):
+    """A stop was asked for during validation."""
+
+
+class Trainer:
+    """One run: build it, `restore` a resume point if there is one, `run` it.
+
+    Args:
+        start: the model of the first step.
+        train: batches of augmented images. validation: what every epoch is measured on.
+        config: in epochs of the data at hand (`FinetuneConfig.scaled`).
+        record: what the checkpoints say of the run beside its metrics.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        train: TrainingLoader,
+        validation: ImageSet,
+        config: FinetuneConfig,
+        run: RunDirectory,
+        *,
+        device: torch.device,
+        processes: Processes,
+        teacher: nn.Module | None = None,
+        record: dict[str, Any] | None = None,
+        report: Report = lambda progress: None,
+        warn: Warn = lambda message: None,
+    ) -> None:
+        self.config, self.run_directory, self.train, self.validation = config, run, train, validation
+        self.device, self.processes, self.teacher = device, processes, teacher
+        self.position = Position()
+        self.arithmetic = Arithmetic(config, device)
+        self.pace = Pace()
+        self._size, self._record, self._report = start.size, record or {}, report
+        self._mixup = NeighbourMixup(config, len(validation.class_names)) if mixes(config) else None
+        self._top1: float | None = None
+        self._saved = time.monotonic()
+        self.recorder = Recorder(run, config, processes.first, warn)
+        model = start.model.to(device, memory_format=self.arithmetic.memory_format)  # type: ignore[call-overload]
+        self._install(model, create_optimizer(model, config))
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in training, without wrappers."""
+        return unwrap_model(self.task.get_trainable_module())
+
+    @property
+    def ema(self) -> nn.Module | None:
+        """The moving average of the model, if one is kept."""
+        return self.task.get_trainable_module(ema=True).module if self.task.has_ema() else None
+
+    @property
+    def result_model(self) -> nn.Module:
+        """What is evaluated and saved."""
+        return self.ema or self.model
+
+    def _install(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Everything that is built around a model; again when it is converted in training."""
+        self.optimizer = optimizer
+        self.schedule = create_schedule(optimizer, self.config, self.train.steps)
+        self.schedule.step_update(self.position.updates)
+        self.task = create_task(model, self.config, self.teacher, self.device)
+        if self.config.ema is not None:
+            self.task.setup_ema(decay=self.config.ema)
+        if self.config.compile:
+            self.task.compile()
+        if self.processes.world > 1:
+            self.task.prepare_distributed(device_ids=[self.device.index] if self.device.type == "cuda" else None)
+        self._layers = gpsa_layers(model)
+        self._layers_ema = gpsa_layers(self.ema) if self.ema is not None else {}
+        self._soft_from = float(next(iter(self._layers.values())).temperature) if self._layers else 1.0
+        self.task.train()
+
+    def restore(self, point: ResumePoint) -> None:
+        """Go on from a resume point; raises `CheckpointError` where it does not fit this run."""
+        if point.position.converted_at is not None:
+            self._convert()
+        resume.restore(point, self.model, self.optimizer, self.ema, self.arithmetic.scaler)
+        self.position = point.position
+        self.schedule.step_update(self.position.updates)
+        self.run_directory.rewind(self.position.updates, self.position.epoch)
+
+    def run(self, stop: StopRequest) -> Position:
+        """Train to the last epoch. Raises `Stopped` once saved, if `stop` was set; `DivergedError`; `StorageError`."""
+        try:
+            while self.position.epoch < self.config.epochs:
+                if self.config.convert_at == self.position.epoch and self.position.converted_at is None:
+                    self._convert()
+                    self.position.converted_at = self.position.updates
+                self._train_epoch(stop)
+                self._finish_epoch(stop)
+            self.position.finished = True
+            self._save_point()
+            return self.position
+        finally:
+            self.train.close()
+            self.recorder.close()
+
+    def _convert(self) -> None:
+        conversion = conversion_at(self.config, self._size)
+        before = self.ema
+        model, optimizer = convert_in_training(self.model, self.optimizer, self.config, conversion)
+        ablate(model, self.config)
+        self._install(model, optimizer)
+        if before is not None and self.ema is not None:
+            self.ema.load_state_dict(convert(before, conversion).model.state_dict())
+
+    def _train_epoch(self, stop: StopRequest) -> None:
+        position, steps = self.position, self.train.steps
+        if position.step == steps:
+            return
+        self.task.train()
+        batches = self.train.epoch(position.epoch, position.step)
+        self.pace.start()
+        while position.step < steps:
+            self._prepare_step()
+            parts = self._parts(list(islice(batches, self.train.micro_batches)))
+            outcome = self._step(parts)
+            loss_sum, images, asked, good = self.processes.total(
+                [
+                    outcome.loss_sum,
+                    outcome.images,
+                    float(bool(stop)),
+                    float(torch.isfinite(torch.tensor(outcome.loss))),
+                ],
+                self.device,
+            )
+            if good < self.processes.world:
+                raise self._diverged()
+            update(self.task, self.optimizer, self.arithmetic, self.config.clip_grad)
+            position.updates += 1
+            position.step += 1
+            position.loss_sum += loss_sum
+            position.images += int(images)
+            self.schedule.step_update(position.updates)
+            self.task.update_ema(step=position.updates)
+            self._after_step(loss_sum / images, images / max(1e-9, self.pace.lap()))
+            if asked:
+                self._save_point()
+                raise stop.stopped(self._where("stopped"))
+            if self._due():
+                self._save_point()
+
+    def _prepare_step(self) -> None:
+        """What a step depends on beside its images: the generators and τ, both functions of where the run stands."""
+        position = self.position
+        torch.manual_seed(step_seed(self.config.seed + 1_000_003 * self.processes.rank, position.epoch, position.step))
+        tau = self.temperature
+        for layer in (*self._layers.values(), *self._layers_ema.values()):
+            layer.temperature.fill_(tau)
+
+    @property
+    def temperature(self) -> float:
+        """τ of the next step."""
+        if self.config.anneal == "none":
+            return 1.0
+        epochs = self.config.warmup_epochs if self.config.anneal_epochs is None else self.config.anneal_epochs
+        done = self.position.updates - (self.position.converted_at or 0)
+        return temperature(done, self._soft_from, round(epochs * self.train.steps))
+
+    def _parts(self, batches: list[Batch]) -> list[Part]:
+        position, parts = self.position, []
+        for batch in batches:
+            self.recorder.unreadable(position.unreadable, batch.unreadable)
+            images, targets = self.arithmetic.place(batch.images, batch.targets)
+            if self._mixup is not None:
+                images, targets = self._mixup(
+                    images, targets, step_seed(self.config.seed, position.epoch, position.step)
+                )
+            parts.append((images, targets))
+        return parts
+
+    def _step(self, parts: list[Part]) -> Outcome:
+        while True:
+            try:
+                return accumulate(self.task, parts, self.arithmetic, self.position.chunk)
+            except torch.OutOfMemoryError as error:
+                self.optimizer.zero_grad(set_to_none=True)
+                smaller = halved(self.position.chunk, parts, error)
+                if self.processes.world > 1:  # the others wait for gradients that will not come
+                    raise EnvironmentFailure(
+                        f"out of memory on device {self.device}; go on with --resume --set micro_batch={smaller}"
+                    ) from error
+            self.position.chunk = smaller
+            self.recorder.warn(f"out of memory: going on with {smaller} images at a time")
+            self._prepare_step()
+
+    def _after_step(self, loss: float, rate: float) -> None:
+        position = self.position
+        facts: dict[str, Any] = {"loss": loss, "lr": self._lr, "temperature": self._tau, "images_per_second": round(rate, 2)}
+        self._tell("training", **facts)
+        self.recorder.step(position.updates, epoch=position.epoch, step=position.step, **facts)
+
+    def _finish_epoch(self, stop: StopRequest) -> None:
+        """Validate, record, keep the model; the resume point before it makes a kill in here cost no training."""
+        position = self.position
+        self._save_point()
+        result = self._validate(stop)
+        self._top1 = result.top1
+        self.recorder.unreadable(position.unreadable, result.unreadable)
+        better = position.best is None or result.top1 > position.best
+        if better:
+            position.best, position.best_epoch = result.top1, position.epoch
+        pace = self.pace.step
+        row: dict[str, Any] = {
+            "kind": "epoch", "epoch": position.epoch, "updates": position.updates,
+            "train_loss": position.loss_sum / max(1, position.images), "lr": self._lr, "temperature": self._tau,
+            "val": scores(result), "unreadable": len(position.unreadable),
+            "images_per_second": None if pace is None else round(self.config.batch_size / pace, 2),
+            **layer_state(self.result_model),
+        }  # fmt: skip
+        self.recorder.epoch(row)
+        if self.processes.first:
+            sections: dict[str, object] = {"training": {**self._record, "metrics": row}}
+            for path in (self.run_directory.last, *((self.run_directory.best,) if better else ())):
+                checkpoint.save(self.result_model, path, sections=sections, force=True)
+        position.epoch, position.step = position.epoch + 1, 0
+        position.loss_sum, position.images = 0.0, 0
+        if position.epoch < self.config.epochs:
+            self._save_point()
+
+    @property
+    def _lr(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def _tau(self) -> float | None:
+        return float(next(iter(self._layers.values())).temperature) if self._layers else None
+
+    def _validate(self, stop: StopRequest) -> Evaluation:
+        done = 0
+
+        def advance(images: int) -> None:
+            nonlocal done
+            done += images * self.processes.world
+            if stop and self.processes.world == 1:
+                raise _Asked
+            self._tell("validating", share=min(1.0, done / len(self.validation)))
+
+        self.pace.start()
+        try:
+            result = evaluate(
+                self.result_model, self.validation, size=self._size, batch_size=self.train.micro_batch,
+                workers=self.config.workers, device=self.device, amp=self.arithmetic.amp,
+                channels_last=self.config.channels_last, progress=advance,
+                rank=self.processes.rank, world=self.processes.world,
+            )  # fmt: skip
+        except _Asked:
+            raise stop.stopped(self._where("stopped during validation")) from None
+        self.pace.validated()
+        return result
+
+    def _tell(self, phase: str, share: float = 0.0, **values: Any) -> None:
+        """Progress to whoever listens; `share` is the part of a validation that is done."""
+        position, epochs, steps = self.position, self.config.epochs, self.train.steps
+        done = position.epoch * steps + position.step
+        remaining = self.pace.remaining(epochs * steps - done, epochs - position.epoch)
+        self._report(
+            Progress(
+                phase=phase, epoch=position.epoch + 1, epochs=epochs, step=position.step, steps=steps,
+                percent=round(100 * done / (epochs * steps), 2), top1=self._top1,
+                eta_seconds=None if remaining is None else round(remaining - share * (self.pace.validation or 0), 1),
+                **values,
+            )
+        )  # fmt: skip
+
+    def _due(self) -> bool:
+        every = self.config.checkpoint_steps
+        if every is not None and self.position.updates % every == 0:
+            return True
+        return time.monotonic() - self._saved > 60 * self.config.checkpoint_minutes
+
+    def _save_point(self) -> None:
+        if self.processes.first:
+            scaler: dict[str, Any] = self.arithmetic.scaler.state_dict()
+            self.recorder.guarded(
+                lambda: resume.save_point(
+                    self.run_directory.resume, self.position, self.model, self.optimizer, self.ema, scaler,
+                    self.config.keep,
+                )
+            )  # fmt: skip
+        self._saved = time.monotonic()
+
+    def _diverged(self) -> DivergedError:
+        saved = resume.points(self.run_directory.resume)
+        good = f"the last good state is {saved[0]}" if saved else "nothing was saved yet"
+        return DivergedError(
+            f"{self._where('the loss is not finite')}; {good}; lower lr or gating_lr, set clip_grad=1, or use float32"
+        )
+
+    def _where(self, what: str) -> str:
+        position = self.position
+        return (
+            f"{what} in epoch {position.epoch + 1}, step {position.step} of {self.train.steps} "
+            f"(update {position.updates}); go on with --resume --out {self.run_directory.path}"
+        )

@@ -1,0 +1,89 @@
+"""What is minimised: timm's training tasks, mixup, and a teacher if there is one."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from timm.data import Mixup
+from timm.task import ClassificationTask, LogitDistillationTask, TrainingTask
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tcnn.config import FinetuneConfig
+from tcnn.errors import RequestError
+
+
+def create_task(
+    model: nn.Module, config: FinetuneConfig, teacher: nn.Module | None, device: torch.device
+) -> TrainingTask:
+    """A timm task: a forward pass and its loss, ``task(images, targets)["loss"]``."""
+    loss = {"smoothing": config.smoothing, "soft_targets": mixes(config)}
+    if teacher is None:
+        return ClassificationTask(model, criterion_kwargs=loss, device=device, verbose=False)
+    kind = LogitDistillationTask if config.distillation == "soft" else HardDistillationTask
+    task: TrainingTask = kind(
+        model, teacher, criterion_kwargs=loss, task_loss_weight=1 - config.distillation_weight,
+        temperature=config.distillation_temperature, device=device, verbose=False,
+    )  # fmt: skip
+    return task.to(device)
+
+
+class HardDistillationTask(LogitDistillationTask):  # type: ignore[misc]
+    """The teacher's decision as a second label: (1 − w)·CE(student, target) + w·CE(student, argmax teacher).
+
+    Source: Touvron et al. 2021 (DeiT), Eq. 3, where w = ½.
+    """
+
+    def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
+        student = self.trainable_module(input)
+        with torch.no_grad():
+            seen = self.teacher.normalize_input(input, self.student_mean, self.student_std)
+            decision = self.teacher(seen, return_features=False).argmax(dim=-1)
+        task_loss = self.criterion(student, target)
+        kd_loss = F.cross_entropy(student, decision)
+        loss = self.task_loss_weight * task_loss + self.distill_loss_weight * kd_loss
+        return {"loss": loss, "output": student, "task_loss": task_loss, "kd_loss": kd_loss}
+
+
+def check_teacher(teacher: nn.Module, model: nn.Module, classes: int) -> None:
+    """Raise `RequestError` unless the teacher speaks of the same classes and images as the student."""
+    if not getattr(model, "pretrained_cfg", None):
+        raise RequestError(f"teacher: {type(model).__name__} has no pretrained_cfg (mean, std); distillation needs it")
+    found = getattr(teacher, "num_classes", None)
+    if found != classes:
+        raise RequestError(
+            f"teacher: expected {classes} classes, as the data set has, found {found}; choose a teacher that was "
+            "trained on these classes"
+        )
+
+
+def mixes(config: FinetuneConfig) -> bool:
+    """Whether images are mixed, so that targets are distributions."""
+    return config.mixup > 0 or config.cutmix > 0
+
+
+class NeighbourMixup:
+    """timm's Mixup and CutMix, with neighbours in the batch as partners and parameters drawn from a given seed.
+
+    timm mixes image i with image B − 1 − i, so a batch that is split in parts is mixed otherwise than a whole one. The
+    order of the data is random, so a neighbour is as good a partner, and then nothing depends on how a batch is split.
+    """
+
+    def __init__(self, config: FinetuneConfig, classes: int) -> None:
+        self._mixup: Any = Mixup(
+            mixup_alpha=config.mixup, cutmix_alpha=config.cutmix, prob=config.mixup_prob,
+            switch_prob=config.mixup_switch_prob, label_smoothing=config.smoothing, num_classes=classes,
+        )  # fmt: skip
+
+    def __call__(self, images: Tensor, targets: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """(B, C, H, W) and (B,) to mixed images and (B, classes); B is even."""
+        even = torch.arange(0, len(images), 2, device=images.device)
+        order = torch.cat([even, even.flip(0) + 1])  # its flip puts every image on its neighbour
+        before = np.random.get_state()
+        np.random.seed(seed % 2**32)
+        try:
+            mixed, labels = self._mixup(images[order], targets[order])
+        finally:
+            np.random.set_state(before)
+        back = order.argsort()
+        return mixed[back], labels[back]

@@ -1,0 +1,200 @@
+"""From a checkpoint or a model's name to the model that training starts with."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.conversion import catalogue, checkpoint
+from tcnn.conversion.sources import create_source
+from tcnn.conversion.surgery import convert, unconverted
+from tcnn.errors import CheckpointError, RequestError, WeightsError
+from tcnn.training.optim import gpsa_layers
+from tcnn.training.recipe import drop_path_for, size_for
+
+
+class Start(NamedTuple):
+    """What training starts with."""
+
+    model: nn.Module
+    size: tuple[int, int]
+    """(height, width) in pixels."""
+    notes: tuple[str, ...]
+    """What the user should know: a replaced classifier, a rate that the model does not take."""
+
+
+def prepare(
+    source: str | Path | nn.Module,
+    config: FinetuneConfig,
+    class_names: Sequence[str],
+    pretrained: bool = True,
+    weights: Path | None = None,
+) -> Start:
+    """Open, fit to the classes, convert: the model as the first step finds it.
+
+    Args:
+        source: a tcnn checkpoint, a timm name, `local-dir:PATH`, `hf-hub:ORG/NAME`, or a module, which is not changed.
+        class_names: the training set's; a classifier of another width is replaced.
+        pretrained, weights: as for `tcnn convert`.
+
+    Raises: `RequestError` and what opening and converting raise.
+    """
+    notes: list[str] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        if isinstance(source, nn.Module):
+            model = _copy(source)
+        elif is_checkpoint(source):
+            model = _checkpoint(Path(source), config, notes)
+        else:
+            model = _named(str(source), config, pretrained, weights, notes)
+        cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+        size = size_for(config, str(cfg.get("architecture")).removeprefix("t_"), cfg)
+        _fit_classes(model, class_names, notes)
+        converted = bool(gpsa_layers(model))
+        if converted and not config.convert:
+            raise RequestError(
+                f"{source}: is a T-CNN already; to train without attention name the CNN it was made from"
+            )
+        if converted and config.convert_at is not None:
+            raise RequestError(f"{source}: is a T-CNN already; convert_at needs the CNN it was made from")
+        if not converted and config.convert and config.convert_at is None:
+            model = convert(model, conversion_at(config, size)).model
+        elif not converted:
+            unconverted(model)
+        ablate(model, config)
+    _remember(model, size, class_names)
+    return Start(model.train(), size, tuple(notes))
+
+
+def ablate(model: nn.Module, config: FinetuneConfig) -> None:
+    """The comparisons of the paper that change a T-CNN at its start: random filters, no gating, frozen layers."""
+    for layer in gpsa_layers(model).values():
+        if config.filters == "random":
+            with torch.no_grad():
+                kept = {name: tensor.clone() for name, tensor in layer.state_dict().items() if name != "proj"}
+                layer.reset_parameters(float(layer.temperature))
+                layer.load_state_dict(kept, strict=False)
+        if not config.gating:
+            layer.gating_param.data.zero_()
+            layer.gating_param.requires_grad_(False)
+        if config.freeze_gpsa:
+            layer.requires_grad_(False)
+
+
+def is_checkpoint(source: str | Path) -> bool:
+    """Whether a name means a file or directory written by tcnn rather than a model to download or build."""
+    path = Path(source)
+    if path.suffix == ".safetensors" or isinstance(source, Path):
+        return True
+    return path.is_dir() and (path / "model.safetensors").is_file()
+
+
+def in_chans(source: str | Path | nn.Module) -> int:
+    """Colour channels of the images that a model takes, before it is built."""
+    if isinstance(source, nn.Module):
+        first = next((m for m in source.modules() if isinstance(m, nn.Conv2d)), None)
+        return first.in_channels if first is not None else 3
+    if is_checkpoint(source):
+        content = checkpoint.read(source)
+        given = content.conversion.model_args.get("in_chans")
+        return (
+            int(given)
+            if isinstance(given, int)
+            else (content.section("pretrained_cfg") or {}).get("input_size", [3])[0]
+        )
+    entry = catalogue.entries().get(str(source).partition(".")[0])
+    return entry.input_size[0] if entry else 3
+
+
+def teacher_for(
+    source: str | Path | nn.Module, config: FinetuneConfig, pretrained: bool = True, weights: Path | None = None
+) -> nn.Module | None:
+    """The teacher that the configuration asks for: `source` is the model that training starts from, as it is."""
+    if config.teacher is None:
+        return None
+    if config.teacher != "source":
+        if is_checkpoint(config.teacher):
+            return checkpoint.load(config.teacher)
+        return create_source(config.teacher)
+    if isinstance(source, nn.Module):
+        return _copy(source).eval()
+    return checkpoint.load(source) if is_checkpoint(source) else create_source(str(source), pretrained, weights)
+
+
+def conversion_at(config: FinetuneConfig, size: tuple[int, int]) -> ConversionConfig:
+    """The conversion, traced at the size of training: at the model's own a map may be too small, or too large."""
+    own = config.conversion
+    return own if own.input_size else own.model_copy(update={"input_size": size})
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    import copy
+
+    return copy.deepcopy(model)
+
+
+def _checkpoint(path: Path, config: FinetuneConfig, notes: list[str]) -> nn.Module:
+    content = checkpoint.read(path)
+    report = content.conversion
+    rate = drop_path_for(config, report.base_model.partition(".")[0], report.parameters_before)
+    try:
+        return checkpoint.assemble(content, None, str(path), drop_path_rate=rate)
+    except CheckpointError:
+        model = checkpoint.assemble(content, None, str(path))  # raises again if the rate was not what was wrong
+        _no_drop_path(report.base_model, config, notes)
+        return model
+
+
+def _named(name: str, config: FinetuneConfig, pretrained: bool, weights: Path | None, notes: list[str]) -> nn.Module:
+    from tcnn.conversion.sources import create_structure
+
+    parameters = sum(p.numel() for p in create_structure(name).parameters())
+    rate = drop_path_for(config, name.partition(".")[0], parameters)
+    try:
+        return create_source(name, pretrained, weights, drop_path_rate=rate)
+    except WeightsError as error:
+        if "drop_path_rate" not in str(error):
+            raise
+        _no_drop_path(name, config, notes)
+        return create_source(name, pretrained, weights)
+
+
+def _no_drop_path(name: str, config: FinetuneConfig, notes: list[str]) -> None:
+    if config.drop_path:
+        raise RequestError(f"drop_path: {name} has no stochastic depth; set drop_path to 0")
+    if config.drop_path is None:
+        notes.append(f"{name} has no stochastic depth, so none is used")
+
+
+def _fit_classes(model: nn.Module, class_names: Sequence[str], notes: list[str]) -> None:
+    classes = len(class_names)
+    found = getattr(model, "num_classes", None)
+    if found == classes:
+        cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+        known = cfg.get("label_names")
+        if known and list(known) != list(class_names):
+            notes.append(f"the classifier was trained on other classes ({known[0]}, …); it is kept as a start")
+        return
+    if not hasattr(model, "reset_classifier"):
+        if found is None:
+            return  # the first batch will show whether it fits
+        raise RequestError(
+            f"{type(model).__name__} has {found} classes, the data set has {classes}, and no reset_classifier to "
+            "replace its head; give it a head of that width"
+        )
+    model.reset_classifier(classes)  # type: ignore[operator]
+    notes.append(f"classifier replaced: {found} → {classes} classes")
+
+
+def _remember(model: nn.Module, size: tuple[int, int], class_names: Sequence[str]) -> None:
+    """What the files of this run say of the model: the size it is trained at, and its classes."""
+    cfg = getattr(model, "pretrained_cfg", None)
+    if cfg:
+        channels = (cfg.get("input_size") or (3,))[0]
+        own = {"input_size": (channels, *size), "test_input_size": None, "num_classes": len(class_names)}
+        merged = {**cfg, **own, "label_names": list(class_names)}
+        model.pretrained_cfg = model.default_cfg = merged  # type: ignore[assignment]
