@@ -7,6 +7,8 @@ from PIL import Image
 from timm.data import auto_augment, create_transform
 from torch import Tensor
 
+from tcnn.errors import RequestError, one_line
+
 Transform = Callable[[Image.Image], Tensor]
 
 
@@ -85,7 +87,12 @@ def middle_of_strip(image: Image.Image, ratio: int = 20) -> Image.Image:
 
 
 def _made(**options: Any) -> Any:
-    transform = create_transform(use_prefetcher=False, **options)
+    """timm's transforms; raises `RequestError` for a name that it does not know."""
+    try:
+        transform = create_transform(use_prefetcher=False, **options)
+    except (AssertionError, LookupError, TypeError, ValueError) as error:
+        told = {name: options[name] for name in ("auto_augment", "interpolation", "re_mode") if options.get(name)}
+        raise RequestError(f"timm cannot make the transforms {told} ({one_line(error)})") from error
     for step in transform.transforms:
         # RandAugment and AugMix have operations, AutoAugment has pairs of them.
         ops = [*getattr(step, "ops", []), *(op for pair in getattr(step, "policy", []) for op in pair)]
