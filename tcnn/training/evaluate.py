@@ -21,6 +21,7 @@ from timm.data import create_transform, resolve_model_data_config
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tcnn.conversion.trace import input_shape
 from tcnn.errors import RequestError
 from tcnn.training.corruptions import Corruption
 from tcnn.training.data import ImageSet
@@ -140,7 +141,7 @@ def transform_for(
     seed: int = 0,
 ) -> Transform:
     """timm's evaluation transform of a model: resize, crop, (corrupt,) to a tensor, normalise."""
-    settings: dict[str, Any] = resolve_model_data_config(model)
+    settings = input_settings(model)
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
         if min(height, width) < 1:
@@ -156,6 +157,20 @@ def transform_for(
         first_tensor = next(i for i, step in enumerate(steps) if "ToTensor" in type(step).__name__)
         steps.insert(first_tensor, Corruption(*corruption, seed=seed))
     return transform
+
+
+def input_settings(model: nn.Module) -> dict[str, Any]:
+    """timm's `input_size`, `mean`, `std`, `interpolation`, `crop_pct` and `crop_mode` of a model.
+
+    For a model that was built for grey images timm keeps the statistics of three channels: here they are averaged.
+    """
+    settings: dict[str, Any] = resolve_model_data_config(model)
+    channels = input_shape(model)[0]
+    settings["input_size"] = (channels, *settings["input_size"][1:])
+    for name in ("mean", "std"):
+        if channels == 1:
+            settings[name] = (sum(settings[name]) / len(settings[name]),)
+    return settings
 
 
 def _count(
