@@ -226,7 +226,7 @@ def _evaluate(
         raise EnvironmentFailure(
             f"{config.device}: out of memory with --batch-size {config.batch_size}; choose a smaller one"
         ) from error
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, AssertionError) as error:  # what layers raise over maps of a wrong size
         where = f"at {size[0]}×{size[1]}" if size else "at its own size"
         raise RequestError(f"{name}: does not run {where}: {shorten(one_line(error), 160)}") from error
     return result if config.per_class else result.model_copy(update={"per_class": {}})

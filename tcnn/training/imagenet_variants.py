@@ -86,13 +86,14 @@ def match(
 
     Raises: `RequestError` when they do not fit.
     """
-    names = _meaning(class_names, outputs, label_names)
     if layout in VARIANTS:
+        names = _meaning(synsets(layout), outputs, label_names)
         if names is None or not set(synsets(layout)) <= set(names):
             raise RequestError(
-                f"{model}: {layout} needs a model of ImageNet's 1,000 classes, this one tells {outputs} others apart"
+                f"{model}: {layout} needs a model of ImageNet's 1,000 classes; this one tells {outputs} others apart"
             )
         return Matching(synsets(layout), tuple(names.index(name) for name in synsets(layout)))
+    names = _meaning(class_names, outputs, label_names)
     if names is None:
         if len(class_names) != outputs:
             raise RequestError(
