@@ -1,8 +1,9 @@
 """From the bytes of a file to pixels a model can take, whatever a camera, a scanner or a web page has put into them."""
 
+import contextlib
 import errno
-import io
 import warnings
+from collections.abc import Iterator
 from typing import BinaryIO, Literal
 
 import numpy
@@ -14,6 +15,8 @@ Mode = Literal["RGB", "L"]
 
 OUR_FAULT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """Errors of this process, not of the image: skipping images because of them would lose a whole data set in silence."""
+
+_ignored: list[bool] = []
 
 
 class UnreadableImage(RequestError):
@@ -41,8 +44,7 @@ def decode(opened: BinaryIO | Image.Image, mode: Mode) -> Image.Image:
     As in timm, transparency is dropped and a camera's rotation mark is not applied. Unlike PIL's own conversion, which
     clips at 255, 16-bit greys keep their upper eight bits. Raises whatever PIL raises: see `reason`.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _quiet():
         image = opened if isinstance(opened, Image.Image) else Image.open(opened)
         image.load()
         if image.mode.startswith("I"):
@@ -51,11 +53,6 @@ def decode(opened: BinaryIO | Image.Image, mode: Mode) -> Image.Image:
             # Straight to RGB, PIL warns of some palettes with transparency.
             image = image.convert("RGBA")
         return image.convert(mode)
-
-
-def decode_bytes(content: bytes, mode: Mode) -> Image.Image:
-    """`decode` of a file that is in memory."""
-    return decode(io.BytesIO(content), mode)
 
 
 def reason(error: Exception) -> str:
@@ -71,6 +68,23 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def ignore_warnings() -> None:
+    """Ignore what PIL says about odd files in this process from now on, as a worker process does, which only loads."""
+    warnings.filterwarnings("ignore", module=r"PIL\b")
+    _ignored.append(True)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without PIL's warnings. Elsewhere filters are put back, though that makes Python forget what it has warned of."""
+    if _ignored:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

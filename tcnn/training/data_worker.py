@@ -18,7 +18,7 @@ from torch.utils.data import get_worker_info
 
 from tcnn.errors import EnvironmentFailure, TcnnError
 from tcnn.training.data import ImageSet
-from tcnn.training.data_decode import UnreadableImage
+from tcnn.training.data_decode import UnreadableImage, ignore_warnings
 from tcnn.training.data_transforms import Transform
 from tcnn.training.order import sample_seed
 
@@ -122,6 +122,7 @@ def start_worker(worker: int) -> None:
     Signals that go to a whole process group (Ctrl-C, a scheduler's SIGTERM) are the parent's: it still needs batches
     while it writes its checkpoint. A parent that was killed cannot say anything, so on Linux the kernel does.
     """
+    ignore_warnings()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":

@@ -17,6 +17,7 @@ from PIL import Image
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.training.data import ImageSet, UnreadableImage, evaluation_transform, open_dataset, training_transform
 from tcnn.training.data_decode import decode, mode_of, reason
+from tcnn.training.loader import EvaluationLoader
 
 Writer = Callable[[Path], None]
 
@@ -216,6 +217,23 @@ def test_too_many_open_files_are_not_the_images_fault() -> None:
 def test_channels(in_chans: int) -> None:
     with pytest.raises(RequestError, match=f"1 or 3 channels; the model takes {in_chans}"):
         mode_of(in_chans)
+
+
+def test_workers_are_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """They do not put filters back: that would show other warnings again with every image."""
+    for name in ("exif.jpg", "palette.png", "animated.png"):
+        one(tmp_path / name, name, READABLE[name])
+        (tmp_path / name / "data/class" / name).rename(draw(tmp_path / "data/class/0.jpg").parent / name)
+    large = Image.new("1", (10_000, 10_000))
+    large.save(tmp_path / "data/class/large.png")
+    data = open_dataset(str(tmp_path / "data"))
+    plain = evaluation_transform(size=(8, 8), crop_pct=1.0, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear")
+    loader = EvaluationLoader(data, plain, batch_size=2, workers=1)
+    assert [batch.unreadable for batch in loader] == [()] * 3
+    loader.close()
+    with pytest.warns(Image.DecompressionBombWarning):
+        Image.open(tmp_path / "data/class/large.png")
+    assert capfd.readouterr() == ("", "")
 
 
 def test_reading_changes_no_warning_filter(tmp_path: Path) -> None:
