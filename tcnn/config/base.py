@@ -26,14 +26,28 @@ def build(kind: type[ConfigT], values: Mapping[str, object]) -> ConfigT:
     try:
         return kind(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
+        errors = error.errors()
+        # Where a field may be one of several kinds of value, the kind that fitted farthest is the one that was meant.
+        first = max((e for e in errors if e["loc"][:1] == errors[0]["loc"][:1]), key=lambda e: len(e["loc"]))
+        field = ".".join(str(part) for part in _named(kind, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             message = unknown_key(kind, first["loc"])
         elif field:
             message = f"{field}: {message.lower()}, got {first.get('input')!r}"
         raise RequestError(message) from error  # without a field several disagree, and the message names them
+
+
+def _named(kind: type[BaseModel], path: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The part of a path that a person wrote; pydantic adds which kind of value it tried for a field with several."""
+    for depth, part in enumerate(path):
+        field = kind.model_fields.get(str(part))
+        if field is None:
+            return path
+        if not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return path[: depth + 1]
+        kind = field.annotation
+    return path
 
 
 def unknown_key(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:

@@ -34,7 +34,7 @@ class FinetuneConfig(Frozen):
     )
     freeze_gpsa: bool = Field(default=False, description="Train all but the GPSA layers (an ablation).")
     gating: bool = Field(default=True, description="False fixes λ at 0: content and position weigh the same.")
-    size: int | Size | None = Field(
+    size: Annotated[int, Field(ge=1)] | Size | None = Field(
         default=None,
         description="Pixels, one number or (height, width). Default: the paper's for its models (Table 1), else the "
         "model's own test size.",
@@ -42,7 +42,7 @@ class FinetuneConfig(Frozen):
     drop_path: Share | None = Field(
         default=None, description="Stochastic depth. Default: the paper's by model (Table 1), 0.1 or 0.2 by size."
     )
-    seed: int = Field(default=0, ge=0, description="Seed of everything random.")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of everything random.")
 
     # The data.
     val_split: float | None = Field(
@@ -77,7 +77,7 @@ class FinetuneConfig(Frozen):
     anneal: Literal["warmup", "none"] = Field(
         default="warmup", description="τ goes from where it stands to 1 over the warm-up, or is 1 at once (paper, §2)."
     )
-    anneal_epochs: float | None = Field(default=None, ge=0, description="Epochs of annealing, if not the warm-up's.")
+    anneal_epochs: Rate | None = Field(default=None, description="Epochs of annealing, if not the warm-up's.")
 
     # Augmentation.
     repeats: int = Field(default=3, ge=1, description="Repeated augmentation: views of an image in one batch.")

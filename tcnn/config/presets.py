@@ -7,7 +7,7 @@ from typing import Any
 
 from tcnn.config.base import build
 from tcnn.config.finetune import FinetuneConfig
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, one_line
 
 LIGHT = {
     "repeats": 1, "auto_augment": None, "color_jitter": 0.0, "mixup": 0.0, "cutmix": 0.0, "reprob": 0.0,
@@ -86,11 +86,15 @@ def _read(file: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
-        raise RequestError(f"{file}: neither YAML nor JSON{where}: {getattr(error, 'problem', error)}") from error
+        problem = getattr(error, "problem", None) or one_line(error)
+        raise RequestError(f"{file}: neither YAML nor JSON{where}: {problem}") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise RequestError(f"{file}: expected settings as `key: value` lines, found {type(content).__name__}")
+    strange = [key for key in content if not isinstance(key, str)]
+    if strange:
+        raise RequestError(f"{file}: {strange[0]!r}: no such setting; names of settings are words")
     # A run's own config.json holds the settings under "config".
     inner = content.get("config")
     return inner if isinstance(inner, dict) and "run" in content else content

@@ -19,9 +19,10 @@ from tcnn.training.distributed import Processes, joined, place
 from tcnn.training.loader import TrainingLoader
 from tcnn.training.loop import Trainer
 from tcnn.training.objective import check_teacher, mixes
-from tcnn.training.optim import gpsa_layers
+from tcnn.training.optim import create_optimizer, gpsa_layers
 from tcnn.training.prepare import Start, in_chans, prepare, teacher_for
 from tcnn.training.progress import Report
+from tcnn.training.recorder import check_tensorboard
 from tcnn.training.resume import Position
 from tcnn.training.rundir import RunDirectory, differences
 from tcnn.training.signals import stop_on_signal
@@ -130,12 +131,18 @@ def _finetune(
         check_teacher(teacher, start.model, len(train_set.class_names))
     record = _record(source, data, val, config, start, train_set)
     loader = _loader(start, train_set, config, processes, device)
+    # What cannot be made must not cost the run that lives here.
+    create_optimizer(start.model, config)
+    check_tensorboard(config)
     if going_on:
         _check_settings(run, record, allow_changes, say)
+        if fresh and processes.first:
+            run.rewind(0, 0)
     elif processes.first:
         run.create(record, force)
     processes.wait()
     if processes.first:
+        run.tidy()
         points.clean(run.resume)
     with stop_on_signal() as stop:
         trainer = Trainer(
@@ -169,7 +176,7 @@ def open_sets(
         train, held_out = split_off(train, config.val_split, config.seed)
     elif spec is not None:
         held_out = open_dataset(spec, "validation", class_names=train.class_names, in_chans=in_chans)
-    if val is None and config.val_split is None and (spec is None or _same(train, held_out)):
+    if val is None and config.val_split is None and (spec is None or held_out.split is None):
         raise RequestError(
             f"{spec or 'data'}: no validation split; name a validation set with --val DATASET, or hold some of the "
             "training images out with --val-split 0.1"
@@ -177,11 +184,6 @@ def open_sets(
     if config.fraction < 1:
         train = class_balanced(train, config.fraction, config.seed)
     return train, held_out
-
-
-def _same(a: ImageSet, b: ImageSet) -> bool:
-    """A folder without splits is opened as itself, whichever split is asked for."""
-    return len(a) == len(b) and all(a.filename(i) == b.filename(i) for i in (0, len(a) // 2, len(a) - 1))
 
 
 def _loader(
@@ -197,6 +199,11 @@ def _loader(
         raise RequestError(
             f"batch_size: {config.batch_size} is more than the data set's {len(data)} training images; "
             f"give --batch-size {max(2, len(data) // 8 // 2 * 2)} or less"
+        )
+    if mixes(config) and config.batch_size % (2 * processes.world):
+        raise RequestError(
+            f"batch_size: mixup needs an even number on each of {processes.world} devices, found {config.batch_size} "
+            "over all of them"
         )
     micro = config.micro_batch or (128 if device.type == "cuda" else 64)
     return TrainingLoader(

@@ -1,5 +1,6 @@
 """The training loop: epochs of steps, a validation after each, and a state that survives a kill at any moment."""
 
+import math
 import time
 from itertools import islice
 from typing import Any
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 from tcnn.config import FinetuneConfig
 from tcnn.conversion import checkpoint
 from tcnn.conversion.surgery import convert
-from tcnn.errors import DivergedError, EnvironmentFailure
+from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
 from tcnn.training import resume
 from tcnn.training.data import ImageSet
 from tcnn.training.distributed import Processes
@@ -111,6 +112,7 @@ class Trainer:
             self._convert()
         resume.restore(point, self.model, self.optimizer, self.ema, self.arithmetic.scaler)
         self.position = point.position
+        self.position.finished = self.position.epoch >= self.config.epochs  # more epochs may have been asked for since
         self.schedule.step_update(self.position.updates)
         self.run_directory.rewind(self.position.updates, self.position.epoch)
 
@@ -134,7 +136,9 @@ class Trainer:
         conversion = conversion_at(self.config, self._size)
         before = self.ema
         model, optimizer = convert_in_training(self.model, self.optimizer, self.config, conversion)
-        ablate(model, self.config)
+        with torch.random.fork_rng(devices=[]):  # random filters must not depend on when the run was resumed
+            torch.manual_seed(self.config.seed)
+            ablate(model, self.config)
         self._install(model, optimizer)
         if before is not None and self.ema is not None:
             self.ema.load_state_dict(convert(before, conversion).model.state_dict())
@@ -208,6 +212,13 @@ class Trainer:
         while True:
             try:
                 return accumulate(self.task, parts, self.arithmetic, self.position.chunk)
+            except ValueError as error:
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                raise RequestError(
+                    "batch normalisation cannot learn from one image whose map is one pixel; choose a larger --size, "
+                    "or a batch_size and micro_batch that leave no image alone"
+                ) from error
             except torch.OutOfMemoryError as error:
                 self.optimizer.zero_grad(set_to_none=True)
                 smaller = halved(self.position.chunk, parts, error)
@@ -221,7 +232,12 @@ class Trainer:
 
     def _after_step(self, loss: float, rate: float) -> None:
         position = self.position
-        facts: dict[str, Any] = {"loss": loss, "lr": self._lr, "temperature": self._tau, "images_per_second": round(rate, 2)}
+        facts: dict[str, Any] = {
+            "loss": loss,
+            "lr": self._lr,
+            "temperature": self._tau,
+            "images_per_second": round(rate, 2),
+        }
         self._tell("training", **facts)
         self.recorder.step(position.updates, epoch=position.epoch, step=position.step, **facts)
 
@@ -231,7 +247,11 @@ class Trainer:
         self._save_point()
         result = self._validate(stop)
         self._top1 = result.top1
-        self.recorder.unreadable(position.unreadable, result.unreadable)
+        self.recorder.unreadable(
+            position.unreadable, result.unreadable, result.unreadable_count - len(result.unreadable)
+        )
+        if not math.isfinite(result.loss):
+            self.recorder.warn(f"the validation loss is not finite after epoch {position.epoch + 1}")
         better = position.best is None or result.top1 > position.best
         if better:
             position.best, position.best_epoch = result.top1, position.epoch
@@ -317,9 +337,10 @@ class Trainer:
 
     def _diverged(self) -> DivergedError:
         saved = resume.points(self.run_directory.resume)
-        good = f"the last good state is {saved[0]}" if saved else "nothing was saved yet"
+        last = f"the newest resume point is {saved[0]}" if saved else "nothing was saved yet"
         return DivergedError(
-            f"{self._where('the loss is not finite')}; {good}; lower lr or gating_lr, set clip_grad=1, or use float32"
+            f"{self._where('the loss is not finite')}; {last}; lower lr or gating_lr, set clip_grad=1, or use float32 "
+            "(with --allow-changes)"
         )
 
     def _where(self, what: str) -> str:

@@ -48,13 +48,16 @@ def create_optimizer(model: nn.Module, config: FinetuneConfig) -> Optimizer:
     if not groups:
         raise RequestError("nothing to train: no parameter needs a gradient")
     try:
-        return create_optimizer_v2(
+        optimizer = create_optimizer_v2(
             groups, opt=config.opt, lr=config.lr, weight_decay=config.weight_decay, momentum=config.momentum
         )
     except (ValueError, AssertionError, TypeError, ImportError) as error:
         raise RequestError(
             f"opt: {config.opt!r} is no optimizer that timm can make here ({one_line(error)})"
         ) from error
+    if getattr(optimizer, "is_second_order", False):
+        raise RequestError(f"opt: {config.opt!r} needs second derivatives, which are not computed; choose adamw")
+    return optimizer
 
 
 def create_schedule(optimizer: Optimizer, config: FinetuneConfig, steps_per_epoch: int) -> Scheduler:

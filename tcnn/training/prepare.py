@@ -11,7 +11,7 @@ from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion import catalogue, checkpoint
 from tcnn.conversion.sources import create_source
 from tcnn.conversion.surgery import convert, unconverted
-from tcnn.errors import CheckpointError, RequestError, WeightsError
+from tcnn.errors import CheckpointError, RequestError, WeightsError, one_line
 from tcnn.training.optim import gpsa_layers
 from tcnn.training.recipe import drop_path_for, size_for
 
@@ -66,6 +66,8 @@ def prepare(
         elif not converted:
             unconverted(model)
         ablate(model, config)
+    if getattr(model, "num_classes", None) is None:
+        _check_outputs(model, (in_chans(source), *size), len(class_names))
     _remember(model, size, class_names)
     return Start(model.train(), size, tuple(notes))
 
@@ -181,13 +183,28 @@ def _fit_classes(model: nn.Module, class_names: Sequence[str], notes: list[str])
         return
     if not hasattr(model, "reset_classifier"):
         if found is None:
-            return  # the first batch will show whether it fits
+            return  # `_check_outputs` will ask it
         raise RequestError(
             f"{type(model).__name__} has {found} classes, the data set has {classes}, and no reset_classifier to "
             "replace its head; give it a head of that width"
         )
     model.reset_classifier(classes)  # type: ignore[operator]
     notes.append(f"classifier replaced: {found} → {classes} classes")
+
+
+def _check_outputs(model: nn.Module, image: tuple[int, int, int], classes: int) -> None:
+    """Ask a module that does not say how many classes it has; raises `RequestError` if it is another number."""
+    place = next(model.parameters())
+    try:
+        with torch.no_grad():
+            found = tuple(model.eval()(torch.zeros(1, *image, device=place.device, dtype=place.dtype)).shape)
+    except (RuntimeError, ValueError, AttributeError) as error:
+        raise RequestError(f"{type(model).__name__}: cannot run on an image of {image} ({one_line(error)})") from error
+    if found != (1, classes):
+        raise RequestError(
+            f"{type(model).__name__}: expected an output of (1, {classes}), as the data set has {classes} classes, "
+            f"found {found}; give it a head of that width"
+        )
 
 
 def _remember(model: nn.Module, size: tuple[int, int], class_names: Sequence[str]) -> None:

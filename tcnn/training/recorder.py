@@ -1,6 +1,8 @@
 """What a run writes down as it goes: metrics, pictures of the layers' state, warnings; a full disk never ends a run."""
 
+import math
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from typing import Any
 
 from torch import nn
@@ -45,7 +47,8 @@ class Recorder:
                 "lr": row["lr"],
             }
             for key, value in scalars.items():
-                self._board.add_scalar(key, value, row["updates"])
+                if value is not None:
+                    self._board.add_scalar(key, value, row["updates"])
 
     def guarded(self, write: Callable[[], object]) -> None:
         """A full disk costs the record being written, never the run: training goes on and the older ones are kept."""
@@ -54,15 +57,19 @@ class Recorder:
         except StorageError as error:
             self.warn(f"{error}; training goes on")
 
-    def unreadable(self, known: list[str], names: Iterable[str]) -> None:
-        """Add files to those that could not be read; raises `RequestError` when there are too many."""
+    def unreadable(self, known: list[str], names: Iterable[str], unnamed: int = 0) -> None:
+        """Add files to those that could not be read; raises `RequestError` when there are too many.
+
+        `unnamed`: how many more there are, whose names nobody has kept.
+        """
         for name in names:
             if name not in known:
                 known.append(name)
                 self.warn(f"unreadable, left out: {name}")
-        if len(known) > self.config.max_unreadable:
+        count = len(known) + unnamed
+        if count > self.config.max_unreadable:
             raise RequestError(
-                f"{len(known)} images are unreadable, at most {self.config.max_unreadable} may be (max_unreadable); "
+                f"{count} images are unreadable, at most {self.config.max_unreadable} may be (max_unreadable); "
                 f"the first are {', '.join(known[:3])}"
             )
 
@@ -86,13 +93,18 @@ def layer_state(model: nn.Module) -> dict[str, Any]:
 
 
 def scores(result: Evaluation) -> dict[str, Any]:
-    """The part of an evaluation that is kept for every epoch."""
-    return {"top1": result.top1, "top5": result.top5, "loss": result.loss, "images": result.images}
+    """The part of an evaluation that is kept for every epoch; JSON has no word for a loss that is not finite."""
+    loss = result.loss if math.isfinite(result.loss) else None
+    return {"top1": result.top1, "top5": result.top5, "loss": loss, "images": result.images}
+
+
+def check_tensorboard(config: FinetuneConfig) -> None:
+    """Raise `RequestError` if TensorBoard is asked for and not installed."""
+    if config.tensorboard and find_spec("tensorboard") is None:
+        raise RequestError("tensorboard: not installed; pip install tensorboard, or leave it off")
 
 
 def _tensorboard(run: RunDirectory) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise RequestError("tensorboard: not installed; pip install tensorboard, or leave it off") from error
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(run.path / "tensorboard")

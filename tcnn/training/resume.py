@@ -66,7 +66,10 @@ def save_point(
     scaler: dict[str, Any],
     keep: int,
 ) -> Path:
-    """Write the next resume point, then remove all but the newest `keep`; raises `StorageError`, losing none."""
+    """Write the next resume point, then remove all but the newest `keep`; raises `StorageError`, losing none.
+
+    A point that claims to be newer is one that could not be read when the run went on, so it is removed as well.
+    """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     if ema is not None:
         tensors |= {f"ema.{name}": tensor for name, tensor in ema.state_dict().items()}
@@ -91,8 +94,10 @@ def save_point(
     path = directory / f"step-{position.updates:09d}-{position.epoch:05d}-{position.step:07d}.safetensors"
     with replacing(path, force=True) as temporary:
         save_file(unshared(tensors), temporary, metadata)
-    for old in points(directory)[keep:]:
-        old.unlink(missing_ok=True)
+    there = points(directory)
+    newer = there.index(path)
+    for other in (*there[:newer], *there[newer + keep :]):
+        other.unlink(missing_ok=True)
     return path
 
 

@@ -8,10 +8,10 @@ last.safetensors     the last epoch's model
 resume/              resume points
 """
 
+import contextlib
 import csv
 import io
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from typing import Any
 from tcnn.config.finetune import RUNTIME
 from tcnn.errors import OutputError, RequestError
 from tcnn.files import check_output, make_directory, replacing, storage_errors
+
+FILES = ("metrics.jsonl", "summary.csv", "best.safetensors", "last.safetensors", "config.json")
+"""What a run writes; config.json says that it is a run, so it is the last to be removed."""
 
 
 class RunDirectory:
@@ -40,7 +43,7 @@ class RunDirectory:
         """Raise `OutputError` if a fresh run cannot live here; call it before any work is done."""
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"{self.path}: expected a directory for the run, found a file; choose another --out")
-        if self.path.is_dir() and any(self.path.iterdir()):
+        if self.path.is_dir() and not self._unborn():
             if not self.started:
                 raise OutputError(
                     f"{self.path}: holds files that are no run; choose another --out, or an empty directory"
@@ -50,8 +53,27 @@ class RunDirectory:
                     f"{self.path}: holds a run already; go on with it (--resume), replace it (--force), "
                     "or choose another --out"
                 )
-        make_directory(self.path)
-        check_output(self.path / "config.json", force=True)
+        missing = self.path / "config.json"
+        while not missing.parent.exists():
+            missing = missing.parent
+        if not missing.parent.is_dir():
+            raise OutputError(f"{self.path}: cannot be made, as {missing.parent} is a file; choose another --out")
+        check_output(missing, force=True)
+
+    def _unborn(self) -> bool:
+        """Whether nothing is here but what a process leaves that is killed before it has written config.json."""
+        left = {path.name for path in self.path.iterdir()} - {path.name for path in self._strays()}
+        return left <= {"resume"} and not (self.resume.exists() and any(self.resume.iterdir()))
+
+    def _strays(self) -> list[Path]:
+        """Files that a killed process left half-written."""
+        return [stray for name in FILES for stray in self.path.glob(f".{name}.*.tmp")]
+
+    def tidy(self) -> None:
+        """Remove what a killed process left half-written, and make room for resume points."""
+        for stray in self._strays():
+            stray.unlink(missing_ok=True)
+        make_directory(self.resume)
 
     def create(self, record: Mapping[str, Any], force: bool) -> None:
         """Begin a fresh run, in place of the one that lives here if `force`; raises as `check` does."""
@@ -62,10 +84,12 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove a run's own files and nothing else."""
-        for name in ("config.json", "metrics.jsonl", "summary.csv", "best.safetensors", "last.safetensors"):
-            (self.path / name).unlink(missing_ok=True)
+        for pattern in ("resume/step-*.safetensors", "resume/.step-*.tmp", "tensorboard/events.out.tfevents.*", *FILES):
+            for file in self.path.glob(pattern):
+                file.unlink(missing_ok=True)
         for folder in ("resume", "tensorboard"):
-            shutil.rmtree(self.path / folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # it is not there, or somebody keeps something else in it
+                (self.path / folder).rmdir()
 
     def record(self) -> dict[str, Any]:
         """What `create` wrote; raises `RequestError`."""
@@ -78,7 +102,8 @@ class RunDirectory:
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl; raises `StorageError`."""
         with storage_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps(row) + "\n")
+            # What a full disk or a kill cut off gets a line of its own, so that it costs no other.
+            handle.write(("\n" if _cut_off(self.metrics) else "") + json.dumps(row) + "\n")
 
     def rows(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, all or of one kind; a line that was cut off in the middle is left out."""
@@ -112,6 +137,15 @@ class RunDirectory:
     def _write(self, name: str, text: str) -> None:
         with replacing(self.path / name, force=True) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def _cut_off(path: Path) -> bool:
+    """Whether a file of lines ends in the middle of one."""
+    with path.open("rb") as handle:
+        if handle.seek(0, 2) == 0:
+            return False
+        handle.seek(-1, 2)
+        return handle.read() != b"\n"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
