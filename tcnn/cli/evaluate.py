@@ -89,12 +89,16 @@ def command(
         _show(result, console.stdout())
 
 
-def _sizes(text: str | None) -> tuple[object, ...]:
+def _sizes(text: str | None) -> tuple[tuple[int, int], ...]:
     """`160,224x192` → ((160, 160), (224, 192))."""
-    sizes: list[object] = []
+    from tcnn.errors import RequestError
+
+    sizes = []
     for part in _listed(text or ""):
         sides = [_whole(side, "--size") for side in part.lower().split("x")]
-        sizes.append((sides[0], sides[-1]) if len(sides) <= 2 else tuple(sides))
+        if len(sides) > 2 or min(sides) < 1:
+            raise RequestError(f"--size: expected pixels, such as 224 or 224x160 (height × width), found {part!r}")
+        sizes.append((sides[0], sides[-1]))
     return tuple(sizes)
 
 

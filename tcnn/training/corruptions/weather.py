@@ -37,7 +37,7 @@ FOG = Levels(
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """ITU-R BT.601."""
-ICE = np.array([0.84, 0.95, 1.0], np.float32)
+ICE = np.array([0.8, 0.93, 1.0], np.float32)
 """The colour of ice: a bluish white."""
 
 
@@ -54,7 +54,7 @@ def snow(pixels: Pixels, level: tuple[float, ...], random: np.random.Generator) 
 def frost(pixels: Pixels, level: tuple[float, float], random: np.random.Generator) -> Pixels:
     """The image behind a window with ice on it: a·image + b·ice.
 
-    The benchmark lays photographs over the image. Here ice is drawn, as bright and as uneven as on a photograph.
+    The benchmark lays photographs over the image. Here ice is drawn (`ice`).
     """
     clear, icy = level
     layer = ice(pixels.shape[0], pixels.shape[1], random)[..., None]
@@ -62,21 +62,30 @@ def frost(pixels: Pixels, level: tuple[float, float], random: np.random.Generato
 
 
 def ice(height: int, width: int, random: np.random.Generator) -> NDArray[np.float32]:
-    """The thickness of ice on a window, (H, W) between 0 and 1: feathers in three directions, 60° apart, each in its
-    own part of the window, on a film that leaves gaps."""
+    """How white the ice on a window is, (H, W) between 0 and 1.
+
+    Feathers in three directions, 60° apart, each in its own part of the window, on a film of uneven thickness. Mean,
+    deviation, coarse deviation and fine structure are close to those of the benchmark's five photographs.
+    """
     shape = height, width
     length = max(2.0, min(shape) / 16)
     turn = random.uniform(0, 60)
     feathers, parts = [], []
     for angle in (0, 60, 120):
         grain = random.random((*shape, 1), np.float32) ** 4
-        streaks = trail(trail(grain, 1, 1, turn + angle + 90), length, length, turn + angle)[..., 0]
-        feathers.append((streaks - streaks.min()) / max(float(np.ptp(streaks)), 1e-6))
+        streaks = trail(trail(grain, 1, 1.2, turn + angle + 90), length, length, turn + angle)
+        feathers.append(streaks[..., 0])
         parts.append(np.exp(8 * plasma(max(shape), 1.6, random)[:height, :width]))
-    feather = np.sum(np.multiply(feathers, parts), 0) / np.sum(parts, 0)
-    film = np.clip(2.5 * plasma(max(shape), 1.4, random)[:height, :width] - 0.6, 0, 1)
-    thickness: NDArray[np.float32] = np.clip(0.08 + film * (0.25 + 1.1 * feather), 0, 1).astype(np.float32)
-    return thickness
+    feather = _standard(np.sum(np.multiply(feathers, parts), 0) / np.sum(parts, 0))
+    film = _standard(plasma(max(shape), 1.4, random)[:height, :width])
+    white: NDArray[np.float32] = np.clip(random.uniform(0.3, 0.94) + 0.06 * film + 0.09 * feather, 0, 1)
+    return white.astype(np.float32)
+
+
+def _standard(field: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Shifted and scaled to mean 0 and deviation 1."""
+    standard: NDArray[np.float32] = (field - field.mean()) / max(float(field.std()), 1e-6)
+    return standard
 
 
 def fog(pixels: Pixels, level: tuple[float, float], random: np.random.Generator) -> Pixels:
