@@ -47,8 +47,12 @@ class HardDistillationTask(LogitDistillationTask):  # type: ignore[misc]
 
 def check_teacher(teacher: nn.Module, model: nn.Module, classes: int) -> None:
     """Raise `RequestError` unless the teacher speaks of the same classes and images as the student."""
-    if not getattr(model, "pretrained_cfg", None):
-        raise RequestError(f"teacher: {type(model).__name__} has no pretrained_cfg (mean, std); distillation needs it")
+    lacking = [name for name in ("pretrained_cfg", "num_classes", "in_chans") if not getattr(model, name, None)]
+    if lacking:
+        raise RequestError(
+            f"teacher: {type(model).__name__} has no {', '.join(lacking)}; timm's distillation needs it, as timm's "
+            "models have it"
+        )
     found = getattr(teacher, "num_classes", None)
     if found != classes:
         raise RequestError(

@@ -1,0 +1,201 @@
+"""One configuration from a preset, a file, assignments and options; what is wrong is one line that names the field."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from tcnn.config import PRESETS, ConversionConfig, FinetuneConfig, build, finetune_config
+from tcnn.config.finetune import RUNTIME
+from tcnn.errors import RequestError
+
+
+def refused(*arguments: Any, **options: Any) -> str:
+    with pytest.raises(RequestError) as caught:
+        finetune_config(*arguments, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert caught.value.exit_code == 2
+    return message
+
+
+def test_the_defaults_are_the_papers() -> None:
+    """§3 of the paper, and DeiT's augmentation (Touvron et al. 2021, Table 9)."""
+    config = finetune_config()
+    assert config == FinetuneConfig()
+    said = {
+        "opt": "adamw", "epochs": 50, "batch_size": 1024, "lr": 1e-4, "gating_lr": 0.1, "warmup_epochs": 5,
+        "auto_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "reprob": 0.25, "smoothing": 0.1,
+        "repeats": 3, "weight_decay": 0.05, "anneal": "warmup",
+    }  # fmt: skip
+    assert {key: getattr(config, key) for key in said} == said
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_configurations(name: str) -> None:
+    config = finetune_config(name)
+    assert {key: getattr(config, key) for key in PRESETS[name]} == PRESETS[name]
+
+
+def test_the_later_wins(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("epochs: 7\nlr: 1e-3\nbatch_size: 32\nconversion: {stride: remove, head_dim: 8}\n")
+    config = finetune_config("quick", file, ["lr=2e-3", "batch_size=16", "conversion.head_dim=16"], {"batch_size": 8})
+    assert (config.warmup_epochs, config.epochs, config.lr, config.batch_size) == (1, 7, 2e-3, 8)
+    assert config.conversion == ConversionConfig(stride="remove", head_dim=16)
+    assert PRESETS["quick"]["batch_size"] == 64, "the preset is as it was"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("size=64", "size", 64),
+        ("size=[64,48]", "size", (64, 48)),
+        ("clip_grad=null", "clip_grad", None),
+        ("clip_grad=None", "clip_grad", None),
+        ("compile=True", "compile", True),
+        ("compile=true", "compile", True),
+        ("auto_augment=rand-m5", "auto_augment", "rand-m5"),
+        ("teacher=local-dir:a=b", "teacher", "local-dir:a=b"),
+        ("conversion.stride=remove", "conversion", ConversionConfig(stride="remove")),
+        ("scale=[0.5, 0.9]", "scale", (0.5, 0.9)),
+        ("seed=7", "seed", 7),
+    ],
+)
+def test_assignments(text: str, key: str, value: object) -> None:
+    assert getattr(finetune_config(assignments=[text]), key) == value
+
+
+def test_it_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        FinetuneConfig().epochs = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", ["yaml", "json", "run"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_is_printed_reads_the_same(tmp_path: Path, preset: str, kind: str) -> None:
+    config = finetune_config(preset, assignments=["size=[64,48]", "lr=1.23456789e-5", "conversion.target=last"])
+    values, file = config.model_dump(mode="json"), tmp_path / "config"
+    text = {"yaml": yaml.safe_dump(values), "json": json.dumps(values)}.get(kind) or json.dumps(
+        {"run": "finetune", "model": "test_resnet", "config": values}
+    )
+    file.write_text(text)
+    assert finetune_config("cifar" if preset == "quick" else "quick", file) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("epohcs=3", "epohcs: no such setting; did you mean epochs?"),
+        ("conversion.strid=keep", "conversion.strid: no such setting; did you mean stride?"),
+        ("zzz=3", "zzz: no such setting; expected one of convert, "),
+        ("epochs=0", "epochs: input should be greater than or equal to 1, got 0"),
+        ("epochs=many", "epochs: input should be a valid integer"),
+        ("epochs=2.5", "epochs: input should be a valid integer"),
+        ("lr=NaN", "lr: input should be a finite number"),
+        ("lr=1e999", "lr: input should be a finite number"),
+        ("lr=-1", "lr: input should be greater than or equal to 0"),
+        ("size=0", "size: input should be greater than or equal to 1, got 0"),
+        ("size=-32", "size: input should be greater than or equal to 1, got -32"),
+        ("size=[32,0]", "size: input should be greater than or equal to 1, got 0"),
+        ("size=abc", "size: input should be a valid integer"),
+        ("seed=18446744073709551616", "seed: input should be less than"),
+        ("anneal_epochs=Infinity", "anneal_epochs: input should be a finite number"),
+        ("fraction=0", "fraction: input should be greater than 0"),
+        ("fraction=1.5", "fraction: input should be less than or equal to 1"),
+        ("val_split=1", "val_split: input should be less than 1"),
+        ("scale=[0.9,0.5]", "scale: expected two numbers, 0 < smallest <= largest"),
+        ("ratio=[0,1]", "ratio: expected two numbers"),
+        ("ratio=1", "ratio: input should be a valid tuple"),
+        ("anneal=slowly", "anneal: input should be 'warmup' or 'none'"),
+        ("amp=float8", "amp: input should be"),
+        ("conversion.target=(", "conversion.target: not a regular expression"),
+        ("conversion.stride=jump", "conversion.stride: input should be 'keep' or 'remove'"),
+        ("conversion=3", "conversion: "),
+        ("warmup_epochs=51", "warmup_epochs: expected at most the 50 epochs, found 51"),
+        ("convert_at=50", "convert_at: expected less than the 50 epochs, found 50"),
+        ("batch_size=7", "batch_size: mixup needs an even number, found 7"),
+        ("epochs", "--set epochs: expected KEY=VALUE"),
+        ("=3", "--set =3: expected KEY=VALUE"),
+    ],
+)
+def test_wrong_assignments(text: str, expected: str) -> None:
+    assert refused(assignments=[text]).startswith(expected)
+
+
+def test_settings_that_contradict_each_other() -> None:
+    assert refused(options={"convert": False, "convert_at": 3}).startswith("convert_at: expected convert to be true")
+
+
+def test_an_unknown_preset() -> None:
+    assert refused("fast") == "--preset: expected one of paper, quick, cifar, found 'fast'"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("epochs: [1\n", "neither YAML nor JSON in line 2: "),
+        ("{:::", "neither YAML nor JSON in line 1: "),
+        ("a: \x00", "neither YAML nor JSON: unacceptable character"),
+        ("!!python/object:os.system {}", "neither YAML nor JSON in line 1: "),
+        ("- 1\n- 2\n", "expected settings as `key: value` lines, found list"),
+        ("fast", "expected settings as `key: value` lines, found str"),
+        ("1: 2", "1: no such setting"),
+        ("null: 2", "None: no such setting"),
+        (b"\xff\xfe\x00", "not a readable configuration file (UnicodeDecodeError)"),
+    ],
+)
+def test_files_that_are_no_settings(tmp_path: Path, text: str | bytes, expected: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert refused(file=file).startswith(f"{file}: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("epohcs: 3", "epohcs: no such setting; did you mean epochs?"),
+        ("epochs: 2020-01-01", "epochs: input should be a valid integer"),
+        ("conversion: {1: 2}", "conversion.1: keys should be strings"),
+        ("conversion: &a {stage: *a}", "conversion.stage: input should be a valid integer"),
+        ("mixup: {alpha: 0.8}", "mixup: input should be a valid number"),
+    ],
+)
+def test_files_with_wrong_settings(tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+    assert refused(file=file).startswith(expected)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert refused(file=tmp_path / "no.yaml") == f"{tmp_path / 'no.yaml'}: no such configuration file"
+    assert refused(file=tmp_path).startswith(f"{tmp_path}: not a readable configuration file")
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("# nothing yet\n")
+    assert finetune_config("quick", file) == finetune_config("quick")
+
+
+@pytest.mark.parametrize(
+    ("fraction", "epochs", "warmup", "late"), [(1.0, 50, 5, 20), (0.5, 100, 10, 40), (0.1, 500, 50, 200)]
+)
+def test_a_fraction_has_as_many_updates(fraction: float, epochs: int, warmup: float, late: int) -> None:
+    config = FinetuneConfig(fraction=fraction, anneal_epochs=2, convert_at=20).scaled()
+    assert (config.epochs, config.convert_at) == (epochs, late)
+    assert config.warmup_epochs == pytest.approx(warmup)
+    assert config.anneal_epochs == pytest.approx(2 / fraction)
+    assert FinetuneConfig(fraction=fraction).scaled().anneal_epochs is None
+
+
+def test_runtime_settings_are_settings() -> None:
+    assert set(FinetuneConfig.model_fields) > RUNTIME
+
+
+def test_several_wrong_fields_are_still_one_line() -> None:
+    with pytest.raises(RequestError, match=r"^epochs: [^\n]+$"):
+        build(FinetuneConfig, {"epochs": 0, "lr": -1})

@@ -1,0 +1,72 @@
+"""Fine-tuning in half a second: three classes that a glance tells apart, and two-layer networks."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from tcnn.config import FinetuneConfig, finetune_config
+from tcnn.training.finetune import FinetuneResult, finetune
+
+COLOURS = ("blue", "green", "red")
+TINY: dict[str, Any] = {
+    "epochs": 2, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 0, "val_split": 0.2, "device": "cpu",
+}  # fmt: skip
+"""24 training images in 3 steps of 8, and 6 for validation."""
+
+
+def colours(root: Path, images: int = 10, classes: tuple[str, ...] = COLOURS) -> Path:
+    """Class folders of plain images, each of its own brightness."""
+    for name in classes:
+        for number in range(images):
+            path = root / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (40, 40), name).point(lambda value, add=4 * number: value // 2 + add).save(path)
+    return root
+
+
+def tiny(**options: Any) -> FinetuneConfig:
+    """The quick preset, made tiny; keywords go over it."""
+    return finetune_config("quick", options={**TINY, **options})
+
+
+def run(model: Any, data: Any, out: Path, **options: Any) -> FinetuneResult:
+    """A tiny run with random weights; keywords are settings, or arguments of `finetune`."""
+    arguments = ("val", "resume", "force", "allow_changes", "report", "say", "weights", "pretrained")
+    given = {key: options.pop(key) for key in arguments if key in options}
+    return finetune(model, data if not isinstance(data, Path) else str(data), config=tiny(**options), out=out,
+                    **{"pretrained": False, **given})  # fmt: skip
+
+
+class TwoConvs(nn.Module):
+    """Two convolutions and a head, without batch normalisation; it does not say how many classes it has."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.last = nn.Conv2d(8, 8, 3, stride=2, padding=1)
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.last(self.stem(x).relu()).mean((2, 3)))
+
+
+class RunsOutOfMemory(TwoConvs):
+    """Fails as a GPU does when it is given more than so many images in training."""
+
+    most = 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and len(x) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory (as if)")
+        return super().forward(x)
+
+
+def seeded(make: Callable[[], nn.Module], seed: int = 0) -> Any:
+    """A module whose weights are always the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
