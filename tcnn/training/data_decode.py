@@ -49,9 +49,6 @@ def decode(opened: BinaryIO | Image.Image, mode: Mode) -> Image.Image:
         image.load()
         if image.mode.startswith("I"):
             image = _eight_bits(image)
-        if image.mode == "P":
-            # Straight to RGB, PIL warns of some palettes with transparency.
-            image = image.convert("RGBA")
         return image.convert(mode)
 
 
