@@ -8,7 +8,6 @@ from typing import Any
 import timm
 import torch
 from pydantic import BaseModel
-from timm.data import resolve_model_data_config
 from torch import nn
 
 from tcnn.config import FinetuneConfig, build
@@ -16,6 +15,7 @@ from tcnn.errors import RequestError, shorten
 from tcnn.training import resume as points
 from tcnn.training.data import ImageSet, class_balanced, open_dataset, split_off, training_transform
 from tcnn.training.distributed import Processes, joined, place
+from tcnn.training.evaluate import input_settings
 from tcnn.training.loader import TrainingLoader
 from tcnn.training.loop import Trainer
 from tcnn.training.objective import check_teacher, mixes
@@ -189,7 +189,7 @@ def open_sets(
 def _loader(
     start: Start, data: ImageSet, config: FinetuneConfig, processes: Processes, device: torch.device
 ) -> TrainingLoader:
-    settings: dict[str, Any] = resolve_model_data_config(start.model)
+    settings = input_settings(start.model)
     transform = training_transform(
         size=start.size, mean=settings["mean"], std=settings["std"], interpolation="random", aa=config.auto_augment,
         color_jitter=config.color_jitter, reprob=config.reprob, scale=config.scale, ratio=config.ratio,

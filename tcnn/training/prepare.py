@@ -11,6 +11,7 @@ from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion import catalogue, checkpoint
 from tcnn.conversion.sources import create_source
 from tcnn.conversion.surgery import convert, unconverted
+from tcnn.conversion.trace import input_shape
 from tcnn.errors import CheckpointError, RequestError, WeightsError, one_line
 from tcnn.training.optim import gpsa_layers
 from tcnn.training.recipe import drop_path_for, size_for
@@ -67,7 +68,7 @@ def prepare(
             unconverted(model)
         ablate(model, config)
     if getattr(model, "num_classes", None) is None:
-        _check_outputs(model, (in_chans(source), *size), len(class_names))
+        _check_outputs(model, input_shape(model, size), len(class_names))
     _remember(model, size, class_names)
     return Start(model.train(), size, tuple(notes))
 
@@ -211,7 +212,6 @@ def _remember(model: nn.Module, size: tuple[int, int], class_names: Sequence[str
     """What the files of this run say of the model: the size it is trained at, and its classes."""
     cfg = getattr(model, "pretrained_cfg", None)
     if cfg:
-        channels = (cfg.get("input_size") or (3,))[0]
-        own = {"input_size": (channels, *size), "test_input_size": None, "num_classes": len(class_names)}
+        own = {"input_size": input_shape(model, size), "test_input_size": None, "num_classes": len(class_names)}
         merged = {**cfg, **own, "label_names": list(class_names)}
         model.pretrained_cfg = model.default_cfg = merged  # type: ignore[assignment]

@@ -66,8 +66,9 @@ class RunDirectory:
         return left <= {"resume"} and not (self.resume.exists() and any(self.resume.iterdir()))
 
     def _strays(self) -> list[Path]:
-        """Files that a killed process left half-written."""
-        return [stray for name in FILES for stray in self.path.glob(f".{name}.*.tmp")]
+        """Files that a killed process left half-written: by our temporary names, or those of safetensors' writer."""
+        patterns = (".tmp??????", *(f".{name}.*.tmp" for name in FILES))
+        return [stray for pattern in patterns for stray in self.path.glob(pattern)]
 
     def tidy(self) -> None:
         """Remove what a killed process left half-written, and make room for resume points."""
@@ -84,7 +85,9 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove a run's own files and nothing else."""
-        for pattern in ("resume/step-*.safetensors", "resume/.step-*.tmp", "tensorboard/events.out.tfevents.*", *FILES):
+        self.tidy()
+        patterns = ("step-*.safetensors", ".step-*.tmp", ".tmp??????")
+        for pattern in (*(f"resume/{own}" for own in patterns), "tensorboard/events.out.tfevents.*", *FILES):
             for file in self.path.glob(pattern):
                 file.unlink(missing_ok=True)
         for folder in ("resume", "tensorboard"):
