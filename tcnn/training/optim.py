@@ -6,7 +6,7 @@ from typing import Any
 from timm.optim import create_optimizer_v2, param_groups_weight_decay
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tcnn.config import FinetuneConfig
@@ -81,6 +81,15 @@ def temperature(update: int, start: float, annealing: int) -> float:
     """
     done = min(1.0, (update + 1) / annealing) if annealing > 0 else 1.0
     return start ** (1 - done)
+
+
+def group_counters(optimizer: Optimizer) -> list[dict[str, int | float | Tensor]]:
+    """What an optimizer counts in each of its groups, as LAMB counts its steps: neither its settings nor the rates."""
+    settings = {*optimizer.defaults, "params", "lr", "initial_lr", "weight_decay"}
+    return [
+        {key: value for key, value in group.items() if key not in settings and isinstance(value, (int, float, Tensor))}
+        for group in optimizer.param_groups
+    ]
 
 
 def named_groups(optimizer: Optimizer, model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

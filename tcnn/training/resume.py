@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from tcnn.conversion.checkpoint import unshared
 from tcnn.errors import CheckpointError
 from tcnn.files import replacing
-from tcnn.training.optim import named_groups
+from tcnn.training.optim import group_counters, named_groups
 from tcnn.version import __version__
 
 
@@ -85,6 +85,9 @@ def save_point(
                     f"{type(optimizer).__name__} keeps {type(value).__name__} for {name}, which cannot be stored for a "
                     "resume; choose another optimizer (opt)"
                 )
+    for index, counters in enumerate(group_counters(optimizer)):
+        for key, value in counters.items():
+            (tensors if isinstance(value, Tensor) else scalars)[f"group.{index}.{key}"] = value
     metadata = {
         "format": "pt",
         "tcnn_version": __version__,
@@ -108,7 +111,7 @@ def points(directory: Path) -> list[Path]:
 
 def clean(directory: Path) -> None:
     """Remove what a killed process left half-written."""
-    for stray in directory.glob(".*.tmp"):
+    for stray in directory.glob(".*"):  # ours, or of the safetensors writer, which has temporary names of its own
         stray.unlink(missing_ok=True)
 
 
@@ -158,6 +161,10 @@ def restore(
     for name, parameter in named_groups(optimizer, model):
         if name in memories:
             optimizer.state[parameter] = {key: _placed(value, key, parameter) for key, value in memories[name].items()}
+    for index, group in enumerate(optimizer.param_groups):
+        prefix = f"group.{index}."
+        group.update({key.removeprefix(prefix): v for key, v in point.scalars.items() if key.startswith(prefix)})
+        group.update(_part(point, prefix))  # a counter that is a tensor stands on the CPU
     state = {key.removeprefix("scaler."): v for key, v in point.scalars.items() if key.startswith("scaler.")}
     if state:
         scaler.load_state_dict(state)

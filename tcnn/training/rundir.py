@@ -99,7 +99,7 @@ class RunDirectory:
         try:
             content = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
             return dict(content)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise RequestError(f"{self.path}/config.json: not readable, so the run cannot be resumed") from error
 
     def append(self, row: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from tcnn.training.finetune import FinetuneResult, finetune
 COLOURS = ("blue", "green", "red")
 TINY: dict[str, Any] = {
     "epochs": 2, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 0, "val_split": 0.2, "device": "cpu",
+    "anneal_epochs": None,
 }  # fmt: skip
 """24 training images in 3 steps of 8, and 6 for validation."""
 
