@@ -11,6 +11,7 @@ import tcnn
 from tcnn.cli.main import main
 from tcnn.conversion import checkpoint
 from tcnn.training import digits
+from tcnn.training.data import open_dataset
 
 pytest.importorskip("sklearn", reason="THE DEMO IS UNTESTED: scikit-learn is not installed")
 
@@ -41,13 +42,14 @@ def test_the_journey(tmp_path: Path, capsys: pytest.CaptureFixture[str], kept_si
     assert source["parameters"] < converted["parameters"] == tuned["parameters"]
     assert source["top1"] > 0.2, "three epochs are enough to do better than chance, twice over"
 
-    kept, fine = sorted(out.iterdir(), key=lambda path: "finetuned" in path.name)
-    assert result["checkpoint"] == str(kept)
+    kept, fine = Path(result["checkpoint"]), Path(result["run"]) / "last.safetensors"
+    assert kept.parent == out
     assert checkpoint.read(kept).verification.passed
-    data = digits.load_digits(0)
+    held_out = open_dataset(str(out / "digits"), "val", in_chans=1)
+    assert len(held_out) == digits.HELD_OUT
     for path, row in ((kept, converted), (fine, tuned)):
         model = tcnn.load(path)
         assert sum(parameter.numel() for parameter in model.parameters()) == row["parameters"]
-        assert digits.accuracy(digits.predictions(model, data.test), data.test_labels) == row["top1"]
+        assert tcnn.evaluate(model, held_out).top1 == pytest.approx(row["top1"], abs=1e-12)
     temperatures = {float(layer.temperature) for layer in model.modules() if isinstance(layer, tcnn.GPSA2d)}
     assert temperatures == {1.0}, "fine-tuning took it all the way"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def command(
     out: Annotated[
         Path | None,
-        typer.Option(help="Keep the converted and fine-tuned checkpoints in this directory.", metavar="DIR"),
+        typer.Option(help="Keep images, checkpoints and runs in this directory.", metavar="DIR"),
     ] = None,
     epochs: Annotated[int, typer.Option(help="Epochs of the source CNN.", min=1)] = 8,
     finetune_epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning.", min=1)] = 4,
@@ -55,6 +55,7 @@ def _show(result: "DemoResult") -> None:
     out.print(f"All {result.held_out} held-out predictions are the same before and after, in a fresh process too.")
     if result.checkpoint:
         out.print(f"checkpoint: {result.checkpoint}", markup=False)
+        out.print(f"fine-tuning: {result.run}", markup=False)
     else:
-        out.print("Keep the checkpoints with --out DIR.")
+        out.print("Keep images, checkpoints and runs with --out DIR.")
     out.print(f"{result.seconds:.0f} s")

@@ -44,7 +44,7 @@ def command(
     ] = "auto",
     batch_size: Annotated[int, typer.Option(help="Images of one forward pass.", metavar="N")] = 64,
     workers: Annotated[int, typer.Option(help="Processes that load images.", metavar="N")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.", metavar="D")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = "auto",
     amp: Annotated[str, typer.Option(help="float32, bfloat16 or float16.", metavar="DTYPE")] = "float32",
     channels_last: Annotated[bool, typer.Option("--channels-last", help="Images in channels-last order.")] = False,
     limit: Annotated[

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from tcnn.cli import convert, demo, finetune, models, verify
+from tcnn.cli import convert, demo, evaluate, finetune, models, verify
 from tcnn.errors import TcnnError
 from tcnn.version import __version__
 
@@ -47,6 +47,7 @@ app.command("convert")(convert.command)
 app.command("verify")(verify.command)
 app.command("models")(models.command)
 app.command("finetune")(finetune.command)
+app.command("evaluate")(evaluate.command)
 app.command("demo")(demo.command)
 
 

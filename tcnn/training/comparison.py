@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from tcnn.conversion import checkpoint
-from tcnn.conversion.pipeline import usable_device
 from tcnn.conversion.sources import create_source
 from tcnn.conversion.trace import input_shape
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, shorten
@@ -18,6 +17,7 @@ from tcnn.training import corruptions as effects
 from tcnn.training import imagenet_variants as imagenet
 from tcnn.training.comparison_report import Comparison, Row, corruption_scores, errors, relate
 from tcnn.training.data import ImageSet, open_dataset
+from tcnn.training.distributed import Processes, place
 from tcnn.training.evaluate import NAMED_UNREADABLE, Evaluation, evaluate
 from tcnn.training.evaluation_config import ALEXNET, EvaluationConfig
 
@@ -47,7 +47,8 @@ def compare(
     """
     started = time.monotonic()
     config = config or EvaluationConfig()
-    device = usable_device(config.device)
+    device = place(config.device, Processes())
+    config = config.model_copy(update={"device": str(device)})
     cases = plan(data, config)
     opened = _Opened(config, data)
     first = opened(cases[0].folder)

@@ -2,24 +2,30 @@
 
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
 from pydantic import BaseModel
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from tcnn.config import FinetuneConfig, finetune_config
 from tcnn.conversion.checkpoint import load, save
 from tcnn.conversion.surgery import convert
 from tcnn.conversion.verify import verify
 from tcnn.errors import VerificationError
 from tcnn.training import digits
+from tcnn.training.data import ImageSet
+from tcnn.training.evaluate import transform_for
+from tcnn.training.finetune import finetune
+from tcnn.training.loader import EvaluationLoader
+from tcnn.training.progress import Progress, Report
 
-Progress = Callable[[str], None]
+Step = Callable[[str], None]
 
 
 class Row(BaseModel):
@@ -40,68 +46,107 @@ class DemoResult(BaseModel):
     predictions_unchanged: bool
     held_out: int
     checkpoint: str | None
+    run: str | None
+    """The directory of the fine-tuning."""
     seconds: float
 
 
-def run(directory: Path, keep: bool, epochs: int, finetune_epochs: int, seed: int, progress: Progress) -> DemoResult:
-    """The journey; raises `VerificationError` if a single prediction changes."""
-    started = time.monotonic()
-    progress("loading the digits")
-    data = digits.load_digits(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        # At an output stride of 16 the last stage works on 4×4 maps.
-        source = timm.create_model("test_resnet", num_classes=10, in_chans=1, output_stride=16)
-    report_epoch = _epochs(progress, "training the CNN", epochs)
-    digits.fit(source, data.train, data.train_labels, epochs, 2e-3, seed, progress=report_epoch)
-    before = digits.predictions(source, data.test)
+def run(directory: Path, keep: bool, epochs: int, finetune_epochs: int, seed: int, step: Step) -> DemoResult:
+    """The journey; raises `VerificationError` if a single prediction changes.
 
-    progress("converting")
+    Args:
+        directory: everything is written here. keep: whether it stays, so that the result may name it.
+        epochs: of the source CNN. finetune_epochs: of the T-CNN.
+        step: called with what begins.
+    """
+    started = time.monotonic()
+    step("writing the digits")
+    train, held_out = digits.write_digits(directory / "digits", seed)
+    tell = _teller(step, "training the CNN")
+    trained = finetune(
+        _source(seed), train, held_out, _recipe(epochs, seed, convert=False, lr=2e-3, weight_decay=0.05),
+        directory / "cnn", force=True, report=tell,
+    )  # fmt: skip
+    source = load(trained.last, source=_source(seed))
+    images, labels = _tensors(source, held_out)
+    before = predictions(source, images)
+
+    step("converting")
     model, report = convert(source, seed=seed)
-    progress("verifying")
-    verdict = verify(source, model, images=data.test[:64])
+    step("verifying")
+    verdict = verify(source, model, images=images[:64])
     failure = verdict.failure()
     if failure:
         raise VerificationError(failure)
     checkpoint = save(model, directory / "t_resnet-digits.safetensors", verdict, force=True)
-    progress("reloading in a fresh process")
-    after = _predict_elsewhere(checkpoint, directory, data.test)
+    step("reloading in a fresh process")
+    after = _predict_elsewhere(checkpoint, directory, images)
     if not torch.equal(before, after):
         raise VerificationError(f"{int((before != after).sum())} of {len(after)} predictions changed; none may")
 
-    tuned = load(checkpoint)
-    report_epoch = _epochs(progress, "fine-tuning the T-CNN", finetune_epochs)
-    digits.fit(
-        tuned, data.train, data.train_labels, finetune_epochs, 5e-4, seed, anneal_epochs=max(1, finetune_epochs // 2),
-        progress=report_epoch,
+    tell = _teller(step, "fine-tuning the T-CNN")
+    tuned = finetune(
+        checkpoint, train, held_out, _recipe(finetune_epochs, seed, lr=5e-4), directory / "finetuned", force=True,
+        report=tell,
     )  # fmt: skip
-    progress("comparing")
-    if keep:
-        save(tuned, directory / "t_resnet-digits-finetuned.safetensors", force=True)
-    labels = data.test_labels
+    step("comparing")
     rows = [
-        Row(model="source CNN", top1=digits.accuracy(before, labels), parameters=report.parameters_before),
+        Row(model="source CNN", top1=_share(before, labels), parameters=report.parameters_before),
         Row(
             model="converted",
-            top1=digits.accuracy(after, labels),
+            top1=_share(after, labels),
             parameters=report.parameters_after,
             equivalence_error=verdict.passes[0].logits.relative,
             drift_at_1=verdict.drift.logits.relative,
         ),
-        Row(
-            model="fine-tuned",
-            top1=digits.accuracy(digits.predictions(tuned, data.test), labels),
-            parameters=report.parameters_after,
-        ),
+        Row(model="fine-tuned", top1=tuned.top1, parameters=report.parameters_after),
     ]
     return DemoResult(
-        images=f"{len(data.train)} handwritten digits to train on, {len(data.test)} held out",
+        images=f"{len(train)} handwritten digits to train on, {len(held_out)} held out",
         rows=rows,
         predictions_unchanged=True,
-        held_out=len(data.test),
+        held_out=len(held_out),
         checkpoint=str(checkpoint) if keep else None,
+        run=tuned.out if keep else None,
         seconds=round(time.monotonic() - started, 1),
     )
+
+
+def _source(seed: int) -> nn.Module:
+    """A small ResNet for grey images; at an output stride of 16 its last stage works on 4×4 maps."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = timm.create_model("test_resnet", num_classes=10, in_chans=1, output_stride=16)
+    own = {"input_size": (1, digits.SIZE, digits.SIZE), "mean": (digits.MEAN,), "std": (digits.STD,), "crop_pct": 1.0}
+    model.pretrained_cfg = model.default_cfg = {**model.pretrained_cfg, **own}
+    return model
+
+
+def _recipe(epochs: int, seed: int, **changes: Any) -> FinetuneConfig:
+    """The preset for small data; a mirrored or tilted digit is none, so images are only shifted and scaled a little."""
+    own = {
+        "epochs": epochs, "warmup_epochs": min(1, epochs - 1), "anneal_epochs": epochs / 2, "size": digits.SIZE,
+        "seed": seed, "workers": 0, "hflip": 0.0, "scale": (0.8, 1.0), "ratio": (0.9, 1.1), "device": "cpu",
+        "checkpoint_minutes": 60,
+    }  # fmt: skip
+    return finetune_config("quick", options={**own, **changes})
+
+
+def _tensors(model: nn.Module, data: ImageSet) -> tuple[Tensor, Tensor]:
+    """All images as the model takes them, and their classes."""
+    batches = list(EvaluationLoader(data, transform_for(model), batch_size=64))
+    return torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches])
+
+
+@torch.no_grad()
+def predictions(model: nn.Module, images: Tensor) -> Tensor:
+    """The predicted class of every image, (N,)."""
+    model.eval()
+    return torch.cat([model(batch).argmax(1) for batch in images.split(256)])
+
+
+def _share(predicted: Tensor, labels: Tensor) -> float:
+    return (predicted == labels).double().mean().item()
 
 
 _PREDICT = """
@@ -115,18 +160,24 @@ with torch.no_grad():
 
 def _predict_elsewhere(checkpoint: Path, directory: Path, images: Tensor) -> Tensor:
     """Load the file in a new Python process, which has never seen the model, and predict there."""
-    with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        given, found = Path(scratch) / "images.safetensors", Path(scratch) / "predictions.safetensors"
+    given, found = directory / ".images.safetensors", directory / ".predictions.safetensors"
+    try:
         save_file({"images": images}, given)
         subprocess.run([sys.executable, "-c", _PREDICT, str(checkpoint), str(given), str(found)], check=True)  # noqa: S603
         return load_file(found)["predictions"]
+    finally:
+        given.unlink(missing_ok=True)
+        found.unlink(missing_ok=True)
 
 
-def _epochs(progress: Progress, what: str, total: int) -> Callable[[int], None]:
-    progress(f"{what} (epoch 1 of {total})")
+def _teller(step: Step, what: str) -> Report:
+    """Announces every epoch as a step of the demo."""
+    announced = 0
 
-    def report(done: int) -> None:
-        if done < total:
-            progress(f"{what} (epoch {done + 1} of {total})")
+    def report(now: Progress) -> None:
+        nonlocal announced
+        if now.epoch > announced:
+            announced = now.epoch
+            step(f"{what} (epoch {now.epoch} of {now.epochs})")
 
     return report

@@ -36,7 +36,7 @@ class EvaluationConfig(Frozen):
     )
     batch_size: int = Field(default=64, ge=1, description="Images of one forward pass.")
     workers: int = Field(default=0, ge=0, description="Processes that load images; 0 loads in the main one.")
-    device: str = Field(default="cpu", description="Where the models run.")
+    device: str = Field(default="auto", description="Where the models run; `auto` is a GPU if there is one.")
     amp: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="The dtype that autocast computes in."
     )

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from tcnn.config import FinetuneConfig
 from tcnn.conversion import checkpoint
 from tcnn.conversion.surgery import convert
-from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
+from tcnn.errors import DivergedError, EnvironmentFailure, RequestError, one_line
 from tcnn.training import resume
 from tcnn.training.data import ImageSet
 from tcnn.training.distributed import Processes
@@ -128,6 +128,12 @@ class Trainer:
             self.position.finished = True
             self._save_point()
             return self.position
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):  # PyTorch reports a dead one wherever the main thread is
+                raise
+            raise EnvironmentFailure(
+                f"a process that loads images died ({one_line(error)}); {self._where('stopped')}"
+            ) from error
         finally:
             self.train.close()
             self.recorder.close()

@@ -22,7 +22,7 @@ from tcnn.conversion.stride import KNOWN_FAMILIES
 from tcnn.layers import filters
 
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-PAGES += [f"docs/{name}.md" for name in ("cli", "python", "files", "conversion", "finetune")]
+PAGES += [f"docs/{name}.md" for name in ("cli", "python", "files", "conversion", "finetune", "data", "evaluation")]
 RUN = [page for page in PAGES if any(block.language in ("python", "console") for block in pages.blocks(page))]
 
 

@@ -1,0 +1,56 @@
+"""The CIFAR-10 ResNet-20 of He et al. 2016, §4.2, with weights that others trained: a small CNN with real knowledge."""
+
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions; where the shape changes, shortcut A: every other pixel, and zeros for the new channels."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.stride, self.new = stride, outputs - inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        if self.new:
+            x = F.pad(x[..., :: self.stride, :: self.stride], (0, 0, 0, 0, self.new // 2, self.new // 2))
+        return (x + y).relu()
+
+
+class ResNet20(nn.Module):
+    """Three stages of 16, 32 and 64 channels, three blocks each; the last works on 8×8 maps of a 32×32 image."""
+
+    num_classes = 10
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = nn.Sequential(*(Block(16, 16, 1) for _ in range(3)))
+        self.layer2 = nn.Sequential(Block(16, 32, 2), *(Block(32, 32, 1) for _ in range(2)))
+        self.layer3 = nn.Sequential(Block(32, 64, 2), *(Block(64, 64, 1) for _ in range(2)))
+        self.linear = nn.Linear(64, 10)
+        # How images are prepared, where timm looks for it: whole images, ImageNet's mean and standard deviation.
+        self.pretrained_cfg = self.default_cfg = {
+            "input_size": (3, 32, 32), "crop_pct": 1.0, "interpolation": "bilinear", "num_classes": 10,
+            "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225),
+        }  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer3(self.layer2(self.layer1(self.bn1(self.conv1(x)).relu())))
+        return self.linear(x.mean((2, 3)))
+
+
+def pretrained(weights: Path) -> nn.Module:
+    """The network with its published weights, in evaluation mode."""
+    model = ResNet20()
+    model.load_state_dict(load_file(weights))
+    return model.eval()

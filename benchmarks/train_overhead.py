@@ -1,0 +1,146 @@
+"""What the training loop costs beside a bare PyTorch loop with the same loader, model and optimizer.
+
+    python benchmarks/train_overhead.py [--model resnet18] [--size 96] [--device cpu] [--pairs 5]
+
+Both train a T-CNN on the same images in the same order, in turn (A B A B …) and in one process. Timed is from the end
+of the first step of an epoch to the end of its last, so neither start-up nor validation counts; the loop does all that
+it does for a user meanwhile: gradient accumulation, τ, schedules, metrics, progress, a check of every loss. Reported are
+medians of images/s, and the median of the ratios pair by pair, which holds when the machine's speed drifts.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy
+import timm
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+
+import tcnn
+from tcnn.config import FinetuneConfig, finetune_config
+from tcnn.training.data import open_dataset, training_transform
+from tcnn.training.evaluate import input_settings
+from tcnn.training.loader import TrainingLoader
+from tcnn.training.optim import create_optimizer
+from tcnn.training.step import Arithmetic
+
+RESULTS = Path(__file__).parent / "results" / "train_overhead.json"
+
+
+def draw(root: Path, images: int, size: int) -> None:
+    """Noise pictures of two classes, and two to validate on."""
+    random = numpy.random.default_rng(0)
+    for split, count in (("train", images), ("val", 2)):
+        for number in range(count):
+            path = root / split / "ab"[number % 2] / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(random.integers(0, 255, (size, size, 3), dtype=numpy.uint8)).save(path)
+
+
+def bare(model: nn.Module, data: str, config: FinetuneConfig) -> float:
+    """Images/s of the shortest loop that trains alike."""
+    device = torch.device(config.device)
+    arithmetic = Arithmetic(config, device)
+    model = model.to(device).train()
+    optimizer = create_optimizer(model, config)
+    settings = input_settings(model)
+    transform = training_transform(
+        size=(config.size, config.size),
+        mean=settings["mean"],
+        std=settings["std"],
+        scale=config.scale,
+        ratio=config.ratio,
+    )
+    loader = TrainingLoader(
+        open_dataset(data, "train"), transform, batch_size=config.batch_size, micro_batch=config.micro_batch,
+        seed=0, workers=config.workers, pin_memory=device.type == "cuda",
+    )  # fmt: skip
+    marks = []
+    for number, batch in enumerate(loader.epoch(0), 1):
+        x, y = batch.images.to(device, non_blocking=True), batch.targets.to(device, non_blocking=True)
+        with arithmetic.autocast():
+            loss = F.cross_entropy(model(x), y, label_smoothing=config.smoothing) / loader.micro_batches
+        loss.backward()
+        if number % loader.micro_batches == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()
+            marks.append(time.perf_counter())
+    loader.close()
+    return config.batch_size * (len(marks) - 1) / (marks[-1] - marks[0])
+
+
+def loop(model: nn.Module, data: str, config: FinetuneConfig) -> float:
+    """Images/s of `tcnn.finetune`."""
+    marks = []
+    with tempfile.TemporaryDirectory() as scratch:
+        tcnn.finetune(
+            model, data, config=config, out=scratch,
+            report=lambda now: marks.append(time.perf_counter()) if now.phase == "training" else None,
+        )  # fmt: skip
+    return config.batch_size * (len(marks) - 1) / (marks[-1] - marks[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--size", type=int, default=96)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--images", type=int, default=192)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--micro-batch", type=int, default=8)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    config = finetune_config(
+        "quick",
+        options={
+            "epochs": 1, "warmup_epochs": 0, "anneal": "none", "size": options.size, "batch_size": options.batch_size,
+            "micro_batch": options.micro_batch, "workers": options.workers, "device": options.device, "log_steps": 1,
+            "conversion": {"temperature": 1.0, "input_size": [options.size, options.size]},
+        },
+    )  # fmt: skip
+    rates: dict[str, list[float]] = {"bare": [], "tcnn": []}
+    with tempfile.TemporaryDirectory() as scratch:
+        draw(Path(scratch), options.images, options.size)
+        for pair in range(options.pairs + 1):
+            for name, run in (("bare", bare), ("tcnn", loop)):
+                source = timm.create_model(options.model, num_classes=2)
+                model = tcnn.convert(source, config.conversion).model
+                rate = run(model, scratch, config)
+                if pair:  # the first pair only warms up
+                    rates[name].append(rate)
+    ratio = statistics.median(a / b for a, b in zip(rates["bare"], rates["tcnn"], strict=True))
+    result = {
+        "model": f"t_{options.model}", "size": options.size, "batch_size": options.batch_size,
+        "micro_batch": options.micro_batch, "pairs": options.pairs,
+        "images_per_second": {name: round(statistics.median(values), 2) for name, values in rates.items()},
+        "overhead": round(ratio - 1, 4),
+        "hardware": f"{_cpu()}, {os.cpu_count()} cores, {options.threads} threads, device {options.device}",
+        "versions": {name: version(name) for name in ("tcnn", "torch", "timm")},
+    }  # fmt: skip
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main()

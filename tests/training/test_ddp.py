@@ -1,0 +1,94 @@
+"""Two gloo processes under torchrun: one batch between them, one result, files from the first."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from data_pictures import draw_classes
+from safetensors.torch import load_file
+
+from tcnn.config import finetune_config
+from tcnn.training.finetune import finetune
+from tcnn.training.rundir import RunDirectory
+
+OPTIONS = {
+    "size": 48, "epochs": 2, "batch_size": 8, "workers": 0, "device": "cpu", "val_split": 0.25, "mixup": 0.8,
+    "drop_path": 0.0, "log_steps": 1, "checkpoint_steps": 2,
+}  # fmt: skip
+
+SCRIPT = """
+import json, sys
+import torch
+from tcnn.config import finetune_config
+from tcnn.training.finetune import finetune
+
+torch.set_num_threads(1)
+out, data, options = sys.argv[1:4]
+config = finetune_config("quick", options=json.loads(options))
+finetune("test_convnext", data, config=config, out=out, pretrained=False, resume=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_classes(tmp_path_factory.mktemp("data"), ["a", "b", "c"], images=15)
+
+
+def torchrun(
+    out: Path, images: Path, tmp_path: Path, processes: int, **options: object
+) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
+        f"--nproc-per-node={processes}", str(script), str(out), str(images), json.dumps({**OPTIONS, **options}),
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_two_processes_learn_what_one_does(images: Path, tmp_path: Path) -> None:
+    """Without batch normalisation (test_convnext has none) nothing depends on how a batch is shared but rounding."""
+    done = torchrun(tmp_path / "two", images, tmp_path, 2)
+    assert done.returncode == 0, done.stderr[-2000:]
+    finetune(
+        "test_convnext", str(images), config=finetune_config("quick", options=OPTIONS), out=tmp_path / "one",
+        pretrained=False,
+    )  # fmt: skip
+    one, two = RunDirectory(tmp_path / "one"), RunDirectory(tmp_path / "two")
+    assert [row["kind"] for row in two.rows()] == [row["kind"] for row in one.rows()]
+    for a, b in zip(one.rows("train"), two.rows("train"), strict=True):
+        assert b["loss"] == pytest.approx(a["loss"], rel=1e-4)
+        assert (b["lr"], b["temperature"], b["updates"]) == (a["lr"], a["temperature"], a["updates"])
+    for a, b in zip(one.rows("epoch"), two.rows("epoch"), strict=True):
+        assert b["val"]["images"] == a["val"]["images"], "every image is counted once"
+        assert b["val"]["loss"] == pytest.approx(a["val"]["loss"], rel=1e-3)
+    first, second = load_file(one.last), load_file(two.last)
+    for key, tensor in first.items():
+        torch.testing.assert_close(second[key], tensor, rtol=1e-2, atol=2e-4, msg=key)
+
+
+def test_a_run_of_two_goes_on_with_one(images: Path, tmp_path: Path) -> None:
+    done = torchrun(tmp_path / "run", images, tmp_path, 2)
+    assert done.returncode == 0, done.stderr[-2000:]
+    run = RunDirectory(tmp_path / "run")
+    whole = run.rows("epoch")
+    for path in sorted(run.resume.glob("step-*"), reverse=True)[:1]:
+        path.unlink()  # back to the point before the last validation
+    result = finetune(
+        "test_convnext", str(images), config=finetune_config("quick", options=OPTIONS), out=run.path, resume=True,
+        pretrained=False,
+    )  # fmt: skip
+    assert result.epochs == 2
+    assert [row["updates"] for row in run.rows("epoch")] == [row["updates"] for row in whole]
+    assert run.rows("epoch")[-1]["val"] == pytest.approx(whole[-1]["val"], rel=1e-5)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused_in_one_line(images: Path, tmp_path: Path) -> None:
+    done = torchrun(tmp_path / "run", images, tmp_path, 2, batch_size=7, mixup=0.0)
+    assert done.returncode != 0
+    assert "a batch of 7 cannot be shared equally among 2 processes" in done.stderr

@@ -1,0 +1,110 @@
+"""Late reparametrisation: the optimizer's memory of a filter goes with the filter."""
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.layers.gpsa import GPSA2d, filter_to_proj
+from tcnn.training.late import convert_in_training
+from tcnn.training.optim import create_optimizer
+
+CONFIG = FinetuneConfig(
+    lr=3e-3, opt="adamw", weight_decay=0.05, conversion=ConversionConfig(target=r"body\.\d", input_size=(9, 7))
+)
+
+
+class Net(nn.Module):
+    """Strided, dilated and grouped convolutions between two that stay; smooth, so that gradients compare tightly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 1)
+        self.body = nn.Sequential(
+            nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 12, (3, 5), stride=(2, 1), padding=(1, 2), bias=False),
+            nn.Conv2d(12, 8, 3, padding=2, dilation=2, groups=4),
+        )  # fmt: skip
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.stem(x))
+        for layer in self.body:
+            x = torch.tanh(layer(x))
+        return self.head(x.mean((2, 3)))
+
+
+def one_step(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """What one update adds to every parameter."""
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    return {name: p.detach() - before[name] for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("opt", ["adamw", "sgd", "lion"])
+def test_the_first_update_is_the_one_that_the_cnn_would_have_made(opt: str) -> None:
+    torch.manual_seed(0)
+    config = CONFIG.model_copy(update={"opt": opt})
+    model = Net().double()
+    optimizer = create_optimizer(model, config)
+    batches = [(torch.randn(4, 3, 9, 7, dtype=torch.float64), torch.randint(5, (4,))) for _ in range(4)]
+    for x, y in batches[:3]:
+        one_step(model, optimizer, x, y)
+    converted, moved = convert_in_training(model, optimizer, config)
+    assert sum(isinstance(m, GPSA2d) for m in converted.modules()) == 3
+    cnn, tcnn = one_step(model, optimizer, *batches[3]), one_step(converted, moved, *batches[3])
+    for name, change in cnn.items():
+        other = name.replace("body.0.weight", "body.0.proj").replace("body.1.weight", "body.1.proj")
+        other = other.replace("body.2.weight", "body.2.proj")
+        expected = filter_to_proj(change) if other != name else change
+        assert expected.abs().max() > 0
+        torch.testing.assert_close(tcnn[other], expected, rtol=1e-9, atol=1e-13, msg=name)
+
+
+def test_without_its_memory_the_update_is_another() -> None:
+    """The test above can fail: a fresh optimizer's first AdamW step differs from the fourth."""
+    torch.manual_seed(0)
+    model = Net().double()
+    optimizer = create_optimizer(model, CONFIG)
+    x, y = torch.randn(4, 3, 9, 7, dtype=torch.float64), torch.randint(5, (4,))
+    for _ in range(3):
+        one_step(model, optimizer, x, y)
+    converted, _ = convert_in_training(model, optimizer, CONFIG)
+    fresh = create_optimizer(converted, CONFIG)
+    cnn, tcnn = one_step(model, optimizer, x, y), one_step(converted, fresh, x, y)
+    assert not torch.allclose(tcnn["body.0.proj"], filter_to_proj(cnn["body.0.weight"]), rtol=1e-2)
+
+
+def test_new_parameters_start_without_a_memory_and_the_optimizer_is_left_alone() -> None:
+    torch.manual_seed(0)
+    model = Net().double()
+    optimizer = create_optimizer(model, CONFIG)
+    one_step(model, optimizer, torch.randn(4, 3, 9, 7, dtype=torch.float64), torch.randint(5, (4,)))
+    kept = optimizer.state[model.body[0].weight]["exp_avg"].clone()
+    converted, moved = convert_in_training(model, optimizer, CONFIG)
+    layer = converted.get_submodule("body.0")
+    assert isinstance(layer, GPSA2d)
+    for parameter in (layer.query, layer.key, layer.value, layer.gating_param, layer.locality_raw):
+        assert parameter not in moved.state
+    memory = moved.state[layer.proj]["exp_avg"]
+    assert torch.equal(memory, filter_to_proj(kept))
+    memory.zero_()
+    assert torch.equal(optimizer.state[model.body[0].weight]["exp_avg"], kept)
+
+
+def test_moments_of_a_standardised_weight_are_not_taken_for_those_of_its_filter() -> None:
+    torch.manual_seed(0)
+    config = FinetuneConfig()
+    model = timm.create_model("test_nfnet", num_classes=4)
+    optimizer = create_optimizer(model, config)
+    one_step(model, optimizer, torch.randn(2, 3, 64, 64), torch.randint(4, (2,)))
+    converted, moved = convert_in_training(model, optimizer, config, ConversionConfig(input_size=(64, 64)))
+    layers = [m for m in converted.modules() if isinstance(m, GPSA2d)]
+    assert layers
+    for layer in layers:
+        assert layer.proj not in moved.state
+        assert layer.bias is None or layer.bias in moved.state

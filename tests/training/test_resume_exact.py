@@ -1,0 +1,96 @@
+"""A run that is killed at any moment and resumed ends with the very weights of one that was not. Real processes die."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from data_pictures import draw_classes
+from safetensors.torch import load_file
+
+from tcnn.training.resume import points
+from tcnn.training.rundir import RunDirectory
+
+SCRIPT = """
+import os, resource, signal, sys
+import torch
+from tcnn.config import finetune_config
+from tcnn.training.finetune import finetune
+
+torch.set_num_threads(1)
+out, data, when, late = sys.argv[1:5]
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def report(now):
+    if when == "in an epoch" and now.phase == "training" and (now.epoch, now.step) == (2, 4):
+        die()
+    if when == "in a validation" and now.phase == "validating" and now.epoch == 2:
+        die()
+    if when == "in a write" and now.phase == "training" and (now.epoch, now.step) == (2, 3):
+        # The kernel ends the process in the middle of the write that passes this size: the next resume point.
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+
+
+config = finetune_config("quick", options={
+    "size": 48, "epochs": 2, "batch_size": 8, "micro_batch": 4, "workers": 1, "device": "cpu", "checkpoint_steps": 2,
+    "auto_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "reprob": 0.25, "repeats": 3, "drop_path": 0.1,
+    "ema": 0.9, "val_split": 0.25, "convert_at": int(late) or None,
+})
+finetune("test_resnet", data, config=config, out=out, resume=True, pretrained=False, report=report)
+"""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_classes(tmp_path_factory.mktemp("data"), ["a", "b", "c"], images=14)
+
+
+def run(out: Path, images: Path, when: str = "never", late: int = 0) -> int:
+    """The exit status of a training process."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, "-c", SCRIPT, str(out), str(images), when, str(late)]
+    return subprocess.run(arguments, env=environment, timeout=300, check=False, stderr=subprocess.DEVNULL).returncode
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["converted at once", "converted in epoch 2"])
+def uninterrupted(
+    request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, int]:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert run(out, images, late=request.param) == 0
+    return out, request.param
+
+
+@pytest.mark.parametrize(
+    ("when", "status"),
+    [("in an epoch", -signal.SIGKILL), ("in a validation", -signal.SIGKILL), ("in a write", -signal.SIGXFSZ)],
+)
+def test_killed_and_resumed_is_uninterrupted(
+    uninterrupted: tuple[Path, int], images: Path, tmp_path: Path, when: str, status: int
+) -> None:
+    whole, late = uninterrupted
+    out = tmp_path / "run"
+    assert run(out, images, when, late) == status
+    assert points(out / "resume"), "there is something to resume from"
+    strays = list((out / "resume").glob(".*"))
+    assert bool(strays) == (when == "in a write"), "the write was cut off in the middle, and only that one"
+    assert run(out, images, late=late) == 0
+    assert list((out / "resume").glob(".*")) == []
+    for name in ("last.safetensors", "best.safetensors"):
+        expected, found = load_file(whole / name), load_file(out / name)
+        assert expected.keys() == found.keys()
+        different = [key for key, tensor in expected.items() if not tensor.equal(found[key])]
+        assert different == [], name
+    untimed = [
+        [{k: v for k, v in row.items() if k != "images_per_second"} for row in RunDirectory(path).rows()]
+        for path in (whole, out)
+    ]
+    assert untimed[0] == untimed[1]
+    assert (whole / "summary.csv").read_text() == (out / "summary.csv").read_text()
