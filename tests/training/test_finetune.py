@@ -1,0 +1,243 @@
+"""Tiny whole runs: they learn, every comparison of the paper is one setting, and nothing unforeseen ends one."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from timm.models import save_for_hf
+from tiny_runs import TwoConvs, colours, run, seeded
+from torch import nn
+
+import tcnn
+from tcnn.errors import DivergedError, RequestError
+from tcnn.training.data import open_dataset, split_off
+from tcnn.training.optim import gpsa_layers
+from tcnn.training.progress import Progress
+from tcnn.training.resume import latest_point, points, read_point
+from tcnn.training.rundir import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colours(tmp_path_factory.mktemp("colours"))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> str:
+    """A CNN of three classes with its weights, as a directory of timm's."""
+    path = tmp_path_factory.mktemp("source") / "cnn"
+    save_for_hf(lively(num_classes=3), path, safe_serialization=True)
+    return f"local-dir:{path}"
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return RunDirectory(out).rows("epoch")
+
+
+@pytest.mark.parametrize("options", [{}, {"convert": False}, {"convert_at": 3}], ids=["t-cnn", "cnn", "late"])
+def test_it_learns(data: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    """Three plain colours; a model that guesses has a loss of log 3 and a third of them right."""
+    result = run("test_resnet", data, tmp_path / "run", epochs=6, lr=3e-3, smoothing=0.0, ema=0.5, **options)
+    losses = [row["train_loss"] for row in rows(tmp_path / "run")]
+    assert losses[-1] < 0.5 * math.log(3) < losses[0]
+    assert result.best_top1 > 0.9
+    assert (result.epochs, result.updates, result.train_images, result.val_images) == (6, 18, 24, 6)
+    assert result.layers == len(gpsa_layers(tcnn.load(result.last))) == (0 if "convert" in options else 2)
+    layers = [len(row["gates"]) for row in rows(tmp_path / "run")]
+    assert layers == {"convert": [0] * 6, "convert_at": [0, 0, 0, 2, 2, 2]}.get(next(iter(options), ""), [2] * 6)
+
+
+def test_progress_never_goes_back_and_ends_at_100(data: Path, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    run("test_resnet", data, tmp_path / "run", report=seen.append)
+    percents = [now.percent for now in seen]
+    assert percents == sorted(percents)
+    assert percents[-1] == 100
+    steps = [now for now in seen if now.phase == "training"]
+    assert [(now.epoch, now.step) for now in steps] == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]
+    assert {(now.epochs, now.steps) for now in seen} == {(2, 3)}
+    for now in steps:
+        assert now.loss is not None
+        assert math.isfinite(now.loss)
+        assert now.images_per_second
+        assert now.eta_seconds is not None
+        assert now.eta_seconds >= 0
+        assert now.temperature is not None
+    assert [now.phase for now in seen].count("validating") >= 2
+    assert seen[-1].top1 is not None
+
+
+def test_annealing_and_its_absence(data: Path, tmp_path: Path) -> None:
+    taus: dict[str, list[float]] = {}
+    for anneal in ("warmup", "none"):
+        seen: list[Progress] = []
+        run("test_resnet", data, tmp_path / anneal, anneal=anneal, report=seen.append)
+        taus[anneal] = [now.temperature or 0 for now in seen if now.phase == "training"]
+    assert taus["none"] == [1.0] * 6
+    expected = [46 ** (-2 / 3), 46 ** (-1 / 3), 1, 1, 1, 1]
+    assert taus["warmup"] == pytest.approx(expected, rel=1e-6)
+    assert float(gpsa_layers(tcnn.load(tmp_path / "warmup" / "last.safetensors"))["layer4.0.conv1"].temperature) == 1
+
+
+def test_the_moving_average_is_what_is_saved(data: Path, tmp_path: Path) -> None:
+    """ē₁ = w₁ and ēₙ = d·ēₙ₋₁ + (1 − d)·wₙ (timm's), parameters and running statistics alike."""
+    run("test_resnet", data, tmp_path / "run", lr=0.01, ema=0.75, checkpoint_steps=1, keep=99)
+    states = {}
+    for path in points(tmp_path / "run" / "resume"):
+        point = read_point(path)
+        states[point.position.updates] = point.tensors
+    assert sorted(states) == [1, 2, 3, 4, 5, 6]
+    names = [name for name, tensor in states[1].items() if name.startswith("ema.") and tensor.is_floating_point()]
+    expected = {name: states[1][name.replace("ema.", "model.", 1)].double() for name in names}
+    for update in range(2, 7):
+        for name in names:
+            weight = states[update][name.replace("ema.", "model.", 1)].double()
+            expected[name] = 0.75 * expected[name] + 0.25 * weight
+    average = tcnn.load(tmp_path / "run" / "last.safetensors").state_dict()
+    for name in names:
+        if not name.endswith(".temperature"):  # which is set, not learned
+            torch.testing.assert_close(states[6][name].double(), expected[name], rtol=1e-5, atol=1e-6)
+        assert torch.equal(average[name.removeprefix("ema.")], states[6][name]), name
+    assert not torch.equal(states[6]["ema.fc.weight"], states[6]["model.fc.weight"])
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_distillation_from_the_source(data: Path, tmp_path: Path, source: str, kind: str) -> None:
+    """With the whole weight on the teacher the labels do not matter."""
+    losses = []
+    shuffled = tmp_path / "shuffled"
+    for place, other in (("blue", "green"), ("green", "red"), ("red", "blue")):
+        (shuffled / place).parent.mkdir(exist_ok=True)
+        (shuffled / place).symlink_to(data / other)
+    for images in (data, shuffled):
+        out = tmp_path / f"run{len(losses)}"
+        result = run(source, images, out, teacher="source", distillation=kind, distillation_weight=1.0, epochs=1,
+                     pretrained=True, batch_size=24, scale=(1, 1), ratio=(1, 1), hflip=0, seed=1)  # fmt: skip
+        assert result.notes == []
+        losses.append(rows(out)[0]["train_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=0.2), "each draws its own share of the images"
+    plain = run(source, data, tmp_path / "plain", epochs=1, pretrained=True, batch_size=24)
+    assert rows(Path(plain.out))[0]["train_loss"] != pytest.approx(losses[0], rel=0.5)
+
+
+def test_half_of_the_data_twice_as_often(data: Path, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    result = run("test_resnet", data, tmp_path / "run", fraction=0.5, batch_size=6, epochs=1, report=seen.append)
+    assert (result.train_images, result.epochs, result.updates) == (12, 2, 4)
+    assert result.val_images == 6, "of the whole set"
+    assert seen[-1].percent == 100
+    assert RunDirectory(tmp_path / "run").record()["config"]["epochs"] == 1, "as it was asked for"
+
+
+def test_a_validation_set_of_its_own(data: Path, tmp_path: Path) -> None:
+    """One class is missing in it; the indices stay."""
+    val = colours(tmp_path / "val", 4, ("green", "red"))
+    result = run("test_resnet", data, tmp_path / "run", val=str(val), val_split=None, epochs=1)
+    assert (result.train_images, result.val_images, result.classes) == (30, 8, 3)
+
+
+def test_split_folders_and_opened_sets(data: Path, tmp_path: Path) -> None:
+    both = tmp_path / "both"
+    colours(both / "train")
+    colours(both / "val", 2)
+    result = run("test_resnet", both, tmp_path / "a", val_split=None, epochs=1)
+    assert (result.train_images, result.val_images) == (30, 6)
+    train, held_out = split_off(open_dataset(str(data)), 0.2, seed=0)
+    result = run(seeded(TwoConvs), train, tmp_path / "b", val=held_out, val_split=None, epochs=1, size=16)
+    assert (result.train_images, result.val_images) == (24, 6)
+    with pytest.raises(tcnn.errors.CheckpointError, match="timm does not know"):
+        tcnn.load(result.best)
+
+
+def spoil(root: Path, names: list[str]) -> list[str]:
+    for name in names:
+        (root / name).write_bytes(b"no image")
+    return [str(root / name) for name in names]
+
+
+def test_unreadable_images_are_told_once(tmp_path: Path) -> None:
+    root = colours(tmp_path / "data")
+    bad = spoil(root, ["blue/3.png", "red/0.png", "green/9.png"])
+    said: list[str] = []
+    result = run("test_resnet", root, tmp_path / "run", say=said.append, max_unreadable=3)
+    assert sorted(result.unreadable) == sorted(bad)
+    assert sorted(line for line in said if "unreadable" in line) == sorted(f"unreadable, left out: {n}" for n in bad)
+    assert result.updates == 6
+
+
+def test_too_many_unreadable_images(tmp_path: Path) -> None:
+    root = colours(tmp_path / "data")
+    spoil(root, ["blue/3.png", "red/0.png", "green/9.png"])
+    with pytest.raises(RequestError, match=r"3 images are unreadable, at most 2 may be \(max_unreadable\); the first"):
+        run("test_resnet", root, tmp_path / "run", max_unreadable=2)
+
+
+def test_unreadable_images_of_the_validation_count_all(data: Path, tmp_path: Path) -> None:
+    """An evaluation names twenty and counts them all."""
+    val = colours(tmp_path / "val", 11)
+    spoil(val, [f"{name}/{number}.png" for name in ("blue", "red", "green") for number in range(10)])
+    with pytest.raises(RequestError, match="30 images are unreadable, at most 25 may be"):
+        run("test_resnet", data, tmp_path / "run", val=str(val), val_split=None, epochs=1, max_unreadable=25)
+
+
+def test_a_loss_that_is_not_finite(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"not finite in epoch 1, step \d of 3 \(update \d\)") as caught:
+        run("test_resnet", data, tmp_path / "run", lr=1e30, checkpoint_steps=1)
+    assert caught.value.exit_code == 5
+    point, _ = latest_point(tmp_path / "run" / "resume")
+    assert point is not None
+    assert f"the newest resume point is {point.path}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(DivergedError, match="nothing was saved yet"):
+        run("test_resnet", data, tmp_path / "other", lr=1e30)
+
+
+def test_a_validation_that_is_not_finite_is_said_and_stays_json(data: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    run("test_resnet", data, tmp_path / "run", epochs=1, batch_size=24, warmup_epochs=0, lr=1e30, say=said.append)
+    assert "the validation loss is not finite after epoch 1" in said
+    assert rows(tmp_path / "run")[0]["val"]["loss"] is None
+    assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_mixup_and_the_whole_recipe(data: Path, tmp_path: Path) -> None:
+    """All augmentation of the paper on, in parts of two images."""
+    config = tcnn.finetune_config(options={
+        "epochs": 1, "warmup_epochs": 1, "batch_size": 6, "micro_batch": 2, "size": 32, "workers": 0, "val_split": 0.2,
+    })  # fmt: skip
+    result = tcnn.finetune("test_resnet", str(data), config=config, out=tmp_path / "run", pretrained=False)
+    assert result.updates == 4
+    assert math.isfinite(rows(tmp_path / "run")[0]["train_loss"])
+
+
+def test_random_filters_after_a_late_conversion_resume_alike(data: Path, tmp_path: Path) -> None:
+    """What is drawn at the conversion depends on the seed, not on when the process was started."""
+    options: dict[str, Any] = {"convert_at": 1, "filters": "random", "keep": 9, "gating": False}
+    run("test_resnet", data, tmp_path / "run", **options)
+    expected = tcnn.load(tmp_path / "run" / "last.safetensors").state_dict()
+    for path in sorted((tmp_path / "run" / "resume").iterdir())[2:]:  # before the conversion
+        path.unlink()
+    torch.manual_seed(12345)
+    run("test_resnet", data, tmp_path / "run", resume=True, **options)
+    found = tcnn.load(tmp_path / "run" / "last.safetensors").state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_a_t_cnn_is_trained_further(data: Path, tmp_path: Path) -> None:
+    first = run("test_resnet", data, tmp_path / "first", epochs=1)
+    second = run(first.last, data, tmp_path / "second", epochs=1)
+    assert second.layers == 2
+    assert second.notes == []
+    assert second.model == first.last
+
+
+def test_images_of_every_shape_and_mode(tmp_path: Path) -> None:
+    root = colours(tmp_path / "data", 8)
+    for place, (mode, size) in enumerate([("L", (3, 90)), ("RGBA", (90, 3)), ("P", (1, 1)), ("CMYK", (33, 31))]):
+        suffix = "jpg" if mode == "CMYK" else "png"
+        Image.new(mode, size, 0).save(root / "red" / f"odd{place}.{suffix}")
+    assert run("test_resnet", root, tmp_path / "run", epochs=1).unreadable == []

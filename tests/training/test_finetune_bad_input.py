@@ -1,0 +1,144 @@
+"""What cannot be done is one line with the right exit code, before anything is trained, made or removed."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+from tiny_runs import TwoConvs, colours, run, seeded
+
+import tcnn
+from tcnn.errors import TcnnError
+
+RUN = "out"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colours(tmp_path_factory.mktemp("colours"))
+
+
+def refused(model: Any, data: Any, place: Path, code: int = 2, **options: Any) -> str:
+    """The one line; nothing was made."""
+    before = sorted(place.rglob("*"))
+    with pytest.raises(TcnnError) as caught:
+        run(model, data, place / RUN, **options)
+    message = str(caught.value)
+    assert caught.value.exit_code == code
+    assert "\n" not in message
+    assert len(message) < 600
+    assert sorted(place.rglob("*")) == before
+    return message
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"batch_size": 26}, "batch_size: 26 is more than the data set's 24 training images; give --batch-size 2 "),
+        ({"val_split": None}, "no validation split; name a validation set with --val DATASET, or hold some"),
+        ({"opt": "adamx"}, "opt: 'adamx' is no optimizer that timm can make here"),
+        ({"auto_augment": "strong"}, "timm cannot make the transforms"),
+        ({"tensorboard": True}, "tensorboard: not installed"),
+        ({"teacher": "source"}, "teacher: expected 3 classes, as the data set has, found 1000; choose a teacher"),
+        ({"teacher": "resnet5"}, "resnet5: no timm model of this name"),
+        ({"val": "nosuch", "val_split": None}, "nosuch: no such data set"),
+        ({"conversion": {"target": "nothing"}}, "nothing"),
+        ({"conversion": {"stage": 9}}, "stage"),
+    ],
+)
+def test_settings(data: Path, tmp_path: Path, options: dict[str, Any], expected: str) -> None:
+    if "tensorboard" in options and find_spec("tensorboard"):
+        pytest.skip("NOT TESTED: TensorBoard is installed here")
+    assert expected in refused("test_resnet", data, tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("resnet5", "resnet5"),
+        ("test_vit", "no k×k convolution to convert"),
+        ("missing.safetensors", "expected a tcnn checkpoint, found nothing"),
+        ("local-dir:nowhere", "expected a directory with config.json"),
+    ],
+)
+def test_models(data: Path, tmp_path: Path, model: str, expected: str) -> None:
+    assert expected in refused(model, data, tmp_path, size=160)
+
+
+def test_a_checkpoint_of_another_kind(data: Path, tmp_path: Path) -> None:
+    save_file(seeded(TwoConvs).state_dict(), tmp_path / "w.safetensors")
+    assert "not written by tcnn" in refused(tmp_path / "w.safetensors", data, tmp_path)
+
+
+def test_weights_of_another_model(data: Path, tmp_path: Path) -> None:
+    save_file(seeded(TwoConvs).state_dict(), tmp_path / "w.safetensors")
+    message = refused("test_resnet", data, tmp_path, weights=tmp_path / "w.safetensors")
+    assert "does not fit test_resnet" in message
+
+
+def test_stochastic_depth_where_there_is_none(data: Path, tmp_path: Path) -> None:
+    message = refused("dla46_c", data, tmp_path, drop_path=0.1, convert=False)
+    assert message == "drop_path: dla46_c has no stochastic depth; set drop_path to 0"
+
+
+def test_a_t_cnn_without_attention(data: Path, tmp_path: Path) -> None:
+    tcnn.save(tcnn.convert(seeded(TwoConvs)).model, tmp_path / "t.safetensors")
+    assert "timm does not know" in refused(tmp_path / "t.safetensors", data, tmp_path, convert=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        ("nothing", "no such data set"),
+        ("empty", "expected a folder of images for every class, found nothing"),
+        ("flat", "found 1 images that lie in no class folder"),
+        ("empty class", "no images in class folder violet; fill it or remove it"),
+        ("one each", "no class has two images, so none can be held out"),
+        ("only train", "has no split 'validation'"),
+    ],
+)
+def test_data_sets(tmp_path: Path, make: str, expected: str) -> None:
+    root = tmp_path / "data"
+    options: dict[str, Any] = {}
+    if make != "nothing":
+        root.mkdir()
+    if make == "flat":
+        (colours(tmp_path / "other", 1, ("red",)) / "red" / "0.png").rename(root / "0.png")
+    if make == "empty class":
+        (colours(root, 3) / "violet").mkdir()
+    if make == "one each":
+        colours(root, 1)
+        options = {"batch_size": 2}
+    if make == "only train":
+        colours(root / "train", 3)
+        options = {"val_split": None}
+    assert expected in refused("test_resnet", root, tmp_path, **options)
+
+
+def test_a_validation_set_of_other_classes(data: Path, tmp_path: Path) -> None:
+    val = colours(tmp_path / "val", 2, ("red", "gray"))
+    assert "unknown class gray" in refused("test_resnet", data, tmp_path, val=str(val), val_split=None)
+
+
+def test_a_device_that_is_not_there(data: Path, tmp_path: Path) -> None:
+    assert "--device cuda:77: not usable here" in refused("test_resnet", data, tmp_path, 4, device="cuda:77")
+
+
+def test_a_teacher_needs_to_know_how_images_are_normalised(data: Path, tmp_path: Path) -> None:
+    message = refused(seeded(TwoConvs), data, tmp_path, teacher="source", size=16)
+    assert message.startswith("teacher: TwoConvs has no pretrained_cfg")
+
+
+def test_bad_requests_do_not_cost_the_run_that_is_replaced(data: Path, tmp_path: Path) -> None:
+    run(seeded(TwoConvs), data, tmp_path / RUN, epochs=1, size=16)
+    before = {path: path.read_bytes() for path in (tmp_path / RUN).rglob("*") if path.is_file()}
+    for options in ({"opt": "adamx"}, {"auto_augment": "strong"}, {"batch_size": 26}):
+        refused(seeded(TwoConvs), data, tmp_path, force=True, size=16, **options)
+    assert "holds a run already" in refused(seeded(TwoConvs), data, tmp_path, size=16)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_out_is_a_file(data: Path, tmp_path: Path) -> None:
+    (tmp_path / RUN).write_text("")
+    assert "expected a directory for the run, found a file" in refused("test_resnet", data, tmp_path)
