@@ -124,8 +124,6 @@ def _finetune(
     # A resume point brings all weights, so the pretrained ones need not be there any more.
     fresh = point is None
     start = prepare(source, config, train_set.class_names, pretrained and fresh, weights if fresh else None)
-    for note in start.notes:
-        say(note)
     teacher = teacher_for(source, config, pretrained, weights)
     if teacher is not None:
         check_teacher(teacher, start.model, len(train_set.class_names))
@@ -140,6 +138,8 @@ def _finetune(
             run.rewind(0, 0)
     elif processes.first:
         run.create(record, force)
+    for note in start.notes:
+        say(note)
     processes.wait()
     if processes.first:
         run.tidy()
@@ -198,7 +198,7 @@ def _loader(
     if config.batch_size > len(data):
         raise RequestError(
             f"batch_size: {config.batch_size} is more than the data set's {len(data)} training images; "
-            f"give --batch-size {max(2, len(data) // 8 // 2 * 2)} or less"
+            f"give --batch-size {1 << max(1, (len(data) // 8).bit_length() - 1)} or less"
         )
     if mixes(config) and config.batch_size % (2 * processes.world):
         raise RequestError(

@@ -1,0 +1,238 @@
+"""`tcnn finetune`: what it prints, its exit codes, and how it stops when it is asked to."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+from safetensors.torch import load_file
+
+import tcnn as library
+
+Run = Callable[..., Any]
+TINY = (
+    "--preset", "quick", "--no-pretrained", "--size", "32", "--batch-size", "8", "--workers", "0", "--val-split", "0.2",
+    "--device", "cpu", "--out", "run",
+)  # fmt: skip
+
+SERVER = """
+import json, os, signal, sys
+import torch
+import tcnn.training.finetune
+from tcnn.cli.main import main
+
+torch.set_num_threads(1)
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(os.open("stdout.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        os.dup2(os.open("stderr.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        main(json.loads(line))
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture
+def colours(tmp_path: Path) -> str:
+    """Three classes of ten plain images."""
+    for name in ("blue", "green", "red"):
+        for number in range(10):
+            path = tmp_path / "data" / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (40, 40), name).point(lambda value, add=4 * number: value // 2 + add).save(path)
+    return "data"
+
+
+def test_a_run_and_what_it_says(tcnn: Run, colours: str, tmp_path: Path) -> None:
+    result = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 2)
+    assert result.code == 0, result
+    assert result.err.splitlines() == [
+        "classifier replaced: 1000 → 3 classes", "epoch 1 of 2 trained, validating", "epoch 2 of 2 trained, validating",
+    ]  # fmt: skip
+    first, best, last = result.out.splitlines()
+    assert first.startswith("test_resnet: top-1 ")
+    assert "after 2 epochs (6 updates, 2 GPSA layers); best " in first
+    assert best == "best checkpoint: run/best.safetensors"
+    assert last == "last checkpoint: run/last.safetensors"
+    assert len(library.load(tmp_path / "run" / "best.safetensors").pretrained_cfg["label_names"]) == 3
+    again = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 2)
+    assert "run: holds a run already; go on with it (--resume), replace it (--force)" in again.error(2)
+    changed = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 2, "--lr", 1, "--resume")
+    assert "began with other settings (lr: 0.0005 → 1.0); give the same ones, or --allow-changes" in changed.error(2)
+    finished = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 2, "--resume")
+    assert finished.code == 0
+    assert "the run is finished already" in finished.err
+
+
+def test_json_is_one_object(tcnn: Run, colours: str) -> None:
+    result = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 1, "--json")
+    assert result.err == ""
+    assert result.json["updates"] == 3
+    assert (result.json["model"], result.json["classes"], result.json["layers"]) == ("test_resnet", 3, 2)
+    assert result.json["notes"] == ["classifier replaced: 1000 → 3 classes"]
+    again = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 1, "--json")
+    assert again.code == 2
+    assert again.json["error"]["code"] == "OutputError"
+
+
+def test_a_loss_that_is_not_finite(tcnn: Run, colours: str) -> None:
+    result = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--lr", 1e30, "--set", "checkpoint_steps=1")
+    assert result.code == 5
+    line = result.err.splitlines()[-1]
+    assert line.startswith("error: the loss is not finite in epoch 1, step ")
+    assert "the newest resume point is run/resume/step-" in line
+
+
+OPTIONS = {
+    "--epochs": ("7", "epochs", 7),
+    "--batch-size": ("12", "batch_size", 12),
+    "--lr": ("0.003", "lr", 0.003),
+    "--size": ("64x48", "size", [64, 48]),
+    "--convert-at": ("2", "convert_at", 2),
+    "--anneal": ("none", "anneal", "none"),
+    "--fraction": ("0.5", "fraction", 0.5),
+    "--teacher": ("source", "teacher", "source"),
+    "--seed": ("9", "seed", 9),
+    "--workers": ("1", "workers", 1),
+    "--device": ("cpu", "device", "cpu"),
+    "--val-split": ("0.25", "val_split", 0.25),
+    "--set": ("conversion.stride=remove", "conversion", {"stride": "remove"}),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_is_a_setting(tcnn: Run, option: str) -> None:
+    text, key, value = OPTIONS[option]
+    result = tcnn("finetune", "test_resnet", "--print-config", "--preset", "quick", option, text)
+    shown = yaml.safe_load(result.out)
+    if isinstance(value, dict):
+        assert value.items() <= shown[key].items()
+    else:
+        assert shown[key] == value
+    plain = yaml.safe_load(tcnn("finetune", "test_resnet", "--print-config", "--preset", "quick").out)
+    assert {name for name in plain if plain[name] != shown[name]} == {key} - (
+        {"device"} if plain["device"] == "cpu" else set()
+    )
+
+
+def test_what_is_printed_can_be_given(tcnn: Run, tmp_path: Path) -> None:
+    given = ("--no-convert", "--size", "64x48", "--lr", "1.5e-5", "--set", "conversion.target=x.*", "--set", "ema=0.9")
+    first = tcnn("finetune", "test_resnet", "--print-config", *given)
+    assert first.code == 0
+    (tmp_path / "c.yaml").write_text(first.out)
+    again = tcnn("finetune", "test_resnet", "--print-config", "--preset", "cifar", "--config", "c.yaml")
+    assert again == first
+    assert list(yaml.safe_load(first.out)) == list(library.FinetuneConfig.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), "--data"),
+        (("--data", "nosuch"), "nosuch: no such data set"),
+        (("--data", "data", "--preset", "fast"), "--preset: expected one of paper, quick, cifar, found 'fast'"),
+        (("--data", "data", "--config", "no.yaml"), "no.yaml: no such configuration file"),
+        (("--data", "data", "--config", "broken.yaml"), "broken.yaml: neither YAML nor JSON in line 2"),
+        (("--data", "data", "--config", "typed.yaml"), "epochs: input should be a valid integer"),
+        (("--data", "data", "--config", "unknown.yaml"), "epohcs: no such setting; did you mean epochs?"),
+        (("--data", "data", "--set", "epohcs=3"), "epohcs: no such setting; did you mean epochs?"),
+        (("--data", "data", "--set", "epochs"), "expected KEY=VALUE"),
+        (("--data", "data", "--size", "0"), "--size: expected pixels as 224 or 224x160"),
+        (("--data", "data", "--size", "abc"), "--size: expected pixels as 224 or 224x160"),
+        (("--data", "data", "--set", "size=0"), "size: input should be greater than or equal to 1"),
+        (("--data", "data", "--epochs", "many"), "--epochs"),
+        (("--data", "data", "--epochs", "3"), "warmup_epochs: expected at most the 3 epochs, found 5"),
+        (("--data", "data"), "no validation split; name a validation set with --val DATASET"),
+        (("--data", "data", "--val-split", "0.2"), "batch_size: 1024 is more than the data set's 24 training images"),
+        (("--data", "data", "--no-convert", "--convert-at", "2"), "convert_at: expected convert to be true"),
+        (("--data", "data", "--val-split", "0.2", "--out", "broken.yaml"), "expected a directory for the run"),
+        (("--data", "data", "--val-split", "0.2", "--anneal", "fast"), "anneal: input should be 'warmup' or 'none'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tcnn: Run, colours: str, tmp_path: Path, listing: Callable[[], list[str]], arguments: tuple[str, ...], expected: str
+) -> None:
+    (tmp_path / "broken.yaml").write_text("epochs: [1\n")
+    (tmp_path / "typed.yaml").write_text("epochs: soon\n")
+    (tmp_path / "unknown.yaml").write_text("epohcs: 3\n")
+    before = listing()
+    assert expected in tcnn("finetune", "test_resnet", "--no-pretrained", *arguments).error(2)
+    assert listing() == before, "nothing was made"
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [("test_vit", "no k×k convolution"), ("resnet5", "resnet5"), ("w.safetensors", "expected a tcnn checkpoint")],
+)
+def test_models_that_cannot_be_trained(tcnn: Run, colours: str, model: str, expected: str) -> None:
+    assert expected in tcnn("finetune", model, "--data", colours, *TINY).error(2)
+
+
+class Server:
+    """A Python that has torch loaded and forks a `tcnn` process per job."""
+
+    def __init__(self, cwd: Path) -> None:
+        self.cwd = cwd
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=cwd
+        )
+
+    def run(self, *arguments: object, disturb: Callable[[int], None] = lambda pid: None) -> tuple[int, str]:
+        """Exit code and stderr."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([str(argument) for argument in arguments]) + "\n")
+        disturb(int(self.process.stdout.readline()))
+        code = int(self.process.stdout.readline())
+        return code, (self.cwd / "stderr.txt").read_text()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    yield server
+    assert server.process.stdin is not None
+    server.process.stdin.close()
+    server.process.wait(timeout=60)
+
+
+def test_asked_to_stop_it_saves_leaves_and_goes_on(server: Server, colours: str, tmp_path: Path) -> None:
+    """SIGTERM is 75, Ctrl-C 130; the command with --resume finishes with the weights of a run that nobody stopped."""
+    command = ("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 6, "--set", "log_steps=1", "--resume")
+
+    def after(lines: int, number: signal.Signals) -> Callable[[int], None]:
+        def disturb(pid: int) -> None:
+            metrics, ends = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 60
+            while not (metrics.is_file() and metrics.read_text().count("\n") > lines) and time.monotonic() < ends:
+                time.sleep(0.005)
+            os.kill(pid, number)
+
+        return disturb
+
+    for lines, number, expected in ((1, signal.SIGTERM, 75), (6, signal.SIGINT, 130)):
+        code, err = server.run(*command, disturb=after(lines, number))
+        assert code == expected, err
+        assert "Traceback" not in err
+        line = err.splitlines()[-1]
+        assert line.startswith("error: stopped ")
+        assert line.endswith("go on with --resume --out run")
+    assert "going on in epoch " in err
+    code, err = server.run(*command)
+    assert code == 0, err
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["updates"] for row in rows if row["kind"] == "train"] == list(range(1, 19))
+    stopped = load_file(tmp_path / "run" / "last.safetensors")
+    code, err = server.run(*command[:-1], "--out", "whole")
+    assert code == 0, err
+    whole = load_file(tmp_path / "whole" / "last.safetensors")
+    assert all((stopped[name] == tensor).all() for name, tensor in whole.items())
