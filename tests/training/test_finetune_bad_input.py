@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import save_file
-from tiny_runs import TwoConvs, colours, run, seeded
+from tiny_runs import TwoConvs, colours, run, seeded, tiny
 
 import tcnn
-from tcnn.errors import TcnnError
+from tcnn.errors import RequestError, TcnnError
+from tcnn.training.data import open_dataset
+from tcnn.training.distributed import Processes
+from tcnn.training.finetune import _loader
+from tcnn.training.prepare import prepare
 
 RUN = "out"
 
@@ -142,3 +147,12 @@ def test_bad_requests_do_not_cost_the_run_that_is_replaced(data: Path, tmp_path:
 def test_out_is_a_file(data: Path, tmp_path: Path) -> None:
     (tmp_path / RUN).write_text("")
     assert "expected a directory for the run, found a file" in refused("test_resnet", data, tmp_path)
+
+
+def test_mixup_needs_pairs_on_every_device(data: Path) -> None:
+    config = tiny(mixup=0.8, batch_size=6)
+    images = open_dataset(str(data))
+    start = prepare(seeded(TwoConvs), config, images.class_names)
+    with pytest.raises(RequestError, match="mixup needs an even number on each of 2 devices, found 6 over all of them"):
+        _loader(start, images, config, Processes(0, 2), torch.device("cpu"))
+    assert _loader(start, images, config, Processes(0, 3), torch.device("cpu")).share == 2
