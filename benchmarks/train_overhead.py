@@ -3,8 +3,8 @@
     python benchmarks/train_overhead.py [--model resnet18] [--size 96] [--device cpu] [--pairs 5]
 
 Both train a T-CNN on the same images in the same order, in turn (A B A B …) and in one process. Timed is from the end
-of the first step of an epoch to the end of its last, so neither start-up nor validation counts; the loop does all that
-it does for a user meanwhile: gradient accumulation, τ, schedules, metrics, progress, a check of every loss. Reported are
+of the first step of an epoch to the end of its last, so neither start-up nor validation counts. The loop does meanwhile
+all that it does for a user: gradient accumulation, τ, schedules, metrics, progress, a check of every loss. Reported are
 medians of images/s, and the median of the ratios pair by pair, which holds when the machine's speed drifts.
 """
 

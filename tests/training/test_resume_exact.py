@@ -28,11 +28,11 @@ def die():
 
 
 def report(now):
-    if when == "in an epoch" and now.phase == "training" and (now.epoch, now.step) == (2, 4):
+    if when == "in an epoch" and now.phase == "training" and (now.epoch, now.step) == (2, 2):
         die()
     if when == "in a validation" and now.phase == "validating" and now.epoch == 2:
         die()
-    if when == "in a write" and now.phase == "training" and (now.epoch, now.step) == (2, 3):
+    if when == "in a write" and now.phase == "training" and (now.epoch, now.step) == (2, 1):
         # The kernel ends the process in the middle of the write that passes this size: the next resume point.
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
