@@ -27,9 +27,9 @@ from torch.nn import functional as F
 
 import tcnn
 from tcnn.config import FinetuneConfig, finetune_config
-from tcnn.training.data import open_dataset, training_transform
-from tcnn.training.evaluate import input_settings
-from tcnn.training.loader import TrainingLoader
+from tcnn.data.image_set import open_dataset, training_transform
+from tcnn.data.loader import TrainingLoader
+from tcnn.evaluation.evaluate import input_settings
 from tcnn.training.optim import create_optimizer
 from tcnn.training.step import Arithmetic
 

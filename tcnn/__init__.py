@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tcnn.conversion.surgery import without_stride as without_stride
     from tcnn.conversion.verify import verify as verify
     from tcnn.errors import TcnnError as TcnnError
+    from tcnn.evaluation.evaluate import evaluate as evaluate
     from tcnn.layers.gpsa import GPSA2d as GPSA2d
-    from tcnn.training.evaluate import evaluate as evaluate
     from tcnn.training.finetune import finetune as finetune
 
 _HOMES = {
@@ -42,7 +42,7 @@ _HOMES = {
     "TcnnError": "tcnn.errors",
     "VerificationConfig": "tcnn.config",
     "convert": "tcnn.conversion.surgery",
-    "evaluate": "tcnn.training.evaluate",
+    "evaluate": "tcnn.evaluation.evaluate",
     "finetune": "tcnn.training.finetune",
     "finetune_config": "tcnn.config",
     "load": "tcnn.conversion.checkpoint",

@@ -10,8 +10,8 @@ import pytest
 import tcnn
 from tcnn.cli.main import main
 from tcnn.conversion import checkpoint
+from tcnn.data.image_set import open_dataset
 from tcnn.training import digits
-from tcnn.training.data import open_dataset
 
 pytest.importorskip("sklearn", reason="THE DEMO IS UNTESTED: scikit-learn is not installed")
 

@@ -1,4 +1,4 @@
-"""The paper's comparison in small: a CNN as it is, fine-tuned, and fine-tuned as a T-CNN in three ways.
+"""The paper's comparison in small: a CNN as it is, fine-tuned, and fine-tuned as a T-CNN in four ways.
 
     python benchmarks/reproduce/cifar10.py --data cifar10/ --weights resnet20-cifar10.safetensors
     python benchmarks/reproduce/cifar10.py --data photos/ --model resnet18 --size 64
@@ -25,9 +25,9 @@ from torch import nn
 import tcnn
 from tcnn.config import FinetuneConfig, finetune_config
 from tcnn.conversion.sources import create_source
-from tcnn.training.corruptions import CORRUPTIONS
-from tcnn.training.data import ImageSet, class_balanced, open_dataset
-from tcnn.training.evaluate import evaluate
+from tcnn.data.image_set import ImageSet, class_balanced, open_dataset
+from tcnn.evaluation.corruptions import CORRUPTIONS
+from tcnn.evaluation.evaluate import evaluate
 from tcnn.training.rundir import RunDirectory
 
 RESULTS = Path(__file__).parents[1] / "results" / "reproduce_cifar10.json"
@@ -37,6 +37,7 @@ WAYS = {
     "T-CNN from τ = 1": {"anneal": "none"},
     "T-CNN, annealed": {},
     "T-CNN, late": {"convert_at": -1},
+    "T-CNN, annealed, fast positions": {"position_lr": 0.02},
 }
 """What is compared, as settings of the same recipe; −1 stands for half of the epochs."""
 
@@ -55,6 +56,8 @@ def main() -> None:
     done = {(row["way"], row["seed"]) for row in results["rows"]}
     for seed in options.seeds:
         for way, changes in WAYS.items():
+            if options.ways and way not in options.ways:
+                continue
             if (way, seed) in done or (changes is None and seed != options.seeds[0]):
                 continue
             row = run(way, changes, seed, source, train, quick, everything, corrupted, options)
@@ -144,6 +147,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", help="a timm model instead of the ResNet-20")
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--ways", nargs="*", metavar="WAY", help=f"some of: {', '.join(WAYS)}")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--warmup-epochs", type=float, default=1)
     parser.add_argument("--fraction", type=float, default=0.1, help="share of the training images")

@@ -13,7 +13,7 @@ from tcnn.cli import console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tcnn.training.comparison_report import Comparison, Row
+    from tcnn.evaluation.report import Comparison, Row
 
 
 def command(
@@ -60,7 +60,7 @@ def command(
 ) -> None:
     """Measure top-1 and top-5 of checkpoints side by side: at several sizes, corrupted, on ImageNet-C, -A and -R."""
     from tcnn.config import build
-    from tcnn.training.evaluation_config import EvaluationConfig
+    from tcnn.evaluation.config import EvaluationConfig
 
     if csv_file is not None:
         from tcnn.files import check_output
@@ -77,7 +77,7 @@ def command(
         },
     )  # fmt: skip
 
-    from tcnn.training.comparison import compare
+    from tcnn.evaluation.comparison import compare
 
     with _images(quiet=as_json) as progress:
         result = compare(models, data, config, progress)
@@ -103,7 +103,7 @@ def _sizes(text: str | None) -> tuple[tuple[int, int], ...]:
 
 
 def _corruptions(every: bool, some: str | None) -> tuple[str, ...]:
-    from tcnn.training.corruptions import CORRUPTIONS
+    from tcnn.evaluation.corruptions import CORRUPTIONS
 
     return CORRUPTIONS if every else _listed(some or "")
 
@@ -214,8 +214,8 @@ def _show_notes(result: "Comparison", out: "Console") -> None:
 
 
 def _write_csv(result: "Comparison", file: Path, force: bool) -> None:
+    from tcnn.evaluation.report import csv_rows
     from tcnn.files import replacing
-    from tcnn.training.comparison_report import csv_rows
 
     lines = list(csv_rows(result))
     with replacing(file, force) as temporary, temporary.open("w", newline="") as handle:

@@ -65,6 +65,9 @@ class FinetuneConfig(Frozen):
     opt: str = Field(default="adamw", description="A timm optimizer.")
     lr: Rate = Field(default=1e-4, description="Learning rate after the warm-up.")
     gating_lr: Rate = Field(default=0.1, description="Learning rate of the gating parameters λ after the warm-up.")
+    position_lr: Rate | None = Field(
+        default=None, description="Learning rate of strengths α and centres Δ after the warm-up, if not lr (the paper)."
+    )
     warmup_epochs: float = Field(default=5, ge=0, description="Epochs of linear warm-up.")
     warmup_lr: Rate = Field(default=1e-6, description="Learning rate at the start of the warm-up.")
     min_lr: Rate = Field(default=1e-6, description="Learning rate at the end of the cosine decay.")

@@ -160,7 +160,9 @@ def is_directory(output: Path) -> bool:
 
 
 def usable_device(name: str) -> torch.device:
-    """A device that is really there; raises `EnvironmentFailure` otherwise."""
+    """A device that is really there, `auto` being a GPU if there is one; raises `EnvironmentFailure` otherwise."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.zeros((), device=device).item()  # the meta device fails here

@@ -17,12 +17,12 @@ from tcnn.config import FinetuneConfig, finetune_config
 from tcnn.conversion.checkpoint import load, save
 from tcnn.conversion.surgery import convert
 from tcnn.conversion.verify import verify
+from tcnn.data.image_set import ImageSet
+from tcnn.data.loader import EvaluationLoader
 from tcnn.errors import VerificationError
+from tcnn.evaluation.evaluate import transform_for
 from tcnn.training import digits
-from tcnn.training.data import ImageSet
-from tcnn.training.evaluate import transform_for
 from tcnn.training.finetune import finetune
-from tcnn.training.loader import EvaluationLoader
 from tcnn.training.progress import Progress, Report
 
 Step = Callable[[str], None]

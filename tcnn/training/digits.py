@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import EnvironmentFailure
-from tcnn.training.data import ImageSet, open_dataset
 
 HELD_OUT = 450
 SIZE = 64

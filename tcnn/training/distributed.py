@@ -68,8 +68,6 @@ def place(device: str, processes: Processes) -> torch.device:
     """The device of this process; raises `EnvironmentFailure` for one that is not usable."""
     from tcnn.conversion.pipeline import usable_device
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and torch.cuda.is_available():
+    if device in ("auto", "cuda") and torch.cuda.is_available():
         device = f"cuda:{processes.local_rank}"
     return usable_device(device)

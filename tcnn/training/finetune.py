@@ -11,12 +11,12 @@ from pydantic import BaseModel
 from torch import nn
 
 from tcnn.config import FinetuneConfig, build
+from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_off, training_transform
+from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError, shorten
+from tcnn.evaluation.evaluate import input_settings
 from tcnn.training import resume as points
-from tcnn.training.data import ImageSet, class_balanced, open_dataset, split_off, training_transform
 from tcnn.training.distributed import Processes, joined, place
-from tcnn.training.evaluate import input_settings
-from tcnn.training.loader import TrainingLoader
 from tcnn.training.loop import Trainer
 from tcnn.training.objective import check_teacher, mixes
 from tcnn.training.optim import create_optimizer, gpsa_layers
@@ -132,6 +132,7 @@ def _finetune(
     # What cannot be made must not cost the run that lives here.
     create_optimizer(start.model, config)
     check_tensorboard(config)
+    processes.wait()  # all have looked at the directory before one of them writes to it
     if going_on:
         _check_settings(run, record, allow_changes, say)
         if fresh and processes.first:

@@ -14,7 +14,7 @@ from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion.surgery import convert
 from tcnn.layers.filters import is_standardised
 from tcnn.layers.gpsa import filter_to_proj
-from tcnn.training.optim import create_optimizer
+from tcnn.training.optim import create_optimizer, group_counters
 
 
 def convert_in_training(
@@ -39,6 +39,8 @@ def convert_in_training(
             continue
         if moved:
             fresh.state[parameter] = moved
+    for group in fresh.param_groups:  # what LAMB and others count is the same in every group
+        group.update(group_counters(optimizer)[0])
     return converted, fresh
 
 

@@ -13,16 +13,16 @@ from torch.optim import Optimizer
 from tcnn.config import FinetuneConfig
 from tcnn.conversion import checkpoint
 from tcnn.conversion.surgery import convert
+from tcnn.data.image_set import ImageSet
+from tcnn.data.loader import Batch, TrainingLoader
+from tcnn.data.order import step_seed
 from tcnn.errors import DivergedError, EnvironmentFailure, RequestError, one_line
+from tcnn.evaluation.evaluate import Evaluation, evaluate
 from tcnn.training import resume
-from tcnn.training.data import ImageSet
 from tcnn.training.distributed import Processes
-from tcnn.training.evaluate import Evaluation, evaluate
 from tcnn.training.late import convert_in_training
-from tcnn.training.loader import Batch, TrainingLoader
 from tcnn.training.objective import NeighbourMixup, create_task, mixes
 from tcnn.training.optim import create_optimizer, create_schedule, gpsa_layers, temperature
-from tcnn.training.order import step_seed
 from tcnn.training.prepare import Start, ablate, conversion_at
 from tcnn.training.progress import Pace, Progress, Report
 from tcnn.training.recorder import Recorder, Warn, layer_state, scores

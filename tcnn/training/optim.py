@@ -23,8 +23,8 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str,
     """Groups for a PyTorch optimizer; parameters that need no gradient are in none.
 
     The gating parameters λ learn at a rate of their own (0.1 in the paper, §3), strengths and centres at the common
-    one; none of them decays, for a decayed gate is a decision and a decayed centre is a shifted filter. The rest is
-    divided as timm divides it: biases and normalisation do not decay.
+    one unless told otherwise; none of them decays, for a decayed gate is a decision and a decayed centre is a shifted
+    filter. The rest is divided as timm divides it: biases and normalisation do not decay.
     """
     layers = gpsa_layers(model)
     gates = [f"{name}.gating_param" for name in layers]
@@ -36,7 +36,8 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str,
         for group in param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=listed)
     ]
     named = dict(model.named_parameters())
-    for names, lr in ((positions, config.lr), (gates, config.gating_lr)):
+    position_lr = config.lr if config.position_lr is None else config.position_lr
+    for names, lr in ((positions, position_lr), (gates, config.gating_lr)):
         params = [named[name] for name in names if named[name].requires_grad]
         groups.append({"params": params, "lr": lr, "weight_decay": 0.0})
     return [group for group in groups if group["params"]]

@@ -9,7 +9,7 @@ from torch import nn
 
 from tcnn.config import FinetuneConfig
 from tcnn.errors import RequestError, StorageError
-from tcnn.training.evaluate import Evaluation
+from tcnn.evaluation.evaluate import Evaluation
 from tcnn.training.optim import gpsa_layers
 from tcnn.training.rundir import RunDirectory
 

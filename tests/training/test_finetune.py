@@ -13,8 +13,8 @@ from tiny_runs import TwoConvs, colours, run, seeded
 from torch import nn
 
 import tcnn
+from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import DivergedError, RequestError
-from tcnn.training.data import open_dataset, split_off
 from tcnn.training.optim import gpsa_layers
 from tcnn.training.progress import Progress
 from tcnn.training.resume import latest_point, points, read_point

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from tiny_runs import TwoConvs, colours, run, seeded, tiny
 
 import tcnn
+from tcnn.data.image_set import open_dataset
 from tcnn.errors import RequestError, TcnnError
-from tcnn.training.data import open_dataset
 from tcnn.training.distributed import Processes
 from tcnn.training.finetune import _loader
 from tcnn.training.prepare import prepare

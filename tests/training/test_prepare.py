@@ -14,9 +14,9 @@ from tiny_runs import COLOURS, TwoConvs, colours, run, seeded, tiny
 from torch import nn
 
 import tcnn
+from tcnn.data.image_set import open_dataset
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError
-from tcnn.training.data import open_dataset
-from tcnn.training.evaluate import evaluate
+from tcnn.evaluation.evaluate import evaluate
 from tcnn.training.optim import gpsa_layers
 from tcnn.training.prepare import in_chans, is_checkpoint, prepare, teacher_for
 

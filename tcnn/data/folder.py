@@ -1,0 +1,135 @@
+"""Class folders, on the disk: `cat/1.jpg` is a cat. As in timm, the folder next to an image is its class.
+
+The tree is walked once, here and not by timm's reader, because what is *not* an image matters too: junk must not become
+a class, and an empty class folder must not shift the classes behind it.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from tcnn.data.source import (
+    EXTENSIONS,
+    Found,
+    canonical,
+    choose_split,
+    is_image,
+    is_junk,
+    number,
+    packed,
+    sort_key,
+)
+from tcnn.errors import RequestError
+
+
+class FolderSource:
+    """Images under a root, by relative path."""
+
+    def __init__(self, root: Path, paths: Iterable[str]) -> None:
+        self.root = root
+        self.paths = packed(paths)
+
+    def filename(self, index: int) -> str:
+        return str(self.root / os.fsdecode(self.paths[index]))
+
+    def open(self, index: int) -> BinaryIO:
+        return open(self.filename(index), "rb", opener=_at_once)
+
+
+def open_folder(root: Path, split: str, complete: bool) -> Found:
+    """The images of a split, or of the whole folder if it has no split folders.
+
+    `complete`: every class folder must have an image. Raises `RequestError`.
+    """
+    root, chosen = split_folder(root, split)
+    images, folders = walk(root)
+    labels = class_labels(images, folders, str(root), complete)
+    names, numbers = number([label for _, label in labels])
+    return Found(names, numbers, FolderSource(root, (path for path, _ in labels)), chosen)
+
+
+def split_folder(root: Path, split: str) -> tuple[Path, str | None]:
+    """Where a split lies, and its name: below folders that hold nothing but one folder, in one of its name, or there.
+
+    A folder named like a split with images right inside is a class: there are pictures of trains.
+    """
+    while True:
+        folders, images = _entries(root)
+        named = [name for name in folders if canonical(name) or name.lower() == split.lower()]
+        parts = [name for name in named if not _entries(root / name)[1]]
+        if len(folders) == 1 and not images and not parts and _entries(root / folders[0])[0]:
+            root = root / folders[0]
+            continue
+        chosen = choose_split(parts, split, str(root))
+        return (root / chosen if chosen else root), chosen
+
+
+def walk(root: Path) -> tuple[list[str], list[str]]:
+    """Relative paths of the images and of the folders under a root, without junk."""
+    images: list[str] = []
+    folders: list[str] = []
+    for place, inside, files in os.walk(root, followlinks=True):
+        inside[:] = [name for name in inside if not is_junk(name)]
+        prefix = os.path.relpath(place, root) + "/"
+        prefix = "" if prefix == "./" else prefix
+        images += [prefix + name for name in files if is_image(name)]
+        folders += [prefix + name for name in inside]
+    return images, folders
+
+
+def class_labels(images: Sequence[str], folders: Iterable[str], where: str, complete: bool) -> list[tuple[str, str]]:
+    """Every image with its class, in natural order; images in the root are left out.
+
+    Raises `RequestError` if there is none, or if `complete` is asked for and a class folder has none.
+    """
+    labels = [(path, parent.rpartition("/")[2]) for path in images if (parent := path.rpartition("/")[0])]
+    if not labels:
+        raise RequestError(f"{where}: expected a folder of images for every class, found {_instead(images, folders)}")
+    if complete and (empty := empty_classes([path for path, _ in labels], folders)):
+        listed = ", ".join(empty[:3]) + (" …" if len(empty) > 3 else "")
+        raise RequestError(
+            f"{where}: no images in class folder {listed}; fill it or remove it (images end in {' '.join(EXTENSIONS)})"
+        )
+    return sorted(labels, key=lambda pair: sort_key(pair[0]))
+
+
+def empty_classes(images: Iterable[str], folders: Iterable[str]) -> list[str]:
+    """Folders that stand where classes stand and have no image anywhere below; not those inside a class."""
+    classes = {path.rpartition("/")[0] for path in images}
+    filled = {str(parent) for path in classes for parent in (PurePosixPath(path), *PurePosixPath(path).parents)}
+    missing = (folder for folder in folders if folder not in filled)
+    return sorted(
+        (folder for folder in missing if _parent(folder) in filled and _parent(folder) not in classes), key=sort_key
+    )
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Never wait: a named pipe called `x.jpg` would stop the run for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _parent(folder: str) -> str:
+    return str(PurePosixPath(folder).parent)
+
+
+def _instead(images: Sequence[str], folders: Iterable[str]) -> str:
+    if images:
+        return f"{len(images)} images that lie in no class folder"
+    return "folders without images" if list(folders) else "nothing"
+
+
+def _entries(root: Path) -> tuple[list[str], list[str]]:
+    """Names of the folders and of the images right inside a folder, without junk. Raises `RequestError`."""
+    folders: list[str] = []
+    images: list[str] = []
+    try:
+        with os.scandir(root) as entries:
+            for entry in entries:
+                if entry.is_dir() and not is_junk(entry.name):
+                    folders.append(entry.name)
+                elif is_image(entry.name):
+                    images.append(entry.name)
+    except OSError as error:
+        raise RequestError(f"{root}: cannot be looked into ({(error.strerror or str(error)).lower()})") from error
+    return folders, images

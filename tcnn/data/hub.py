@@ -1,0 +1,97 @@
+"""Hugging Face data sets, on the hub or in a folder: `hfds/NAME`, `hfds/FOLDER`, `hfds/NAME:CONFIG`.
+
+timm's reader takes the names of the columns for granted; here they are found by their type.
+"""
+
+import io
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy
+
+from tcnn.data.source import Found, check_indices, choose_split, number
+from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line
+
+
+class HubSource:
+    """Rows of an Arrow table, memory-mapped: worker processes share it."""
+
+    def __init__(self, rows: Any, column: str, spec: str) -> None:
+        self.rows = rows
+        self.column = column
+        self.spec = spec
+
+    def filename(self, index: int) -> str:
+        return (self.rows[index][self.column] or {}).get("path") or f"{self.spec}/{index}"
+
+    def open(self, index: int) -> BinaryIO:
+        image = self.rows[index][self.column]
+        if not image:
+            raise ValueError("no image in this row")
+        return io.BytesIO(image["bytes"]) if image["bytes"] else Path(image["path"]).open("rb")
+
+
+def open_hub(spec: str, split: str) -> Found:
+    """Rows with an image and a class. Raises `RequestError`, and `DownloadError` without a network."""
+    try:
+        import datasets  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    except ImportError as error:
+        raise EnvironmentFailure("hfds/ needs the datasets library: pip install 'tcnn[data]'") from error
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    where = f"hfds/{spec}"
+    rows, chosen = _load(datasets, spec, split, where)
+    image = next((name for name, kind in rows.features.items() if isinstance(kind, datasets.Image)), None)
+    classes = [name for name, kind in rows.features.items() if isinstance(kind, datasets.ClassLabel)]
+    label = "label" if "label" in rows.features else classes[0] if len(classes) == 1 else None
+    if image is None or label is None:
+        columns = ", ".join(rows.features)
+        raise RequestError(f"{where}: expected an image column and a column `label`; its columns are {columns}")
+    names, labels = _labels(rows, label, where)
+    rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+    return Found(names, labels, HubSource(rows, image, where), chosen)
+
+
+def _load(datasets: Any, spec: str, split: str, where: str) -> tuple[Any, str | None]:
+    """The rows of a split, and its name."""
+    folder = Path(spec).expanduser()
+    name, _, config = spec.partition(":") if not folder.exists() else (str(folder), "", "")
+    try:
+        if (folder / "dataset_dict.json").is_file():
+            splits = datasets.load_from_disk(str(folder))
+            chosen = choose_split(splits, split, where)
+            return splits[chosen or next(iter(splits))], chosen
+        if (folder / "state.json").is_file():
+            return datasets.load_from_disk(str(folder)), None
+        available = datasets.get_dataset_split_names(name, config or None)
+        chosen = choose_split(available, split, where)
+        return datasets.load_dataset(name, config or None, split=chosen or available[0]), chosen
+    except RequestError:
+        raise
+    except datasets.exceptions.DatasetNotFoundError as error:
+        raise RequestError(f"{where}: no such data set on the hub or on the disk ({one_line(error)})") from error
+    except OSError as error:
+        if folder.exists():
+            raise RequestError(f"{where}: cannot be read ({one_line(error)})") from error
+        raise DownloadError(f"{where}: cannot be fetched ({one_line(error)})") from error
+    except (ValueError, datasets.exceptions.DatasetsError) as error:
+        raise RequestError(f"{where}: cannot be read ({one_line(error)})") from error
+
+
+def _labels(rows: Any, column: str, where: str) -> tuple[tuple[str, ...], Any]:
+    values = rows.with_format(None)[column][:]
+    if not values:
+        raise RequestError(f"{where}: no images")
+    missing = sum(value is None or value == -1 for value in values)
+    if missing:
+        raise RequestError(
+            f"{where}: {missing} of {len(values)} rows have no class in `{column}`; choose another split"
+        )
+    names = getattr(rows.features[column], "names", None)
+    if names:
+        return tuple(names), numpy.asarray(values, dtype=numpy.int64)
+    if all(isinstance(value, int) for value in values):
+        highest = check_indices(values, where)
+        return tuple(str(index) for index in range(highest + 1)), numpy.asarray(values, dtype=numpy.int64)
+    return number([str(value) for value in values])

@@ -1,0 +1,199 @@
+"""Data sets for training and evaluation, by timm's names, with class names that stay what they were in training."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from tcnn.data.decode import Mode, UnreadableImage, decode, mode_of, reason
+from tcnn.data.folder import open_folder
+from tcnn.data.hub import open_hub
+from tcnn.data.order import shuffle_seed
+from tcnn.data.shards import open_shards
+from tcnn.data.source import Found, Source
+from tcnn.data.tar import open_tar
+from tcnn.data.torchvision_sets import open_torch
+from tcnn.data.transforms import evaluation_transform, training_transform
+from tcnn.errors import RequestError, one_line
+
+__all__ = [
+    "ImageSet",
+    "UnreadableImage",
+    "class_balanced",
+    "evaluation_transform",
+    "open_dataset",
+    "split_off",
+    "training_transform",
+]
+
+PREFIXES = ("hfds", "torch", "wds")
+STREAMS = ("hfids", "tfds")
+
+
+class ImageSet:
+    """Images and their classes, at any index: what the trainer and the evaluator see.
+
+    `class_names`: index → name, frozen. `targets`: (N,), int64, known without decoding an image. `split`: the name of
+    the split that was opened, None if the data set is not divided: another split of it would be the same images.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        class_names: Sequence[str],
+        targets: Tensor,
+        mode: Mode = "RGB",
+        split: str | None = None,
+        places: Tensor | None = None,
+    ) -> None:
+        self.class_names = tuple(class_names)
+        self.targets = targets
+        self.mode: Mode = mode
+        self.split = split
+        self._source = source
+        self._places = torch.arange(len(targets)) if places is None else places
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __repr__(self) -> str:
+        return f"ImageSet({len(self)} images of {len(self.class_names)} classes)"
+
+    def load(self, index: int) -> tuple[Image.Image, int]:
+        """The decoded image, RGB or L, and its class; raises `UnreadableImage`, `IndexError`."""
+        target, place = int(self.targets[index]), int(self._places[index])
+        try:
+            opened = self._source.open(place)
+            with opened:
+                return decode(opened, self.mode), target
+        # PIL's decoders raise almost anything on broken files: struct.error, SyntaxError, IndexError, …
+        except Exception as error:
+            raise UnreadableImage(self._source.filename(place), reason(error)) from error
+
+    def filename(self, index: int) -> str:
+        """What a person would call the image."""
+        return self._source.filename(int(self._places[index]))
+
+    def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
+        """The images at some indices, in their order; the class names stay."""
+        chosen = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices), dtype=torch.int64)
+        places = self._places[chosen]
+        return ImageSet(self._source, self.class_names, self.targets[chosen], self.mode, self.split, places)
+
+
+def open_dataset(
+    spec: str,
+    split: str = "train",
+    class_names: Sequence[str] | None = None,
+    in_chans: int = 3,
+    download: bool = False,
+) -> ImageSet:
+    """Open a folder or a tar of class folders, `hfds/NAME`, `torch/NAME:FOLDER` or `wds/SHARDS`; see docs/data.md.
+
+    `class_names`: those of the training set, which then give the indices; a class that is missing here leaves the
+    others where they are. `in_chans` is 3 for RGB or 1 for grey. `download` lets torchvision fetch its data sets.
+
+    Raises `RequestError` (no such data set, split or class; nothing in it), `EnvironmentFailure` (no library).
+    """
+    mode = mode_of(in_chans)
+    found = _found(str(spec), split, class_names is None, download)
+    if not len(found.labels):
+        raise RequestError(f"{spec}: no images in split {split!r}")
+    targets = torch.from_numpy(found.labels)
+    if class_names is not None:
+        targets = _renumbered(found, targets, class_names, str(spec))
+    for name in found.names:
+        # They are stored in checkpoints, which at the end of a long run is too late to find out.
+        if not name.isprintable():
+            raise RequestError(f"{spec}: the class name {name!r} has characters that cannot be stored; rename it")
+    return ImageSet(found.source, class_names or found.names, targets, mode, found.split)
+
+
+def split_off(data: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, ImageSet]:
+    """Training and validation images, the same `fraction` of every class for validation, chosen by `seed`.
+
+    A class keeps at least one image for training and, if it has two or more, gives at least one for validation. Both
+    keep the data set's order. Raises `RequestError` if the fraction is not between 0 and 1 or leaves either side empty.
+    """
+    held_out = torch.zeros(len(data), dtype=torch.bool)
+    for members in _shuffled_classes(data, fraction, seed, "validation"):
+        held_out[members[: min(len(members) - 1, max(1, round(len(members) * fraction)))]] = True
+    if not held_out.any():
+        raise RequestError("no class has two images, so none can be held out; give a validation set with --val")
+    return data.subset((~held_out).nonzero()[:, 0]), data.subset(held_out.nonzero()[:, 0])
+
+
+def class_balanced(data: ImageSet, fraction: float, seed: int) -> ImageSet:
+    """The same share of every class, at least one image each, chosen by `seed`, in the data set's order.
+
+    A larger fraction holds every image of a smaller one. Raises `RequestError` unless 0 < fraction ≤ 1.
+    """
+    if fraction == 1:
+        return data
+    kept = torch.zeros(len(data), dtype=torch.bool)
+    for members in _shuffled_classes(data, fraction, seed, "fraction"):
+        kept[members[: max(1, round(len(members) * fraction))]] = True
+    return data.subset(kept.nonzero()[:, 0])
+
+
+def _shuffled_classes(data: ImageSet, fraction: float, seed: int, what: str) -> Iterable[Tensor]:
+    """The indices of each class that has any, in an order that only depends on seed and class."""
+    if not 0 < fraction < 1:
+        raise RequestError(f"a fraction of the images must lie between 0 and 1, not {fraction}")
+    order = data.targets.argsort(stable=True)
+    for label, members in enumerate(order.split(data.targets.bincount().tolist())):
+        if len(members):
+            generator = torch.Generator().manual_seed(shuffle_seed(seed, what, label))
+            yield members[torch.randperm(len(members), generator=generator)]
+
+
+def _found(spec: str, split: str, complete: bool, download: bool) -> Found:
+    """What the reader of this kind of data set finds."""
+    prefix, slash, rest = spec.partition("/")
+    kind = prefix.lower() if slash and rest else ""
+    if kind == "hfds":
+        return open_hub(rest, split)
+    if kind == "torch":
+        return open_torch(rest, split, download)
+    if kind == "wds":
+        return open_shards(rest, split)
+    path = Path(spec).expanduser()
+    if spec and _exists(path):
+        return open_folder(path, split, complete) if path.is_dir() else open_tar(path, split, complete)
+    if kind in STREAMS:
+        raise RequestError(f"{spec}: {kind}/ is a stream, which cannot be resumed at a step; use hfds/ or wds/")
+    near = difflib.get_close_matches(kind, PREFIXES, 1) if kind else []
+    hint = f"did you mean {near[0]}/{rest}?" if near else "expected a folder, a .tar, hfds/…, torch/… or wds/…"
+    raise RequestError(f"{spec}: no such data set; {hint}")
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is something; raises `RequestError` if that cannot be known."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path}: cannot be looked into ({one_line(error)})") from error
+    return True
+
+
+def _renumbered(found: Found, targets: Tensor, class_names: Sequence[str], spec: str) -> Tensor:
+    """Targets by the training set's indices. Raises `RequestError` for a class that training does not know."""
+    known = {name: index for index, name in enumerate(class_names)}
+    used = targets.unique().tolist()
+    unknown = [found.names[label] for label in used if found.names[label] not in known]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], class_names, 1)
+        listed = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+        hint = f" (near: {near[0]})" if near else ""
+        raise RequestError(
+            f"{spec}: unknown class {listed}{hint}; it must have classes that were trained ({len(known)} of them)"
+        )
+    table = torch.full((len(found.names),), -1)
+    for label in used:
+        table[label] = known[found.names[label]]
+    return table[targets]

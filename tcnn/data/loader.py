@@ -1,0 +1,205 @@
+"""Batches for training and evaluation whose every bit is a function of (seed, epoch, position).
+
+Before an image is transformed, `random`, `numpy.random` and torch are seeded with `order.sample_seed`, whether that
+happens in a worker process or here. So the number of workers and of ranks, the size of micro-batches, and a run that is
+killed and resumed at any step change nothing. Shapes: B images of a micro-batch, C channels, H × W pixels.
+"""
+
+import atexit
+import contextlib
+import math
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from tcnn.data.image_set import ImageSet
+from tcnn.data.order import epoch_order
+from tcnn.data.transforms import Transform
+from tcnn.data.worker import Batch, Item, Samples, start_worker
+from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line
+
+__all__ = ["Batch", "EvaluationLoader", "TrainingLoader"]
+
+
+class _Plan:
+    """The batch sampler: what the next pass of the `DataLoader` reads. Set before every pass."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Item]] | Iterator[list[Item]] = []
+
+    def __iter__(self) -> Iterator[list[Item]]:
+        return iter(self.batches)
+
+
+class _Loader:
+    """A torch `DataLoader` whose worker processes live until `close`, and never longer than this process."""
+
+    def __init__(self, samples: Samples, workers: int, pin_memory: bool) -> None:
+        self._plan = _Plan()
+        self._passes = 0
+        with _no_advice():
+            self._loader: DataLoader[Any] = DataLoader(
+                samples,  # type: ignore[arg-type]
+                batch_sampler=self._plan,
+                num_workers=workers,
+                collate_fn=_as_is,
+                worker_init_fn=start_worker,
+                persistent_workers=workers > 0,
+                pin_memory=pin_memory and torch.cuda.is_available(),
+                # Its own, as DataLoader draws from the global generator otherwise.
+                generator=torch.Generator(),
+            )
+        self._end = weakref.finalize(self, _end_workers, self._loader)
+
+    def _pass(self, batches: Iterator[list[Item]]) -> Iterator[Batch]:
+        """One pass over planned batches. Raises what a worker raised, `EnvironmentFailure` if one died."""
+        self._plan.batches = batches
+        self._passes += 1
+        this = self._passes
+        try:
+            loaded = self._started()
+            while this == self._passes and (batch := next(loaded, None)) is not None:
+                if isinstance(batch, TcnnError):
+                    raise batch
+                yield Batch(batch.images, batch.targets, tuple(batch.unreadable))
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise EnvironmentFailure(
+                f"a process that loads images died ({one_line(error)}); "
+                "use fewer workers, or give the container more shared memory"
+            ) from error
+        if this != self._passes:
+            raise RuntimeError("this pass ended when the loader's next one began")
+
+    def _started(self) -> Iterator[Any]:
+        """The DataLoader's iterator, whose workers end before Python does."""
+        with _no_advice():
+            iterator = iter(self._loader)
+        # What is registered last is run first: torch would wait five seconds for workers that nobody has told to end.
+        atexit.unregister(self._end)
+        atexit.register(self._end)
+        return iterator
+
+    def close(self) -> None:
+        """End the worker processes; the next pass would start new ones."""
+        _end_workers(self._loader)
+
+
+class TrainingLoader(_Loader):
+    """Epochs of augmented images, from any step on.
+
+    Args:
+        batch_size: images of one optimizer step, over all ranks.
+        micro_batch: images at most of one `Batch`, on one rank.
+        repeats: augmentations of every image in a batch; see `order.epoch_order`.
+        workers: processes that load; 0 loads in this one.
+        rank, world: which of how many equal, contiguous parts of every batch this process gets.
+
+    Raises `RequestError` if a batch is larger than the data set or cannot be shared equally among the ranks.
+    """
+
+    def __init__(
+        self,
+        data: ImageSet,
+        transform: Transform,
+        *,
+        batch_size: int,
+        micro_batch: int,
+        seed: int,
+        repeats: int = 1,
+        workers: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        pin_memory: bool = False,
+    ) -> None:
+        if batch_size > len(data):
+            raise RequestError(
+                f"a batch of {batch_size} is larger than the data set of {len(data)}; choose a smaller batch size"
+            )
+        if batch_size % world:
+            raise RequestError(f"a batch of {batch_size} cannot be shared equally among {world} processes")
+        self.share = batch_size // world
+        self.micro_batch = min(micro_batch, self.share)
+        self.micro_batches = math.ceil(self.share / self.micro_batch)
+        self.steps = len(data) // batch_size
+        self._count, self._batch_size, self._repeats = len(data), batch_size, repeats
+        self._seed, self._first = seed, rank * self.share
+        super().__init__(Samples(data, transform, seed, replace=True), workers, pin_memory)
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """The (steps − start_step) · micro_batches batches of an epoch that begin with `start_step`."""
+        if not 0 <= start_step <= self.steps:
+            raise RequestError(f"an epoch has {self.steps} steps; cannot start at step {start_step}")
+        order = epoch_order(self._count, epoch, self._seed, self._batch_size, self._repeats)
+        return self._pass(self._planned(order, epoch, start_step))
+
+    def _planned(self, order: Tensor, epoch: int, start_step: int) -> Iterator[list[Item]]:
+        for step in range(start_step, self.steps):
+            first = step * self._batch_size + self._first
+            for start in range(first, first + self.share, self.micro_batch):
+                stop = min(start + self.micro_batch, first + self.share)
+                indices = order[start:stop].tolist()
+                yield [(epoch, position, index) for position, index in enumerate(indices, start)]
+
+
+class EvaluationLoader(_Loader):
+    """Every image once over all ranks, in order: rank r of w has the images r, r + w, …; the last batch may be short.
+
+    Images that cannot be read are left out, so a batch may have fewer images, or none. What a transform does at random
+    depends on the image's index and `seed` alone.
+    """
+
+    def __init__(
+        self,
+        data: ImageSet,
+        transform: Transform,
+        *,
+        batch_size: int,
+        workers: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        pin_memory: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self._indices = range(rank, len(data), world)
+        self._batch_size = batch_size
+        super().__init__(Samples(data, transform, seed, replace=False), workers, pin_memory)
+
+    def __len__(self) -> int:
+        return math.ceil(len(self._indices) / self._batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._pass(self._planned())
+
+    def _planned(self) -> Iterator[list[Item]]:
+        for start in range(0, len(self._indices), self._batch_size):
+            yield [(0, index, index) for index in self._indices[start : start + self._batch_size]]
+
+
+@contextlib.contextmanager
+def _no_advice() -> Iterator[None]:
+    """Without torch's warning that there are more workers than cores: the number was asked for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        yield
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+def _end_workers(loader: "DataLoader[Any]") -> None:
+    """DataLoader itself has no way to end persistent workers."""
+    iterator: Any = loader._iterator
+    loader._iterator = None
+    if iterator is not None:
+        iterator._shutdown_workers()
+        for worker in iterator._workers:
+            # One that hangs, in a file system for instance, ignores SIGTERM as all our workers do.
+            worker.kill()

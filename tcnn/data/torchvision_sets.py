@@ -1,0 +1,67 @@
+"""Data sets that torchvision knows by name, made by timm: `torch/cifar10:FOLDER`."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import numpy
+from PIL import Image
+from timm.data import create_dataset
+
+from tcnn.data.source import Found, canonical, choose_split
+from tcnn.errors import DownloadError, RequestError, one_line
+
+NAMES = ("cifar10", "cifar100", "imagenet", "places365", "mnist", "kmnist", "fashion_mnist", "qmnist", "inaturalist")
+SPLITS = ("train", "val")
+"""Where torchvision calls the second split a test, as in CIFAR-10, `test` means it too."""
+
+
+class TorchSource:
+    """A torchvision data set: `data[index]` is an image and its target."""
+
+    def __init__(self, data: Any, spec: str) -> None:
+        self.data = data
+        self.spec = spec
+
+    def filename(self, index: int) -> str:
+        files = getattr(self.data, "samples", None) or getattr(self.data, "imgs", None)
+        return str(files[index][0]) if files else f"{self.spec}/{index}"
+
+    def open(self, index: int) -> Image.Image:
+        return self.data[index][0]
+
+
+def open_torch(spec: str, split: str, download: bool) -> Found:
+    """`spec` is NAME:FOLDER. Raises `RequestError`, `DownloadError` if a download fails."""
+    name, _, root = spec.partition(":")
+    name = name.lower()
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, 1, 0.5)
+        hint = f"did you mean torch/{near[0]}?" if near else f"there are {', '.join(NAMES)}"
+        raise RequestError(f"torch/{spec}: no data set named {name!r}; {hint}")
+    if not root:
+        raise RequestError(f"torch/{name}: say in which folder it lies: torch/{name}:FOLDER")
+    folder = Path(root).expanduser()
+    if not (folder.is_dir() or download):
+        raise RequestError(f"torch/{spec}: no such folder: {folder}")
+    chosen = choose_split(SPLITS, "val" if canonical(split) == "test" else split, f"torch/{spec}")
+    try:
+        data = create_dataset(f"torch/{name}", root=str(folder), split=chosen, download=download)
+    except (OSError, RuntimeError, ValueError) as error:
+        if download and isinstance(error, OSError):
+            raise DownloadError(f"torch/{spec}: cannot be fetched ({one_line(error)})") from error
+        raise RequestError(f"torch/{spec}: not found in {folder}, or not whole ({one_line(error)})") from error
+    names, targets = _classes(data)
+    labels = numpy.asarray(targets, dtype=numpy.int64)
+    return Found(tuple(map(str, names)), labels, TorchSource(data, f"torch/{spec}"), chosen)
+
+
+def _classes(data: Any) -> tuple[Any, Any]:
+    """Names and targets, which torchvision's data sets keep under several names."""
+    if hasattr(data, "all_categories"):
+        return data.all_categories, [category for category, _ in data.index]
+    targets = numpy.asarray(data.targets)
+    # QMNIST: a row of eight facts for every digit, its class first.
+    targets = targets[:, 0] if targets.ndim == 2 else targets
+    # ImageNet: a folder's name is one name, `classes` are lists of synonyms.
+    return getattr(data, "wnids", None) or data.classes, targets

@@ -1,0 +1,132 @@
+"""What runs where images are loaded: in a worker process, or in the caller's own when there are no workers."""
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+from tcnn.data.decode import UnreadableImage, ignore_warnings
+from tcnn.data.image_set import ImageSet
+from tcnn.data.order import sample_seed
+from tcnn.data.transforms import Transform
+from tcnn.errors import EnvironmentFailure, TcnnError
+
+Item = tuple[int, int, int]
+"""Epoch, position in it, index in the data set."""
+
+MOST_UNREADABLE = 100
+"""So many in a row are no accident: the disk is gone, or these are no images."""
+
+PR_SET_PDEATHSIG = 1
+
+
+class Batch(NamedTuple):
+    """Images (B, C, H, W), float32, their classes (B,), int64, and the files that could not be read."""
+
+    images: Tensor
+    targets: Tensor
+    unreadable: tuple[str, ...]
+
+
+class Samples:
+    """The data set that a `DataLoader` sees: whole batches of `Item`s."""
+
+    def __init__(self, data: ImageSet, transform: Transform, seed: int, replace: bool) -> None:
+        self.data = data
+        self.transform = transform
+        self.seed = seed
+        self.replace = replace
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitems__(self, items: Sequence[Item]) -> Batch | TcnnError:
+        """A batch; an error of ours is returned, because DataLoader would wrap it into a page of traceback."""
+        try:
+            with contextlib.nullcontext() if get_worker_info() else generators_kept():
+                return self._batch(items)
+        except TcnnError as error:
+            return error
+
+    def _batch(self, items: Sequence[Item]) -> Batch:
+        images: list[Tensor] = []
+        targets: list[int] = []
+        unreadable: list[str] = []
+        for epoch, position, index in items:
+            loaded = self._load(index, unreadable)
+            if loaded is not None:
+                seed_everything(sample_seed(self.seed, epoch, position))
+                images.append(self.transform(loaded[0]))
+                targets.append(loaded[1])
+        stacked = torch.stack(images) if images else self._none()
+        return Batch(stacked, torch.tensor(targets, dtype=torch.int64), tuple(unreadable))
+
+    def _load(self, index: int, unreadable: list[str]) -> tuple[Image.Image, int] | None:
+        """The image, or, when images are replaced, the next one that can be read; adds to `unreadable`."""
+        for further in range(min(len(self.data), MOST_UNREADABLE)):
+            try:
+                return self.data.load((index + further) % len(self.data))
+            except UnreadableImage as error:
+                unreadable.append(error.filename)
+                if not self.replace:
+                    return None
+                last = error
+        raise EnvironmentFailure(
+            f"{min(len(self.data), MOST_UNREADABLE)} images in a row cannot be read, the last one {last}; "
+            "is the data set still there?"
+        )
+
+    def _none(self) -> Tensor:
+        """(0, C, H, W), as a model may look at the other sizes."""
+        seed_everything(0)
+        return self.transform(Image.new(self.data.mode, (8, 8)))[None, ...][:0]
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the three generators that transforms use, of this process's CPU only.
+
+    `torch.manual_seed` would also queue a call for a GPU that a worker must never touch. torch's CPU generator uses the
+    seed's lower 32 bits.
+    """
+    random.seed(seed)
+    numpy.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+    torch.default_generator.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def generators_kept() -> Iterator[None]:
+    """The three generators are afterwards what they were before."""
+    states = random.getstate(), numpy.random.get_state(), torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.default_generator.set_state(states[2])
+
+
+def start_worker(worker: int) -> None:
+    """First thing in a worker process: who decides about its end is its parent, and no one else.
+
+    Signals that go to a whole process group (Ctrl-C, a scheduler's SIGTERM) are the parent's: it still needs batches
+    while it writes its checkpoint. A parent that was killed cannot say anything, so on Linux the kernel does.
+    """
+    ignore_warnings()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        os._exit(1)

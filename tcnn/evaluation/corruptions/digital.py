@@ -1,0 +1,122 @@
+"""Digital: brightness, contrast, elastic deformation, pixelation and JPEG artefacts."""
+
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from scipy.fft import dctn, idctn
+from scipy.ndimage import map_coordinates
+
+from tcnn.evaluation.corruptions.levels import Levels, Pixels
+
+BRIGHTNESS = Levels(large=(0.1, 0.2, 0.3, 0.4, 0.5), small=(0.05, 0.1, 0.15, 0.2, 0.3))
+"""What is added to the value channel of HSV."""
+CONTRAST = Levels(large=(0.4, 0.3, 0.2, 0.1, 0.05), small=(0.75, 0.5, 0.4, 0.3, 0.15))
+"""The share of the contrast that is left."""
+_OF_244 = 244 / 224  # the authors' own constant: 244 where the side is 224
+ELASTIC = Levels(
+    large=tuple(
+        tuple(_OF_244 * share for share in shares)
+        for shares in ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02))
+    ),
+    small=((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+)
+"""Amplitude and smoothness of the displacements, and how far the corners of the affine map move, as shares of the
+shorter side."""
+PIXELATE = Levels(large=(0.6, 0.5, 0.4, 0.3, 0.25), small=(0.95, 0.9, 0.85, 0.75, 0.65))
+"""The side of the coarse image, as a share."""
+JPEG = Levels(large=(25, 18, 15, 10, 7), small=(80, 65, 58, 50, 40))
+"""Quality, as libjpeg counts it."""
+
+
+def brightness(pixels: Pixels, added: float, random: np.random.Generator) -> Pixels:
+    """Daylight: the value V = max(R, G, B) grows by a constant; hue and saturation stay, so R : G : B does."""
+    value = pixels.max(2, keepdims=True)
+    brighter = np.minimum(value + np.float32(added), 1)
+    return np.where(value > 0, pixels * (brighter / np.maximum(value, 1e-6)), brighter)
+
+
+def contrast(pixels: Pixels, left: float, random: np.random.Generator) -> Pixels:
+    """Every channel is drawn to its own mean."""
+    mean = pixels.mean((0, 1), keepdims=True)
+    return mean + np.float32(left) * (pixels - mean)
+
+
+def elastic(pixels: Pixels, level: tuple[float, float, float], random: np.random.Generator) -> Pixels:
+    """Stretched: an affine map that moves three points at random, then smooth random displacements."""
+    side = min(pixels.shape[:2])
+    amplitude, smoothness, corners = (side * share for share in level)
+    grid = np.indices(pixels.shape[:2]).astype(np.float64)
+    moved = _sample(pixels, _affine(grid, pixels.shape[:2], corners, random), "mirror")
+    if amplitude == 0:
+        return moved
+    shift = [amplitude * _smooth(random.uniform(-1, 1, pixels.shape[:2]), smoothness) for _ in range(2)]
+    return _sample(moved, grid + shift, "reflect")
+
+
+def pixelate(pixels: Pixels, share: float, random: np.random.Generator) -> Pixels:
+    """Fewer pixels, shown at the old size; both steps average boxes."""
+    image = _to_image(pixels)
+    coarse = max(int(image.width * share), 1), max(int(image.height * share), 1)
+    box = Image.Resampling.BOX
+    return _to_pixels(image.resize(coarse, box).resize(image.size, box))
+
+
+def jpeg(pixels: Pixels, quality: int, random: np.random.Generator) -> Pixels:
+    """Written as JPEG and read again."""
+    file = io.BytesIO()
+    _to_image(pixels).save(file, "JPEG", quality=quality)
+    with Image.open(file) as image:
+        return _to_pixels(image)
+
+
+def _affine(
+    grid: NDArray[np.float64], shape: tuple[int, ...], reach: float, random: np.random.Generator
+) -> NDArray[np.float64]:
+    """Where each pixel of the moved image comes from, (2, H, W): the inverse of the map that moves three corners of a
+    square, two thirds of the shorter side wide, by up to `reach` each way."""
+    middle, half = np.array(shape) // 2, min(shape) // 3
+    corners = middle + np.array([[half, half], [half, -half], [-half, -half]])
+    moved = corners + random.uniform(-reach, reach, (3, 2))
+    with_one = np.column_stack([moved, np.ones(3)])
+    if half == 0 or abs(np.linalg.det(with_one)) < 1e-6:  # a few pixels in all: there is no triangle to move
+        return grid
+    back = np.linalg.solve(with_one, corners)  # (3, 2): rows for row, column, 1
+    source: NDArray[np.float64] = np.tensordot(back[:2].T, grid, 1) + back[2][:, None, None]
+    return source
+
+
+def _smooth(field: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
+    """A Gaussian filter, cut off at 3σ, that mirrors at the edge.
+
+    The cosine transform has this mirror built in, so the filter is a product there, however wide it is (σ = 171 pixels
+    at severity 1).
+    """
+    if sigma == 0:
+        return field
+    steps = np.arange(1, int(3 * sigma + 0.5) + 1)
+    weights = np.exp(-(steps**2) / (2 * sigma**2))
+    spectrum = dctn(field, norm="ortho")
+    for axis, length in enumerate(field.shape):
+        waves = np.cos(np.pi / length * np.outer(np.arange(length), steps))
+        gain = (1 + 2 * waves @ weights) / (1 + 2 * weights.sum())
+        spectrum *= gain[:, None] if axis == 0 else gain
+    smooth: NDArray[np.float64] = idctn(spectrum, norm="ortho")
+    return smooth
+
+
+def _sample(pixels: Pixels, places: NDArray[np.float64], beyond: str) -> Pixels:
+    """Bilinear values at (row, column) places, (2, H, W)."""
+    channels = [map_coordinates(pixels[..., c], places, order=1, mode=beyond) for c in range(pixels.shape[2])]
+    return np.stack(channels, 2).astype(np.float32)
+
+
+def _to_image(pixels: Pixels) -> Image.Image:
+    values = np.rint(pixels * 255).astype(np.uint8)
+    return Image.fromarray(values[..., 0] if pixels.shape[2] == 1 else values)
+
+
+def _to_pixels(image: Image.Image) -> Pixels:
+    values: Pixels = np.asarray(image, np.float32) / np.float32(255)
+    return values.reshape(*values.shape[:2], -1)

@@ -1,0 +1,270 @@
+"""How many images of a data set a model gets right: exact counts, over any number of processes.
+
+The trainer calls `evaluate` after every epoch, `tcnn evaluate` for every row of its table. Images are prepared as timm
+prepares them for the model; a corruption is applied at the model's own resolution, between cropping and normalising,
+which is where ImageNet-C applies it (Hendrycks & Dietterich 2019).
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from pydantic import BaseModel
+from timm.data import create_transform, resolve_model_data_config
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tcnn.conversion.trace import input_shape
+from tcnn.data.image_set import ImageSet
+from tcnn.data.loader import EvaluationLoader
+from tcnn.data.transforms import Transform
+from tcnn.errors import RequestError
+from tcnn.evaluation.corruptions import Corruption
+
+Amp = Literal["float32", "bfloat16", "float16"]
+Progress = Callable[[int], None]
+"""Reports that so many more images are done."""
+
+NAMED_UNREADABLE = 20
+"""How many unreadable files a result names; it counts them all."""
+
+
+class ClassScore(BaseModel):
+    """The images of one class."""
+
+    images: int
+    right: int
+    top1: float | None
+
+
+class Score(BaseModel):
+    """What a model got right. Accuracies are shares between 0 and 1 of the images that could be read."""
+
+    images: int
+    right: int
+    right5: int | None
+    top1: float
+    top5: float | None
+    loss: float
+    images_per_second: float
+
+
+class Evaluation(Score):
+    """The same, with what it is made of."""
+
+    per_class: dict[str, ClassScore]
+    unreadable: list[str]
+    unreadable_count: int
+
+
+class _Part(NamedTuple):
+    """What one process saw: one row an image, so that sums are exact and in a fixed order."""
+
+    targets: NDArray[np.int64]
+    right: NDArray[np.bool_]
+    right5: NDArray[np.bool_]
+    losses: NDArray[np.float64]
+    unreadable: list[str]
+    seconds: float
+
+
+def evaluate(
+    model: nn.Module,
+    data: ImageSet,
+    *,
+    size: int | tuple[int, int] | None = None,
+    crop_pct: float | None = None,
+    batch_size: int = 64,
+    workers: int = 0,
+    device: torch.device | str | None = None,
+    amp: Amp = "float32",
+    channels_last: bool = False,
+    corruption: tuple[str, int] | None = None,
+    class_subset: Sequence[int] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    rank: int = 0,
+    world: int = 1,
+) -> Evaluation:
+    """Top-1, top-5 and cross-entropy of a model on a data set, in evaluation mode; the model is left as it was.
+
+    Args:
+        size: side, or (height, width), in pixels that the images are cropped to; default the model's own.
+        crop_pct: the crop's share of the resized image; default the model's own.
+        batch_size: images of one forward pass in this process.
+        device: where the images go; default where the model is.
+        amp: the dtype that autocast computes in.
+        corruption: (name, severity) of an ImageNet-C corruption; which noise an image gets depends on `seed` and on
+            the image alone.
+        class_subset: the model's output for each class of the data set; only these outputs compete. Default all
+            outputs, which must then be as many as the data set has classes.
+        progress: called after each batch with the images it had.
+        rank, world: this process and how many there are. With more than one, all of them must call at once, in an
+            initialised process group; every image is counted once and every process returns the same counts.
+
+    Returns: exact counts; top-5 only where at least five classes compete. `images_per_second` is wall time over all
+    processes, loading included. A result that is not finite counts as wrong.
+
+    Raises: `RequestError` when classes and outputs do not fit, or no image can be read.
+    """
+    if world > 1 and not (dist.is_available() and dist.is_initialized()):
+        raise RequestError(f"evaluate: {world} processes need torch.distributed.init_process_group first")
+    if isinstance(model, DistributedDataParallel):
+        model = model.module  # its forward would wait for the other processes, whose batches may be fewer
+    place = torch.device(device) if device is not None else next((p.device for p in model.parameters()), None)
+    loader = EvaluationLoader(
+        data, transform_for(model, size, crop_pct, corruption, seed), batch_size=batch_size, workers=workers,
+        rank=rank, world=world, pin_memory=place is not None and place.type == "cuda",
+    )  # fmt: skip
+    with closing(loader), _evaluating(model):
+        part = _count(model, loader, data, place or torch.device("cpu"), amp, channels_last, class_subset, progress)
+    parts = [part]
+    if world > 1:
+        gathered: list[Any] = [None] * world
+        dist.all_gather_object(gathered, part)
+        parts = gathered
+    return _summary(parts, data, len(data.class_names))
+
+
+def transform_for(
+    model: nn.Module,
+    size: int | tuple[int, int] | None = None,
+    crop_pct: float | None = None,
+    corruption: tuple[str, int] | None = None,
+    seed: int = 0,
+) -> Transform:
+    """timm's evaluation transform of a model: resize, crop, (corrupt,) to a tensor, normalise."""
+    settings = input_settings(model)
+    if size is not None:
+        height, width = (size, size) if isinstance(size, int) else size
+        if min(height, width) < 1:
+            raise RequestError(f"size: expected at least 1 pixel, found {height}×{width}")
+        settings["input_size"] = (settings["input_size"][0], height, width)
+    if crop_pct is not None:
+        if not 0 < crop_pct <= 1:
+            raise RequestError(f"crop_pct: expected a share above 0 and up to 1, found {crop_pct}")
+        settings["crop_pct"] = crop_pct
+    transform: Any = create_transform(**settings, is_training=False)
+    if corruption is not None:
+        steps = transform.transforms
+        first_tensor = next(i for i, step in enumerate(steps) if "ToTensor" in type(step).__name__)
+        steps.insert(first_tensor, Corruption(*corruption, seed=seed))
+    return transform
+
+
+def input_settings(model: nn.Module) -> dict[str, Any]:
+    """timm's `input_size`, `mean`, `std`, `interpolation`, `crop_pct` and `crop_mode` of a model.
+
+    For a model that was built for grey images timm keeps the statistics of three channels: here they are averaged.
+    """
+    settings: dict[str, Any] = resolve_model_data_config(model)
+    channels = input_shape(model)[0]
+    settings["input_size"] = (channels, *settings["input_size"][1:])
+    for name in ("mean", "std"):
+        if channels == 1:
+            settings[name] = (sum(settings[name]) / len(settings[name]),)
+    return settings
+
+
+def _count(
+    model: nn.Module,
+    loader: EvaluationLoader,
+    data: ImageSet,
+    device: torch.device,
+    amp: Amp,
+    channels_last: bool,
+    class_subset: Sequence[int] | None,
+    progress: Progress | None,
+) -> _Part:
+    """One pass over this process's images. Nothing waits for the device before the last batch is under way."""
+    started = time.perf_counter()
+    columns = None if class_subset is None else torch.tensor(list(class_subset), device=device)
+    autocast: AbstractContextManager[None] = (
+        nullcontext() if amp == "float32" else torch.autocast(device.type, getattr(torch, amp))
+    )
+    rows: list[Tensor] = []
+    losses: list[Tensor] = []
+    unreadable: list[str] = []
+    with torch.inference_mode(), autocast:
+        for batch in loader:
+            unreadable += batch.unreadable
+            if len(batch.images):
+                images = batch.images.to(device, non_blocking=True)
+                if channels_last:
+                    images = images.to(memory_format=torch.channels_last)
+                targets = batch.targets.to(device, non_blocking=True)
+                logits = _columns(model(images), columns, len(data.class_names)).float()
+                best = logits.topk(min(5, logits.shape[1])).indices == targets[:, None]
+                finite = logits.isfinite().all(1)  # else the order of the outputs means nothing
+                rows.append(torch.stack([targets, best[:, 0] & finite, best.any(1) & finite]))
+                losses.append(F.cross_entropy(logits, targets, reduction="none"))
+            if progress is not None:
+                progress(len(batch.images) + len(batch.unreadable))
+    counts = torch.cat(rows, 1).cpu().numpy() if rows else np.zeros((3, 0), np.int64)
+    losses_ = torch.cat(losses).cpu().double().numpy() if losses else np.zeros(0)
+    return _Part(
+        counts[0], counts[1].astype(bool), counts[2].astype(bool), losses_, unreadable, time.perf_counter() - started
+    )
+
+
+def _columns(logits: Any, columns: Tensor | None, classes: int) -> Tensor:
+    """The outputs that compete, (B, classes)."""
+    if not isinstance(logits, Tensor) or logits.dim() != 2:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise RequestError(f"the model's output: expected logits of shape (images, classes), found {found}")
+    outputs = logits.shape[1]
+    if columns is None:
+        if outputs != classes:
+            raise RequestError(f"the model tells {outputs} classes apart, the data set has {classes}")
+        return logits
+    if len(columns) != classes or int(columns.max()) >= outputs or int(columns.min()) < 0:
+        raise RequestError(
+            f"class_subset: expected one of the model's {outputs} outputs for each of the data set's {classes} "
+            f"classes, found {len(columns)} between {int(columns.min())} and {int(columns.max())}"
+        )
+    return logits[:, columns]
+
+
+def _summary(parts: Sequence[_Part], data: ImageSet, classes: int) -> Evaluation:
+    """The result of all processes together."""
+    targets, right, right5, losses = (np.concatenate([part[i] for part in parts]) for i in range(4))
+    unreadable = [name for part in parts for name in part.unreadable]
+    if not len(targets):
+        reason = f"none of the {len(unreadable)} can be read ({unreadable[0]})" if unreadable else "there is none"
+        raise RequestError(f"expected images to evaluate on, but {reason}")
+    images, hits = np.bincount(targets, minlength=classes), np.bincount(targets[right], minlength=classes)
+    total = len(targets)
+    return Evaluation(
+        images=total,
+        right=int(right.sum()),
+        right5=int(right5.sum()) if classes >= 5 else None,
+        top1=int(right.sum()) / total,
+        top5=int(right5.sum()) / total if classes >= 5 else None,
+        loss=math.fsum(losses) / total,
+        per_class={
+            name: ClassScore(images=int(n), right=int(k), top1=int(k) / int(n) if n else None)
+            for name, n, k in zip(data.class_names, images, hits, strict=True)
+        },
+        images_per_second=total / max(1e-9, *(part.seconds for part in parts)),
+        unreadable=unreadable[:NAMED_UNREADABLE],
+        unreadable_count=len(unreadable),
+    )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards every module's own mode again: parts of a model in training may be frozen."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

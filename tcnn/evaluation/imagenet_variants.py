@@ -1,0 +1,160 @@
+"""ImageNet and its robustness sets: which of a model's outputs a data set's classes mean, and mean corruption error.
+
+- ImageNet-C (Hendrycks & Dietterich 2019): CORRUPTION/SEVERITY/CLASS folders, with or without the four category folders
+  (noise, blur, weather, digital) around the corruptions.
+- ImageNet-A (Hendrycks et al. 2019) and ImageNet-R (Hendrycks et al. 2020): folders of 200 of the 1,000 classes each,
+  named by WordNet ids; only these 200 outputs of the model compete. timm carries the lists.
+"""
+
+import pkgutil
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from timm.data import ImageNetInfo
+
+from tcnn.errors import RequestError
+from tcnn.evaluation.corruptions import CORRUPTIONS, SEVERITIES
+
+Layout = Literal["plain", "imagenet-c", "imagenet-a", "imagenet-r"]
+VARIANTS: tuple[Layout, ...] = ("imagenet-a", "imagenet-r")
+
+ALEXNET_ERRORS: dict[str, float] = {
+    "gaussian_noise": 0.886428,
+    "shot_noise": 0.894468,
+    "impulse_noise": 0.922640,
+    "defocus_blur": 0.819880,
+    "glass_blur": 0.826268,
+    "motion_blur": 0.785948,
+    "zoom_blur": 0.798360,
+    "snow": 0.866816,
+    "frost": 0.826572,
+    "fog": 0.819324,
+    "brightness": 0.564592,
+    "contrast": 0.853204,
+    "elastic_transform": 0.646056,
+    "pixelate": 0.717840,
+    "jpeg_compression": 0.606500,
+}
+"""AlexNet's top-1 error on each corruption of ImageNet-C, mean over five severities, as its authors published it."""
+
+
+class Matching(NamedTuple):
+    """How a data set's classes and a model's outputs meet."""
+
+    class_names: tuple[str, ...] | None
+    """Open the data set with these names; None: with its own."""
+    outputs: tuple[int, ...] | None
+    """The model's output for each class, the only ones that compete; None: all of them, in their order."""
+
+
+@cache
+def synsets(layout: Layout = "plain") -> tuple[str, ...]:
+    """The WordNet ids of ImageNet's 1,000 classes, or of a variant's 200, in the order of the models' outputs."""
+    if layout not in VARIANTS:
+        return tuple(ImageNetInfo("imagenet-1k").label_names())
+    listed = pkgutil.get_data("timm.data", f"_info/{layout.replace('-', '_')}_synsets.txt")
+    if listed is None:
+        raise RequestError(f"{layout}: this timm has no list of its classes; install timm 1.0.31 or later")
+    return tuple(listed.decode().split())
+
+
+def detect(class_names: Sequence[str], outputs: int) -> Layout:
+    """The layout of a data set that is no ImageNet-C: a variant when it has exactly that variant's classes."""
+    if outputs == len(synsets()):
+        for layout in VARIANTS:
+            if set(class_names) == set(synsets(layout)):
+                return layout
+    return "plain"
+
+
+def match(
+    model: str, data: str, layout: Layout, class_names: Sequence[str], outputs: int, label_names: Sequence[str] | None
+) -> Matching:
+    """Which output means which class.
+
+    Names decide where both sides have them: the model's own from its checkpoint, or ImageNet's for 1,000 outputs.
+    Otherwise the numbers of classes must agree. A data set with some of ImageNet's classes is scored over these; in
+    any other, a class without images stays a possible answer.
+
+    Args:
+        model, data: what to call them in an error.
+        class_names: the data set's own.
+        outputs: how many the model has.
+        label_names: what the model's outputs mean, if it says.
+
+    Raises: `RequestError` when they do not fit.
+    """
+    if layout in VARIANTS:
+        names = _meaning(synsets(layout), outputs, label_names)
+        if names is None or not set(synsets(layout)) <= set(names):
+            raise RequestError(
+                f"{model}: {layout} needs a model of ImageNet's 1,000 classes; this one tells {outputs} others apart"
+            )
+        return Matching(synsets(layout), tuple(names.index(name) for name in synsets(layout)))
+    names = _meaning(class_names, outputs, label_names)
+    if names is None:
+        if len(class_names) != outputs:
+            raise RequestError(
+                f"{model} tells {outputs} classes apart, {data} has {len(class_names)} ({_few(class_names)}); "
+                "fine-tune the model on these classes, or name a data set of its own"
+            )
+        return Matching(None, None)
+    if names == tuple(class_names):
+        return Matching(None, None)
+    unknown = [name for name in class_names if name not in set(names)]
+    if unknown:
+        missing = [name for name in names if name not in set(class_names)]
+        raise RequestError(
+            f"{model} and {data} have different classes: {_few(unknown)} only in the data set"
+            + (f", {_few(missing)} only in the model" if missing else "")
+        )
+    if len(class_names) < len(names) and set(names) == set(synsets()):
+        return Matching(None, tuple(names.index(name) for name in class_names))
+    return Matching(names, None)
+
+
+def _meaning(class_names: Sequence[str], outputs: int, label_names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """What the outputs mean, if it is known and of use for these classes."""
+    wordnet = outputs == len(synsets()) and set(class_names) <= set(synsets())
+    if label_names is not None and len(label_names) == outputs:
+        foreign = wordnet and not set(label_names) & set(class_names)  # described in words, the folders by ids
+        if not foreign:
+            return tuple(label_names)
+    return synsets() if wordnet else None
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def corruption_folders(data: str) -> dict[str, dict[int, Path]]:
+    """The folders of an ImageNet-C layout, by corruption and severity; empty when it is none."""
+    root = Path(data).expanduser()
+    if not root.is_dir():
+        return {}
+    places = [root, *sorted(place for place in root.iterdir() if place.is_dir() and place.name not in CORRUPTIONS)]
+    found = {
+        name: {severity: place / name / str(severity) for severity in SEVERITIES}
+        for place in reversed(places)
+        for name in CORRUPTIONS
+        if (place / name).is_dir()
+    }
+    present = {name: {s: p for s, p in found[name].items() if p.is_dir()} for name in CORRUPTIONS if name in found}
+    return {name: folders for name, folders in present.items() if folders}
+
+
+def corruption_errors(
+    errors: Mapping[str, float], baseline: Mapping[str, float]
+) -> tuple[dict[str, float], float | None]:
+    """CE of each corruption, E / E of the baseline, and their mean, mCE (Hendrycks & Dietterich 2019, §4.1).
+
+    Args:
+        errors, baseline: top-1 error of each corruption, mean over the same severities.
+
+    A corruption on which the baseline makes no error has no CE, and then there is no mCE.
+    """
+    relative = {name: error / baseline[name] for name, error in errors.items() if baseline.get(name)}
+    complete = bool(errors) and len(relative) == len(errors)
+    return relative, sum(relative.values()) / len(relative) if complete else None

@@ -1,0 +1,99 @@
+"""The results of a comparison, and what is computed from them: means over corruptions, CE and mCE."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import BaseModel
+
+from tcnn.evaluation.evaluate import Evaluation, Score
+from tcnn.evaluation.imagenet_variants import corruption_errors
+
+
+class CorruptionScore(BaseModel):
+    """One corruption: means over its severities, and each of them."""
+
+    top1: float
+    error: float
+    ce: float | None
+    severities: dict[int, Score]
+
+
+class Row(BaseModel):
+    """One model at one size."""
+
+    model: str
+    parameters: int
+    height: int
+    width: int
+    outputs: int
+    """How many classes the model tells apart."""
+    classes: int
+    """How many of them competed."""
+    clean: Evaluation | None
+    corruptions: dict[str, CorruptionScore]
+    corruption_top1: float | None
+    corruption_error: float | None
+    """Mean over corruptions of the mean over severities: not normalised by a baseline."""
+    mce: float | None
+    unreadable: list[str]
+    unreadable_count: int
+
+
+class Comparison(BaseModel):
+    """What `tcnn evaluate --json` prints."""
+
+    data: str
+    split: str
+    layout: str
+    images: int
+    """Of one pass, whether or not they can be read."""
+    baseline: str | None
+    """Whose errors CE and mCE are relative to."""
+    seconds: float
+    rows: list[Row]
+
+
+def corruption_scores(results: Mapping[tuple[str, int], Evaluation]) -> dict[str, CorruptionScore]:
+    """Results by (corruption, severity), put together by corruption, in the order given."""
+    scores: dict[str, CorruptionScore] = {}
+    for name in dict.fromkeys(name for name, _ in results):
+        each = {
+            severity: Score(**result.model_dump(include=set(Score.model_fields)))
+            for (corruption, severity), result in results.items()
+            if corruption == name
+        }
+        top1 = sum(score.top1 for score in each.values()) / len(each)
+        scores[name] = CorruptionScore(top1=top1, error=1 - top1, ce=None, severities=each)
+    return scores
+
+
+def relate(rows: Sequence[Row], references: Sequence[Mapping[str, float]]) -> None:
+    """Fill in CE and mCE of every row, relative to its reference: the baseline's error on each corruption."""
+    for row, reference in zip(rows, references, strict=True):
+        relative, row.mce = corruption_errors(errors(row), reference)
+        for name, score in row.corruptions.items():
+            score.ce = relative.get(name)
+
+
+def errors(row: Row) -> dict[str, float]:
+    """Top-1 error on each corruption, mean over severities."""
+    return {name: score.error for name, score in row.corruptions.items()}
+
+
+def csv_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
+    """One line for every pass over the images: a model at a size, clean or with a corruption of some severity."""
+    for row in comparison.rows:
+        passes: list[tuple[str, int | str, Score]] = [] if row.clean is None else [("", "", row.clean)]
+        passes += [
+            (name, severity, score)
+            for name, corruption in row.corruptions.items()
+            for severity, score in corruption.severities.items()
+        ]
+        for name, severity, score in passes:
+            yield {
+                "model": row.model,
+                "height": row.height,
+                "width": row.width,
+                "corruption": name,
+                "severity": severity,
+                **score.model_dump(include=set(Score.model_fields)),
+            }

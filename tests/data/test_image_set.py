@@ -1,0 +1,159 @@
+"""Opening by name, holding images out, taking a share."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from data_pictures import ARCHIVE, draw_classes, some_of_cifar10
+
+from tcnn.data.image_set import (
+    ImageSet,
+    class_balanced,
+    evaluation_transform,
+    open_dataset,
+    split_off,
+    training_transform,
+)
+from tcnn.errors import RequestError
+
+COUNTS = {"a": 1, "b": 2, "c": 9, "d": 40}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+    """Classes of 1, 2, 9 and 40 images, and one without."""
+    root = tmp_path_factory.mktemp("data")
+    for name, images in COUNTS.items():
+        draw_classes(root, [name], images)
+    return open_dataset(str(root), class_names=["a", "b", "none", "c", "d"])
+
+
+def names(data: ImageSet) -> list[str]:
+    return [data.filename(index) for index in range(len(data))]
+
+
+def counts(data: ImageSet) -> list[int]:
+    return data.targets.bincount(minlength=5).tolist()
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", r"^: no such data set; expected a folder, a \.tar, hfds/…, torch/… or wds/…"),
+        ("nowhere", r"^nowhere: no such data set; expected a folder"),
+        ("no/where", "expected a folder"),
+        ("hfd/cifar10", r"did you mean hfds/cifar10\?"),
+        ("wsd/x/y", r"did you mean wds/x/y\?"),
+        ("tfds/cifar10", "is a stream, which cannot be resumed at a step; use hfds/ or wds/"),
+        ("hfids/cifar10", "is a stream"),
+        ("x" * 5000, "cannot be looked into"),
+        ("nul\0", "cannot be looked into"),
+    ],
+)
+def test_no_such_data_set(spec: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message) as raised:
+        open_dataset(spec)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_called_like_a_prefix_is_reached_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_classes(tmp_path / "wds" / "pets", ["cat"], 1)
+    monkeypatch.chdir(tmp_path)
+    assert len(open_dataset("./wds/pets")) == 1
+
+
+def test_subset(data: ImageSet) -> None:
+    some = data.subset([5, 0, 5]).subset(torch.tensor([1, 2]))
+    assert names(some) == [data.filename(0), data.filename(5)]
+    assert some.targets.tolist() == [data.targets[0], data.targets[5]]
+    assert some.class_names == data.class_names
+    assert some.load(1)[1] == data.load(5)[1] == 3
+    assert some.load(1)[0].tobytes() == data.load(5)[0].tobytes()
+    assert len(data.subset([])) == 0
+    assert repr(some) == "ImageSet(2 images of 5 classes)"
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.25, 0.5, 0.99])
+def test_split_off(data: ImageSet, fraction: float) -> None:
+    train, val = split_off(data, fraction, seed=3)
+    assert sorted(names(train) + names(val)) == sorted(names(data))
+    assert not set(names(train)) & set(names(val))
+    assert names(train) == [name for name in names(data) if name in names(train)], "the order stays"
+    for whole, left, held in zip(counts(data), counts(train), counts(val), strict=True):
+        assert left >= min(whole, 1)
+        assert held >= (whole > 1)
+        assert abs(held - fraction * whole) <= 1
+    assert train.class_names == val.class_names == data.class_names
+    assert names(split_off(data, fraction, seed=3)[1]) == names(val)
+
+
+def test_split_off_depends_on_the_seed(data: ImageSet) -> None:
+    assert len({tuple(names(split_off(data, 0.2, seed)[1])) for seed in range(5)}) == 5
+
+
+def test_class_balanced(data: ImageSet) -> None:
+    assert class_balanced(data, 1, seed=0) is data
+    previous: set[str] = set()
+    for fraction in (0.01, 0.1, 0.3, 0.5, 0.9):
+        some = class_balanced(data, fraction, seed=0)
+        for whole, kept in zip(counts(data), counts(some), strict=True):
+            assert kept == (max(1, round(whole * fraction)) if whole else 0)
+        assert names(some) == [name for name in names(data) if name in set(names(some))]
+        assert previous <= set(names(some)), "a larger share holds a smaller one"
+        previous = set(names(some))
+    assert names(class_balanced(data, 0.3, 0)) != names(class_balanced(data, 0.3, 1))
+
+
+@pytest.mark.parametrize("fraction", [0, -0.1, 1.5, float("nan")])
+def test_fractions(data: ImageSet, fraction: float) -> None:
+    for function in (split_off, class_balanced):
+        with pytest.raises(RequestError, match="must lie between 0 and 1"):
+            function(data, fraction, 0)
+    with pytest.raises(RequestError, match="between 0 and 1"):
+        split_off(data, 1.0, 0)
+
+
+def test_nothing_to_hold_out(data: ImageSet) -> None:
+    with pytest.raises(RequestError, match="no class has two images"):
+        split_off(data.subset([0]), 0.5, 0)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (8, 8), (33, 20), (224, 224)])
+def test_transforms_fit_small_and_odd_sizes(data: ImageSet, size: tuple[int, int]) -> None:
+    image, _ = data.load(0)
+    train = training_transform(
+        size=size, mean=(0.5,) * 3, std=(0.2,) * 3, aa="rand-m9-mstd0.5-inc1", reprob=1.0, recount=3, remode="rand"
+    )
+    plain = evaluation_transform(size=size, crop_pct=0.875, mean=(0.5,) * 3, std=(0.2,) * 3, interpolation="bicubic")
+    for transform in (train, plain):
+        tensor = transform(image)
+        assert tensor.shape == (3, *size)
+        assert tensor.dtype == torch.float32
+
+
+@pytest.mark.parametrize("aa", ["rand-m10-inc1", "rand-m9-mstd0.5-inc1", "original", "v0", "augmix-m5-w4-d2", "3a", ""])
+def test_every_policy_survives_every_draw(data: ImageSet, aa: str) -> None:
+    """Pillow 13 refuses timm's strongest posterisation."""
+    transform = training_transform(size=(16, 16), mean=(0.5,) * 3, std=(0.2,) * 3, aa=aa)
+    image, _ = data.load(3)
+    torch.manual_seed(0)
+    for _ in range(150):
+        assert transform(image).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"aa": "rand-x9"}, {"aa": "none"}, {"aa": "v7"}, {"interpolation": "cubist"}, {"remode": "cosnt"}]
+)
+def test_a_transform_that_timm_does_not_know(options: dict[str, str]) -> None:
+    value = next(iter(options.values()))
+    with pytest.raises(RequestError, match=f"timm cannot make the transforms .*'{value}'") as raised:
+        training_transform(**{"size": (16, 16), "mean": (0.5,) * 3, "std": (0.2,) * 3, "reprob": 0.5, **options})
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.skipif(not ARCHIVE.is_file(), reason=f"NOT TESTED ON REAL IMAGES: {ARCHIVE} is absent; set TCNN_TEST_DATA")
+def test_real_images(tmp_path: Path) -> None:
+    data = open_dataset(str(some_of_cifar10(tmp_path, 2, 5)))
+    assert data.class_names == ("airplane", "automobile")
+    assert data.targets.tolist() == [0] * 5 + [1] * 5
+    assert all(data.load(index)[0].size == (32, 32) for index in range(10))

@@ -1,0 +1,161 @@
+"""Worker processes: they end with their parent and never before, whoever is killed and however."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch.utils.data
+from data_pictures import draw_classes
+
+from tcnn.data.image_set import evaluation_transform, open_dataset
+from tcnn.data.loader import TrainingLoader
+from tcnn.errors import EnvironmentFailure
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc; only Linux tells workers of a kill")
+
+PARENT = """
+import signal, sys
+from tcnn.data.image_set import evaluation_transform, open_dataset
+from tcnn.data.loader import TrainingLoader
+
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+plain = evaluation_transform(size=(8, 8), crop_pct=1.0, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear")
+loader = TrainingLoader(open_dataset(sys.argv[1]), plain, batch_size=2, micro_batch=2, seed=0, workers=2)
+print(*(worker.pid for worker in iter(loader._loader)._workers), flush=True)
+try:
+    for number in range(10_000):
+        for batch in loader.epoch(number):
+            pass
+        if asked:
+            more = sum(len(batch.targets) for epoch in range(20) for batch in loader.epoch(epoch))
+            print("more", more, flush=True)
+            break
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return draw_classes(tmp_path / "data", ["a", "b"], 10)
+
+
+@pytest.fixture
+def parent(root: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process in a group of its own, in the middle of loading with two workers, and their numbers."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(root)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    workers = [int(number) for number in process.stdout.readline().split()]
+    assert len(workers) == 2
+    time.sleep(0.3)
+    yield process, workers
+    for number in (process.pid, *workers):
+        if alive(number):
+            os.kill(number, signal.SIGKILL)
+    process.communicate()
+
+
+def alive(number: int) -> bool:
+    """Whether a process runs; one that is dead but not yet collected does not."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def within(seconds: float, true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)
+    return true()
+
+
+Parent = tuple[subprocess.Popen[str], list[int]]
+
+
+def test_a_killed_parent_leaves_no_worker(parent: Parent) -> None:
+    """At once: torch's own watch takes up to five seconds."""
+    process, workers = parent
+    assert all(map(alive, workers))
+    process.kill()
+    process.wait()
+    assert within(1, lambda: not any(map(alive, workers)))
+
+
+def test_a_signal_to_the_group_is_the_parents_to_answer(parent: Parent) -> None:
+    """A scheduler's SIGTERM reaches every process; the workers go on while the parent finishes, and end with it."""
+    process, workers = parent
+    os.killpg(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "more 400\n", "")
+    assert not any(map(alive, workers))
+
+
+def test_ctrl_c_shows_nothing_of_the_workers(parent: Parent) -> None:
+    process, workers = parent
+    started = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert time.monotonic() - started < 5, "the end of a program does not wait for its workers"
+    assert err == ""
+    assert not any(map(alive, workers))
+
+
+def loader_of(root: Path) -> TrainingLoader:
+    plain = evaluation_transform(size=(8, 8), crop_pct=1.0, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear")
+    return TrainingLoader(open_dataset(str(root)), plain, batch_size=2, micro_batch=2, seed=0, workers=2)
+
+
+def test_a_worker_that_dies_is_one_line(root: Path) -> None:
+    """As when the kernel kills it for want of memory."""
+    loader = loader_of(root)
+    passing = loader.epoch(0)
+    next(passing)
+    workers = [worker.pid for worker in loader._loader._iterator._workers]
+    with pytest.raises(EnvironmentFailure, match=r"process that loads images died .*fewer workers") as raised:
+        os.kill(workers[0], signal.SIGKILL)
+        for number in range(1, 100):
+            list(passing)
+            passing = loader.epoch(number)
+    assert "\n" not in str(raised.value)
+    loader.close()
+    assert not any(map(alive, workers))
+    assert len(list(loader.epoch(0))) == 10, "the next pass has new workers"
+    loader.close()
+
+
+def test_close_ends_workers_that_hang(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped, a worker hears nothing; close waits for it a while, and then it is gone."""
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
+    loader = loader_of(root)
+    passing = loader.epoch(0)
+    next(passing)
+    workers = [worker.pid for worker in loader._loader._iterator._workers]
+    os.kill(workers[1], signal.SIGSTOP)
+    loader.close()
+    assert within(1, lambda: not any(map(alive, workers)))
+    loader.close()
+
+
+def test_workers_stay_from_epoch_to_epoch_and_go_with_their_loader(root: Path) -> None:
+    loader = loader_of(root)
+    list(loader.epoch(0))
+    workers = [worker.pid for worker in loader._loader._iterator._workers]
+    list(loader.epoch(1))
+    assert [worker.pid for worker in loader._loader._iterator._workers] == workers
+    assert all(map(alive, workers))
+    del loader
+    assert within(1, lambda: not any(map(alive, workers)))

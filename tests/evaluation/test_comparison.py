@@ -1,0 +1,238 @@
+"""Models side by side, from files: sizes, corruptions, ImageNet-C, -A and -R folders, labels in another order."""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from data_pictures import draw, draw_classes
+from timm.models import save_for_hf
+from torch import nn
+
+import tcnn
+from tcnn.data.image_set import open_dataset
+from tcnn.errors import CheckpointError, RequestError, UnknownModelError
+from tcnn.evaluation.comparison import compare, first_of_each, open_model
+from tcnn.evaluation.config import EvaluationConfig
+from tcnn.evaluation.corruptions import CORRUPTIONS
+from tcnn.evaluation.evaluate import evaluate
+from tcnn.evaluation.imagenet_variants import ALEXNET_ERRORS, synsets
+from tcnn.evaluation.report import csv_rows
+
+PETS = ("cat", "dog", "eel", "fox", "gnu")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(draw_classes(tmp_path_factory.mktemp("pets"), PETS, 3))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> str:
+    return str(tcnn.save(tcnn.convert(lively(num_classes=5)).model, tmp_path_factory.mktemp("t") / "t.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> str:
+    directory = tmp_path_factory.mktemp("source")
+    save_for_hf(lively(num_classes=5), directory, safe_serialization=True)
+    return f"local-dir:{directory}"
+
+
+@pytest.fixture(scope="module")
+def imagenet_model(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> str:
+    directory = tmp_path_factory.mktemp("imagenet")
+    save_for_hf(lively(), directory, safe_serialization=True)
+    return f"local-dir:{directory}"
+
+
+def test_source_and_converted_agree_at_every_size(source: str, checkpoint: str, pictures: str) -> None:
+    """What a conversion promises, on images: the same right answers, and nearly the same loss."""
+    seen: list[tuple[int, int, str]] = []
+    config = EvaluationConfig(sizes=((32, 32), (48, 64)), corruptions=("fog", "contrast"), severities=(5, 1))
+    result = compare([source, checkpoint], pictures, config, lambda *state: seen.append(state))
+    assert [(row.model, row.height, row.width) for row in result.rows] == [
+        (source, 32, 32), (source, 48, 64), (checkpoint, 32, 32), (checkpoint, 48, 64),
+    ]  # fmt: skip
+    for one, other in zip(result.rows[:2], result.rows[2:], strict=True):
+        assert one.clean
+        assert other.clean
+        assert one.clean.right == other.clean.right
+        assert one.clean.loss == pytest.approx(other.clean.loss, rel=1e-4)
+        assert one.parameters < other.parameters
+        assert list(one.corruptions) == ["fog", "contrast"]
+        for name in one.corruptions:
+            assert one.corruptions[name].top1 == other.corruptions[name].top1
+            assert list(one.corruptions[name].severities) == [1, 5]
+            assert other.corruptions[name].ce == pytest.approx(1)
+        assert one.mce == other.mce == pytest.approx(1)
+        assert one.corruption_error == pytest.approx(sum(s.error for s in one.corruptions.values()) / 2)
+    assert result.rows[0].clean
+    assert result.rows[0].clean.loss != result.rows[1].clean.loss
+    assert (result.baseline, result.layout, result.images) == (source, "plain", 15)
+    assert seen[-1][:2] == (2 * 2 * 5 * 15,) * 2
+    assert [state[0] for state in seen] == sorted(state[0] for state in seen)
+
+
+def test_is_what_evaluate_says(checkpoint: str, pictures: str) -> None:
+    model, data = open_model(checkpoint), open_dataset(pictures, "val")
+    (row,) = compare([checkpoint], pictures, EvaluationConfig(sizes=[40], corruptions=("snow",), per_class=True)).rows
+    expected = evaluate(model, data, size=40)
+    assert row.clean
+    assert row.clean.model_dump(exclude={"images_per_second"}) == expected.model_dump(exclude={"images_per_second"})
+    third = evaluate(model, data, size=40, corruption=("snow", 3))
+    found = row.corruptions["snow"].severities[3]
+    assert (found.right, found.loss) == (third.right, third.loss)
+    assert row.mce is None  # of one model alone there is none
+    assert not compare([checkpoint], pictures, EvaluationConfig(sizes=[40])).rows[0].clean.per_class  # type: ignore[union-attr]
+
+
+def test_labels_in_another_order(tmp_path: Path, lively: Callable[..., nn.Module], pictures: str) -> None:
+    model = tcnn.convert(lively(num_classes=5)).model
+    plain = compare(
+        [str(tcnn.save(model, tmp_path / "a.safetensors"))], pictures, EvaluationConfig(sizes=[32], limit=7)
+    )
+    order = [3, 0, 4, 1, 2]
+    head = model.get_classifier()
+    with torch.no_grad():
+        head.weight.copy_(head.weight[order])
+        head.bias.copy_(head.bias[order])
+    model.pretrained_cfg = {**model.pretrained_cfg, "label_names": [PETS[i] for i in order]}
+    config = EvaluationConfig(sizes=[32], limit=7, per_class=True)
+    shuffled = compare([str(tcnn.save(model, tmp_path / "b.safetensors"))], pictures, config)
+    one, other = plain.rows[0].clean, shuffled.rows[0].clean
+    assert one
+    assert other
+    assert (one.right, one.images) == (other.right, 7)
+    assert one.loss == pytest.approx(other.loss, rel=1e-5)
+    assert list(other.per_class) == [PETS[i] for i in order]
+
+    model.pretrained_cfg = {**model.pretrained_cfg, "label_names": ["cat", "dog", "eel", "fox", "hen"]}
+    wrong = str(tcnn.save(model, tmp_path / "c.safetensors"))
+    with pytest.raises(RequestError, match="different classes: gnu only in the data set, hen only in the model"):
+        compare([wrong], pictures, EvaluationConfig(sizes=[32]))
+
+
+@pytest.mark.parametrize("layout", ["imagenet-a", "imagenet-r"])
+def test_variants_are_scored_over_their_classes(tmp_path: Path, imagenet_model: str, layout: str) -> None:
+    root = tmp_path / "variant"
+    for place, name in enumerate(synsets(layout)):  # type: ignore[arg-type]
+        draw(root / name / "x.png", place, width=24, height=24)
+    found = compare([imagenet_model], str(root), EvaluationConfig(sizes=[24]))
+    (row,) = found.rows
+    assert (found.layout, row.classes, row.outputs, row.clean.images) == (layout, 200, 1000, 200)  # type: ignore[union-attr]
+    columns = [synsets().index(name) for name in synsets(layout)]  # type: ignore[arg-type]
+    expected = evaluate(open_model(imagenet_model), open_dataset(str(root), "val"), size=24, class_subset=columns)
+    assert row.clean
+    assert (row.clean.right, row.clean.loss) == (expected.right, expected.loss)
+    for name in synsets(layout)[50:]:  # type: ignore[arg-type]
+        (root / name / "x.png").unlink()
+        (root / name).rmdir()
+    part = compare([imagenet_model], str(root), EvaluationConfig(sizes=[24], layout=layout)).rows[0]
+    assert (part.classes, part.clean.images) == (200, 50)  # type: ignore[union-attr]
+    fewer = compare([imagenet_model], str(root), EvaluationConfig(sizes=[24])).rows[0]
+    assert fewer.classes == 50
+
+
+def test_imagenet_c_folders(tmp_path: Path, source: str, checkpoint: str) -> None:
+    """Stored corruptions are read as they are: cropped to their own size, with no corruption on top."""
+    for name, severity in (("fog", 1), ("fog", 3), ("snow", 3)):
+        draw_classes(tmp_path / "weather" / name / str(severity), PETS, 2)
+    result = compare([source, checkpoint], str(tmp_path), EvaluationConfig(sizes=[32]))
+    assert (result.layout, result.images, result.baseline) == ("imagenet-c", 10, source)
+    row = result.rows[1]
+    assert row.clean is None
+    assert {name: list(score.severities) for name, score in row.corruptions.items()} == {"snow": [3], "fog": [1, 3]}
+    stored = open_dataset(str(tmp_path / "weather" / "fog" / "3"), "val")
+    expected = evaluate(open_model(checkpoint), stored, size=32, crop_pct=1.0)
+    assert row.corruptions["fog"].severities[3].loss == expected.loss
+    some = compare([source], str(tmp_path), EvaluationConfig(sizes=[32], corruptions=("fog",), severities=(3, 5)))
+    assert list(some.rows[0].corruptions["fog"].severities) == [3]
+    with pytest.raises(RequestError, match=r"it has snow, fog with severities \[1, 3\]"):
+        compare([source], str(tmp_path), EvaluationConfig(corruptions=("frost",)))
+
+
+def test_alexnet_is_the_baseline_of_all_imagenet_c(tmp_path: Path, imagenet_model: str) -> None:
+    one = tmp_path / "classes"
+    for place, name in enumerate(synsets()):
+        draw(one / name / "x.png", place, width=16, height=16)
+    for name in CORRUPTIONS:
+        (tmp_path / "c" / name).mkdir(parents=True)
+        for severity in range(1, 6):
+            (tmp_path / "c" / name / str(severity)).symlink_to(one, target_is_directory=True)
+    result = compare([imagenet_model], str(tmp_path / "c"), EvaluationConfig(sizes=[16], limit=4, batch_size=4))
+    assert result.baseline == "alexnet"
+    (row,) = result.rows
+    for name, score in row.corruptions.items():
+        assert score.ce == pytest.approx(score.error / ALEXNET_ERRORS[name])
+    assert row.mce == pytest.approx(sum(score.ce or 0 for score in row.corruptions.values()) / 15)
+    config = EvaluationConfig(sizes=[16], limit=4, severities=(1, 2))
+    assert compare([imagenet_model], str(tmp_path / "c"), config).baseline is None
+
+
+def test_limit_takes_classes_in_turn(tmp_path: Path) -> None:
+    for name, images in (("a", 1), ("b", 4), ("c", 4)):
+        draw_classes(tmp_path, [name], images)
+    data = open_dataset(str(tmp_path), "val")
+    assert [first_of_each(data, n).targets.bincount(minlength=3).tolist() for n in (1, 3, 5, 8, 99)] == [
+        [1, 0, 0], [1, 1, 1], [1, 2, 2], [1, 4, 3], [1, 4, 4],
+    ]  # fmt: skip
+    renamed = open_dataset(str(tmp_path), "val", class_names=["c", "b", "a"])
+    for n in range(1, 10):
+        one, other = first_of_each(data, n), first_of_each(renamed, n)
+        assert [one.filename(i) for i in range(len(one))] == [other.filename(i) for i in range(len(other))]
+
+
+def test_csv_has_a_line_for_every_pass(source: str, pictures: str) -> None:
+    config = EvaluationConfig(sizes=[24, 32], corruptions=("fog",), severities=(1, 2))
+    lines = list(csv_rows(compare([source], pictures, config)))
+    assert [(line["height"], line["corruption"], line["severity"]) for line in lines] == [
+        (size, *case) for size in (24, 32) for case in (("", ""), ("fog", 1), ("fog", 2))
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]))
+    writer.writerows(lines)
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "kind", "message"),
+    [
+        ([], {}, RequestError, "no model to evaluate; name a checkpoint or a timm model"),
+        (["no.safetensors"], {}, CheckpointError, "no.safetensors: expected a tcnn checkpoint, found nothing"),
+        (["resnet51"], {}, UnknownModelError, "resnet51: no timm model of this name"),
+        (["x"], {"baseline": "y"}, RequestError, "--baseline y: expected alexnet or one of x"),
+        (
+            ["x"],
+            {"baseline": "alexnet", "corruptions": CORRUPTIONS},
+            RequestError,
+            "--baseline alexnet: its errors are",
+        ),
+        (["x"], {"corruptions": ["smoke"]}, RequestError, "'smoke' is no ImageNet-C corruption"),
+        (["x"], {"layout": "imagenet-c"}, RequestError, "PICTURES: expected folders CORRUPTION/SEVERITY/CLASS"),
+        (["IMAGENET"], {"layout": "imagenet-a"}, RequestError, "PICTURES: unknown class cat"),
+        (["SOURCE"], {"layout": "imagenet-a"}, RequestError, "SOURCE: imagenet-a needs a model of ImageNet's 1,000"),
+    ],
+)
+def test_wrong_requests(
+    models: list[str],
+    options: dict[str, object],
+    kind: type[Exception],
+    message: str,
+    source: str,
+    pictures: str,
+    imagenet_model: str,
+) -> None:
+    models = [model.replace("SOURCE", source).replace("IMAGENET", imagenet_model) for model in models]
+    with pytest.raises(kind) as raised:
+        compare(models, pictures, EvaluationConfig(**options))
+    assert str(raised.value).startswith(message.replace("SOURCE", source).replace("PICTURES", pictures))
+
+
+def test_a_size_that_is_too_small_for_the_model(
+    tmp_path: Path, lively: Callable[..., nn.Module], pictures: str
+) -> None:
+    save_for_hf(lively("test_vit", num_classes=5), tmp_path / "vit", safe_serialization=True)
+    with pytest.raises(RequestError, match="does not run at 7×7"):
+        compare([f"local-dir:{tmp_path / 'vit'}"], pictures, EvaluationConfig(sizes=[7]))

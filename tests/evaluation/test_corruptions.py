@@ -1,0 +1,157 @@
+"""The fifteen corruptions on two photographs: stronger with severity, the same for the same seed, any size and mode."""
+
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+from tcnn.errors import RequestError
+from tcnn.evaluation.corruptions import CORRUPTIONS, SEVERITIES, Corruption, corrupt
+
+PHOTOGRAPHS = [Image.fromarray(load_sample_image(name)) for name in ("china.jpg", "flower.jpg")]
+WITHOUT_CHANCE = {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression"}
+
+NOT_FURTHER = {
+    (224, "glass_blur"): {2, 4},  # less displacement, and fewer rounds, by the published constants
+    (224, "frost"): {4},  # as much ice over a darker image
+    (224, "elastic_transform"): {3},  # severities 1 and 2 move the whole image, the others ripple it
+    (32, "glass_blur"): {2, 3, 5},
+    (32, "motion_blur"): {4},  # a longer trail with the same σ
+    (32, "frost"): {4},
+    (32, "elastic_transform"): {2, 3, 4, 5},
+}
+"""Severities that are no further from the original than the one before."""
+
+GOLDEN = {
+    "gaussian_noise": (30.75, 15.17),
+    "shot_noise": (29.81, 11.42),
+    "impulse_noise": (11.55, 3.95),
+    "defocus_blur": (12.48, 5.16),
+    "glass_blur": (14.06, 11.15),
+    "motion_blur": (14.84, 12.65),
+    "zoom_blur": (18.58, 12.31),
+    "snow": (60.92, 24.18),
+    "frost": (72.54, 53.12),
+    "fog": (58.1, 32.63),
+    "brightness": (42.14, 24.82),
+    "contrast": (51.94, 37.06),
+    "elastic_transform": (16.36, 18.37),
+    "pixelate": (7.44, 3.81),
+    "jpeg_compression": (8.68, 9.11),
+}
+"""Mean absolute distance from the original, in grey levels, at severity 3: 224 pixels, 32 pixels."""
+
+
+def crops(side: int) -> list[Image.Image]:
+    boxes = [(60 * k, 10 * k, 60 * k + 400, 10 * k + 400) for k in range(3)]
+    return [photo.crop(box).resize((side, side), Image.Resampling.BICUBIC) for photo in PHOTOGRAPHS for box in boxes]
+
+
+def values(image: Image.Image) -> np.ndarray:
+    return np.asarray(image, np.float64)
+
+
+def distance(name: str, severity: int, images: list[Image.Image], power: int = 2) -> float:
+    changed = [corrupt(image, name, severity, seed) for seed, image in enumerate(images)]
+    return float(np.mean([np.abs(values(a) - values(b)) ** power for a, b in zip(changed, images, strict=True)]))
+
+
+@pytest.mark.parametrize("side", [224, 32])
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_grows_with_severity(name: str, side: int) -> None:
+    images = crops(side)
+    far = [distance(name, severity, images) for severity in SEVERITIES]
+    assert min(far) > 1
+    assert {s for s in SEVERITIES[1:] if far[s - 1] <= far[s - 2]} == NOT_FURTHER.get((side, name), set()), far
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_is_what_it_was(name: str) -> None:
+    for side, expected in zip((224, 32), GOLDEN[name], strict=True):
+        assert distance(name, 3, crops(side), power=1) == pytest.approx(expected, rel=0.02), side
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_seed_decides(name: str) -> None:
+    image = crops(64)[0]
+    first, again, other = (corrupt(image, name, 4, seed).tobytes() for seed in (1, 1, 2))
+    assert first == again
+    assert (first == other) == (name in WITHOUT_CHANCE)
+    assert first != image.tobytes()
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("size", [(8, 8), (9, 17), (64, 70), (65, 300), (301, 200)], ids=str)
+def test_any_size(name: str, size: tuple[int, int]) -> None:
+    image = PHOTOGRAPHS[1].resize(size)
+    for severity in SEVERITIES:
+        changed = corrupt(image, name, severity, 0)
+        assert (changed.size, changed.mode) == (size, "RGB")
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_large_images(name: str) -> None:
+    image = PHOTOGRAPHS[0].resize((1024, 768))
+    assert corrupt(image, name, 5, 0).size == (1024, 768)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("mode", ["L", "RGBA", "LA", "P", "1", "CMYK"])
+def test_mode_is_kept(name: str, mode: str) -> None:
+    image = crops(40)[0].convert(mode)
+    if "A" in mode:
+        image.putalpha(Image.linear_gradient("L").resize(image.size))
+    changed = corrupt(image, name, 2, 0)
+    assert (changed.size, changed.mode) == (image.size, mode)
+    if "A" in mode:
+        assert changed.getchannel("A").tobytes() == image.getchannel("A").tobytes()
+
+
+@pytest.mark.parametrize("name", sorted(set(CORRUPTIONS) - {"gaussian_noise", "shot_noise", "impulse_noise"}))
+def test_grey_means_the_same_as_equal_colours(name: str) -> None:
+    """Only noise is drawn for every channel alone; JPEG and ice treat colour in their own way."""
+    grey = crops(100)[1].convert("L")
+    colours = corrupt(grey.convert("RGB"), name, 3, 5)
+    tolerance = {"jpeg_compression": 4, "frost": 20}.get(name, 1)
+    assert np.abs(values(colours.convert("L")) - values(corrupt(grey, name, 3, 5))).max() <= tolerance
+
+
+@pytest.mark.parametrize("name", ["defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "elastic_transform"])
+@pytest.mark.parametrize("side", [224, 32])
+def test_nothing_to_blur_in_one_colour(name: str, side: int) -> None:
+    image = Image.new("RGB", (side, side), (200, 30, 90))
+    for severity in SEVERITIES:
+        assert np.abs(values(corrupt(image, name, severity, 0)) - values(image)).max() <= 1
+
+
+def test_the_constants_change_above_64_pixels() -> None:
+    photo = PHOTOGRAPHS[0]
+    small, large = photo.resize((64, 200)), photo.resize((65, 200))
+    assert distance("gaussian_noise", 5, [large]) > 5 * distance("gaussian_noise", 5, [small])
+
+
+def test_a_transform_depends_on_the_image_alone() -> None:
+    first, second = crops(48)[:2]
+    step = Corruption("snow", 3, seed=7)
+    alone = step(second).tobytes()
+    assert step(first).tobytes() != alone
+    assert step(second).tobytes() == pickle.loads(pickle.dumps(step))(second).tobytes() == alone
+    assert Corruption("snow", 3, seed=8)(second).tobytes() != alone
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda image: corrupt(image, "fogg", 1, 0), "'fogg' is no ImageNet-C corruption; did you mean fog?"),
+        (lambda image: corrupt(image, "x", 1, 0), "'x' is no ImageNet-C corruption; choose from gaussian_noise, "),
+        (lambda image: corrupt(image, "fog", 0, 0), "severity: expected 1 to 5, found 0"),
+        (lambda image: Corruption("fog", 6), "severity: expected 1 to 5, found 6"),
+    ],
+)
+def test_wrong_requests(make: Callable[[Image.Image], object], message: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        make(crops(32)[0])
+    assert str(raised.value).startswith(message)

@@ -1,0 +1,272 @@
+"""`evaluate` against a plain loop over the same images: counts are exact, and the model is left as it was."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from data_pictures import draw_classes
+from PIL import Image
+from timm.data import create_transform, resolve_model_data_config
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from tcnn.data.image_set import ImageSet, open_dataset
+from tcnn.errors import RequestError
+from tcnn.evaluation.corruptions import Corruption
+from tcnn.evaluation.evaluate import Evaluation, evaluate, transform_for
+
+CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_classes(tmp_path_factory.mktemp("pictures"), CLASSES, 5)
+
+
+@pytest.fixture(scope="module")
+def data(root: Path) -> ImageSet:
+    return open_dataset(str(root), "val")
+
+
+@pytest.fixture(scope="module")
+def model(lively: Callable[..., nn.Module]) -> nn.Module:
+    return lively(num_classes=7)
+
+
+def plain(model: nn.Module, data: ImageSet, transform: Callable[[Image.Image], Tensor]) -> tuple[Tensor, Tensor]:
+    """Logits (N, classes) and targets, one image at a time."""
+    with torch.no_grad():
+        logits = torch.cat([model(transform(data.load(i)[0])[None]) for i in range(len(data))])
+    return logits, data.targets
+
+
+def counts(result: Evaluation) -> tuple[int, int, int | None, list[tuple[int, int]]]:
+    return result.images, result.right, result.right5, [(c.images, c.right) for c in result.per_class.values()]
+
+
+def test_agrees_with_a_plain_loop(model: nn.Module, data: ImageSet) -> None:
+    settings = resolve_model_data_config(model) | {"input_size": (3, 40, 40), "crop_pct": 0.9}
+    logits, targets = plain(model, data, create_transform(**settings, is_training=False))
+    right = logits.argmax(1) == targets
+    found = evaluate(model, data, size=40, crop_pct=0.9, batch_size=8)
+    assert (found.images, found.right) == (35, int(right.sum()))
+    assert 0 < found.right < 35
+    assert found.right5 == int((logits.argsort(1, descending=True)[:, :5] == targets[:, None]).sum())
+    assert (found.top1, found.top5) == (found.right / 35, found.right5 / 35)
+    assert found.loss == pytest.approx(float(cross_entropy(logits, targets)), rel=1e-5)
+    assert list(found.per_class) == list(CLASSES)
+    for label, score in enumerate(found.per_class.values()):
+        assert (score.images, score.right) == (5, int(right[targets == label].sum()))
+        assert score.top1 == score.right / 5
+    assert found.images_per_second > 0
+    assert (found.unreadable, found.unreadable_count) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": 1}, {"batch_size": 100}, {"workers": 2}, {"channels_last": True}, {"device": "cpu"}],
+    ids=str,
+)
+def test_how_it_is_done_changes_no_count(model: nn.Module, data: ImageSet, options: dict[str, object]) -> None:
+    corrupted: dict[str, object] = {"size": 40, "corruption": ("snow", 4)}
+    expected, found = evaluate(model, data, **corrupted), evaluate(model, data, **(corrupted | options))
+    assert counts(found) == counts(expected)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+
+
+def test_corrupts_what_the_model_would_see(model: nn.Module, data: ImageSet) -> None:
+    """At the model's resolution, before normalising; the same images whatever subset they are in."""
+    clean = create_transform(**(resolve_model_data_config(model) | {"input_size": (3, 48, 48)}), is_training=False)
+    resize, crop, *rest = clean.transforms
+    assert "Resize" in type(resize).__name__
+
+    def corrupted(image: Image.Image) -> Tensor:
+        image = Corruption("gaussian_noise", 5, seed=3)(crop(resize(image)))
+        assert image.size == (48, 48)
+        for step in rest:
+            image = step(image)
+        return image
+
+    logits, targets = plain(model, data, corrupted)
+    found = evaluate(model, data, size=48, corruption=("gaussian_noise", 5), seed=3)
+    assert found.loss == pytest.approx(float(cross_entropy(logits, targets)), rel=1e-5)
+    assert found.loss != evaluate(model, data, size=48, corruption=("gaussian_noise", 5), seed=4).loss
+    some = evaluate(model, data.subset([9, 2]), size=48, corruption=("gaussian_noise", 5), seed=3)
+    assert some.loss == pytest.approx(float(cross_entropy(logits[[9, 2]], targets[[9, 2]])), rel=1e-5)
+
+
+def test_only_the_subset_of_outputs_competes(lively: Callable[..., nn.Module], data: ImageSet) -> None:
+    wide, outputs = lively(num_classes=20), [19, 3, 5, 7, 11, 0, 2]
+    transform = transform_for(wide, 40)
+    logits, targets = plain(wide, data, transform)
+    found = evaluate(wide, data, size=40, class_subset=outputs)
+    assert found.right == int((logits[:, outputs].argmax(1) == targets).sum())
+    assert found.loss == pytest.approx(float(cross_entropy(logits[:, outputs], targets)), rel=1e-5)
+
+
+def test_every_module_keeps_its_mode(model: nn.Module, data: ImageSet) -> None:
+    model.train()
+    model.layer2.eval()
+    before = {name: module.training for name, module in model.named_modules()}
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    evaluate(model, data, size=40)
+    with pytest.raises(RequestError):
+        evaluate(model, data, size=40, class_subset=[0])
+    assert {name: module.training for name, module in model.named_modules()} == before
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    model.eval()
+
+
+def test_training_goes_on_afterwards(model: nn.Module, data: ImageSet) -> None:
+    """Nothing made in inference mode stays behind in the model."""
+    evaluate(model, data, size=40)
+    model(torch.randn(2, 3, 40, 40)).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    model.zero_grad()
+
+
+def test_no_top5_among_four(root: Path, lively: Callable[..., nn.Module]) -> None:
+    few = open_dataset(str(root), "val", class_names=CLASSES)
+    few = few.subset((few.targets < 4).nonzero()[:, 0])
+    assert evaluate(lively(num_classes=7), few, size=32).top5 is not None  # seven compete, though four are there
+    few.class_names = CLASSES[:4]
+    found = evaluate(lively(num_classes=4), few, size=32)
+    assert (found.top5, found.right5) == (None, None)
+
+
+def test_a_class_without_images(root: Path, lively: Callable[..., nn.Module]) -> None:
+    data = open_dataset(str(root), "val", class_names=[*CLASSES, "yak"])
+    found = evaluate(lively(num_classes=8), data, size=32)
+    assert found.per_class["yak"].model_dump() == {"images": 0, "right": 0, "top1": None}
+
+
+def test_unreadable_images_are_counted_and_named(tmp_path: Path, lively: Callable[..., nn.Module]) -> None:
+    root = draw_classes(tmp_path, ["a", "b"], 3)
+    for number in range(25):
+        (root / "a" / f"broken{number}.jpg").write_bytes(b"")
+    data = open_dataset(str(root), "val")
+    seen: list[int] = []
+    found = evaluate(lively(num_classes=2), data, size=32, batch_size=4, progress=seen.append)
+    assert (found.images, found.unreadable_count, len(found.unreadable)) == (6, 25, 20)
+    assert found.unreadable[0].endswith("broken0.jpg")
+    assert sum(seen) == len(data) == 31
+    assert [score.images for score in found.per_class.values()] == [3, 3]
+
+
+def test_nothing_can_be_read(tmp_path: Path, lively: Callable[..., nn.Module]) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.jpg").write_text("no image")
+    with pytest.raises(RequestError, match=r"none of the 2 can be read .*x\.jpg"):
+        evaluate(lively(num_classes=2), open_dataset(str(tmp_path), "val"), size=32)
+
+
+class Sick(nn.Module):
+    """Right about every other image; the rest is not a number."""
+
+    def __init__(self, targets: Tensor) -> None:
+        super().__init__()
+        self.targets, self.place, self.pretrained_cfg = targets, 0, {"input_size": (3, 16, 16)}
+
+    def forward(self, images: Tensor) -> Tensor:
+        targets = self.targets[self.place : self.place + len(images)]
+        logits = nn.functional.one_hot(targets, 7).float()
+        logits[self.place % 2 :: 2] = float("nan")
+        self.place += len(images)
+        return logits
+
+
+def test_what_is_not_a_number_is_wrong(data: ImageSet) -> None:
+    found = evaluate(Sick(data.targets), data, batch_size=5)
+    assert found.right < 20
+    assert found.right == found.right5
+    assert np.isnan(found.loss)
+    assert json.loads(found.model_dump_json())["loss"] is None
+
+
+def test_low_precision(model: nn.Module, data: ImageSet) -> None:
+    exact, coarse = evaluate(model, data, size=40), evaluate(model, data, size=40, amp="bfloat16")
+    assert coarse.loss != exact.loss
+    assert coarse.loss == pytest.approx(exact.loss, rel=0.05)
+
+
+def test_grey_images(root: Path) -> None:
+    grey = timm.create_model("test_resnet", num_classes=7, in_chans=1)
+    assert evaluate(grey, open_dataset(str(root), "val", in_chans=1), size=32).images == 35
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"class_subset": [0, 1]}, "class_subset: expected one of the model's 7 outputs for each of the data set's 7"),
+        ({"class_subset": range(1, 8)}, "class_subset: expected one of the model's 7 outputs"),
+        ({"size": 0}, "size: expected at least 1 pixel, found 0×0"),
+        ({"size": (32, -1)}, "size: expected at least 1 pixel, found 32×-1"),
+        ({"crop_pct": 0}, "crop_pct: expected a share above 0 and up to 1, found 0"),
+        ({"corruption": ("fogs", 1)}, "'fogs' is no ImageNet-C corruption; did you mean fog?"),
+        ({"corruption": ("fog", 6)}, "severity: expected 1 to 5, found 6"),
+        ({"world": 2}, "evaluate: 2 processes need torch.distributed.init_process_group first"),
+    ],
+)
+def test_wrong_requests(model: nn.Module, data: ImageSet, options: dict[str, object], message: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        evaluate(model, data, **({"size": 32} | options))
+    assert str(raised.value).startswith(message)
+
+
+def test_outputs_and_classes_must_agree(lively: Callable[..., nn.Module], data: ImageSet) -> None:
+    with pytest.raises(RequestError, match="the model tells 9 classes apart, the data set has 7"):
+        evaluate(lively(num_classes=9), data, size=32)
+    with pytest.raises(RequestError, match=r"expected logits of shape \(images, classes\), found \(35, 3, 32, 32\)"):
+        evaluate(nn.Identity(), data, size=32)
+
+
+SCRIPT = """
+import sys, torch, timm, torch.distributed as dist
+from tcnn.data.image_set import open_dataset
+from tcnn.evaluation.evaluate import evaluate
+rank, root, meeting = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = timm.create_model("test_resnet", num_classes=7).eval()
+dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+model = torch.nn.parallel.DistributedDataParallel(model)
+result = evaluate(
+    model, open_dataset(root, "val"), size=32, batch_size=4, corruption=("fog", 3), rank=rank, world=2
+)
+print(result.model_dump_json())
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_count_every_image_once(tmp_path: Path) -> None:
+    """Shares of 11 and 10 images, so one has a batch more; one image cannot be read."""
+    root = draw_classes(tmp_path / "pictures", CLASSES, 3)
+    (root / "ant" / "0.jpg").write_bytes(b"broken")
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(rank), str(root), str(tmp_path / "meeting")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    printed = [process.communicate(timeout=120)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    first, second = (Evaluation.model_validate_json(text.splitlines()[-1]) for text in printed)
+    assert first == second
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = timm.create_model("test_resnet", num_classes=7).eval()
+    alone = evaluate(model, open_dataset(str(root), "val"), size=32, batch_size=4, corruption=("fog", 3))
+    assert counts(first) == counts(alone)
+    assert first.loss == pytest.approx(alone.loss, rel=1e-6)
+    assert (first.images, first.unreadable_count) == (20, 1)
+    assert first.unreadable == alone.unreadable
