@@ -106,7 +106,8 @@ def recipe(options: argparse.Namespace, seed: int, changes: dict[str, object]) -
         "cifar", None, options.set,
         {
             "epochs": options.epochs, "size": options.size, "seed": seed, "workers": 0,
-            "warmup_epochs": options.warmup_epochs, "checkpoint_minutes": 60, "device": options.device, **changes,
+            "warmup_epochs": options.warmup_epochs, "checkpoint_minutes": 60, "device": options.device,
+            "position_lr": None, **changes,
         },
     )  # fmt: skip
 
