@@ -1,4 +1,7 @@
-"""Every entry point of timm's `resnet.py`, verified on data in float32 and float64. Takes minutes and 10 GB."""
+"""Every entry point of timm's `resnet.py`, verified on data in float32 and float64. Takes minutes and 10 GB.
+
+Two images whose last map is 4×4: on fewer pixels the calibrated statistics make a deep network chaotic.
+"""
 
 import gc
 
@@ -14,7 +17,7 @@ def test_converts_and_verifies(name: str) -> None:
     torch.manual_seed(0)
     source = timm.create_model(name)
     converted, _ = tcnn.convert(source)
-    report = tcnn.verify(source, converted, input_size=(64, 64), batch_size=1, randomise=True)
+    report = tcnn.verify(source, converted, input_size=(128, 128), randomise=True)
     single, double = report.passes
     print(
         f"{name}: float32 {single.logits.worst:.1e}, float64 {double.logits.worst:.1e}, "

@@ -15,13 +15,14 @@ What differs from the published images:
 """
 
 import difflib
+import importlib.util
 import zlib
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from tcnn.errors import RequestError
+from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.evaluation.corruptions import blur, digital, noise, weather
 from tcnn.evaluation.corruptions.levels import SMALL_SIDE, Effect, Levels, Pixels
 
@@ -56,7 +57,7 @@ def corrupt(image: Image.Image, name: str, severity: int, seed: int) -> Image.Im
         severity: 1 (weak) to 5 (strong).
         seed: of everything random in it, at least 0.
 
-    Raises: `RequestError` for a name or severity that does not exist.
+    Raises: `RequestError` for a name or severity that does not exist, `EnvironmentFailure` without scipy.
     """
     check(name, severity)
     if image.mode not in ("RGB", "L"):
@@ -70,11 +71,13 @@ def corrupt(image: Image.Image, name: str, severity: int, seed: int) -> Image.Im
 
 
 def check(name: str, severity: int | None = None) -> None:
-    """Raise `RequestError` unless there is such a corruption and severity."""
+    """Raise `RequestError` unless there is such a corruption and severity; `EnvironmentFailure` without scipy."""
     if name not in EFFECTS:
         near = difflib.get_close_matches(name, CORRUPTIONS, 1, 0.4)
         hint = f"did you mean {near[0]}?" if near else "choose from " + ", ".join(CORRUPTIONS)
         raise RequestError(f"{name!r} is no ImageNet-C corruption; {hint}")
+    if importlib.util.find_spec("scipy") is None:
+        raise EnvironmentFailure("corruptions need scipy: pip install 'tcnn[evaluate]'")
     if severity is not None and severity not in SEVERITIES:
         raise RequestError(f"severity: expected 1 to 5, found {severity}")
 

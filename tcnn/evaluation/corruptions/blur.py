@@ -1,11 +1,9 @@
-"""Blur: defocus, frosted glass, motion and zoom."""
+"""Blur: defocus, frosted glass, motion and zoom. scipy is an extra, so it is imported where it is used."""
 
 import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter
-from scipy.signal import fftconvolve
 
 from tcnn.evaluation.corruptions.levels import Levels, Pixels
 
@@ -35,13 +33,15 @@ ZOOM = Levels(
 
 def defocus(pixels: Pixels, level: tuple[float, float], random: np.random.Generator) -> Pixels:
     """Out of focus: every point becomes a disc. Beyond the edge the image is mirrored."""
+    from scipy import ndimage, signal
+
     radius, softness = level
     reach = math.ceil(radius) + 2
     row, column = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     disc = (row**2 + column**2 <= radius**2).astype(np.float32)
-    disc = gaussian_filter(disc / disc.sum(), softness, radius=1 if radius <= 8 else 2)
+    disc = ndimage.gaussian_filter(disc / disc.sum(), softness, radius=1 if radius <= 8 else 2)
     around = np.pad(pixels, ((reach, reach), (reach, reach), (0, 0)), "reflect")
-    return fftconvolve(around, disc[..., None], "valid", axes=(0, 1)).astype(np.float32)
+    return signal.fftconvolve(around, disc[..., None], "valid", axes=(0, 1)).astype(np.float32)
 
 
 def glass(pixels: Pixels, level: tuple[float, int, int], random: np.random.Generator) -> Pixels:
@@ -113,4 +113,6 @@ def magnify(pixels: Pixels, factor: float) -> Pixels:
 
 
 def _gaussian(pixels: Pixels, sigma: float) -> Pixels:
-    return gaussian_filter(pixels, (sigma, sigma, 0), mode="nearest")
+    from scipy import ndimage
+
+    return ndimage.gaussian_filter(pixels, (sigma, sigma, 0), mode="nearest")

@@ -5,8 +5,6 @@ import io
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.fft import dctn, idctn
-from scipy.ndimage import map_coordinates
 
 from tcnn.evaluation.corruptions.levels import Levels, Pixels
 
@@ -93,6 +91,8 @@ def _smooth(field: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
     The cosine transform has this mirror built in, so the filter is a product there, however wide it is (σ = 171 pixels
     at severity 1).
     """
+    from scipy.fft import dctn, idctn
+
     if sigma == 0:
         return field
     steps = np.arange(1, int(3 * sigma + 0.5) + 1)
@@ -108,7 +108,9 @@ def _smooth(field: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
 
 def _sample(pixels: Pixels, places: NDArray[np.float64], beyond: str) -> Pixels:
     """Bilinear values at (row, column) places, (2, H, W)."""
-    channels = [map_coordinates(pixels[..., c], places, order=1, mode=beyond) for c in range(pixels.shape[2])]
+    from scipy import ndimage
+
+    channels = [ndimage.map_coordinates(pixels[..., c], places, order=1, mode=beyond) for c in range(pixels.shape[2])]
     return np.stack(channels, 2).astype(np.float32)
 
 
