@@ -1,4 +1,4 @@
-"""Every entry point of timm's `resnet.py`, verified on data in float32 and float64. Takes minutes and 10 GB.
+"""Every entry point of timm's `resnet.py`, verified on data in float32 and float64. Takes minutes and up to 16 GB.
 
 Two images whose last map is 4×4: on fewer pixels the calibrated statistics make a deep network chaotic.
 """
