@@ -27,10 +27,11 @@ def tables(results: dict[str, Any]) -> dict[str, str]:
 
 
 def accuracy(rows: dict[str, list[dict[str, Any]]]) -> str:
-    """Clean and corruption accuracy at the end, mean ± standard deviation over seeds."""
-    lines = ["| | seeds | clean | corrupted |", "|---|---|---|---|"]
+    """Clean accuracy after the first epoch and at the end, and corruption accuracy: mean ± standard deviation."""
+    lines = ["| | seeds | after one epoch | clean | corrupted |", "|---|---|---|---|---|"]
     for way, own in rows.items():
-        lines.append(f"| {way} | {len(own)} | {spread(own, 'top1')} | {spread(own, 'corruption_top1')} |")
+        first = spread([row for row in own if "first_epoch_top1" in row], "first_epoch_top1")
+        lines.append(f"| {way} | {len(own)} | {first} | {spread(own, 'top1')} | {spread(own, 'corruption_top1')} |")
     return "\n".join(lines)
 
 
@@ -68,6 +69,8 @@ def layers(rows: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def spread(rows: list[dict[str, Any]], key: str) -> str:
+    if not rows:
+        return "–"
     values = [100 * row[key] for row in rows]
     deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.1f}{deviation} %"
