@@ -67,8 +67,8 @@ class _Loader:
                 if isinstance(batch, TcnnError):
                     raise batch
                 yield Batch(batch.images, batch.targets, tuple(batch.unreadable))
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
+        except (RuntimeError, EOFError, ConnectionError) as error:  # the last two while a batch is handed over
+            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
             raise EnvironmentFailure(
                 f"a process that loads images died ({one_line(error)}); "

@@ -39,10 +39,9 @@ def test_side_by_side(tcnn: Any, local_source: str, checkpoint: Path, pets: Path
     title, header, *rows = [line.split() for line in result.out.splitlines()]
     assert " ".join(title) == "pets: 20 images"
     assert header == ["model", "parameters", "size", "top-1", "top-5", "loss", "images/s"]
-    table = [" ".join(row) for row in rows]
+    table = [" ".join(row) for row in rows if any("%" in cell for cell in row)]  # a long path takes more lines
     assert [" 32 " in row for row in table] == [True, False, True, False]
     assert [" 40×48 " in row for row in table] == [False, True, False, True]
-    assert all("%" in row for row in table)
     (one, _, other, _) = [row.split("% ")[0].split()[-1] for row in table]
     assert one == other  # converted, so the same
 

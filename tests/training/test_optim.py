@@ -109,15 +109,18 @@ def test_nothing_to_train() -> None:
 @pytest.mark.parametrize(("epochs", "warmup", "steps"), [(10, 3, 7), (4, 0, 5), (5, 1.5, 4), (2, 2, 3)])
 def test_learning_rates_follow_the_formula_at_every_update(epochs: int, warmup: float, steps: int) -> None:
     """Linear from warmup_lr; then cosine over the whole length, of which the warm-up is the beginning (timm)."""
-    config = tiny(epochs=epochs, warmup_epochs=warmup, lr=1e-3, gating_lr=0.2, warmup_lr=1e-5, min_lr=1e-6)
+    config = tiny(
+        epochs=epochs, warmup_epochs=warmup, lr=1e-3, gating_lr=0.2, position_lr=0.03, warmup_lr=1e-5, min_lr=1e-6
+    )
     model = converted()
     optimizer = create_optimizer(model, config)
-    gates = {id(layer.gating_param) for layer in gpsa_layers(model).values()}
+    layers = gpsa_layers(model).values()
+    tops = {id(layer.gating_param): 0.2 for layer in layers} | {id(layer.locality_raw): 0.03 for layer in layers}
     schedule = create_schedule(optimizer, config, steps)
     for update in range(epochs * steps):
         schedule.step_update(update)
         for group in optimizer.param_groups:
-            top = 0.2 if id(group["params"][0]) in gates else 1e-3
+            top = tops.get(id(group["params"][0]), 1e-3)
             if update < warmup * steps:
                 expected = 1e-5 + (top - 1e-5) * update / (warmup * steps)
             else:
