@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from types import TracebackType
 from typing import NamedTuple
 
 import numpy
@@ -123,6 +124,7 @@ def start_worker(worker: int) -> None:
     while it writes its checkpoint. A parent that was killed cannot say anything, so on Linux the kernel does.
     """
     ignore_warnings()
+    sys.excepthook = _unless_cut_off
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -130,3 +132,12 @@ def start_worker(worker: int) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
         os._exit(1)
+
+
+def _unless_cut_off(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What a sample raises goes to the parent; this is for Python's thread that hands batches over.
+
+    A parent that is interrupted in the middle of taking one hangs up, which is no news to anybody.
+    """
+    if not issubclass(kind, (EOFError, ConnectionError)):
+        sys.__excepthook__(kind, error, trace)

@@ -20,9 +20,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 PARENT = """
 import signal, sys
+import torch.utils.data
 from tcnn.data.image_set import evaluation_transform, open_dataset
 from tcnn.data.loader import TrainingLoader
 
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 60.0
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell lets children ignore it
@@ -104,13 +106,13 @@ def test_a_signal_to_the_group_is_the_parents_to_answer(parent: Parent) -> None:
     assert not any(map(alive, workers))
 
 
-def test_ctrl_c_interrupts_no_worker(parent: Parent) -> None:
-    """Only the parent hears it. (Python's own resource sharer may complain when it is cut off.)"""
+def test_ctrl_c_shows_nothing_of_the_workers(parent: Parent) -> None:
+    """Nor does the end of a program wait for them: torch would wait a minute here."""
     process, workers = parent
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "KeyboardInterrupt" not in err
+    assert err == ""
     assert not any(map(alive, workers))
 
 
