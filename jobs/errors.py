@@ -1,0 +1,38 @@
+"""What the queue raises on purpose, under tcnn's own tree, so that the command line knows every exit code.
+
+RequestError (2)
+├── JobNotFound             no such job, or it is another tenant's
+├── UploadNotFound          no such data set or checkpoint, or it is another tenant's
+├── WrongState              the job's status does not allow what was asked
+└── IdempotencyMismatch     an idempotency key came back with another request
+EnvironmentFailure (4)
+└── StoreUnavailable        the database is locked, away or full
+TcnnError
+└── LostClaim               the job was given to another worker; whatever is written is to be thrown away
+"""
+
+from tcnn.errors import EnvironmentFailure, RequestError, TcnnError
+
+
+class JobNotFound(RequestError):
+    """No job of this id belongs to this owner."""
+
+
+class UploadNotFound(RequestError):
+    """No data set or checkpoint of this id belongs to this owner."""
+
+
+class WrongState(RequestError):
+    """A job in this status cannot be treated so."""
+
+
+class IdempotencyMismatch(RequestError):
+    """The same idempotency key was used for another request."""
+
+
+class StoreUnavailable(EnvironmentFailure):
+    """The database does not answer; nothing that was accepted is lost, and the call may be made again."""
+
+
+class LostClaim(TcnnError):
+    """The claim is no longer the job's newest one."""

@@ -1,0 +1,223 @@
+"""A job, what may happen to it, and what is said about it. Times are seconds since 1970 by the database's clock."""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Kind(StrEnum):
+    """What a job does."""
+
+    TRANSFORM = "transform"
+    FINETUNE = "finetune"
+    EVALUATE = "evaluate"
+
+
+class Status(StrEnum):
+    """Where a job stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
+
+TRANSITIONS: dict[Status, frozenset[Status]] = {
+    Status.QUEUED: frozenset({Status.RUNNING, Status.CANCELLED}),
+    # Back to the queue: its worker died, was drained, or the attempt failed and may be repeated.
+    Status.RUNNING: frozenset({Status.QUEUED, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED}),
+    Status.FAILED: frozenset({Status.QUEUED}),  # resumed by its owner
+    Status.CANCELLED: frozenset({Status.QUEUED}),
+    Status.SUCCEEDED: frozenset(),
+}
+"""From a status to those that may follow it. Every other change is a bug, and the store refuses it."""
+
+
+class Model(BaseModel):
+    """A value that is compared and passed around, never changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Progress(Model):
+    """How far a running job is; the trainer's own figures. `percent` is of the whole phase, 0 to 100."""
+
+    phase: str
+    epoch: int | None = None
+    epochs: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    percent: float | None = None
+    eta_seconds: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    temperature: float | None = None
+    images_per_second: float | None = None
+    top1: float | None = None
+
+
+class Artifact(Model):
+    """A file that a job hands back. `path` is relative to the jobs' folder: `job_…/3/run/best.safetensors`."""
+
+    name: str
+    path: str
+    size: int
+    sha256: str
+
+
+class Result(Model):
+    """What a succeeded job gives. `checkpoint` is the one to use; `files` are all that can be downloaded."""
+
+    checkpoint: Artifact | None = None
+    files: tuple[Artifact, ...] = ()
+    verification: dict[str, Any] | None = None
+    metrics: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Failure(Model):
+    """Why a job failed, in one line; `code` is the error's class name in snake case, such as `unknown_model`."""
+
+    code: str
+    message: str
+
+
+class Job(Model):
+    """A row of the queue.
+
+    `number` orders jobs by submission. `attempt` counts the tries that can be used up (`max_attempts`); `claim` counts
+    every time a worker took the job and never goes back, so it is what writes are fenced by.
+    """
+
+    id: str
+    number: int
+    owner: str
+    kind: Kind
+    status: Status
+    request: dict[str, Any]
+    priority: int = 0
+    attempt: int = 0
+    max_attempts: int = 3
+    claim: int = 0
+    worker: str | None = None
+    created_at: float
+    not_before: float
+    started_at: float | None = None
+    finished_at: float | None = None
+    heartbeat_at: float | None = None
+    cancel_requested: bool = False
+    progress: Progress | None = None
+    result: Result | None = None
+    error: Failure | None = None
+    webhook: str | None = None
+    queue_position: int | None = None
+    """Jobs before this one, 0 when it is next; None unless it is queued."""
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing more will happen unless its owner resumes it."""
+        return self.status in TERMINAL
+
+
+class NewJob(Model):
+    """What is submitted."""
+
+    owner: str
+    kind: Kind
+    request: dict[str, Any]
+    priority: int = Field(default=0, ge=-100, le=100)
+    max_attempts: int = Field(default=3, ge=1, le=100)
+    webhook: str | None = None
+
+
+class Claim(Model):
+    """A worker's hold on a job: the fence of everything that it writes."""
+
+    job: str
+    worker: str
+    number: int
+
+
+class Event(Model):
+    """Something that happened to a job. `seq` counts from 1 within the job, in the order of commits."""
+
+    seq: int
+    at: float
+    kind: str
+    data: dict[str, Any] = {}
+
+
+class NewEvent(Model):
+    """An event that has not been written down yet."""
+
+    kind: str
+    data: dict[str, Any] = {}
+
+
+class Beat(Model):
+    """What a worker tells of one of its jobs."""
+
+    claim: Claim
+    progress: Progress | None = None
+    events: tuple[NewEvent, ...] = ()
+
+
+class Hold(StrEnum):
+    """What a worker hears of one of its jobs."""
+
+    HELD = "held"
+    CANCEL = "cancel"
+    LOST = "lost"
+
+
+class WorkerInfo(Model):
+    """What a worker tells of itself."""
+
+    name: str
+    host: str
+    slots: int
+    version: str
+    gpus: tuple[dict[str, Any], ...] = ()
+    """For every GPU: index, name, memory_used and memory_total in bytes."""
+    heartbeat_at: float | None = None
+
+
+class Upload(Model):
+    """A data set or a checkpoint that was uploaded. `path` is relative to the home directory."""
+
+    id: str
+    owner: str
+    kind: str
+    name: str
+    path: str
+    size: int
+    sha256: str
+    created_at: float = 0.0
+    details: dict[str, Any] = {}
+    """Of a data set: classes, images, splits. Of a checkpoint: base_model and what its metadata says."""
+
+
+class Delivery(Model):
+    """A webhook call that is due."""
+
+    id: str
+    job: str
+    url: str
+    body: dict[str, Any]
+    attempt: int
+
+
+class Statistics(Model):
+    """The queue in numbers, for Prometheus. Seconds are ages and sums."""
+
+    queued: dict[str, int] = {}
+    running: dict[str, int] = {}
+    oldest_queued_seconds: float = 0.0
+    finished: dict[str, dict[str, tuple[int, float]]] = {}
+    """kind → outcome → (jobs, seconds that they ran), since the store was made; deleted jobs stay counted."""
+    workers: tuple[WorkerInfo, ...] = ()
+    """Those that have been heard of in the last hour; `heartbeat_at` is here the age in seconds."""

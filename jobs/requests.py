@@ -1,0 +1,97 @@
+"""What can be asked for: one object for the HTTP body, the queue's row and the job's process. Never loads torch."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from tcnn.config import ConversionConfig, FinetuneConfig, finetune_config
+from tcnn.config.base import Frozen, build
+from tcnn.evaluation.config import EvaluationConfig
+
+Name = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class Options(Frozen):
+    """How a job is queued, whatever it does."""
+
+    priority: int = Field(default=0, ge=-100, le=100, description="Higher ones run first.")
+    max_attempts: int = Field(default=3, ge=1, le=100, description="Tries before the job counts as failed.")
+    webhook: Annotated[str, Field(max_length=2000)] | None = Field(
+        default=None, description="Called when the job has succeeded, failed or been cancelled."
+    )
+
+
+class ModelReference(Frozen):
+    """A model: exactly one of the three."""
+
+    job: Name | None = Field(default=None, description="The checkpoint that this job made.")
+    checkpoint: Name | None = Field(default=None, description="An uploaded checkpoint.")
+    model: Name | None = Field(default=None, description="A timm name.")
+
+    @model_validator(mode="after")
+    def _one(self) -> "ModelReference":
+        given = [name for name in ("job", "checkpoint", "model") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected exactly one of job, checkpoint, model; found {' and '.join(given) or 'none'}")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What a person would call it."""
+        return self.job or self.checkpoint or self.model or ""
+
+
+class Training(Frozen):
+    """Fine-tuning: on what, and how."""
+
+    dataset: Name = Field(description="An uploaded data set's id, or a data set that the server allows by name.")
+    val: Name | None = Field(default=None, description="Validation images; default the data set's own split.")
+    preset: str = Field(default="paper", description="Settings to begin with: paper, quick, cifar.")
+    config: dict[str, Any] = Field(default={}, description="Any settings of `FinetuneConfig`, over the preset's.")
+
+    @property
+    def settings(self) -> FinetuneConfig:
+        """The whole configuration; raises `RequestError` with one line."""
+        return finetune_config(self.preset, options=self.config)
+
+
+class TransformRequest(Options, ConversionConfig):
+    """`POST /transform`: convert a timm model, verify it, and fine-tune it if asked to."""
+
+    model: Name = Field(description="A timm name.")
+    pretrained: bool = Field(default=True, description="Pretrained weights, or random ones.")
+    num_classes: int | None = Field(default=None, ge=1, le=1_000_000, description="Default: the weights' own.")
+    finetune: Training | None = Field(default=None, description="Fine-tune the converted model in the same job.")
+
+    @property
+    def conversion(self) -> ConversionConfig:
+        """The part that says how to convert."""
+        return ConversionConfig(**{name: getattr(self, name) for name in ConversionConfig.model_fields})
+
+
+class FinetuneRequest(Options, Training, ModelReference):
+    """`POST /finetune`: fine-tune a job's result, an uploaded checkpoint, or a timm model."""
+
+    pretrained: bool = Field(default=True, description="For a timm model: pretrained weights, or random ones.")
+
+
+class EvaluateRequest(Options, ModelReference):
+    """`POST /evaluate`: measure one model, or several side by side."""
+
+    dataset: Name = Field(description="An uploaded data set's id, or a data set that the server allows by name.")
+    config: dict[str, Any] = Field(default={}, description="Any settings of `EvaluationConfig`.")
+    against: tuple[ModelReference, ...] = Field(default=(), max_length=8, description="Models to set beside it.")
+
+    @property
+    def settings(self) -> EvaluationConfig:
+        """The whole configuration; raises `RequestError` with one line."""
+        return build(EvaluationConfig, self.config)
+
+
+Request = TransformRequest | FinetuneRequest | EvaluateRequest
+
+KINDS: dict[str, type[Request]] = {
+    "transform": TransformRequest,
+    "finetune": FinetuneRequest,
+    "evaluate": EvaluateRequest,
+}

@@ -1,0 +1,58 @@
+"""What every process of the service must agree on: `TCNN_…` environment variables."""
+
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tcnn.errors import RequestError
+
+
+class QueueSettings(BaseSettings):
+    """Read from the environment; arguments go over it. Seconds unless said otherwise."""
+
+    model_config = SettingsConfigDict(env_prefix="TCNN_", frozen=True, extra="ignore")
+
+    home: Path = Field(
+        default=Path("~/.tcnn"), description="Where the queue's file, data sets, checkpoints and jobs live."
+    )
+    database_url: str | None = Field(
+        default=None, description="postgresql://… shares the queue among hosts; default a SQLite file in TCNN_HOME."
+    )
+    lease: float = Field(default=60, ge=1, description="A worker that is silent for so long has lost its jobs.")
+    grace: float = Field(default=30, ge=0, description="From SIGTERM to SIGKILL: time to write a resume point.")
+    poll: float = Field(default=1, gt=0, description="Between two looks at the queue.")
+    slots: int | None = Field(
+        default=None, ge=1, le=256, description="Jobs at once on this host; default one a GPU, one without a GPU."
+    )
+    retry_delay: float = Field(
+        default=10, ge=0, description="Before the second attempt; doubled before every next one."
+    )
+    retention_days: float | None = Field(
+        default=None, gt=0, description="Finished jobs older than this are deleted; default never."
+    )
+    retention_gb: float | None = Field(
+        default=None, gt=0, description="Oldest finished jobs are deleted while their files take more; default never."
+    )
+    webhook_secret: str | None = Field(default=None, description="Signs webhooks; without it they carry no signature.")
+    log_format: str = Field(default="json", pattern="^(json|console)$", description="Log lines: json, or console.")
+    log_level: str = Field(
+        default="info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error."
+    )
+
+    @property
+    def root(self) -> Path:
+        """The home directory, absolute."""
+        return self.home.expanduser().absolute()
+
+    @property
+    def database(self) -> str:
+        """The database's URL, the default filled in."""
+        return self.database_url or f"sqlite:///{self.root / 'tcnn.db'}"
+
+
+def settings_error(error: ValidationError) -> RequestError:
+    """One line that names the variable."""
+    first = error.errors()[0]
+    name = "TCNN_" + "_".join(str(part) for part in first["loc"]).upper()
+    return RequestError(f"{name}: {first['msg'].lower()}, got {first.get('input')!r}")
