@@ -1,0 +1,60 @@
+"""The HTTP service: `create_app(settings)`. Nothing happens at import time, and torch is never loaded."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.concurrency import run_in_threadpool
+
+from api import errors, openapi
+from api.deps import Service
+from api.keys import keyring
+from api.metrics import QueueCollector
+from api.middleware import Authenticate, LimitBody, Observe
+from api.routes import ROUTERS
+from api.settings import ApiSettings
+from jobs.home import Home
+from jobs.store import Store
+from tcnn.version import __version__
+
+
+def create_app(settings: ApiSettings | None = None) -> FastAPI:
+    """The application; its lifespan makes the home directory and brings the database to its newest form.
+
+    Raises `RequestError` over API keys that cannot be read; the lifespan raises `EnvironmentFailure`.
+    """
+    settings = settings or ApiSettings()
+    keys = keyring(settings)
+    registry = CollectorRegistry()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        home = await run_in_threadpool(Home(settings.root).create)
+        store = Store(settings.database)
+        try:
+            await run_in_threadpool(store.migrate)
+            registry.register(QueueCollector(store))
+            app.state.service = Service(settings, home, store, keys, registry)
+            yield
+        finally:
+            store.close()
+
+    app = FastAPI(
+        title="tcnn",
+        version=__version__,
+        summary="Convert timm CNNs into Transformed CNNs, fine-tune and evaluate them.",
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's page loads its scripts from elsewhere; ours is in routes/pages.py
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    for router in ROUTERS:
+        app.include_router(router)
+    errors.install(app)
+    openapi.install(app)
+    # The last one added is the outermost.
+    app.add_middleware(LimitBody, settings=settings)
+    app.add_middleware(Authenticate, keys=keys)
+    app.add_middleware(Observe, registry=registry)
+    return app
