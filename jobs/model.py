@@ -1,7 +1,7 @@
 """A job, what may happen to it, and what is said about it. Times are seconds since 1970 by the database's clock."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -132,6 +132,14 @@ class NewJob(Model):
     priority: int = Field(default=0, ge=-100, le=100)
     max_attempts: int = Field(default=3, ge=1, le=100)
     webhook: str | None = None
+
+
+class IdempotencyKey(NamedTuple):
+    """A POST that may be repeated: who, the key they chose, and a digest of what they asked for."""
+
+    owner: str
+    key: str
+    digest: str
 
 
 class Claim(Model):
