@@ -1,0 +1,1 @@
+"""The database's schema, revision by revision. `Store.migrate` runs what is missing."""

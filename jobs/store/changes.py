@@ -1,0 +1,152 @@
+"""Every change of a job's status goes through here: the transition is checked, its events are counted, an end is
+tallied and told to the job's webhook, all in the transaction of the change.
+"""
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, case, func, insert, or_, select, update
+
+from jobs.errors import JobNotFound, WrongState
+from jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
+from jobs.store import schema
+from jobs.store.engine import upsert
+from jobs.store.schema import jobs, now
+
+FIELDS = tuple(name for name in Job.model_fields if name != "queue_position")
+
+
+def new_id(prefix: str) -> str:
+    """An identifier that nobody can guess: `job_`, `ds_` or `ckpt_` and 24 hexadecimal digits."""
+    return f"{prefix}_{secrets.token_hex(12)}"
+
+
+def storable(text: str) -> bool:
+    """Whether a text from outside can be an identifier at all; databases refuse NUL and lone surrogates."""
+    return text.isascii() and text.isprintable()
+
+
+def shown(text: str) -> str:
+    """A text from outside as part of a message of one line."""
+    return text if storable(text) else ascii(text)
+
+
+def as_job(row: Row[Any], position: int | None = None) -> Job:
+    """A row of the jobs table as the value that everybody else knows."""
+    return Job(**{name: getattr(row, name) for name in FIELDS}, queue_position=position)
+
+
+def locked(connection: Connection, job: str, owner: str | None) -> Row[Any]:
+    """A job's row, which nobody else changes before this transaction ends; raises `JobNotFound`."""
+    row = None
+    if storable(job):
+        query = select(jobs).where(jobs.c.id == job).with_for_update()
+        row = connection.execute(query if owner is None else query.where(jobs.c.owner == owner)).one_or_none()
+    if row is None:
+        raise not_found(job)
+    return row
+
+
+def not_found(job: str) -> JobNotFound:
+    """The error for a job that is not there, or is another tenant's: the two look the same from outside."""
+    return JobNotFound(f"{shown(job)}: no such job")
+
+
+def position() -> Any:
+    """The number of queued jobs before a queued one, as a column beside the jobs table.
+
+    Jobs that are not due before this one do not stand in its way.
+    """
+    other = jobs.alias("other")
+    ahead = (
+        select(func.count())
+        .select_from(other)
+        .where(
+            other.c.status == Status.QUEUED,
+            or_(
+                other.c.priority > jobs.c.priority,
+                and_(other.c.priority == jobs.c.priority, other.c.number < jobs.c.number),
+            ),
+            or_(other.c.not_before <= now(), other.c.not_before <= jobs.c.not_before),
+        )
+        .correlate(jobs)
+        .scalar_subquery()
+    )
+    return case((jobs.c.status == Status.QUEUED, ahead)).label("queue_position")
+
+
+def placed(connection: Connection, number: int) -> Job:
+    """A job with its place in the queue."""
+    row = connection.execute(select(jobs, position()).where(jobs.c.number == number)).one()
+    return as_job(row, row.queue_position)
+
+
+def change(
+    connection: Connection, row: Row[Any], to: Status | None, happened: Sequence[NewEvent], **values: Any
+) -> Row[Any]:
+    """Move a locked job to another status (None: leave it) and write down what happened.
+
+    Raises `WrongState` for a step that `TRANSITIONS` does not have.
+    """
+    if to is not None:
+        if to not in TRANSITIONS[Status(row.status)]:
+            raise WrongState(f"{row.id}: is {row.status}, which cannot become {to}")
+        values["status"] = to
+        if to in TERMINAL:
+            values["finished_at"] = now()
+        if to is Status.QUEUED:
+            values = {"not_before": now(), **values, "worker": None, "started_at": None, "heartbeat_at": None}
+    changed = connection.execute(
+        update(jobs)
+        .where(jobs.c.number == row.number)
+        .values(event_count=jobs.c.event_count + len(happened), **values)
+        .returning(jobs)
+    ).one()
+    record(connection, changed, happened)
+    if to is not None and to in TERMINAL:
+        _tally(connection, changed)
+        if changed.webhook is not None:
+            _announce(connection, changed)
+    return changed
+
+
+def record(connection: Connection, row: Row[Any], happened: Sequence[NewEvent]) -> None:
+    """Write events; the row's `event_count` has already been raised by their number."""
+    if happened:
+        first = row.event_count - len(happened) + 1
+        connection.execute(
+            insert(schema.events).values(job=row.number, at=now()),
+            [{"seq": first + i, "kind": event.kind, "data": event.data} for i, event in enumerate(happened)],
+        )
+
+
+def _tally(connection: Connection, row: Row[Any]) -> None:
+    seconds = 0.0 if row.started_at is None else max(0.0, row.finished_at - row.started_at)
+    table = schema.tallies
+    connection.execute(
+        upsert(connection, table)
+        .values(kind=row.kind, outcome=row.status, shard=row.number % schema.SHARDS, jobs=1, seconds=seconds)
+        .on_conflict_do_update(
+            index_elements=[table.c.kind, table.c.outcome, table.c.shard],
+            set_={"jobs": table.c.jobs + 1, "seconds": table.c.seconds + seconds},
+        )
+    )
+
+
+def _announce(connection: Connection, row: Row[Any]) -> None:
+    told = as_job(row).model_dump(
+        mode="json",
+        include={"id", "kind", "status", "attempt", "created_at", "started_at", "finished_at", "result", "error"},
+        exclude={"result": {"checkpoint": {"path"}, "files": {"__all__": {"path"}}}},  # where files lie is ours
+    )
+    connection.execute(
+        insert(schema.deliveries).values(
+            id=new_id("hook"),
+            job=row.id,
+            url=row.webhook,
+            body={"type": f"job.{row.status}", "job": told},
+            attempt=0,
+            due_at=now(),
+        )
+    )

@@ -1,0 +1,209 @@
+"""Connecting to the database, transactions, and one kind of error for everything that it may refuse.
+
+SQLite: WAL, so that readers and the one writer do not meet; `synchronous=FULL`, so that what was committed survives a
+power cut; `BEGIN IMMEDIATE` before every write, so that a transaction never finds out half way that it must wait; one
+writer at a time within a process, because SQLite's own waiting is by naps of up to 100 ms and knows no order.
+
+PostgreSQL: connections are tried before they are used, and locks, statements and the network are waited for `wait`
+seconds at most.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import exc as sql
+from sqlalchemy.dialects import postgresql, sqlite
+
+from jobs.errors import StoreUnavailable
+from tcnn.errors import RequestError, one_line
+
+_NAP = 0.2
+_MISSING_TABLE = "42P01"
+
+# Engines that a forked child was born with. Closing them would disturb the parent's files and sockets, and so would
+# leaving them to the garbage collector.
+_inherited: list[Engine] = []
+
+
+class Database:
+    """One process's way to the database, whatever the number of threads; a forked child gets one of its own.
+
+    Args:
+        url: `sqlite:///FILE` or `postgresql://USER@HOST/NAME`.
+        wait: the longest time in seconds for a locked or absent database before `StoreUnavailable`.
+
+    Raises:
+        RequestError: the URL names neither a SQLite file nor a PostgreSQL database.
+    """
+
+    def __init__(self, url: str, *, wait: float = 5.0) -> None:
+        self.url = parsed(url)
+        self.wait = wait
+        self._open()
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
+        self._turn = threading.Lock()
+        self._engine = _engine(self.url, self.wait)
+
+    def close(self) -> None:
+        """Close all connections; the next call opens new ones."""
+        self.engine.dispose()
+
+    @property
+    def engine(self) -> Engine:
+        """This process's engine."""
+        if self._pid != os.getpid():
+            _inherited.append(self._engine)
+            self._open()
+        return self._engine
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether the database is a file."""
+        return self.url.get_backend_name() == "sqlite"
+
+    @property
+    def place(self) -> str:
+        """The database's address without its password, for messages."""
+        return self.url.database or "" if self.is_sqlite else self.url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that changes nothing; raises `StoreUnavailable`."""
+        with self._transaction("BEGIN", time.monotonic() + self.wait) as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that is on disk when the block is left, or has not happened; raises `StoreUnavailable`."""
+        deadline = time.monotonic() + self.wait
+        if not self.is_sqlite:
+            with self._transaction("BEGIN", deadline) as connection:
+                yield connection
+            return
+        self.engine  # noqa: B018 - a forked child must not wait for its parent's lock
+        turn = self._turn
+        if not turn.acquire(timeout=max(0.0, self.wait)):
+            raise StoreUnavailable(f"{self.place}: {_busy(self.wait)}")
+        try:
+            with self._transaction("BEGIN IMMEDIATE", deadline) as connection:
+                yield connection
+        finally:
+            turn.release()
+
+    @contextmanager
+    def _transaction(self, begin: str, deadline: float) -> Iterator[Connection]:
+        with self.translated():
+            connection = self._connect(deadline).execution_options(begin=begin, deadline=deadline)
+            with connection, connection.begin():
+                yield connection
+
+    def _connect(self, deadline: float) -> Connection:
+        """A connection; a server that is being restarted is asked again until `deadline`."""
+        while True:
+            try:
+                return self.engine.connect()
+            except (sql.OperationalError, sql.InterfaceError):
+                if self.is_sqlite or time.monotonic() + _NAP >= deadline:
+                    raise
+                time.sleep(_NAP)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turns what the database refuses into `StoreUnavailable`; a mistake in our own SQL stays what it is."""
+        try:
+            yield
+        except sql.TimeoutError as error:  # of the pool
+            raise StoreUnavailable(f"{self.place}: {_busy(self.wait)}") from error
+        except sql.DBAPIError as error:
+            if not _unavailable(error):
+                raise
+            raise StoreUnavailable(f"{self.place}: {_reason(error, self.wait)}") from error
+
+
+def parsed(url: str) -> URL:
+    """The URL with its driver; raises `RequestError`."""
+    expected = "expected sqlite:///FILE or postgresql://USER@HOST/NAME"
+    try:
+        found = make_url(url)
+        backend = found.get_backend_name()
+    except (sql.ArgumentError, ValueError):
+        raise RequestError(f"TCNN_DATABASE_URL: {expected}") from None
+    if backend == "sqlite":
+        if found.database in (None, "", ":memory:") or "mode=memory" in (found.database or ""):
+            raise RequestError(f"TCNN_DATABASE_URL: {expected}; found no file name, and a queue in memory is lost")
+        return found.set(drivername="sqlite+pysqlite")
+    if backend == "postgresql":
+        return found.set(drivername="postgresql+psycopg")
+    raise RequestError(f"TCNN_DATABASE_URL: {expected}; found {backend}://")
+
+
+def upsert(connection: Connection, table: Any) -> Any:
+    """An INSERT that knows `on_conflict_…`, in this connection's dialect."""
+    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+
+
+def _engine(url: URL, wait: float) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(url, pool_size=8, max_overflow=56, pool_timeout=wait, connect_args={"timeout": wait})
+        event.listen(engine, "connect", _sqlite_connection)
+        event.listen(engine, "begin", _sqlite_begin)
+        return engine
+    limit = max(1, round(wait * 1000))
+    return create_engine(
+        url,
+        pool_size=5,
+        max_overflow=15,
+        pool_timeout=wait,
+        pool_pre_ping=True,
+        connect_args={
+            "connect_timeout": max(2, round(wait)),  # less is not heard by libpq
+            "options": f"-c lock_timeout={limit} -c statement_timeout={2 * limit} -c timezone=UTC"
+            f" -c idle_in_transaction_session_timeout={10 * limit}",
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 2 * limit,
+            "application_name": "tcnn",
+        },
+    )
+
+
+def _sqlite_connection(connection: Any, record: Any) -> None:
+    connection.isolation_level = None  # transactions begin where we say so
+    for pragma in ("synchronous = FULL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _sqlite_begin(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    left = max(0.0, options.get("deadline", time.monotonic()) - time.monotonic())
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(left * 1000)}")
+    connection.exec_driver_sql(options.get("begin", "BEGIN"))
+
+
+def _unavailable(error: sql.DBAPIError) -> bool:
+    if isinstance(error, sql.ProgrammingError):
+        return getattr(error.orig, "sqlstate", None) == _MISSING_TABLE
+    return error.connection_invalidated or not isinstance(
+        error, sql.IntegrityError | sql.DataError | sql.NotSupportedError
+    )
+
+
+def _busy(wait: float) -> str:
+    return f"the database is locked or busy for more than {wait:g} s; try again"
+
+
+def _reason(error: sql.DBAPIError, wait: float) -> str:
+    found = one_line(error.orig or error)
+    if "database is locked" in found or getattr(error.orig, "sqlstate", None) in ("55P03", "57014"):
+        return _busy(wait)
+    if "no such table" in found or getattr(error.orig, "sqlstate", None) == _MISSING_TABLE:
+        return "the database has no queue yet; start tcnn serve or tcnn worker, which make it"
+    return f"the database cannot be used ({found}); try again when it can"
