@@ -23,7 +23,7 @@ from tcnn.data.transforms import Transform
 from tcnn.data.worker import Batch, Item, Samples, start_worker
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line
 
-__all__ = ["Batch", "EvaluationLoader", "TrainingLoader"]
+__all__ = ["Batch", "EvaluationLoader", "TrainingLoader", "worker_death"]
 
 
 class _Plan:
@@ -68,12 +68,10 @@ class _Loader:
                     raise batch
                 yield Batch(batch.images, batch.targets, tuple(batch.unreadable))
         except (RuntimeError, EOFError, ConnectionError) as error:  # the last two while a batch is handed over
-            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+            death = worker_death(error, "use fewer workers, or give the container more shared memory")
+            if death is None:
                 raise
-            raise EnvironmentFailure(
-                f"a process that loads images died ({one_line(error)}); "
-                "use fewer workers, or give the container more shared memory"
-            ) from error
+            raise death from error
         if this != self._passes:
             raise RuntimeError("this pass ended when the loader's next one began")
 
@@ -180,6 +178,18 @@ class EvaluationLoader(_Loader):
     def _planned(self) -> Iterator[list[Item]]:
         for start in range(0, len(self._indices), self._batch_size):
             yield [(0, index, index) for index in self._indices[start : start + self._batch_size]]
+
+
+def worker_death(error: Exception, advice: str) -> EnvironmentFailure | None:
+    """The one line that a dead worker process is worth, or None if `error` speaks of something else.
+
+    Args:
+        error: torch's `RuntimeError`, raised wherever the main thread is; or what breaks while a batch is handed over.
+        advice: what to do, or where the run stands.
+    """
+    if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+        return None
+    return EnvironmentFailure(f"a process that loads images died ({one_line(error)}); {advice}")
 
 
 @contextlib.contextmanager

@@ -6,30 +6,26 @@ from itertools import islice
 from typing import Any
 
 import torch
-from timm.utils import unwrap_model
 from torch import nn
-from torch.optim import Optimizer
 
 from tcnn.config import FinetuneConfig
 from tcnn.conversion import checkpoint
-from tcnn.conversion.surgery import convert
 from tcnn.data.image_set import ImageSet
-from tcnn.data.loader import Batch, TrainingLoader
+from tcnn.data.loader import Batch, TrainingLoader, worker_death
 from tcnn.data.order import step_seed
-from tcnn.errors import DivergedError, EnvironmentFailure, RequestError, one_line
+from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
 from tcnn.evaluation.evaluate import Evaluation, evaluate
 from tcnn.training import resume
 from tcnn.training.distributed import Processes
-from tcnn.training.late import convert_in_training
-from tcnn.training.objective import NeighbourMixup, create_task, mixes
-from tcnn.training.optim import create_optimizer, create_schedule, gpsa_layers, temperature
-from tcnn.training.prepare import Start, ablate, conversion_at
+from tcnn.training.learner import Learner
+from tcnn.training.objective import NeighbourMixup, mixes
+from tcnn.training.prepare import Start, conversion_at
 from tcnn.training.progress import Pace, Progress, Report
 from tcnn.training.recorder import Recorder, Warn, layer_state, scores
 from tcnn.training.resume import Position, ResumePoint
 from tcnn.training.rundir import RunDirectory
 from tcnn.training.signals import StopRequest
-from tcnn.training.step import Arithmetic, Outcome, Part, accumulate, halved, update
+from tcnn.training.step import Arithmetic, Outcome, Part, halved
 
 
 class _Asked(Exception):
@@ -62,7 +58,7 @@ class Trainer:
         warn: Warn = lambda message: None,
     ) -> None:
         self.config, self.run_directory, self.train, self.validation = config, run, train, validation
-        self.device, self.processes, self.teacher = device, processes, teacher
+        self.device, self.processes = device, processes
         self.position = Position()
         self.arithmetic = Arithmetic(config, device)
         self.pace = Pace()
@@ -71,49 +67,22 @@ class Trainer:
         self._top1: float | None = None
         self._saved = time.monotonic()
         self.recorder = Recorder(run, config, processes.first, warn)
-        model = start.model.to(device, memory_format=self.arithmetic.memory_format)  # type: ignore[call-overload]
-        self._install(model, create_optimizer(model, config))
+        self.learner = Learner(
+            start.model, config, steps=train.steps, arithmetic=self.arithmetic, processes=processes, teacher=teacher
+        )
 
     @property
     def model(self) -> nn.Module:
         """The model in training, without wrappers."""
-        return unwrap_model(self.task.get_trainable_module())
-
-    @property
-    def ema(self) -> nn.Module | None:
-        """The moving average of the model, if one is kept."""
-        return self.task.get_trainable_module(ema=True).module if self.task.has_ema() else None
-
-    @property
-    def result_model(self) -> nn.Module:
-        """What is evaluated and saved."""
-        return self.ema or self.model
-
-    def _install(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Everything that is built around a model; again when it is converted in training."""
-        self.optimizer = optimizer
-        self.schedule = create_schedule(optimizer, self.config, self.train.steps)
-        self.schedule.step_update(self.position.updates)
-        self.task = create_task(model, self.config, self.teacher, self.device)
-        if self.config.ema is not None:
-            self.task.setup_ema(decay=self.config.ema)
-        if self.config.compile:
-            self.task.compile()
-        if self.processes.world > 1:
-            self.task.prepare_distributed(device_ids=[self.device.index] if self.device.type == "cuda" else None)
-        self._layers = gpsa_layers(model)
-        self._layers_ema = gpsa_layers(self.ema) if self.ema is not None else {}
-        self._soft_from = float(next(iter(self._layers.values())).temperature) if self._layers else 1.0
-        self.task.train()
+        return self.learner.model
 
     def restore(self, point: ResumePoint) -> None:
         """Go on from a resume point; raises `CheckpointError` where it does not fit this run."""
         if point.position.converted_at is not None:
             self._convert()
-        resume.restore(point, self.model, self.optimizer, self.ema, self.arithmetic.scaler)
+        self.learner.restore(point)
         self.position = point.position
         self.position.finished = self.position.epoch >= self.config.epochs  # more epochs may have been asked for since
-        self.schedule.step_update(self.position.updates)
         self.run_directory.rewind(self.position.updates, self.position.epoch)
 
     def run(self, stop: StopRequest) -> Position:
@@ -129,31 +98,22 @@ class Trainer:
             self._save_point()
             return self.position
         except RuntimeError as error:
-            if "DataLoader worker" not in str(error):  # PyTorch reports a dead one wherever the main thread is
+            death = worker_death(error, self._where("stopped"))
+            if death is None:
                 raise
-            raise EnvironmentFailure(
-                f"a process that loads images died ({one_line(error)}); {self._where('stopped')}"
-            ) from error
+            raise death from error
         finally:
             self.train.close()
             self.recorder.close()
 
     def _convert(self) -> None:
-        conversion = conversion_at(self.config, self._size)
-        before = self.ema
-        model, optimizer = convert_in_training(self.model, self.optimizer, self.config, conversion)
-        with torch.random.fork_rng(devices=[]):  # random filters must not depend on when the run was resumed
-            torch.manual_seed(self.config.seed)
-            ablate(model, self.config)
-        self._install(model, optimizer)
-        if before is not None and self.ema is not None:
-            self.ema.load_state_dict(convert(before, conversion).model.state_dict())
+        self.learner.convert(conversion_at(self.config, self._size), self.position.updates)
 
     def _train_epoch(self, stop: StopRequest) -> None:
         position, steps = self.position, self.train.steps
         if position.step == steps:
             return
-        self.task.train()
+        self.learner.task.train()
         batches = self.train.epoch(position.epoch, position.step)
         self.pace.start()
         while position.step < steps:
@@ -171,13 +131,11 @@ class Trainer:
             )
             if good < self.processes.world:
                 raise self._diverged()
-            update(self.task, self.optimizer, self.arithmetic, self.config.clip_grad)
+            self.learner.update(position.updates + 1)
             position.updates += 1
             position.step += 1
             position.loss_sum += loss_sum
             position.images += int(images)
-            self.schedule.step_update(position.updates)
-            self.task.update_ema(step=position.updates)
             self._after_step(loss_sum / images, images / max(1e-9, self.pace.lap()))
             if asked:
                 self._save_point()
@@ -189,18 +147,7 @@ class Trainer:
         """What a step depends on beside its images: the generators and τ, both functions of where the run stands."""
         position = self.position
         torch.manual_seed(step_seed(self.config.seed + 1_000_003 * self.processes.rank, position.epoch, position.step))
-        tau = self.temperature
-        for layer in (*self._layers.values(), *self._layers_ema.values()):
-            layer.temperature.fill_(tau)
-
-    @property
-    def temperature(self) -> float:
-        """τ of the next step."""
-        if self.config.anneal == "none":
-            return 1.0
-        epochs = self.config.warmup_epochs if self.config.anneal_epochs is None else self.config.anneal_epochs
-        done = self.position.updates - (self.position.converted_at or 0)
-        return temperature(done, self._soft_from, round(epochs * self.train.steps))
+        self.learner.set_temperature(position)
 
     def _parts(self, batches: list[Batch]) -> list[Part]:
         position, parts = self.position, []
@@ -217,7 +164,7 @@ class Trainer:
     def _step(self, parts: list[Part]) -> Outcome:
         while True:
             try:
-                return accumulate(self.task, parts, self.arithmetic, self.position.chunk)
+                return self.learner.accumulate(parts, self.position.chunk)
             except ValueError as error:
                 if "more than 1 value per channel" not in str(error):
                     raise
@@ -226,7 +173,7 @@ class Trainer:
                     "or a batch_size and micro_batch that leave no image alone"
                 ) from error
             except torch.OutOfMemoryError as error:
-                self.optimizer.zero_grad(set_to_none=True)
+                self.learner.optimizer.zero_grad(set_to_none=True)
                 smaller = halved(self.position.chunk, parts, error)
                 if self.processes.world > 1:  # the others wait for gradients that will not come
                     raise EnvironmentFailure(
@@ -240,8 +187,8 @@ class Trainer:
         position = self.position
         facts: dict[str, Any] = {
             "loss": loss,
-            "lr": self._lr,
-            "temperature": self._tau,
+            "lr": self.learner.lr,
+            "temperature": self.learner.temperature,
             "images_per_second": round(rate, 2),
         }
         self._tell("training", **facts)
@@ -264,28 +211,20 @@ class Trainer:
         pace = self.pace.step
         row: dict[str, Any] = {
             "kind": "epoch", "epoch": position.epoch, "updates": position.updates,
-            "train_loss": position.loss_sum / max(1, position.images), "lr": self._lr, "temperature": self._tau,
-            "val": scores(result), "unreadable": len(position.unreadable),
+            "train_loss": position.loss_sum / max(1, position.images), "lr": self.learner.lr,
+            "temperature": self.learner.temperature, "val": scores(result), "unreadable": len(position.unreadable),
             "images_per_second": None if pace is None else round(self.config.batch_size / pace, 2),
-            **layer_state(self.result_model),
+            **layer_state(self.learner.result),
         }  # fmt: skip
         self.recorder.epoch(row)
         if self.processes.first:
             sections: dict[str, object] = {"training": {**self._record, "metrics": row}}
             for path in (self.run_directory.last, *((self.run_directory.best,) if better else ())):
-                checkpoint.save(self.result_model, path, sections=sections, force=True)
+                checkpoint.save(self.learner.result, path, sections=sections, force=True)
         position.epoch, position.step = position.epoch + 1, 0
         position.loss_sum, position.images = 0.0, 0
         if position.epoch < self.config.epochs:
             self._save_point()
-
-    @property
-    def _lr(self) -> float:
-        return float(self.optimizer.param_groups[0]["lr"])
-
-    @property
-    def _tau(self) -> float | None:
-        return float(next(iter(self._layers.values())).temperature) if self._layers else None
 
     def _validate(self, stop: StopRequest) -> Evaluation:
         done = 0
@@ -300,7 +239,7 @@ class Trainer:
         self.pace.start()
         try:
             result = evaluate(
-                self.result_model, self.validation, size=self._size, batch_size=self.train.micro_batch,
+                self.learner.result, self.validation, size=self._size, batch_size=self.train.micro_batch,
                 workers=self.config.workers, device=self.device, amp=self.arithmetic.amp,
                 channels_last=self.config.channels_last, progress=advance,
                 rank=self.processes.rank, world=self.processes.world,
@@ -332,10 +271,11 @@ class Trainer:
 
     def _save_point(self) -> None:
         if self.processes.first:
+            learner = self.learner
             scaler: dict[str, Any] = self.arithmetic.scaler.state_dict()
             self.recorder.guarded(
                 lambda: resume.save_point(
-                    self.run_directory.resume, self.position, self.model, self.optimizer, self.ema, scaler,
+                    self.run_directory.resume, self.position, learner.model, learner.optimizer, learner.ema, scaler,
                     self.config.keep,
                 )
             )  # fmt: skip

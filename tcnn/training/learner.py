@@ -1,0 +1,126 @@
+"""What learns: the model in training, and all that is built around it, anew when it is converted on the way."""
+
+import torch
+from timm.utils import unwrap_model
+from torch import nn
+from torch.optim import Optimizer
+
+from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.conversion.surgery import convert
+from tcnn.training import resume
+from tcnn.training.distributed import Processes
+from tcnn.training.late import convert_in_training
+from tcnn.training.objective import create_task
+from tcnn.training.optim import create_optimizer, create_schedule, gpsa_layers, temperature
+from tcnn.training.prepare import ablate
+from tcnn.training.resume import Position, ResumePoint
+from tcnn.training.step import Arithmetic, Outcome, Part, accumulate, update
+
+
+class Learner:
+    """A model with its optimizer, schedules, moving average, and timm's task, which wraps it for its device.
+
+    It knows how to learn from a batch, and nothing of where the run stands: that is the `Position` it is told.
+
+    Args:
+        model: what the first step begins with; it is moved to the device of `arithmetic`.
+        config: in epochs of the data at hand (`FinetuneConfig.scaled`). steps: optimizer steps of an epoch.
+        teacher: what is distilled, if anything is.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: FinetuneConfig,
+        *,
+        steps: int,
+        arithmetic: Arithmetic,
+        processes: Processes,
+        teacher: nn.Module | None = None,
+    ) -> None:
+        self.config, self.steps, self.arithmetic = config, steps, arithmetic
+        self._processes, self._teacher = processes, teacher
+        model = model.to(arithmetic.device, memory_format=arithmetic.memory_format)  # type: ignore[call-overload]
+        self._build(model, create_optimizer(model, config), updates=0)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in training, without wrappers."""
+        return unwrap_model(self.task.get_trainable_module())
+
+    @property
+    def ema(self) -> nn.Module | None:
+        """The moving average of the model, if one is kept."""
+        return self.task.get_trainable_module(ema=True).module if self.task.has_ema() else None
+
+    @property
+    def result(self) -> nn.Module:
+        """What is evaluated and saved."""
+        return self.ema or self.model
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the optimizer's first group."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def temperature(self) -> float | None:
+        """τ as it is, or None where there is no GPSA layer."""
+        return float(next(iter(self._layers.values())).temperature) if self._layers else None
+
+    def _build(self, model: nn.Module, optimizer: Optimizer, updates: int) -> None:
+        """Everything that stands around a model which has seen so many updates."""
+        device = self.arithmetic.device
+        self.optimizer = optimizer
+        self.schedule = create_schedule(optimizer, self.config, self.steps)
+        self.schedule.step_update(updates)
+        self.task = create_task(model, self.config, self._teacher, device)
+        if self.config.ema is not None:
+            self.task.setup_ema(decay=self.config.ema)
+        if self.config.compile:
+            self.task.compile()
+        if self._processes.world > 1:
+            self.task.prepare_distributed(device_ids=[device.index] if device.type == "cuda" else None)
+        self._layers = gpsa_layers(model)
+        self._layers_ema = gpsa_layers(self.ema) if self.ema is not None else {}
+        self._soft_from = 1.0 if self.temperature is None else self.temperature
+        self.task.train()
+
+    def convert(self, conversion: ConversionConfig, updates: int) -> None:
+        """Late reparametrisation after so many updates: the optimizer and the moving average go on."""
+        before = self.ema
+        model, optimizer = convert_in_training(self.model, self.optimizer, self.config, conversion)
+        with torch.random.fork_rng(devices=[]):  # random filters must not depend on when the run was resumed
+            torch.manual_seed(self.config.seed)
+            ablate(model, self.config)
+        self._build(model, optimizer, updates)
+        if before is not None and self.ema is not None:
+            self.ema.load_state_dict(convert(before, conversion).model.state_dict())
+
+    def restore(self, point: ResumePoint) -> None:
+        """What a resume point knows; raises `CheckpointError` where it does not fit."""
+        resume.restore(point, self.model, self.optimizer, self.ema, self.arithmetic.scaler)
+        self.schedule.step_update(point.position.updates)
+
+    def set_temperature(self, position: Position) -> None:
+        """Give every layer, those of the moving average too, the τ of the next step."""
+        tau = self._annealed(position)
+        for layer in (*self._layers.values(), *self._layers_ema.values()):
+            layer.temperature.fill_(tau)
+
+    def _annealed(self, position: Position) -> float:
+        if self.config.anneal == "none":
+            return 1.0
+        epochs = self.config.warmup_epochs if self.config.anneal_epochs is None else self.config.anneal_epochs
+        done = position.updates - (position.converted_at or 0)
+        return temperature(done, self._soft_from, round(epochs * self.steps))
+
+    def accumulate(self, parts: list[Part], chunk: int | None) -> Outcome:
+        """Gradients of a batch, `chunk` images at a time; raises `torch.OutOfMemoryError`, then incomplete."""
+        return accumulate(self.task, parts, self.arithmetic, chunk)
+
+    def update(self, updates: int) -> None:
+        """Apply the gradients; with this there are so many updates, which sets what the next one learns at."""
+        update(self.task, self.optimizer, self.arithmetic, self.config.clip_grad)
+        self.schedule.step_update(updates)
+        self.task.update_ema(step=updates)
