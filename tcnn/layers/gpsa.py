@@ -4,15 +4,14 @@ Shapes: B batch, C channels, H×W padded map, Ho×Wo output map, M = Ho·Wo quer
 G groups.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.errors import RequestError, UnsupportedLayerError
-from tcnn.layers import filters, positions
+from tcnn.layers import attention, filters, positions
+from tcnn.layers.attention import AttentionMaps, at_least_float32
 from tcnn.layers.positions import Geometry
 
 SOFTPLUS_BETA = 5
@@ -20,23 +19,6 @@ UNIT_STRENGTH = 1 + torch.log(-torch.expm1(torch.tensor(-5.0, dtype=torch.float6
 """softplus⁻¹(1) at β = 5: the raw parameter at which the locality strength α is 1."""
 CHUNK_ELEMENTS = 2**27
 """Largest attention map (batch × heads × queries × keys) that is held at once: 0.5 GiB in float32."""
-
-
-class AttentionMaps(NamedTuple):
-    """What every head looks at, before the gate mixes the two parts."""
-
-    content: Tensor
-    """softmax_k(Q Kᵀ/√d), (B, K, M, N)."""
-    positional: Tensor
-    """softmax_k(−(α/τ)‖δ − Δ‖²), (K, M, N)."""
-    gate: Tensor
-    """σ(λ/τ), (K,)."""
-
-    @property
-    def total(self) -> Tensor:
-        """A = (1 − gate)·content + gate·positional, (B, K, M, N); every row sums to 1."""
-        gate = self.gate[:, None, None]
-        return (1 - gate) * self.content + gate * self.positional
 
 
 def default_head_dim(in_channels: int, heads: int) -> int:
@@ -215,12 +197,12 @@ class GPSA2d(nn.Module):
     @property
     def locality_strength(self) -> Tensor:
         """α > 0, (K,), in 1/pixel² at τ = 1, at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
-        return F.softplus(_at_least_float32(self.locality_raw), beta=SOFTPLUS_BETA)
+        return F.softplus(at_least_float32(self.locality_raw), beta=SOFTPLUS_BETA)
 
     @property
     def gate(self) -> Tensor:
         """σ(λ/τ), (K,), at least float32: 1 looks at positions only, 0 at content only."""
-        return torch.sigmoid(_at_least_float32(self.gating_param) / _at_least_float32(self.temperature))
+        return torch.sigmoid(at_least_float32(self.gating_param) / at_least_float32(self.temperature))
 
     @property
     def filter(self) -> Tensor:
@@ -261,36 +243,20 @@ class GPSA2d(nn.Module):
     def _attend(self, padded: Tensor, value: Tensor, part: slice) -> Tensor:
         """The output tokens of some rows, (B, M, C_out)."""
         maps = self._attention(padded, part)
-        return self._project(maps.total.to(value.dtype) @ value[:, None])
+        return attention.project(maps.total.to(value.dtype) @ value[:, None], self.proj, self.bias, self.groups)
 
     def _attention(self, padded: Tensor, part: slice) -> AttentionMaps:
         """The maps whose queries lie in the output rows `part`."""
-        query = self._split(positions.at_queries(padded, self.geometry)[:, :, part], self.query)
-        key = self._split(padded, self.key)
-        logits = (query * self.head_dim**-0.5) @ key.transpose(-1, -2)
-        content = torch.softmax(_at_least_float32(logits), dim=-1)
+        at_queries = positions.at_queries(padded, self.geometry)[:, :, part]
+        query = attention.split(at_queries, self.query, self.heads)
+        content = attention.content(query, attention.split(padded, self.key, self.heads))
         rows, columns = positions.positional_attention(
-            self.locality_strength / _at_least_float32(self.temperature),
-            _at_least_float32(self.attention_centers),
+            self.locality_strength / at_least_float32(self.temperature),
+            at_least_float32(self.attention_centers),
             padded.shape[-2:],
             self.geometry,
         )
-        outer = rows[:, part, None, :, None] * columns[:, None, :, None, :]  # (K, Ho, Wo, H, W)
-        return AttentionMaps(content, outer.flatten(3).flatten(1, 2), self.gate)
-
-    def _split(self, pixels: Tensor, weight: Tensor) -> Tensor:
-        """(B, C_in, H, W) → (B, K, H·W, d)."""
-        tokens = F.linear(pixels.flatten(2).transpose(1, 2), weight)
-        return tokens.unflatten(2, (self.heads, self.head_dim)).transpose(1, 2)
-
-    def _project(self, heads: Tensor) -> Tensor:
-        """Σ_h (A_h X W_val) W_out^h + b: (B, K, M, C_in) → (B, M, C_out), each group of channels by itself."""
-        if self.groups == 1:
-            return F.linear(heads.transpose(1, 2).flatten(2), self.proj, self.bias)
-        grouped = heads.unflatten(3, (self.groups, -1))
-        weight = self.proj.unflatten(0, (self.groups, -1)).unflatten(2, (self.heads, -1))
-        y = torch.einsum("bkmgc,gokc->bmgo", grouped, weight).flatten(2)
-        return y if self.bias is None else y + self.bias
+        return AttentionMaps(content, attention.outer(rows[:, part], columns), self.gate)
 
     def _check(self, x: Tensor) -> None:
         if x.dim() != 4 or x.shape[1] != self.in_channels:
@@ -305,10 +271,6 @@ class GPSA2d(nn.Module):
             f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, bias={self.bias is not None}, "
             f"padding_mode={g.padding_mode!r}, heads={self.heads}, head_dim={self.head_dim}"
         )
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _truncated_normal(like: Tensor, std: float, generator: torch.Generator | None) -> Tensor:

@@ -1,0 +1,68 @@
+"""What the heads look at and what they make of it: the arithmetic of Eq. 4 (Transformed CNNs), as pure functions.
+
+Shapes: B batch, C channels, H×W padded map, Ho×Wo output map, M = Ho·Wo queries, N = H·W keys, K heads, d head width,
+G groups.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class AttentionMaps(NamedTuple):
+    """What every head looks at, before the gate mixes the two parts."""
+
+    content: Tensor
+    """softmax_k(Q Kᵀ/√d), (B, K, M, N)."""
+    positional: Tensor
+    """softmax_k(−(α/τ)‖δ − Δ‖²), (K, M, N)."""
+    gate: Tensor
+    """σ(λ/τ), (K,)."""
+
+    @property
+    def total(self) -> Tensor:
+        """A = (1 − gate)·content + gate·positional, (B, K, M, N); every row sums to 1."""
+        gate = self.gate[:, None, None]
+        return (1 - gate) * self.content + gate * self.positional
+
+
+def split(pixels: Tensor, weight: Tensor, heads: int) -> Tensor:
+    """Pixels as each head sees them, queries or keys: (B, C_in, H, W) by W (K·d, C_in) to (B, K, H·W, d)."""
+    tokens = F.linear(pixels.flatten(2).transpose(1, 2), weight)
+    return tokens.unflatten(2, (heads, weight.shape[0] // heads)).transpose(1, 2)
+
+
+def content(query: Tensor, key: Tensor) -> Tensor:
+    """softmax_k(Q Kᵀ/√d), at least float32: (B, K, M, d) and (B, K, N, d) to (B, K, M, N)."""
+    logits = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
+    return torch.softmax(at_least_float32(logits), dim=-1)
+
+
+def outer(rows: Tensor, columns: Tensor) -> Tensor:
+    """The two factors of `positions.positional_attention` as one map: (K, Ho, H) and (K, Wo, W) to (K, M, N)."""
+    product = rows[:, :, None, :, None] * columns[:, None, :, None, :]  # (K, Ho, Wo, H, W)
+    return product.flatten(3).flatten(1, 2)
+
+
+def project(heads: Tensor, proj: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+    """Σ_h (A_h X W_val) W_out^h + b, each group of channels by itself.
+
+    Args:
+        heads: A_h X W_val, (B, K, M, C_in).
+        proj: W_out, (C_out, K·C_in/G). bias: (C_out,).
+
+    Returns: (B, M, C_out).
+    """
+    if groups == 1:
+        return F.linear(heads.transpose(1, 2).flatten(2), proj, bias)
+    grouped = heads.unflatten(3, (groups, -1))
+    weight = proj.unflatten(0, (groups, -1)).unflatten(2, (heads.shape[1], -1))
+    y = torch.einsum("bkmgc,gokc->bmgo", grouped, weight).flatten(2)
+    return y if bias is None else y + bias
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Softmaxes, gates and distances are never taken in half precision."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
