@@ -1,7 +1,6 @@
 """What runs where images are loaded: in a worker process, or in the caller's own when there are no workers."""
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import random
@@ -22,14 +21,13 @@ from tcnn.data.image_set import ImageSet
 from tcnn.data.order import sample_seed
 from tcnn.data.transforms import Transform
 from tcnn.errors import EnvironmentFailure, TcnnError
+from tcnn.processes import die_with_parent
 
 Item = tuple[int, int, int]
 """Epoch, position in it, index in the data set."""
 
 MOST_UNREADABLE = 100
 """So many in a row are no accident: the disk is gone, or these are no images."""
-
-PR_SET_PDEATHSIG = 1
 
 
 class Batch(NamedTuple):
@@ -127,8 +125,7 @@ def start_worker(worker: int) -> None:
     sys.excepthook = _unless_cut_off
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
         os._exit(1)

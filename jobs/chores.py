@@ -1,0 +1,50 @@
+"""What a worker does beside its jobs, in a thread of its own: webhooks, and sweeping the house."""
+
+import threading
+import time
+
+import structlog
+
+from jobs import janitor
+from jobs.errors import StoreUnavailable
+from jobs.home import Home
+from jobs.settings import QueueSettings
+from jobs.store import Store
+from jobs.webhooks import deliver_due
+
+log = structlog.stdlib.get_logger("tcnn.chores")
+
+SWEEP = 600.0
+"""Seconds between two sweeps."""
+
+
+class Chores(threading.Thread):
+    """Slow things that must not hold up a heartbeat. Ends with the process, or when told to."""
+
+    def __init__(self, store: Store, home: Home, settings: QueueSettings) -> None:
+        super().__init__(name="chores", daemon=True)
+        self._store, self._home, self._settings = store, home, settings
+        self._told = threading.Event()
+        self._swept = float("-inf")
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while not self._told.wait(max(1.0, self._settings.poll)):
+            self.step()
+
+    def step(self) -> None:
+        """Whatever is due; nothing that goes wrong here may end the thread."""
+        try:
+            while deliver_due(self._store, self._settings.webhook_secret):
+                pass
+            if time.monotonic() - self._swept > SWEEP:
+                self._swept = time.monotonic()
+                janitor.sweep(self._home, self._store, self._settings)
+        except StoreUnavailable:
+            return  # the worker says so
+        except Exception:
+            log.exception("a chore failed; it will be tried again")
+
+    def stop(self) -> None:
+        """End after what is being done."""
+        self._told.set()

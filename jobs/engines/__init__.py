@@ -1,0 +1,1 @@
+"""How a job's process is started, asked to stop, and ended."""

@@ -1,0 +1,62 @@
+"""A job's own process: `python -m jobs.runner DIRECTORY PARENT`. It ends with its worker, and only it loads torch."""
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+
+from jobs.attempt import AttemptDirectory, Outcome, Reporter
+from jobs.model import Failure
+from jobs.retry import error_code
+from tcnn.errors import EnvironmentFailure, Stopped, TcnnError, one_line
+from tcnn.processes import die_with_parent
+
+log = logging.getLogger("tcnn.runner")
+
+
+def main(directory: Path, parent: int) -> int:
+    """Do what the directory's assignment says; the outcome is in the directory. Returns the exit code."""
+    die_with_parent(parent=parent)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, who will say what it means
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.captureWarnings(True)
+    os.chdir(directory)  # so that a run's own records name the same relative paths in every attempt
+    attempt = AttemptDirectory(Path())
+    try:
+        assignment = attempt.assignment()
+        log.info("job %s, claim %d: %s", assignment.job, assignment.claim, assignment.kind)
+        from jobs import tasks
+
+        result = tasks.run(assignment, attempt, Reporter(attempt))
+        attempt.finish(Outcome(result=result))
+        log.info("done")
+        return 0
+    except Stopped as error:
+        log.info("stopped: %s", error)
+        return Stopped.exit_code
+    except TcnnError as error:
+        log.error("%s: %s", type(error).__name__, error)
+        attempt.finish(
+            Outcome(
+                error=Failure(code=error_code(error), message=str(error)), retry=isinstance(error, EnvironmentFailure)
+            )
+        )
+        return error.exit_code
+    except Exception as error:  # nothing unforeseen may end without a word either
+        traceback.print_exc()
+        message = f"unexpected {type(error).__name__}: {one_line(error)}; the log has the details"
+        attempt.finish(Outcome(error=Failure(code="internal", message=message), retry=True))
+        return 1
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Outside of training, which stops at a whole step by itself, there is nothing to save."""
+    raise Stopped("asked to stop")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,58 @@
+"""One worker process from start to end: settings in, jobs done, signals heard."""
+
+import os
+import secrets
+import signal
+import socket
+from types import FrameType
+
+import structlog
+
+from jobs import gpus, logs
+from jobs.chores import Chores
+from jobs.engines.local import LocalEngine
+from jobs.home import Home
+from jobs.settings import QueueSettings
+from jobs.store import Store
+from jobs.worker import Worker
+
+log = structlog.stdlib.get_logger("tcnn.worker")
+
+
+def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
+    """Run a worker until SIGTERM or Ctrl-C, or until the queue is empty. Call it from the main thread.
+
+    Raises `EnvironmentFailure` if the home directory or the database cannot be used.
+    """
+    logs.configure(settings.log_format, settings.log_level)
+    home = Home(settings.root).create()
+    store = Store(settings.database)
+    store.migrate()
+    host = socket.gethostname()
+    name = f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
+    slots = slots_for(settings.slots)
+    worker = Worker(store, home, LocalEngine(), settings, name=name, host=host, slots=slots)
+    chores = Chores(store, home, settings)
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        worker.drain()
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    log.info("working", worker=name, slots=len(slots), gpus=[slot for slot in slots if slot], home=str(home.root))
+    chores.start()
+    try:
+        worker.run(until_empty=until_empty)
+    finally:
+        chores.stop()
+        chores.join(timeout=15)
+        store.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    log.info("left", worker=name)
+
+
+def slots_for(wanted: int | None) -> list[str | None]:
+    """One slot a GPU, and more than one to a GPU in turn if more are wanted; without a GPU, one on the CPU."""
+    found: list[str | None] = [*gpus.visible()] or [None]
+    count = wanted or len(found)
+    return [found[place % len(found)] for place in range(count)]

@@ -1,0 +1,119 @@
+"""A house with a real queue in a SQLite file, and workers whose jobs are small scripts or the real thing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jobs.engines.local import LocalEngine
+from jobs.home import Home
+from jobs.model import Job, Kind, NewJob
+from jobs.settings import QueueSettings
+from jobs.store import Store
+from jobs.worker import Worker
+
+PRELUDE = """
+import json, os, signal, subprocess, sys, time
+from pathlib import Path
+here, parent = Path(sys.argv[1]), int(sys.argv[2])
+def replace(name, what): (here / "part").write_text(json.dumps(what)); (here / "part").rename(here / name)
+def progress(**facts): replace("progress.json", {"phase": "training", **facts})
+def outcome(**what): replace("outcome.json", what)
+def event(kind, **data): (here / "events.jsonl").open("a").write(json.dumps({"kind": kind, "data": data}) + "\\n")
+def succeed(): outcome(result={"metrics": {"top1": 0.5}})
+def wait_for_stop(): signal.signal(signal.SIGTERM, lambda *a: sys.exit(75)); event("ready"); time.sleep(60)
+"""
+"""What a script that plays a job can do: all that the runner does, without loading torch."""
+
+
+class House:
+    """Store, home and settings; `worker(script)` makes a worker in this process."""
+
+    def __init__(self, root: Path) -> None:
+        self.settings = QueueSettings(home=root, lease=60, grace=5, poll=0.02, retry_delay=0)
+        self.home = Home(root).create()
+        self.store = Store(self.settings.database)
+        self.store.migrate()
+        self._made = 0
+        self.workers: list[Worker] = []
+
+    def worker(self, script: str, slots: int = 1, **settings: Any) -> Worker:
+        self._made += 1
+        command = (sys.executable, "-S", "-c", PRELUDE + script)
+        worker = Worker(
+            self.store, self.home, LocalEngine(command), self.settings.model_copy(update=settings),
+            name=f"worker-{self._made}", host="here", slots=[None] * slots,
+        )  # fmt: skip
+        self.workers.append(worker)
+        return worker
+
+    def submit(self, **options: Any) -> Job:
+        return self.store.enqueue(
+            NewJob(**{"owner": "local", "kind": Kind.TRANSFORM, "request": {"model": "resnet18"}, **options})
+        )
+
+    def step_until(self, worker: Worker, reached: Callable[[], Any], seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not reached():
+            assert time.monotonic() < deadline, "it did not come to that"
+            worker.step()
+            time.sleep(0.01)
+
+    def kinds(self, job: Job) -> list[str]:
+        return [event.kind for event in self.store.events(job.id)]
+
+
+class RealWorkers:
+    """`tcnn worker` processes on one home; all are gone at the end."""
+
+    def __init__(self, root: Path, **environment: str) -> None:
+        self.root = root
+        self._environment = {
+            **os.environ, "TCNN_HOME": str(root), "OMP_NUM_THREADS": "1", "TCNN_RETRY_DELAY": "0", "TCNN_POLL": "0.2",
+            "TCNN_LEASE": "4", "HF_HUB_OFFLINE": "1", **environment,
+        }  # fmt: skip
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        log = (self.root / f"worker-{len(self.processes)}.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tcnn", "worker", *arguments], env=self._environment, stdout=log, stderr=log
+        )
+        self.processes.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+def wait_for(reached: Callable[[], Any], seconds: float = 90.0) -> Any:
+    """The first true answer, asked for ten times a second."""
+    deadline = time.monotonic() + seconds
+    while not (answer := reached()):
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.1)
+    return answer
+
+
+def processes_of(directory: Path) -> list[int]:
+    """Live processes, zombies apart, whose command names a directory or who work in it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            words = (entry / "cmdline").read_bytes().decode(errors="replace")
+            inside = str((entry / "cwd").readlink()).startswith(str(directory))
+        except OSError:
+            continue
+        if state != "Z" and (str(directory) in words or inside):
+            found.append(int(entry.name))
+    return found

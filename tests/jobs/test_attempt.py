@@ -1,0 +1,123 @@
+"""What a worker and a job's process say to each other through a directory."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.attempt import Assignment, AttemptDirectory, Listener, Outcome, Reporter
+from jobs.model import Failure, Kind, Progress, Result
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> AttemptDirectory:
+    directory = AttemptDirectory(tmp_path / "1")
+    directory.write(Assignment(job="job_1", claim=1, kind=Kind.TRANSFORM, request={"model": "resnet18"}))
+    return directory
+
+
+def test_the_assignment_arrives(directory: AttemptDirectory) -> None:
+    assert directory.assignment().request == {"model": "resnet18"}
+
+
+def test_nothing_said_is_nothing_heard(directory: AttemptDirectory) -> None:
+    listener = Listener(directory)
+    assert listener.progress() is None
+    assert listener.events() == ()
+    assert directory.outcome() is None
+    assert directory.last_words() == ""
+
+
+def test_only_new_progress_is_heard(directory: AttemptDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    reporter, listener = Reporter(directory), Listener(directory)
+    monkeypatch.setattr(Reporter, "INTERVAL", 0.0)
+    reporter.progress(Progress(phase="training", step=1))
+    assert listener.progress() == Progress(phase="training", step=1)
+    assert listener.progress() is None
+    reporter.progress(Progress(phase="training", step=2))
+    assert listener.progress() == Progress(phase="training", step=2)
+
+
+def test_steps_are_not_all_written_but_every_phase_is(directory: AttemptDirectory) -> None:
+    reporter, listener = Reporter(directory), Listener(directory)
+    began = time.monotonic()
+    for step in range(200):
+        reporter.progress(Progress(phase="training", step=step))
+    assert time.monotonic() - began < Reporter.INTERVAL, "this machine is too slow for the test to say anything"
+    assert listener.progress() == Progress(phase="training", step=0)
+    reporter.progress(Progress(phase="validating"))
+    assert listener.progress() == Progress(phase="validating")
+    assert [event.data["phase"] for event in listener.events()] == ["training", "validating"]
+
+
+def test_events_are_heard_once_in_order_and_whole(directory: AttemptDirectory) -> None:
+    reporter, listener = Reporter(directory), Listener(directory)
+    reporter.event("epoch", epoch=0)
+    reporter.event("epoch", epoch=1)
+    file = directory.path / "events.jsonl"
+    with file.open("a") as handle:
+        handle.write('{"kind": "epo')
+    assert [event.data["epoch"] for event in listener.events()] == [0, 1]
+    assert listener.events() == ()
+    with file.open("a") as handle:
+        handle.write('ch", "data": {"epoch": 2}}\n')
+    assert [event.data["epoch"] for event in listener.events()] == [2]
+
+
+def test_a_damaged_line_costs_no_other(directory: AttemptDirectory) -> None:
+    reporter, listener = Reporter(directory), Listener(directory)
+    with (directory.path / "events.jsonl").open("w") as handle:
+        handle.write('{"kind": "ep\n[1]\n')
+    reporter.event("message", text="“quoted”\nand broken")
+    assert [event.data["text"] for event in listener.events()] == ["“quoted”\nand broken"]
+
+
+def test_many_events_come_in_parts(directory: AttemptDirectory) -> None:
+    reporter, listener = Reporter(directory), Listener(directory)
+    for number in range(25):
+        reporter.event("message", number=number)
+    heard = [listener.events(10) for _ in range(4)]
+    assert [len(part) for part in heard] == [10, 10, 5, 0]
+    assert [event.data["number"] for part in heard for event in part] == list(range(25))
+
+
+def test_progress_is_never_read_half_written(directory: AttemptDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reporter, "INTERVAL", 0.0)
+    reporter, listener = Reporter(directory), Listener(directory)
+    wrong: list[str] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        path = directory.path / "progress.json"
+        while not done.is_set():
+            if path.exists():
+                try:
+                    Progress.model_validate_json(path.read_text())
+                except ValueError as error:
+                    wrong.append(str(error))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for step in range(500):
+        reporter.progress(Progress(phase="training", step=step, loss=step / 7))
+    done.set()
+    watcher.join()
+    assert wrong == []
+    assert listener.progress() == Progress(phase="training", step=499, loss=499 / 7)
+
+
+def test_the_outcome_is_whole_or_not_there(directory: AttemptDirectory) -> None:
+    outcome = Outcome(error=Failure(code="storage", message="no space left"), retry=True)
+    directory.finish(outcome)
+    assert directory.outcome() == outcome
+    (directory.path / "outcome.json").write_text('{"result": {"che')
+    assert directory.outcome() is None
+    directory.finish(Outcome(result=Result(notes=("a",))))
+    assert directory.outcome() == Outcome(result=Result(notes=("a",)))
+
+
+def test_last_words_are_the_logs_last_line(directory: AttemptDirectory) -> None:
+    directory.log.write_bytes(b"x" * 10_000 + b"\nfirst\nSegmentation fault \xff\n\n  \n")
+    assert directory.last_words() == "Segmentation fault \ufffd"
+    assert len(AttemptDirectory(directory.path).last_words(5)) == 5

@@ -1,0 +1,87 @@
+"""What becomes of a job whose process has ended."""
+
+import signal
+
+import pytest
+
+from jobs.attempt import Outcome
+from jobs.model import Failure, Result
+from jobs.retry import Cancel, Decision, Fail, Finish, HandBack, backoff, decide, error_code
+from tcnn.errors import DivergedError, EnvironmentFailure, StorageError, TcnnError, UnknownModelError
+
+RESULT = Result(metrics={"top1": 0.5})
+WRONG = Failure(code="request", message="no")
+
+
+def of(exit_code: int, outcome: Outcome | None = None, attempt: int = 1, **why: bool) -> Decision:
+    return decide(exit_code, outcome, attempt=attempt, max_attempts=3, delay=10, last_words="Bus error", **why)
+
+
+def test_a_result_is_published_also_when_a_stop_came_too_late() -> None:
+    for why in ({}, {"cancelling": True}, {"draining": True}):
+        assert of(0, Outcome(result=RESULT), **why) == Finish(RESULT)
+
+
+def test_exit_code_0_without_a_result_is_a_crash() -> None:
+    decision = of(0)
+    assert isinstance(decision, Fail)
+    assert decision.failure.code == "crashed"
+
+
+def test_a_result_of_a_process_that_then_crashed_is_not_trusted() -> None:
+    assert isinstance(of(-signal.SIGSEGV, Outcome(result=RESULT)), Fail)
+
+
+@pytest.mark.parametrize("exit_code", [75, -signal.SIGTERM, -signal.SIGKILL, 1])
+def test_a_cancelled_job_is_cancelled_however_it_left(exit_code: int) -> None:
+    assert of(exit_code, cancelling=True) == Cancel()
+    assert of(exit_code, Outcome(error=WRONG, retry=True), cancelling=True) == Cancel()
+
+
+@pytest.mark.parametrize("exit_code", [75, -signal.SIGTERM, -signal.SIGKILL])
+def test_a_drained_job_is_handed_back(exit_code: int) -> None:
+    assert of(exit_code, draining=True) == HandBack()
+
+
+def test_a_drain_does_not_hide_that_the_request_is_wrong() -> None:
+    assert of(2, Outcome(error=WRONG), draining=True) == Fail(WRONG)
+    assert of(4, Outcome(error=WRONG, retry=True), draining=True) == HandBack()
+
+
+def test_a_stop_that_nobody_here_asked_for_is_no_attempt() -> None:
+    assert of(75) == HandBack()
+
+
+def test_only_what_a_second_try_may_cure_is_tried_again() -> None:
+    assert of(2, Outcome(error=WRONG)) == Fail(WRONG)
+    assert of(4, Outcome(error=WRONG, retry=True)) == Fail(WRONG, 10.0)
+    assert of(4, Outcome(error=WRONG, retry=True), attempt=2) == Fail(WRONG, 20.0)
+    assert of(4, Outcome(error=WRONG, retry=True), attempt=3) == Fail(WRONG)
+
+
+def test_a_crash_is_tried_again_and_says_what_ended_it() -> None:
+    decision = of(-signal.SIGKILL)
+    assert isinstance(decision, Fail)
+    assert decision.retry_after == 10
+    assert "SIGKILL" in decision.failure.message
+    assert "memory" in decision.failure.message
+    assert "Bus error" in decision.failure.message
+    assert "\n" not in decision.failure.message
+    assert of(-signal.SIGSEGV, attempt=3) == Fail(of(-signal.SIGSEGV).failure)  # type: ignore[union-attr]
+
+
+def test_delays_double_up_to_ten_minutes() -> None:
+    assert [backoff(attempt, 10) for attempt in range(1, 9)] == [10, 20, 40, 80, 160, 320, 600, 600]
+    assert backoff(10_000, 1) == 600
+    assert backoff(5, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnknownModelError, "unknown_model"), (StorageError, "storage"), (EnvironmentFailure, "environment"),
+        (DivergedError, "diverged"), (TcnnError, "tcnn"), (ValueError, "value"),
+    ],
+)  # fmt: skip
+def test_codes_are_class_names_that_a_client_can_compare(error: type[Exception], code: str) -> None:
+    assert error_code(error("x")) == code
