@@ -4,21 +4,18 @@ It compares what comes out: layer by layer, on random inputs and on the activati
 to end on logits; in float32 and float64. The attention always runs; nothing here calls a convolution in its place.
 """
 
-import copy
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
+from tcnn.conversion.randomise import generator, randomised
 from tcnn.conversion.report import Drift, DtypePass, ErrorStats, LayerError, VerificationReport
+from tcnn.conversion.running import at_temperature, exact_arithmetic, in_dtype, logits_of, replacements, watching
 from tcnn.conversion.trace import evaluating, input_shape
 from tcnn.errors import RequestError
 from tcnn.layers.filters import is_standardised
-from tcnn.layers.gpsa import GPSA2d
 
 
 def verify(
@@ -51,9 +48,9 @@ def verify(
     _check_source(source, converted)
     batch = _images(source, config) if images is None else images
     dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
-    own = max(float(layer.temperature) for layer in _replacements(converted).values())
+    own = max(float(layer.temperature) for layer in replacements(converted).values())
     hard = min(own, HARD_TEMPERATURE)
-    with _exact_arithmetic(), torch.no_grad(), randomised(source, converted, batch, config.seed, enabled=randomise):
+    with exact_arithmetic(), torch.no_grad(), randomised(source, converted, batch, config.seed, enabled=randomise):
         with at_temperature(converted, hard):
             passes, expected = [], []
             for dtype in dtypes:
@@ -111,38 +108,38 @@ def _compare(
 
     The source runs once, and every replacement is tried on what its convolution got and gave.
     """
-    replacements = _replacements(converted)
+    replaced = replacements(converted)
     layers: dict[str, LayerError] = {}
 
     def try_layer(name: str, conv: nn.Module, x: Tensor, y: Tensor) -> None:
-        layer = _in_dtype(replacements[name], dtype)
-        noise = torch.randn(x.shape, dtype=dtype, generator=_generator(config.seed, name)).to(x.device)
+        layer = in_dtype(replaced[name], dtype)
+        noise = torch.randn(x.shape, dtype=dtype, generator=generator(config.seed, name)).to(x.device)
         random = errors(conv.forward(noise), layer(noise))
         layers.setdefault(name, LayerError(name=name, random=random, activation=errors(y, layer(x))))
 
-    reference = _in_dtype(source, dtype)
-    baked = any(is_standardised(reference.get_submodule(name)) for name in replacements)
-    with evaluating(reference), _watching(reference, replacements, try_layer):
-        expected = _logits(reference, batch, dtype)
+    reference = in_dtype(source, dtype)
+    baked = any(is_standardised(reference.get_submodule(name)) for name in replaced)
+    with evaluating(reference), watching(reference, replaced, try_layer):
+        expected = logits_of(reference, batch, dtype)
     del reference
-    candidate = _in_dtype(converted, dtype)
+    candidate = in_dtype(converted, dtype)
     with evaluating(candidate):
-        found = _logits(candidate, batch, dtype)
+        found = logits_of(candidate, batch, dtype)
     rounded = baked and dtype == torch.float64 and next(converted.parameters()).dtype != torch.float64
     tight = dtype == torch.float64 and not rounded
     tolerance = config.tolerance_float64 if tight else config.tolerance_float32
     logits = errors(expected, found)
     found_errors = [logits.worst, *(e.worst for layer in layers.values() for e in _both(layer))]
     note = "standardised filters are stored rounded to float32, so its tolerance applies" if rounded else None
-    if set(layers) != set(replacements):
-        note = f"never ran: {', '.join(sorted(set(replacements) - set(layers)))}"
+    if set(layers) != set(replaced):
+        note = f"never ran: {', '.join(sorted(set(replaced) - set(layers)))}"
     result = DtypePass(
         dtype=str(dtype).removeprefix("torch."),
         tolerance=tolerance,
         logits=logits,
         top1_agreement=_agreement(expected, found),
-        layers=tuple(layers[name] for name in replacements if name in layers),
-        passed=max(found_errors) <= tolerance and set(layers) == set(replacements),
+        layers=tuple(layers[name] for name in replaced if name in layers),
+        passed=max(found_errors) <= tolerance and set(layers) == set(replaced),
         note=note,
     )
     return result, expected
@@ -166,127 +163,13 @@ def _allow_for_rounding(single: DtypePass, double: DtypePass, rounding: float) -
 def _drift(expected: Tensor, converted: nn.Module, batch: Tensor, temperature: float) -> Drift:
     """How far softer attention moves the logits from the source's."""
     with evaluating(converted), at_temperature(converted, temperature):
-        found = _logits(converted, batch, next(converted.parameters()).dtype)
+        found = logits_of(converted, batch, next(converted.parameters()).dtype)
     return Drift(temperature=temperature, logits=errors(expected, found), top1_agreement=_agreement(expected, found))
-
-
-@contextmanager
-def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
-    """Set τ of every GPSA layer for a while."""
-    layers = list(_replacements(model).values())
-    before = [layer.temperature.clone() for layer in layers]
-    try:
-        for layer in layers:
-            layer.temperature.fill_(temperature)
-        yield
-    finally:
-        for layer, value in zip(layers, before, strict=True):
-            layer.temperature.copy_(value)
-
-
-@contextmanager
-def randomised(
-    source: nn.Module, converted: nn.Module, batch: Tensor, seed: int = 0, enabled: bool = True
-) -> Iterator[None]:
-    """Make both models look trained for a while, alike, then put everything back.
-
-    A fresh network's zero-initialised residual scales switch off the very branches that were converted, so scales and
-    shifts are drawn at random; normalisation statistics are those of `batch`, jittered, as training would have left
-    them. Without that a deep network blows its rounding errors up a thousandfold, and they would pass for conversion
-    errors.
-    """
-    names = _statistics(source, tuple(_replacements(converted))) if enabled else []
-    tensors = [dict((*model.named_parameters(), *model.named_buffers())) for model in (source, converted)]
-    touched: list[tuple[Tensor, Tensor]] = []
-    try:
-        for name in names:
-            if name not in tensors[1] or tensors[1][name].shape != tensors[0][name].shape:
-                raise RequestError(f"{name}: source and converted model differ in it; is it the right source?")
-            touched.extend((tensor, tensor.clone()) for tensor in (tensors[0][name], tensors[1][name]))
-            tensors[0][name].copy_(_random(tensors[0][name], name, seed, centred=name.endswith(("bias", "mean"))))
-        if enabled:
-            _calibrate(source, batch, seed)
-        for name in names:
-            tensors[1][name].copy_(tensors[0][name])
-        yield
-    finally:
-        for tensor, value in reversed(touched):
-            tensor.copy_(value)
-
-
-def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
-    """Set every running mean and variance from what reaches its layer, give or take 20 %."""
-
-    def measure(name: str, module: Any, args: tuple[Tensor, ...]) -> None:
-        x = args[0].transpose(0, 1).flatten(1)
-        var, mean = torch.var_mean(x, dim=1, correction=0)
-        # A channel may be silent, or one pixel of one image: its scale is then that of its neighbours.
-        var = torch.maximum(var, 0.1 * x.square().mean()) + 1e-3
-        jitter = 0.2 * _random(mean, name, seed, centred=True)
-        module.running_mean.copy_(mean + jitter * var.sqrt())
-        module.running_var.copy_(var * (1 + jitter))
-
-    handles = [
-        module.register_forward_pre_hook(lambda m, args, name=name: measure(name, m, args))
-        for name, module in model.named_modules()
-        if isinstance(getattr(module, "running_var", None), Tensor)
-    ]
-    try:
-        with evaluating(model):
-            _logits(model, batch, next(model.parameters()).dtype)
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _random(like: Tensor, name: str, seed: int, centred: bool) -> Tensor:
-    """Uniform in [−½, ½) or [½, 1½), the same for a name and seed whatever the device or dtype."""
-    drawn = torch.rand(like.shape, generator=_generator(seed, name), dtype=torch.float64)
-    return (drawn - 0.5 if centred else drawn + 0.5).to(like)
-
-
-def _statistics(source: nn.Module, replaced: tuple[str, ...]) -> list[str]:
-    """What to randomise: all that normalisation layers hold, and every parameter that is still one constant (a residual
-    scale, a gain, a bias). The convolutions under comparison keep their own."""
-    names = []
-    for prefix, module in source.named_modules():
-        if prefix in replaced:
-            continue
-        normalises = hasattr(module, "running_var") or "Norm" in type(module).__name__
-        buffers = module.named_buffers(recurse=False) if normalises else ()
-        for key, tensor in (*module.named_parameters(recurse=False), *buffers):
-            if tensor.is_floating_point() and (normalises or bool((tensor == tensor.flatten()[0]).all())):
-                names.append(f"{prefix}.{key}" if prefix else key)
-    return [name for name, _ in (*source.named_parameters(), *source.named_buffers()) if name in set(names)]
-
-
-@contextmanager
-def _watching(model: nn.Module, names: dict[str, GPSA2d], call: object) -> Iterator[None]:
-    def hook(name: str) -> object:
-        return lambda module, args, output: call(name, module, args[0], output)  # type: ignore[operator]
-
-    handles = [model.get_submodule(name).register_forward_hook(hook(name)) for name in names]  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _exact_arithmetic() -> Iterator[None]:
-    """No TF32 on a GPU: its ten bits of mantissa would be taken for a conversion error."""
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _check_source(source: nn.Module, converted: nn.Module) -> None:
     modules = dict(source.named_modules())
-    for name in _replacements(converted):
+    for name in replacements(converted):
         if not isinstance(modules.get(name), nn.Conv2d):
             found = type(modules[name]).__name__ if name in modules else "nothing"
             raise RequestError(
@@ -294,44 +177,9 @@ def _check_source(source: nn.Module, converted: nn.Module) -> None:
             )
 
 
-def _replacements(model: nn.Module) -> dict[str, GPSA2d]:
-    found = {name: module for name, module in model.named_modules() if isinstance(module, GPSA2d)}
-    if not found:
-        raise RequestError(f"{type(model).__name__} has no GPSA layer: nothing to verify")
-    return found
-
-
-def _in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The model itself if it has the dtype already, else a copy in it that never duplicates the originals."""
-    if all(p.dtype == dtype for p in model.parameters() if p.is_floating_point()):
-        return model
-    memo: dict[int, object] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        twin = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.clone()
-        memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
-    return copy.deepcopy(model, memo)
-
-
-def _logits(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Tensor:
-    device = next(model.parameters()).device
-    # One image at a time in float64: its activations, not its weights, would set the memory that a conversion takes.
-    parts = batch.split(1) if dtype == torch.float64 else (batch,)
-    outputs = [model(part.to(device=device, dtype=dtype)) for part in parts]
-    return torch.cat([_flat(output) for output in outputs])
-
-
-def _flat(output: Any) -> Tensor:
-    """Logits, or all the feature maps of a feature extractor side by side, (B, …)."""
-    return output if isinstance(output, Tensor) else torch.cat([part.flatten(1) for part in output], dim=1)
-
-
 def _images(model: nn.Module, config: VerificationConfig) -> Tensor:
     shape = (config.batch_size, *input_shape(model, config.input_size))
     return torch.randn(shape, generator=torch.Generator().manual_seed(config.seed))
-
-
-def _generator(seed: int, name: str) -> torch.Generator:
-    return torch.Generator().manual_seed(seed + zlib.crc32(name.encode()))
 
 
 def _agreement(a: Tensor, b: Tensor) -> float:

@@ -10,7 +10,8 @@ from torch import nn
 import tcnn
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig
 from tcnn.conversion.report import VerificationReport
-from tcnn.conversion.verify import at_temperature, errors
+from tcnn.conversion.running import at_temperature
+from tcnn.conversion.verify import errors
 from tcnn.layers import GPSA2d
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}

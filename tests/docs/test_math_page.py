@@ -15,7 +15,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
-from tcnn.conversion.verify import errors, randomised
+from tcnn.conversion.randomise import randomised
+from tcnn.conversion.verify import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/math.md").read_text()

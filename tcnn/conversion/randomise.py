@@ -1,0 +1,94 @@
+"""Random weights that look trained, so that a comparison of two models notices every branch of them."""
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tcnn.conversion.running import logits_of, replacements
+from tcnn.conversion.trace import evaluating
+from tcnn.errors import RequestError
+
+
+@contextmanager
+def randomised(
+    source: nn.Module, converted: nn.Module, batch: Tensor, seed: int = 0, enabled: bool = True
+) -> Iterator[None]:
+    """Make both models look trained for a while, alike, then put everything back.
+
+    A fresh network's zero-initialised residual scales switch off the very branches that were converted, so scales and
+    shifts are drawn at random; normalisation statistics are those of `batch`, jittered, as training would have left
+    them. Without that a deep network blows its rounding errors up a thousandfold, and they would pass for conversion
+    errors.
+    """
+    names = _statistics(source, tuple(replacements(converted))) if enabled else []
+    tensors = [dict((*model.named_parameters(), *model.named_buffers())) for model in (source, converted)]
+    touched: list[tuple[Tensor, Tensor]] = []
+    try:
+        for name in names:
+            if name not in tensors[1] or tensors[1][name].shape != tensors[0][name].shape:
+                raise RequestError(f"{name}: source and converted model differ in it; is it the right source?")
+            touched.extend((tensor, tensor.clone()) for tensor in (tensors[0][name], tensors[1][name]))
+            tensors[0][name].copy_(_random(tensors[0][name], name, seed, centred=name.endswith(("bias", "mean"))))
+        if enabled:
+            _calibrate(source, batch, seed)
+        for name in names:
+            tensors[1][name].copy_(tensors[0][name])
+        yield
+    finally:
+        for tensor, value in reversed(touched):
+            tensor.copy_(value)
+
+
+def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
+    """Set every running mean and variance from what reaches its layer, give or take 20 %."""
+
+    def measure(name: str, module: Any, args: tuple[Tensor, ...]) -> None:
+        x = args[0].transpose(0, 1).flatten(1)
+        var, mean = torch.var_mean(x, dim=1, correction=0)
+        # A channel may be silent, or one pixel of one image: its scale is then that of its neighbours.
+        var = torch.maximum(var, 0.1 * x.square().mean()) + 1e-3
+        jitter = 0.2 * _random(mean, name, seed, centred=True)
+        module.running_mean.copy_(mean + jitter * var.sqrt())
+        module.running_var.copy_(var * (1 + jitter))
+
+    handles = [
+        module.register_forward_pre_hook(lambda m, args, name=name: measure(name, m, args))
+        for name, module in model.named_modules()
+        if isinstance(getattr(module, "running_var", None), Tensor)
+    ]
+    try:
+        with evaluating(model):
+            logits_of(model, batch, next(model.parameters()).dtype)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _random(like: Tensor, name: str, seed: int, centred: bool) -> Tensor:
+    """Uniform in [−½, ½) or [½, 1½), the same for a name and seed whatever the device or dtype."""
+    drawn = torch.rand(like.shape, generator=generator(seed, name), dtype=torch.float64)
+    return (drawn - 0.5 if centred else drawn + 0.5).to(like)
+
+
+def _statistics(source: nn.Module, replaced: tuple[str, ...]) -> list[str]:
+    """What to randomise: all that normalisation layers hold, and every parameter that is still one constant (a residual
+    scale, a gain, a bias). The convolutions under comparison keep their own."""
+    names = []
+    for prefix, module in source.named_modules():
+        if prefix in replaced:
+            continue
+        normalises = hasattr(module, "running_var") or "Norm" in type(module).__name__
+        buffers = module.named_buffers(recurse=False) if normalises else ()
+        for key, tensor in (*module.named_parameters(recurse=False), *buffers):
+            if tensor.is_floating_point() and (normalises or bool((tensor == tensor.flatten()[0]).all())):
+                names.append(f"{prefix}.{key}" if prefix else key)
+    return [name for name, _ in (*source.named_parameters(), *source.named_buffers()) if name in set(names)]
+
+
+def generator(seed: int, name: str) -> torch.Generator:
+    """Random numbers on the CPU for one layer or tensor: of its name and the seed, whatever else is drawn."""
+    return torch.Generator().manual_seed(seed + zlib.crc32(name.encode()))
