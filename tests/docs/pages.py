@@ -65,12 +65,18 @@ def commands(block: Block) -> list[Command]:
     return found
 
 
-def parse(arguments: list[str]) -> None:
-    """Raise a usage error unless the command line is one that the command takes."""
+def parse(arguments: list[str]) -> dict[str, Any]:
+    """What a command gets from its command line, defaults left out: by ``--option``, or by an argument's name.
+
+    Raises a usage error for a line that the command does not take.
+    """
     group: Any = typer.main.get_command(app)
     name, *rest = arguments
     assert name in group.commands, f"no command {name!r}"
-    group.commands[name].make_context(name, [argument for argument in rest if argument != "--debug"])
+    command = group.commands[name]
+    context = command.make_context(name, [argument for argument in rest if argument != "--debug"])
+    given = [p for p in command.params if context.get_parameter_source(p.name).name == "COMMANDLINE"]
+    return {max(p.opts, key=len): context.params[p.name] for p in given}
 
 
 def run(arguments: list[str]) -> tuple[int, str]:

@@ -23,6 +23,7 @@ from tcnn.layers import filters
 
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 PAGES += [f"docs/{name}.md" for name in ("cli", "python", "files", "conversion", "finetune", "data", "evaluation")]
+SHOW = [page for page in PAGES if any(b.language == "bash" and pages.commands(b) for b in pages.blocks(page))]
 RUN = [page for page in PAGES if any(block.language in ("python", "console") for block in pages.blocks(page))]
 
 
@@ -42,12 +43,17 @@ def test_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                     pages.assert_prints(printed.replace(str(tmp_path), "/home/you"), output, arguments)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", SHOW)
 def test_commands_parse(page: str) -> None:
+    """Every option of a command line is one that its command takes, and every other word is the value of something."""
     for block in pages.blocks(page):
-        if block.language == "bash":
-            for arguments, _ in pages.commands(block):
-                pages.parse(arguments)
+        for arguments, _ in pages.commands(block) if block.language == "bash" else ():
+            given = pages.parse(arguments)
+            options = {word for word in arguments if word.startswith("-")} - {"--debug"}
+            assert {name for name in given if name.startswith("-")} == options, arguments
+            values = [str(value) for value in given.values()]
+            words = [word.rstrip("/") for word in arguments[1:] if not word.startswith("-")]
+            assert [word for word in words if not any(word in value for value in values)] == [], arguments
 
 
 @pytest.mark.parametrize("page", PAGES)
