@@ -21,7 +21,7 @@ from tcnn.conversion.select import is_spatial, select
 from tcnn.conversion.surgery import convert
 from tcnn.conversion.trace import input_shape, trace
 from tcnn.conversion.verify import errors, verify
-from tcnn.errors import NothingToConvertError, UnsupportedLayerError
+from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers import GPSA2d
 
 SIZES = (64, 96, 128, 160, 192, 224, 256, 288, 320, 384)
@@ -123,7 +123,7 @@ def plan_for(name: str, shadow: nn.Module) -> Plan:
             try:
                 model = _on_meta(name, **arguments) if arguments else shadow
                 found, side_of_map = _selected(model, size)
-            except Exception:
+            except (TypeError, RequestError):  # it takes no img_size; it does not run at this one
                 continue
             if found == names and side_of_map >= SMALLEST_MAP:
                 return Plan(names, size, arguments)
