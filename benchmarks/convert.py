@@ -10,7 +10,6 @@ drifts.
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,8 @@ import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
+
+from machine import processor
 
 PLAIN = """
 import sys, timm
@@ -65,16 +66,9 @@ def compare(model: str, runs: int) -> dict[str, object]:
         "peak_mib": {name: round(statistics.median(values), 1) for name, values in peaks.items()},
         "wall_ratio": ratio(walls),
         "peak_ratio": ratio(peaks),
-        "hardware": f"{_cpu()}, {os.cpu_count()} cores",
+        "hardware": processor(),
         "versions": {name: version(name) for name in ("tcnn", "torch", "timm", "safetensors")},
     }
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

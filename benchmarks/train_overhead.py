@@ -2,7 +2,7 @@
 
     python benchmarks/train_overhead.py [--model resnet18] [--size 96] [--device cpu] [--pairs 10]
 
-Both train a T-CNN on the same images in the same order, in turn (A B B A A B …) and in one process. Timed is from the end
+Both train a T-CNN on the same images in the same order, in turn (A B B A …) and in one process. Timed is from the end
 of the first step of an epoch to the end of its last, so neither start-up nor validation counts. The loop does meanwhile
 all that it does for a user: gradient accumulation, τ, schedules, metrics, progress, a check of every loss. Reported are
 medians of images/s, and the median of the ratios pair by pair, which holds when the machine's speed drifts.
@@ -10,8 +10,6 @@ medians of images/s, and the median of the ratios pair by pair, which holds when
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import tempfile
 import time
@@ -21,6 +19,7 @@ from pathlib import Path
 import numpy
 import timm
 import torch
+from machine import processor
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
@@ -128,18 +127,11 @@ def main() -> None:
         "micro_batch": options.micro_batch, "pairs": options.pairs, "images": options.images,
         "images_per_second": {name: round(statistics.median(values), 2) for name, values in rates.items()},
         "overhead": round(ratio - 1, 4),
-        "hardware": f"{_cpu()}, {os.cpu_count()} cores, {options.threads} threads, device {options.device}",
+        "hardware": f"{processor()}, {options.threads} threads, device {options.device}",
         "versions": {name: version(name) for name in ("tcnn", "torch", "timm")},
     }  # fmt: skip
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import json
 import multiprocessing
 import os
 import platform
-import re
 import resource
 import signal
 import sys
@@ -30,6 +29,7 @@ from pathlib import Path
 from queue import Empty, Queue
 
 import timm
+from machine import processor
 from timm.models import model_entrypoint
 from zoo_check import FAILED, NOT_RUN, Row, check, family_of
 from zoo_summary import summarise
@@ -99,10 +99,9 @@ def read(path: Path) -> dict[str, Row]:
 
 def describe_machine(path: Path) -> None:
     """Leave beside the rows what they were measured on."""
-    models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     facts = {
-        "processor": f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores",
+        "processor": processor(),
         "memory": f"{memory:.0f} GiB",
         "system": f"{platform.system()}, Python {platform.python_version()}",
     }
