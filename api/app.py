@@ -14,6 +14,7 @@ from api.metrics import QueueCollector
 from api.middleware import Authenticate, LimitBody, Observe
 from api.routes import ROUTERS
 from api.settings import ApiSettings
+from api.stream import Streams
 from jobs.home import Home
 from jobs.store import Store
 from tcnn.version import __version__
@@ -35,7 +36,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
         try:
             await run_in_threadpool(store.migrate)
             registry.register(QueueCollector(store))
-            app.state.service = Service(settings, home, store, keys, registry)
+            app.state.service = Service(settings, home, store, keys, registry, Streams(settings.max_streams))
             yield
         finally:
             store.close()

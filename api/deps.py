@@ -1,8 +1,11 @@
-"""What routes ask for: the store, the home, the settings, whose request it is, and its idempotency key."""
+"""What routes ask for: the store, the home, the settings, whose request it is, and its idempotency key.
+
+All of them are coroutines: a plain function would take a turn on a thread, for every one of them.
+"""
 
 import hashlib
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Header, Path, Request
 from fastapi.security import HTTPBearer
@@ -16,6 +19,9 @@ from jobs.model import IdempotencyKey
 from jobs.store import Store
 from tcnn.errors import RequestError
 
+if TYPE_CHECKING:
+    from api.stream import Streams
+
 
 @dataclass
 class Service:
@@ -26,8 +32,7 @@ class Service:
     store: Store
     keys: Keyring
     registry: CollectorRegistry
-    streams: dict[str, int] = field(default_factory=dict)
-    """Tenant → event streams that are open."""
+    streams: "Streams"
 
 
 _bearer = HTTPBearer(
@@ -37,7 +42,7 @@ _bearer = HTTPBearer(
 )
 
 
-def service(request: Request) -> Service:
+async def service(request: Request) -> Service:
     """The server's shared parts, which the lifespan made."""
     found: Service = request.app.state.service
     return found
@@ -46,24 +51,26 @@ def service(request: Request) -> Service:
 ServiceDep = Annotated[Service, Depends(service)]
 
 
-def _settings(parts: ServiceDep) -> ApiSettings:
+async def _settings(parts: ServiceDep) -> ApiSettings:
     return parts.settings
 
 
-def _home(parts: ServiceDep) -> Home:
+async def _home(parts: ServiceDep) -> Home:
     return parts.home
 
 
-def _store(parts: ServiceDep) -> Store:
+async def _store(parts: ServiceDep) -> Store:
     return parts.store
 
 
-def _tenant(request: Request) -> str:
+async def _tenant(request: Request) -> str:
     """Whose request it is; the middleware has looked at the key before anything of the body was read."""
     return str(request.state.tenant)
 
 
-def _job_id(id: Annotated[str, Path(description="A job's id.", examples=["job_0123456789abcdef01234567"])]) -> str:
+async def _job_id(
+    id: Annotated[str, Path(description="A job's id.", examples=["job_0123456789abcdef01234567"])],
+) -> str:
     """An id of the right form, for no other can be anybody's."""
     try:
         return checked(id)

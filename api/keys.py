@@ -65,7 +65,7 @@ def _add(holders: dict[bytes, str], entries: Iterable[str], where: str) -> None:
             digest = _digest(key)
         if holders.setdefault(digest, tenant) != tenant:
             raise RequestError(
-                f"{where} {place}: the key of {tenant} is another tenant's too; every key is one tenant's"
+                f"{where} {place}: another tenant has the same key as {tenant}; give every tenant its own"
             )
 
 

@@ -1,4 +1,4 @@
-"""The queue in Prometheus' words. Everything is read from the database when it is asked for: all servers say the same."""
+"""The queue in Prometheus' words, read from the database at every scrape: all servers say the same."""
 
 from collections.abc import Iterable
 

@@ -21,6 +21,8 @@ log = structlog.get_logger("tcnn.api")
 OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 """Pages that tell nothing of any tenant, so that nobody needs a key for them; nor for what lies below /static/."""
 UPLOADS = frozenset({"/datasets", "/checkpoints"})
+FORM = 1 << 20
+"""Bytes that the form around an upload may take; the route itself looks at the file's size."""
 METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"})
 SECURITY = {
     "X-Content-Type-Options": "nosniff",
@@ -160,7 +162,7 @@ class LimitBody:
             await self.app(scope, receive, send)
             return
         upload = scope["path"] in UPLOADS
-        limit = self.settings.max_upload if upload else self.settings.max_body
+        limit = self.settings.max_upload + FORM if upload else self.settings.max_body
         refusal = TooLarge(
             f"body: expected at most {limit:,} bytes; send less, or raise "
             f"{'TCNN_MAX_UPLOAD_GB' if upload else 'TCNN_MAX_BODY_MB'} on the server"

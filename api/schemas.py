@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, computed_field
 
 from jobs.model import Artifact, Event, Failure, Job, Kind, Progress, Status
 from tcnn.conversion.catalogue import Entry, registered_name
@@ -117,12 +117,11 @@ class EventView(BaseModel):
 class ModelView(Entry):
     """A timm model: what converting it does, or why it cannot be converted."""
 
-    registered_as: str | None = Field(default=None, description="timm's name of the converted model.")
-
-    @classmethod
-    def of(cls, entry: Entry) -> "ModelView":
-        """With the name that the converted model gets."""
-        return cls(**entry.model_dump(), registered_as=entry.registered_as)
+    @computed_field(description="timm's name of the converted model.")  # type: ignore[prop-decorator]
+    @property
+    def registered_as(self) -> str | None:
+        """As the catalogue's, but told."""
+        return registered_name(self.name) if self.convertible else None
 
 
 class Page(BaseModel):

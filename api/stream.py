@@ -1,0 +1,79 @@
+"""A job's events as Server-Sent Events: what happened so far, then what happens, until the job has ended.
+
+Events carry their number as `id`, so that a client that comes back with `Last-Event-ID` misses none and gets none
+twice. `progress` messages carry none: they are a state, and only the newest is worth anything.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from functools import partial
+
+from anyio import CapacityLimiter, sleep, to_thread
+from sse_starlette import ServerSentEvent
+
+from api.deps import Service
+from api.errors import TooManyStreams
+from api.schemas import EventView
+from jobs.errors import JobNotFound, StoreUnavailable
+from jobs.model import Event, Job
+
+POLL = 1.0
+"""Seconds between two looks at the database."""
+PAGE = 500
+THREADS = 8
+"""Streams ask the database on threads of their own number, so that requests never wait for them."""
+
+
+class Streams:
+    """The event streams that are open."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[str, int] = {}
+        self._threads = CapacityLimiter(THREADS)
+
+    def check(self, tenant: str) -> None:
+        """Raise `TooManyStreams` if a tenant has as many as it may have."""
+        if self._open.get(tenant, 0) >= self._most:
+            raise TooManyStreams(
+                f"{self._most} event streams are open, as many as TCNN_MAX_STREAMS allows; close one, or poll"
+            )
+
+    async def follow(self, parts: Service, job: str, tenant: str, after: int) -> AsyncIterator[ServerSentEvent]:
+        """Messages about a job from the event after number `after` on; ends with the job, or when it is deleted."""
+        self._open[tenant] = self._open.get(tenant, 0) + 1
+        told: str | None = None
+        try:
+            while True:
+                try:
+                    now, events = await to_thread.run_sync(
+                        partial(_look, parts, job, tenant, after), limiter=self._threads
+                    )
+                except StoreUnavailable:  # it will come back; until then the pings say that we are here
+                    await sleep(POLL)
+                    continue
+                except JobNotFound:
+                    return
+                for event in events:
+                    after = event.seq
+                    yield ServerSentEvent(
+                        EventView.of(event).model_dump_json(), event=event.kind, id=str(event.seq), sep="\n"
+                    )
+                if len(events) == PAGE:
+                    continue
+                if now.terminal:
+                    return
+                progress = json.dumps(now.progress.model_dump(mode="json")) if now.progress else None
+                if progress is not None and progress != told:
+                    yield ServerSentEvent(progress, event="progress", sep="\n")
+                told = progress
+                await sleep(POLL)
+        finally:
+            self._open[tenant] -= 1
+            if not self._open[tenant]:
+                del self._open[tenant]
+
+
+def _look(parts: Service, job: str, tenant: str, after: int) -> tuple[Job, list[Event]]:
+    """The job before its events: if it had ended, its last event is among them."""
+    return parts.store.get(job, tenant), parts.store.events(job, tenant, after=after, limit=PAGE)
