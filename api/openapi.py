@@ -149,9 +149,9 @@ def _statuses(path: str, method: str, operation: dict[str, Any]) -> list[int]:
     """Errors that follow from what an operation takes."""
     parameters = operation.get("parameters", [])
     body = operation.get("requestBody", {}).get("content", {})
-    statuses = [413]
+    statuses = [403, 413]
     if "security" in operation:
-        statuses += [401, 403, 503]
+        statuses += [401, 503]
     if "{id}" in path or any(parameter["name"] == "after" for parameter in parameters):
         statuses.append(404)
     if parameters or body:

@@ -84,10 +84,8 @@ class References:
                 raise Refused(field, f"no data set {quoted(name)}; POST /datasets uploads one") from error
         if name.startswith(_KINDS):
             if _climbs(name) or not self._allowed(name):
-                kind = name.partition("/")[0] + "/"
-                raise Refused(
-                    field, f"{quoted(name)}: this server allows {self._hub(kind)}; upload it (POST /datasets)"
-                )
+                allowed = self._hub(name.partition("/")[0] + "/")
+                raise Refused(field, f"{quoted(name)}: this server allows {allowed}; upload it (POST /datasets)")
             return name, None
         return self._path(field, name), None
 

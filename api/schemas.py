@@ -82,8 +82,9 @@ def _result(job: Job) -> ResultView | None:
     if result is None:
         return None
     main = result.checkpoint
+    url = f"/jobs/{job.id}/checkpoint"
     return ResultView(
-        checkpoint=main and CheckpointView(url=f"/jobs/{job.id}/checkpoint", size=main.size, sha256=main.sha256),
+        checkpoint=None if main is None else CheckpointView(url=url, size=main.size, sha256=main.sha256),
         files=files(job),
         verification=result.verification,
         metrics=result.metrics,

@@ -1,10 +1,5 @@
-"""The routes: each validates, asks the store, and answers."""
+"""The routes: each validates, asks the store, and answers. Their order is that of the documentation."""
 
-import pkgutil
-from importlib import import_module
+from api.routes import checkpoints, datasets, events, files, health, jobs, models, pages, submit
 
-from fastapi import APIRouter
-
-ROUTERS: tuple[APIRouter, ...] = tuple(
-    import_module(f"api.routes.{module.name}").router for module in pkgutil.iter_modules(__path__)
-)
+ROUTERS = tuple(module.router for module in (models, datasets, checkpoints, submit, jobs, events, files, health, pages))

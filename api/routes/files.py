@@ -44,7 +44,7 @@ FILE: dict[int | str, dict[str, Any]] = {
 def checkpoint(job: JobId, request: Request, store: StoreDep, home: HomeDep, owner: Tenant) -> Response:
     """The safetensors file: `tcnn.load(FILE)` is the model. Takes `Range`, `If-Range` and `If-None-Match`."""
     found = _succeeded(store.get(job, owner))
-    file = found.result and found.result.checkpoint
+    file = found.result.checkpoint if found.result else None
     if file is None:
         raise NotFound(f"{job}: this job made no checkpoint; GET /jobs/{job}/checkpoints lists its files")
     return download(request, home, file, download_name(found, file))
