@@ -90,16 +90,18 @@ class Reporter:
     def __init__(self, directory: AttemptDirectory) -> None:
         self._directory = directory
         self._phase = ""
+        self._told: set[str] = set()
         self._written = 0.0
 
     def progress(self, now: Progress) -> None:
-        """Where the job stands. A change of phase is an event, too."""
+        """Where the job stands. A phase's beginning is an event, too, but not the trainer's coming and going."""
         changed = now.phase != self._phase
         if changed or time.monotonic() - self._written > self.INTERVAL:
             self._written = time.monotonic()
             _replace(self._directory._progress, now.model_dump_json(exclude_none=True))
-        if changed:
-            self._phase = now.phase
+        self._phase = now.phase
+        if now.phase not in self._told:
+            self._told.add(now.phase)
             self.event("phase", phase=now.phase)
 
     def event(self, kind: str, **data: Any) -> None:

@@ -7,8 +7,9 @@ import sys
 import traceback
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from jobs.attempt import AttemptDirectory, Outcome, Reporter
+from jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
 from jobs.model import Failure
 from jobs.retry import error_code
 from tcnn.errors import EnvironmentFailure, Stopped, TcnnError, one_line
@@ -26,8 +27,8 @@ def main(directory: Path, parent: int) -> int:
     logging.captureWarnings(True)
     os.chdir(directory)  # so that a run's own records name the same relative paths in every attempt
     attempt = AttemptDirectory(Path())
+    assignment = attempt.assignment()
     try:
-        assignment = attempt.assignment()
         log.info("job %s, claim %d: %s", assignment.job, assignment.claim, assignment.kind)
         from jobs import tasks
 
@@ -42,7 +43,8 @@ def main(directory: Path, parent: int) -> int:
         log.error("%s: %s", type(error).__name__, error)
         attempt.finish(
             Outcome(
-                error=Failure(code=error_code(error), message=str(error)), retry=isinstance(error, EnvironmentFailure)
+                error=Failure(code=error_code(error), message=public(str(error), assignment)),
+                retry=isinstance(error, EnvironmentFailure),
             )
         )
         return error.exit_code
@@ -51,6 +53,24 @@ def main(directory: Path, parent: int) -> int:
         message = f"unexpected {type(error).__name__}: {one_line(error)}; the log has the details"
         attempt.finish(Outcome(error=Failure(code="internal", message=message), retry=True))
         return 1
+
+
+def public(message: str, assignment: Assignment) -> str:
+    """An error's text in the words of the request: where things lie on this server is nobody's business."""
+    places = {path: str(_named(assignment.request, field)) for field, path in assignment.paths.items()}
+    for path in sorted(places, key=len, reverse=True):
+        message = message.replace(path, places[path])
+    return message.replace(f"{Path.cwd()}/", "")
+
+
+def _named(request: dict[str, Any], field: str) -> Any:
+    """What a request calls one of its references: `source`, `dataset`, `val`, `against.1`."""
+    name, _, place = field.partition(".")
+    if name == "against":
+        request, name = request["against"][int(place)], "source"
+    if name == "source":
+        return request.get("job") or request.get("checkpoint")
+    return request.get(name) or (request.get("finetune") or {}).get(name) or name
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

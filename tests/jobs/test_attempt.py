@@ -48,7 +48,9 @@ def test_steps_are_not_all_written_but_every_phase_is(directory: AttemptDirector
     assert listener.progress() == Progress(phase="training", step=0)
     reporter.progress(Progress(phase="validating"))
     assert listener.progress() == Progress(phase="validating")
-    assert [event.data["phase"] for event in listener.events()] == ["training", "validating"]
+    reporter.progress(Progress(phase="training", step=201))
+    assert listener.progress() == Progress(phase="training", step=201)
+    assert [event.data["phase"] for event in listener.events()] == ["training", "validating"], "each is told once"
 
 
 def test_events_are_heard_once_in_order_and_whole(directory: AttemptDirectory) -> None:
