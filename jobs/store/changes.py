@@ -56,24 +56,17 @@ def not_found(job: str) -> JobNotFound:
 def position() -> Any:
     """The number of queued jobs before a queued one, as a column beside the jobs table.
 
-    Jobs that are not due before this one do not stand in its way.
+    Due jobs come in the order of claims; those that wait for their time come after them, soonest first.
     """
     other = jobs.alias("other")
-    ahead = (
-        select(func.count())
-        .select_from(other)
-        .where(
-            other.c.status == Status.QUEUED,
-            or_(
-                other.c.priority > jobs.c.priority,
-                and_(other.c.priority == jobs.c.priority, other.c.number < jobs.c.number),
-            ),
-            or_(other.c.not_before <= now(), other.c.not_before <= jobs.c.not_before),
-        )
-        .correlate(jobs)
-        .scalar_subquery()
+    higher, as_high = other.c.priority > jobs.c.priority, other.c.priority == jobs.c.priority
+    due, others_due = jobs.c.not_before <= now(), other.c.not_before <= now()
+    ahead = case(
+        (due, and_(others_due, or_(higher, and_(as_high, other.c.number < jobs.c.number)))),
+        else_=or_(others_due, other.c.not_before < jobs.c.not_before),
     )
-    return case((jobs.c.status == Status.QUEUED, ahead)).label("queue_position")
+    count = select(func.count()).select_from(other).where(other.c.status == Status.QUEUED, ahead)
+    return case((jobs.c.status == Status.QUEUED, count.correlate(jobs).scalar_subquery())).label("queue_position")
 
 
 def placed(connection: Connection, number: int) -> Job:

@@ -9,7 +9,7 @@ from jobs.errors import LostClaim
 from jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status, WorkerInfo
 from jobs.store.changes import as_job, change, record
 from jobs.store.engine import Database, upsert
-from jobs.store.schema import jobs, now, workers
+from jobs.store.schema import finite, jobs, now, workers
 
 
 class Queue(Database):
@@ -65,15 +65,15 @@ class Queue(Database):
 
         A worker that did not hear whether its call arrived may repeat it: nothing happens twice.
         """
+        told = finite(result.model_dump(mode="json"))
         with self.writing() as connection:
             row = _locked(connection, claim)
-            if row is not None and row.status == Status.SUCCEEDED and _is(row, claim):
+            if row is not None and row.status == Status.SUCCEEDED and _is(row, claim) and row.result == told:
                 return as_job(row)
             row = _held(row, claim)
             if row.cancel_requested:
                 return as_job(_cancel(connection, row))
-            values = {"result": result.model_dump(mode="json")}
-            return as_job(change(connection, row, Status.SUCCEEDED, [NewEvent(kind="succeeded")], **values))
+            return as_job(change(connection, row, Status.SUCCEEDED, [NewEvent(kind="succeeded")], result=told))
 
     def fail(self, claim: Claim, failure: Failure, retry_after: float | None = None) -> Job:
         """An attempt failed: for good (None), or to be tried again after so many seconds."""

@@ -72,20 +72,21 @@ class Document(TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
         """To text."""
-        return None if value is None else json.dumps(_finite(value), separators=(",", ":"))
+        return None if value is None else json.dumps(finite(value), separators=(",", ":"))
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
         """From text."""
         return None if value is None else json.loads(value)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A document without the numbers that JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
 
 

@@ -13,6 +13,8 @@ from jobs.store.schema import jobs, keys, now
 
 Jobs = list[Job]  # `list` is a method below
 
+_LAST = 2**31 - 1  # no event has a higher number; a database would refuse to compare with one
+
 
 class Submission(Database):
     """Jobs as their owners see them. `owner=None` looks at everybody's."""
@@ -108,7 +110,7 @@ class Submission(Database):
             number = _number(connection, job, owner)
             rows = connection.execute(
                 select(table.c.seq, table.c.at, table.c.kind, table.c.data)
-                .where(table.c.job == number, table.c.seq > after)
+                .where(table.c.job == number, table.c.seq > min(after, _LAST))
                 .order_by(table.c.seq)
                 .limit(limit)
             ).all()

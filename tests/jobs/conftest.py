@@ -1,0 +1,77 @@
+"""One suite, two real databases: a SQLite file and a PostgreSQL server that the tests start themselves."""
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from postgres import NoPostgres, Server, postgres
+
+from jobs.store import Store
+
+_names = (f"test_{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    """A server with a database `migrated`, which others are copied from."""
+    try:
+        with postgres() as server:
+            store = Store(server.create("migrated"))
+            store.migrate()
+            store.close()
+            yield server
+    except NoPostgres as error:
+        pytest.skip(f"POSTGRESQL IS NOT TESTED: {error}")
+
+
+@pytest.fixture(scope="session")
+def sqlite_migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file that others are copied from."""
+    path = tmp_path_factory.mktemp("sqlite") / "migrated.db"
+    store = Store(f"sqlite:///{path}")
+    store.migrate()
+    store.close()
+    return path
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Server) -> Iterator[str]:
+    """A migrated database of this test alone."""
+    name = next(_names)
+    yield postgres_server.create(name, "migrated")
+    postgres_server.drop(name)
+
+
+@pytest.fixture
+def sqlite_url(sqlite_migrated: Path, tmp_path: Path) -> str:
+    """A migrated file of this test alone."""
+    path = tmp_path / "tcnn.db"
+    shutil.copyfile(sqlite_migrated, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    """Both in turn."""
+    return request.getfixturevalue(f"{request.param}_url")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Both in turn, before anybody has made a table."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'new.db'}"
+        return
+    server, name = request.getfixturevalue("postgres_server"), next(_names)
+    yield server.create(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    """An empty queue on both in turn."""
+    store = Store(url)
+    yield store
+    store.close()

@@ -1,0 +1,72 @@
+"""A POST that is repeated makes one thing."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from deeds import new
+
+from jobs.errors import IdempotencyMismatch
+from jobs.model import IdempotencyKey
+from jobs.store import Store, new_id
+
+KEY = IdempotencyKey("ann", "try-1", "digest-1")
+
+
+def test_the_same_key_gives_the_same_job(store: Store) -> None:
+    """As it is now; other owners' and other keys are others."""
+    assert store.replay(KEY) is None
+    job = store.enqueue(new(), KEY)
+    assert store.enqueue(new(), KEY) == job
+    store.cancel(job.id)
+    assert store.enqueue(new(), KEY).status == "cancelled"
+    assert store.replay(KEY) == job.id
+    assert store.enqueue(new(), KEY._replace(owner="bob")).id != job.id
+    assert store.enqueue(new(), KEY._replace(key="try-2")).id != job.id
+    assert len(store.list(limit=10)[0]) == 3
+
+
+def test_another_request_under_the_same_key(store: Store) -> None:
+    """Is refused by every call, and makes nothing."""
+    store.enqueue(new(), KEY)
+    other = KEY._replace(digest="digest-2")
+    calls = (lambda: store.enqueue(new(), other), lambda: store.replay(other), lambda: store.remember(other, "ds_1"))
+    for call in calls:
+        with pytest.raises(IdempotencyMismatch, match="use a new key"):
+            call()
+    assert len(store.list()[0]) == 1
+
+
+def test_keys_go_with_what_they_made(store: Store) -> None:
+    """After a job was deleted its request is a new one."""
+    job = store.cancel(store.enqueue(new(), KEY).id)
+    store.delete(job.id)
+    assert store.replay(KEY) is None
+    assert store.enqueue(new(), KEY).id != job.id
+
+
+def test_a_race_has_one_winner(store: Store) -> None:
+    """Eight threads with one key at once: one job, one event, and all hear of it; the same for other things."""
+    for attempt in range(5):
+        key = KEY._replace(key=f"race-{attempt}")
+        with ThreadPoolExecutor(8) as pool:
+            ids = set(pool.map(lambda _, key=key: store.enqueue(new(), key).id, range(8)))
+            other = key._replace(owner="bob")
+            resources = list(pool.map(lambda _, key=other: store.remember(key, new_id("ds")), range(8)))
+        assert len(ids) == 1
+        assert len(set(resources)) == 1 and store.replay(other) == resources[0]
+    assert len(store.list(limit=100)[0]) == 5
+
+
+def test_a_race_of_different_requests(store: Store) -> None:
+    """One wins, the others are told."""
+
+    def ask(number: int) -> str | None:
+        try:
+            return store.enqueue(new(), KEY._replace(digest=str(number))).id
+        except IdempotencyMismatch:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = [job for job in pool.map(ask, range(8)) if job is not None]
+    assert len(ids) == 1
+    assert [job.id for job in store.list()[0]] == ids

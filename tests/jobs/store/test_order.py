@@ -1,0 +1,80 @@
+"""Which job is next, and when."""
+
+import random
+import time
+
+from deeds import OUCH, hold, new
+
+from jobs.model import Kind
+from jobs.store import Store
+
+
+def _claim_all(store: Store) -> list[str]:
+    claimed = []
+    while (job := store.claim("w1")) is not None:
+        claimed.append(job.id)
+    return claimed
+
+
+def test_priority_then_age(store: Store) -> None:
+    """Higher ones first, and of these the oldest; `queue_position` foretells it."""
+    priorities = [random.Random(7).choice([-100, -1, 0, 0, 3, 100]) for _ in range(24)]
+    jobs = [store.enqueue(new(priority=priority)) for priority in priorities]
+    expected = [job.id for job in sorted(jobs, key=lambda job: (-job.priority, job.number))]
+    found = {job.id: job.queue_position for job in store.list(limit=100)[0]}
+    assert found == {job: place for place, job in enumerate(expected)}
+    assert [store.get(job).queue_position for job in expected] == list(range(24))
+    assert _claim_all(store) == expected
+
+
+def test_place_in_the_queue_moves_on(store: Store) -> None:
+    """It counts what is still before a job, and only queued jobs have one."""
+    first, second, third = (store.enqueue(new()) for _ in range(3))
+    assert [job.queue_position for job in (first, second, third)] == [0, 1, 2]
+    claim = hold(store.claim("w1"))
+    assert store.get(first.id).queue_position is None
+    assert store.get(third.id).queue_position == 1
+    store.cancel(second.id)
+    assert store.get(third.id).queue_position == 0
+    store.hand_back(claim)  # back to where its number puts it
+    assert store.get(first.id).queue_position == 0
+    assert store.get(third.id).queue_position == 1
+    assert store.resume(second.id).queue_position == 1
+
+
+def test_a_job_that_waits_for_its_retry_is_in_nobodys_way(store: Store) -> None:
+    """Not claimed before its time, claimed then, and others pass it."""
+    patient, other = store.enqueue(new()), store.enqueue(new())
+    assert store.fail(hold(store.claim("w1")), OUCH, retry_after=0.6).id == patient.id
+    waiting = store.get(patient.id)
+    assert waiting.not_before > waiting.created_at + 0.6
+    assert (waiting.queue_position, store.get(other.id).queue_position) == (1, 0)
+    assert _claim_all(store) == [other.id]
+    deadline = time.monotonic() + 10
+    while not (claimed := _claim_all(store)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert claimed == [patient.id]
+    started = store.get(patient.id).started_at
+    assert started is not None and started >= waiting.not_before
+
+
+def test_a_handed_back_or_resumed_job_need_not_wait(store: Store) -> None:
+    """Whatever its last retry had been told."""
+    job = store.enqueue(new())
+    store.fail(hold(store.claim("w1")), OUCH, retry_after=1000)
+    assert store.claim("w1") is None
+    store.cancel(job.id)
+    store.resume(job.id)
+    store.hand_back(hold(store.claim("w1")))
+    assert _claim_all(store) == [job.id]
+
+
+def test_only_the_kinds_that_a_worker_wants(store: Store) -> None:
+    """None means all, an empty choice nothing."""
+    jobs = {kind: store.enqueue(new(kind=kind)).id for kind in Kind}
+    assert store.claim("w1", []) is None
+    wanted = store.claim("w1", [Kind.EVALUATE])
+    assert wanted is not None and wanted.id == jobs[Kind.EVALUATE]
+    assert store.claim("w1", [Kind.EVALUATE]) is None
+    assert _claim_all(store) == [jobs[Kind.TRANSFORM], jobs[Kind.FINETUNE]]

@@ -1,0 +1,154 @@
+"""A PostgreSQL server of one's own, in a temporary directory, on a Unix socket: for tests and benchmarks.
+
+It refuses to run as root, so root starts it as the distribution's `postgres` user. It dies with whoever started it.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+_PR_SET_PDEATHSIG = 1
+
+
+class NoPostgres(Exception):
+    """There are no server programs, and none could be installed; the message says what was tried."""
+
+
+class Server:
+    """A running server; `stop` and `start` as often as wanted."""
+
+    def __init__(self, programs: Path, folder: Path, user: dict[str, Any], durable: bool) -> None:
+        self._programs, self.folder, self._user = programs, folder, user
+        self._options = () if durable else ("-F", "-c", "synchronous_commit=off")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._run(
+            "initdb", "--pgdata", str(folder / "data"), "--auth=trust", "--username=tcnn", "--no-sync", "-E", "UTF8"
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Run the server, and wait until it answers."""
+        with (self.folder / "log.txt").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    self._programs / "postgres",
+                    *("-D", self.folder / "data", "-k", self.folder, *self._options),
+                    *("-c", "listen_addresses=", "-c", "max_connections=200", "-c", "shared_buffers=32MB"),
+                ],
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                # After the change of user: that would undo it.
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - nobody else holds a lock that prctl needs
+                **self._user,
+            )
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with psycopg.connect(self.address("postgres")):
+                    return
+            except psycopg.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError((self.folder / "log.txt").read_text()[-2000:]) from None
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop at once, as a crash would."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(60)
+            self._process = None
+
+    def address(self, database: str) -> str:
+        """What libpq calls a connection URI."""
+        return f"postgresql://tcnn@/{database}?host={self.folder}"
+
+    def create(self, database: str, template: str = "template1") -> str:
+        """A new database, a copy of another; returns its URL."""
+        self._admin(f'CREATE DATABASE "{database}" TEMPLATE "{template}"')
+        return self.address(database)
+
+    def drop(self, database: str) -> None:
+        """Remove a database, whoever is connected to it."""
+        self._admin(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
+
+    def _admin(self, statement: str) -> None:
+        with psycopg.connect(self.address("postgres"), autocommit=True) as connection:
+            connection.execute(statement)  # type: ignore[arg-type]
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [self._programs / program, *arguments], cwd=self.folder, check=True, capture_output=True, **self._user
+        )
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+
+@contextmanager
+def postgres(*, durable: bool = False) -> Iterator[Server]:
+    """A server that is gone, files and all, when the block is left; raises `NoPostgres`.
+
+    `durable` makes every commit reach the disk, as in production; tests that pull no plug are faster without.
+    """
+    with Path(tempfile.gettempdir(), "tcnn-pg-install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes one installs, the others find it done
+        programs = _programs() or _install()
+    user: dict[str, Any] = {}
+    # Not below pytest's own folder, which root alone may enter; and a socket's path has at most 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="tcnn-pg-", dir="/tmp"))
+    server = None
+    try:
+        if os.geteuid() == 0:
+            user = {"user": "postgres", "group": "postgres", "extra_groups": []}
+            shutil.chown(folder, "postgres", "postgres")
+        server = Server(programs, folder, user, durable)
+        yield server
+    finally:
+        if server is not None:
+            server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _programs() -> Path | None:
+    """The newest server programs of this machine."""
+    found = [*Path("/usr/lib/postgresql").glob("*/bin/postgres"), *Path("/usr/pgsql").glob("*/bin/postgres")]
+    if found:
+        return max(found, key=lambda path: int(path.parts[-3]) if path.parts[-3].isdigit() else 0).parent
+    on_path = shutil.which("postgres")
+    return Path(on_path).resolve().parent if on_path and shutil.which("initdb") else None
+
+
+def _install() -> Path:
+    """From the distribution's packages, where that is possible."""
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise NoPostgres("PostgreSQL's server programs are missing; install the package postgresql")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        for command in (
+            ["apt-get", "update"],
+            ["apt-get", "install", "--yes", "--no-install-recommends", "postgresql"],
+        ):
+            subprocess.run(command, check=True, capture_output=True, timeout=300, env=environment)
+    except (subprocess.SubprocessError, OSError) as error:
+        raise NoPostgres(
+            f"PostgreSQL's server programs are missing and apt-get cannot install them ({error})"
+        ) from None
+    programs = _programs()
+    if programs is None:
+        raise NoPostgres("the package postgresql was installed, but its server programs are not found")
+    return programs
