@@ -17,6 +17,7 @@ from api.settings import ApiSettings
 from api.stream import Streams
 from jobs.home import Home
 from jobs.store import Store
+from tcnn.conversion import catalogue
 from tcnn.version import __version__
 
 
@@ -32,6 +33,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         home = await run_in_threadpool(Home(settings.root).create)
+        await run_in_threadpool(catalogue.entries)  # a tenth of a second that no request shall wait for
         store = Store(settings.database)
         try:
             await run_in_threadpool(store.migrate)

@@ -85,23 +85,23 @@ class TooManyStreams(RequestError):
     """A tenant has as many event streams as it may have."""
 
 
-STATUS: tuple[tuple[type[TcnnError], int], ...] = (
-    (JobNotFound, 404),
-    (UploadNotFound, 404),
-    (NotFound, 404),
-    (WrongState, 409),
-    (TooLarge, 413),
-    (UnsupportedMedia, 415),
-    (Unauthorized, 401),
-    (Forbidden, 403),
-    (TooManyStreams, 429),
-    (IdempotencyMismatch, 422),
-    (RequestError, 422),
-    (StoreUnavailable, 503),
-    (StorageError, 507),
-    (EnvironmentFailure, 503),
+STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
+    (JobNotFound, 404, "id"),
+    (UploadNotFound, 404, "id"),
+    (NotFound, 404, None),
+    (WrongState, 409, "status"),
+    (TooLarge, 413, "body"),
+    (UnsupportedMedia, 415, "Content-Type"),
+    (Unauthorized, 401, "Authorization"),
+    (Forbidden, 403, "Host"),
+    (TooManyStreams, 429, None),
+    (IdempotencyMismatch, 422, "Idempotency-Key"),
+    (RequestError, 422, None),
+    (StoreUnavailable, 503, None),
+    (StorageError, 507, None),
+    (EnvironmentFailure, 503, None),
 )
-"""The first class that an error belongs to decides."""
+"""The status of an error, and the field that it is about; the first class that the error belongs to decides."""
 
 
 def problem(
@@ -126,8 +126,11 @@ def problem(
 
 def respond(path: str, error: TcnnError) -> Response:
     """The response to one of our own errors."""
-    status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
-    errors = [FieldError(field=error.field, message=str(error))] if isinstance(error, Refused) else []
+    status, field = next(((status, field) for kind, status, field in STATUS if isinstance(error, kind)), (500, None))
+    message = str(error)
+    field = error.field if isinstance(error, Refused) else field
+    errors = [] if field is None else [FieldError(field=field, message=message.removeprefix(f"{field}: "))]
+    detail = f"{field}: {message}" if isinstance(error, Refused) else message
     headers = {}
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="tcnn"'
@@ -137,7 +140,7 @@ def respond(path: str, error: TcnnError) -> Response:
         headers["Connection"] = "close"  # what is still being sent will not be read
     if status == 500:
         return problem(path, 500)
-    return problem(path, status, str(error), errors, type(error).__name__.removesuffix("Error"), headers)
+    return problem(path, status, detail, errors, type(error).__name__.removesuffix("Error"), headers)
 
 
 def install(app: FastAPI) -> None:
@@ -156,6 +159,8 @@ async def _ours(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
+    if error.status_code == 400:  # FastAPI's word for a body that makes the reader fail
+        return _malformed(request.url.path, "expected JSON in UTF-8, found what cannot be read as such")
     details = {
         404: "no such page; GET /openapi.json lists what there is",
         405: f"{request.method} is not allowed here; the Allow header lists what is",

@@ -1,10 +1,12 @@
 """The `tcnn` command: its sub-commands, and what becomes of every error."""
 
+import contextlib
 import json
 import signal
 import sys
 import traceback
 import warnings
+from importlib.metadata import EntryPoint, entry_points
 from types import FrameType
 from typing import Any
 
@@ -17,6 +19,9 @@ from tcnn.version import __version__
 INTERRUPTED = 130
 UsageError: Any = typer.BadParameter.__mro__[1]
 """The base class of what is wrong with a command line: click's own, or the copy that newer typers carry."""
+
+JOINED = "tcnn.commands"
+"""The entry-point group of further commands, each a function or a `typer.Typer`: the service's are not tcnn's own."""
 
 app = typer.Typer(
     name="tcnn",
@@ -68,7 +73,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     if not debug:
         warnings.filterwarnings("ignore")  # libraries' warnings are not the user's; errors are shown
     try:
-        code = app(args=arguments, prog_name="tcnn", standalone_mode=False)
+        code = _commands(arguments)(args=arguments, prog_name="tcnn", standalone_mode=False)
     except TcnnError as error:
         _show(type(error).__name__, str(error), arguments, error if debug else None)
         return error.exit_code
@@ -79,12 +84,52 @@ def _run(arguments: list[str], debug: bool) -> int:
             _show("UsageError", f"{message}; `{command} --help` shows how", arguments)
         return 2
     except Exception as error:  # nothing unforeseen may end in a traceback either
-        message = f"unexpected {type(error).__name__}: {error}; run again with --debug and report what it shows"
-        _show("InternalError", message, arguments, error if debug else None)
-        return 1
+        missing = _missing(error, arguments)
+        message = (
+            missing or f"unexpected {type(error).__name__}: {error}; run again with --debug and report what it shows"
+        )
+        _show("RequestError" if missing else "InternalError", message, arguments, error if debug else None)
+        return 2 if missing else 1
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code
         typer.echo("interrupted", err=True)
     return code if isinstance(code, int) else 0
+
+
+def _commands(arguments: list[str]) -> Any:
+    """Our commands, and of those that join us the ones that the arguments may mean: the others need not be loaded."""
+    group: Any = typer.main.get_command(app)
+    first = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if first in group.commands:
+        return group
+    joined = {entry.name: entry for entry in entry_points(group=JOINED)}
+    if first in joined:
+        group.add_command(_load(joined[first]), first)
+        return group
+    for name, entry in sorted(joined.items()):
+        with contextlib.suppress(
+            ImportError
+        ):  # a list, or a word that is no command: what cannot be loaded is left out
+            group.add_command(_load(entry), name)
+    return group
+
+
+def _load(entry: EntryPoint) -> Any:
+    found = entry.load()
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    single = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    single.command(entry.name)(found)
+    return typer.main.get_command(single)
+
+
+def _missing(error: Exception, arguments: list[str]) -> str | None:
+    """One line if a command that joined us lacks a library, which the extra brings."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    ours = error.name.partition(".")[0] in ("tcnn", "jobs", "api")
+    if ours or not any(entry.name in arguments[:1] for entry in entry_points(group=JOINED)):
+        return None
+    return f'`tcnn {arguments[0]}` needs {error.name}, which is not installed: pip install "tcnn[serve]"'
 
 
 def _show(kind: str, message: str, arguments: list[str], error: Exception | None = None) -> None:
