@@ -1,0 +1,58 @@
+"""What an unpacked data set holds, by the trainer's own rules, so that what is accepted here can be trained on."""
+
+from pathlib import Path
+from typing import Any
+
+from tcnn.data.folder import class_labels, split_folder, walk
+from tcnn.data.source import SPLITS, canonical, number
+from tcnn.errors import RequestError
+
+HERE = "the archive"
+
+
+def describe(root: Path) -> dict[str, Any]:
+    """`classes` in the order of their indices, the number of `images`, and the `splits` with theirs, {} if undivided.
+
+    Raises `RequestError` if it cannot be trained on or evaluated with: nothing in it, one class, an empty class, a
+    class in validation that training has not.
+    """
+    folders = _folders(root)
+    first = next(iter(folders))  # training, where there is any: only its empty class folders are a mistake
+    found = {split: _labels(folder, split, complete=split == first) for split, folder in folders.items()}
+    classes, _ = number(found[first])
+    for split, labels in found.items():
+        if unknown := sorted(set(labels) - set(classes)):
+            raise RequestError(
+                f"{HERE}: {split}/ has class {unknown[0]!r}, which {first}/ has not; use the same class folders in both"
+            )
+    if len(classes) < 2:
+        raise RequestError(f"{HERE}: expected at least two class folders, found one, {classes[0]!r}")
+    for name in classes:
+        if not name.isprintable():  # it would be stored in every checkpoint
+            raise RequestError(f"{HERE}: the class name {name!r} has characters that cannot be stored; rename it")
+    return {
+        "classes": list(classes),
+        "images": sum(map(len, found.values())),
+        "splits": {split: len(labels) for split, labels in found.items() if split is not None},
+    }
+
+
+def _folders(root: Path) -> dict[str | None, Path]:
+    """Where every split lies; {None: …} for a set that is not divided."""
+    folders: dict[str | None, Path] = {}
+    for split in SPLITS:
+        try:
+            folder, chosen = split_folder(root, split)
+        except RequestError:  # it has others
+            continue
+        folders[chosen and canonical(chosen)] = folder
+    if not folders:
+        raise RequestError(f"{HERE}: expected a folder of images for every class, found nothing that can be read")
+    return folders
+
+
+def _labels(folder: Path, split: str | None, complete: bool) -> list[str]:
+    """The class of every image."""
+    images, folders = walk(folder)
+    where = HERE if split is None else f"{HERE}: {split}/"
+    return [label for _, label in class_labels(images, folders, where, complete)]

@@ -1,0 +1,168 @@
+"""Whether a stranger's safetensors file is a checkpoint of tcnn's: its header first, by hand, then a strict load.
+
+Runs in a process of its own (`jobs.confined`). The header is checked before torch is loaded, so that what is plainly
+wrong costs nothing.
+"""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from tcnn.conversion import catalogue
+from tcnn.conversion.report import ConversionReport
+from tcnn.errors import CheckpointError, TcnnError, one_line, shorten
+
+MEMORY = 3 << 30
+"""Bytes that loading may take beside four times the file's size: torch itself, and the architecture."""
+SECONDS = 300
+LONGEST_HEADER = 16 << 20
+"""Bytes. A header of ours has a few hundred kilobytes; the format allows a hundred megabytes."""
+
+WIDTHS = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
+}  # fmt: skip
+"""Bytes of one number of every dtype."""
+
+_REACHES_OUT = re.compile(r"pretrained.*|checkpoint_path|cache_dir|scriptable|exportable|no_jit|.*_fn|kwargs_filter")
+"""Arguments by which timm would read other files, or call what they name."""
+
+
+class Header(NamedTuple):
+    """What stands before the tensors, checked."""
+
+    metadata: dict[str, str]
+    tensors: int
+
+
+def check(file: str) -> dict[str, Any]:
+    """What a checkpoint is made of; raises `CheckpointError` with one line that does not say where the file lies."""
+    path = Path(file)
+    try:
+        found = read_header(path)
+        report = check_metadata(found.metadata)
+        return _load(path, found, report)
+    except TcnnError as error:
+        raise CheckpointError(str(error).replace(str(path), "the file")) from error
+
+
+def read_header(path: Path) -> Header:
+    """Check that header and data fit each other to the byte; raises `CheckpointError`."""
+    size = path.stat().st_size
+    with path.open("rb") as handle:
+        start = handle.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length + 8 > size:
+            raise _damaged("it ends within its header" if start[1:] else "it is empty")
+        if length > LONGEST_HEADER:
+            raise _damaged(f"its header has {length} bytes, at most {LONGEST_HEADER} are read")
+        raw = handle.read(length)
+    try:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(f"its header is not JSON: {one_line(error)}") from error
+    if not isinstance(header, dict):
+        raise _damaged("its header is no JSON object")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise _damaged("its metadata are not all strings")
+    _check_offsets({name: _extent(name, entry) for name, entry in header.items()}, size - 8 - length)
+    return Header(metadata, len(header))
+
+
+def check_metadata(metadata: dict[str, str]) -> ConversionReport:
+    """What tcnn wrote about the model, which must be one that timm builds by name; raises `CheckpointError`."""
+    if "tcnn_version" not in metadata or "conversion" not in metadata:
+        raise CheckpointError(
+            "a safetensors file, but not written by tcnn; convert its model first: "
+            "tcnn convert MODEL OUT --weights FILE"
+        )
+    try:
+        report = ConversionReport.model_validate_json(metadata["conversion"])
+        for name in ("pretrained_cfg", "label_names"):
+            json.loads(metadata.get(name, "null"))
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"written by tcnn {shorten(ascii(metadata['tcnn_version']), 40)}, whose records cannot be read here"
+        ) from error
+    base = report.base_model
+    if metadata.get("base_model") != base:
+        raise CheckpointError("altered since it was written: it names two base models; copy or download it again")
+    if not re.fullmatch(r"[\w.-]{1,200}", base) or base.partition(".")[0] not in catalogue.entries():
+        raise CheckpointError(f"made from {shorten(ascii(base), 100)}, which timm does not know; only timm models load")
+    for name, value in report.model_args.items():
+        if _REACHES_OUT.fullmatch(name) or not _plain(value):
+            raise CheckpointError(f"the model argument {shorten(ascii(name), 60)} is not allowed in an upload")
+    return report
+
+
+def _load(path: Path, header: Header, report: ConversionReport) -> dict[str, Any]:
+    from tcnn.conversion import checkpoint
+
+    try:
+        model = checkpoint.load(path)
+    except (MemoryError, RuntimeError) as error:
+        raise CheckpointError(f"cannot be loaded here: {one_line(error)}") from error
+    labels = json.loads(header.metadata.get("label_names", "null"))
+    return {
+        "base_model": report.base_model,
+        "tcnn_version": header.metadata["tcnn_version"],
+        "layers": len(report.layers),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "num_classes": getattr(model, "num_classes", None),
+        "label_names": [str(label) for label in labels] if isinstance(labels, list) else None,
+        "trained": "training" in header.metadata,
+    }
+
+
+def _extent(name: str, entry: Any) -> tuple[int, int]:
+    """Where a tensor begins and ends; it must be as long as its dtype and shape say."""
+    label = shorten(ascii(name), 80)
+    try:
+        width, shape, (begin, end) = WIDTHS[entry["dtype"]], entry["shape"], entry["data_offsets"]
+        counts = [*shape, begin, end]
+        whole = all(type(count) is int and 0 <= count < 1 << 63 for count in counts) and len(shape) <= 16
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise _damaged(f"tensor {label} has no dtype, shape or offsets that can be read")
+    if end - begin != width * math.prod(shape):
+        raise _damaged(f"tensor {label} has {end - begin} bytes, its dtype and shape need {width * math.prod(shape)}")
+    return begin, end
+
+
+def _check_offsets(extents: dict[str, tuple[int, int]], size: int) -> None:
+    """Tensors lie one behind the other, from the first byte to the last."""
+    place = 0
+    for name, (begin, end) in sorted(extents.items(), key=lambda item: item[1]):
+        if begin != place:
+            what = "overlaps another" if begin < place else f"leaves {begin - place} bytes unused"
+            raise _damaged(f"tensor {shorten(ascii(name), 80)} {what}")
+        place = end
+    if place != size:
+        raise _damaged(f"its tensors need {place} bytes, found {size}")
+
+
+def _plain(value: object, depth: int = 3) -> bool:
+    if isinstance(value, list):
+        return depth > 0 and all(_plain(item, depth - 1) for item in value)
+    if isinstance(value, dict):
+        return depth > 0 and all(
+            not _REACHES_OUT.fullmatch(str(key)) and _plain(item, depth - 1) for key, item in value.items()
+        )
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _damaged(reason: str) -> CheckpointError:
+    return CheckpointError(f"not a whole safetensors file ({reason}); copy or download it again")
