@@ -81,7 +81,7 @@ class RealWorkers:
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         log = (self.root / f"worker-{len(self.processes)}.log").open("wb")
         process = subprocess.Popen(
-            [sys.executable, "-c", "import typer; from jobs.cli.worker import command; typer.run(command)", *arguments], env=self._environment, stdout=log, stderr=log
+            [sys.executable, "-m", "tcnn", "worker", *arguments], env=self._environment, stdout=log, stderr=log
         )
         self.processes.append(process)
         return process

@@ -1,0 +1,291 @@
+"""Nothing accepted is lost: real jobs while workers, their children and the server are killed at random with SIGKILL.
+
+    python benchmarks/chaos.py [--database sqlite|postgres] [--jobs 60] [--kills 40] [--workers 2] [--seed N]
+
+Every job converts a small network and fine-tunes it on a data set that was uploaded over HTTP. Killed workers and
+servers are started again, as systemd or Docker would. In the end every accepted job must have succeeded exactly once,
+its checkpoint be downloadable, hashed and loadable, and no process, file or attempt be left over; anything else ends
+in exit code 1 and says what. Results go to `benchmarks/results/chaos_DATABASE.json`.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx
+from machine import processor
+from PIL import Image
+
+import tcnn
+
+TESTS = Path(__file__).parents[1] / "tests"
+RESULTS = Path(__file__).parent / "results"
+LEASE = 5.0
+VICTIMS = {"worker": 0.4, "child": 0.4, "server": 0.2}
+TRAINING = {
+    "epochs": 3, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 1, "val_split": 0.2, "checkpoint_steps": 1,
+    "anneal_epochs": None, "device": "cpu",
+}  # fmt: skip
+
+
+class Deployment:
+    """A server and workers on one home directory, started again whenever they are found dead."""
+
+    def __init__(self, root: Path, database: str | None, workers: int) -> None:
+        self.home = root / "home"
+        self._logs = root / "logs"
+        self._logs.mkdir()
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._environment = {
+            **os.environ, "TCNN_HOME": str(self.home), "TCNN_LEASE": str(LEASE), "TCNN_POLL": "0.5", "TCNN_GRACE": "10",
+            "TCNN_RETRY_DELAY": "0.5", "OMP_NUM_THREADS": "1", **({"TCNN_DATABASE_URL": database} if database else {}),
+        }  # fmt: skip
+        self._commands = {"server": ["serve", "--no-worker", "--port", str(self.port)]}
+        self._commands |= {f"worker-{number}": ["worker", "--slots", "1"] for number in range(workers)}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def revive(self) -> None:
+        """Start whatever is not running."""
+        for name, arguments in self._commands.items():
+            process = self.processes.get(name)
+            if process is None or process.poll() is not None:
+                with (self._logs / f"{name}.txt").open("ab") as log:
+                    self.processes[name] = subprocess.Popen(
+                        [sys.executable, "-m", "tcnn", *arguments], env=self._environment, stdout=log, stderr=log
+                    )
+
+    def victims(self, kind: str) -> list[int]:
+        """Live processes of a kind."""
+        if kind == "child":
+            return [pid for pid, words in _commands() if "jobs.runner" in words and str(self.home) in words]
+        return [
+            process.pid for name, process in self.processes.items() if name.startswith(kind) and process.poll() is None
+        ]
+
+    def drain(self) -> None:
+        """SIGTERM, and wait."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.terminate()
+        for process in self.processes.values():
+            process.wait(timeout=60)
+
+    def end(self) -> None:
+        """Whatever happened, nobody stays."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+class Client:
+    """HTTP calls that go on through a server's death, and see to it that there is a new one."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._http = httpx.Client(base_url=deployment.url, timeout=30)
+        self._revive = deployment.revive
+
+    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The first answer that is none of a server that is going or gone."""
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                answer = self._http.request(method, path, **options)
+                if answer.status_code != 503:
+                    return answer.raise_for_status()
+            except httpx.TransportError:
+                pass
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{method} {path}: no answer for two minutes")
+            time.sleep(0.2)
+            self._revive()
+
+
+def archive(images: int = 10) -> bytes:
+    """A zip of three class folders of plain images."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name in ("blue", "green", "red"):
+            for number in range(images):
+                picture = io.BytesIO()
+                Image.new("RGB", (40, 40), name).point(lambda v, add=4 * number: v // 2 + add).save(picture, "PNG")
+                file.writestr(f"{name}/{number}.png", picture.getvalue())
+    return buffer.getvalue()
+
+
+def run(database: str | None, jobs: int, kills: int, workers: int, seed: int, root: Path) -> dict[str, Any]:
+    """The whole story; returns what was measured, with a list of everything that is wrong."""
+    luck = random.Random(seed)
+    deployment = Deployment(root, database, workers)
+    client = Client(deployment)
+    started = time.monotonic()
+    killed: Counter[str] = Counter()
+    accepted: list[str] = []
+    try:
+        deployment.revive()
+        data = archive()
+        dataset = client.call(
+            "POST", "/datasets", files={"file": ("set.zip", data)}, headers={"Idempotency-Key": f"data-{seed}"}
+        ).json()["id"]
+        request = {
+            "model": "test_resnet", "pretrained": False, "max_attempts": 100,
+            "finetune": {"dataset": dataset, "preset": "quick", "config": TRAINING},
+        }  # fmt: skip
+        next_kill = time.monotonic() + luck.uniform(5, 10)
+        deadline = time.monotonic() + 60 * (jobs + kills)
+        while True:
+            deployment.revive()
+            if len(accepted) < jobs:
+                key = {"Idempotency-Key": f"chaos-{seed}-{len(accepted)}"}
+                accepted.append(client.call("POST", "/transform", json=request, headers=key).json()["id"])
+            if time.monotonic() >= next_kill and killed.total() < kills:
+                next_kill = time.monotonic() + luck.expovariate(1 / 5.0) + 1
+                _kill(deployment, luck, killed)
+            if len(accepted) == jobs:
+                states = _states(client)
+                _show(states, killed)
+                if all(states.get(job) == "succeeded" for job in accepted) and killed.total() >= kills:
+                    break
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.5)
+        seconds = time.monotonic() - started
+        problems = list(_wrong(client, deployment, accepted))
+        attempts = Counter(client.call("GET", f"/jobs/{job}").json()["attempt"] for job in accepted)
+        deployment.drain()
+        problems += [f"process left over: {words[:200]}" for _, words in _commands() if str(deployment.home) in words]
+    finally:
+        deployment.end()
+    return {
+        "database": "postgresql" if database else "sqlite", "seed": seed, "jobs": jobs, "workers": workers,
+        "kills": dict(killed), "attempts": {str(key): attempts[key] for key in sorted(attempts)},
+        "lease_seconds": LEASE, "seconds": round(seconds, 1), "problems": problems,
+    }  # fmt: skip
+
+
+def _kill(deployment: Deployment, luck: random.Random, killed: Counter[str]) -> None:
+    kind = luck.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+    victims = deployment.victims(kind)
+    if victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(luck.choice(victims), signal.SIGKILL)
+            killed[kind] += 1
+
+
+def _states(client: Client) -> dict[str, str]:
+    page = client.call("GET", "/jobs", params={"limit": 100}).json()
+    return {job["id"]: job["status"] for job in page["data"]}
+
+
+def _show(states: dict[str, str], killed: Counter[str]) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{dict(Counter(states.values()))} killed {dict(killed)}      ")
+
+
+def _wrong(client: Client, deployment: Deployment, accepted: list[str]) -> Iterator[str]:
+    """Everything that is not as promised."""
+    known = _states(client)
+    if set(known) != set(accepted) or len(set(accepted)) != len(accepted):
+        yield f"{len(accepted)} jobs were accepted, the store has {len(known)}"
+    for job in accepted:
+        view = client.call("GET", f"/jobs/{job}").json()
+        if view["status"] != "succeeded":
+            yield f"{job}: {view['status']} {view['error']}"
+            continue
+        events = Counter(event["kind"] for event in client.call("GET", f"/jobs/{job}/events").json()["data"])
+        if events["succeeded"] != 1:
+            yield f"{job}: succeeded {events['succeeded']} times"
+        content = client.call("GET", f"/jobs/{job}/checkpoint").content
+        if hashlib.sha256(content).hexdigest() != view["result"]["checkpoint"]["sha256"]:
+            yield f"{job}: the download is not what was promised"
+        file = deployment.home / "check.safetensors"
+        file.write_bytes(content)
+        if len(tcnn.load(file).state_dict()) == 0:
+            yield f"{job}: an empty model"
+        file.unlink()
+    # The last worker to hear of a finished job cleans up after it, within a beat or two.
+    deadline = time.monotonic() + 3 * LEASE
+    while (left := list(_left_over(deployment.home, accepted))) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    yield from left
+
+
+def _left_over(home: Path, accepted: list[str]) -> Iterator[str]:
+    folders = {path.name: path for path in (home / "jobs").iterdir()}
+    if folders.keys() != set(accepted):
+        yield f"folders of {len(folders)} jobs, {len(accepted)} were accepted"
+    for path in folders.values():
+        attempts = [entry.name for entry in path.iterdir()]
+        if len(attempts) != 1:
+            yield f"{path.name}: attempts {sorted(attempts)} are left"
+    yield from (f"stray file {path}" for path in home.rglob("*") if ".tmp" in path.name or path.name.startswith("."))
+    yield from (f"stray upload {path}" for path in (home / "incoming").iterdir())
+
+
+def _commands() -> Iterator[tuple[int, str]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if words:
+                    yield int(entry.name), words
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def database(kind: str) -> Iterator[str | None]:
+    """The URL of a PostgreSQL of its own, or None for SQLite."""
+    if kind == "sqlite":
+        yield None
+        return
+    sys.path.insert(0, str(TESTS))
+    from postgres import postgres
+
+    with postgres(durable=True) as server:
+        yield server.create("chaos")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--jobs", type=int, default=60)
+    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    print(f"seed {options.seed}")
+    with database(options.database) as url, tempfile.TemporaryDirectory() as scratch:
+        result = run(url, options.jobs, options.kills, options.workers, options.seed, Path(scratch))
+    result["hardware"] = processor()
+    result["versions"] = {name: version(name) for name in ("tcnn", "torch", "sqlalchemy")}
+    out = options.out or RESULTS / f"chaos_{result['database']}.json"
+    out.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+    sys.exit(1 if result["problems"] else 0)
+
+
+if __name__ == "__main__":
+    main()
