@@ -1,12 +1,12 @@
 """`/checkpoints`: safetensors files of tcnn's, checked by loading them, and kept for the jobs that begin with them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.config import JsonDict
+from pydantic import BaseModel, Field
 
 from api.deps import AUTHENTICATED, KeyHeader, ServiceDep, StoreDep, Tenant
+from api.examples import answer, listed
 from api.forms import FORM, Received
 from api.schemas import SHA256, Page, iso, page_of
 from api.uploads import Examined, accept, forget, identified
@@ -16,7 +16,7 @@ from jobs.model import Upload
 
 KIND = "checkpoint"
 ID = "ckpt_0123456789abcdef01234567"
-EXAMPLE: JsonDict = {
+EXAMPLE: dict[str, Any] = {
     "id": ID, "name": "t_resnet50d.safetensors", "base_model": "resnet50d.ra2_in1k", "tcnn_version": "0.1.0",
     "layers": 3, "parameters": 26900000, "num_classes": 1000, "label_names": None, "trained": False, "size": 107600000,
     "sha256": SHA256, "created_at": "2026-11-21T12:00:00.123Z",
@@ -27,8 +27,6 @@ router = APIRouter(prefix="/checkpoints", tags=["uploads"], dependencies=AUTHENT
 
 class CheckpointUpload(BaseModel):
     """An uploaded checkpoint."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     id: str
     name: str = Field(description="The file's name as it was sent.")
@@ -62,7 +60,13 @@ async def _load(file: Received) -> Examined:
     return Examined(file.path, found)
 
 
-@router.post("", status_code=201, summary="Upload a checkpoint", openapi_extra=FORM)
+@router.post(
+    "",
+    status_code=201,
+    summary="Upload a checkpoint",
+    openapi_extra=FORM,
+    responses={201: answer(EXAMPLE, "The checkpoint.")},
+)
 async def create(
     request: Request, response: Response, parts: ServiceDep, owner: Tenant, key: KeyHeader = None
 ) -> CheckpointUpload:
@@ -72,7 +76,7 @@ async def create(
     return CheckpointUpload.of(upload)
 
 
-@router.get("", summary="List checkpoints")
+@router.get("", summary="List checkpoints", responses={200: answer(listed(EXAMPLE), "Checkpoints.")})
 def index(
     store: StoreDep,
     owner: Tenant,
@@ -84,7 +88,7 @@ def index(
     return CheckpointList(**page_of(map(CheckpointUpload.of, found), more))
 
 
-@router.get("/{id}", summary="Look at a checkpoint")
+@router.get("/{id}", summary="Look at a checkpoint", responses={200: answer(EXAMPLE, "The checkpoint.")})
 def show(id: str, store: StoreDep, owner: Tenant) -> CheckpointUpload:
     """What it was made from."""
     return CheckpointUpload.of(store.upload(identified(id, KIND), KIND, owner))

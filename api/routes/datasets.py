@@ -2,14 +2,14 @@
 
 import json
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.config import JsonDict
+from pydantic import BaseModel, Field
 
 from api.archives import Limits
 from api.deps import AUTHENTICATED, KeyHeader, ServiceDep, StoreDep, Tenant
+from api.examples import answer, listed
 from api.forms import FORM, Received
 from api.schemas import SHA256, Page, iso, page_of
 from api.settings import ApiSettings
@@ -22,7 +22,7 @@ MEMORY = 1 << 30
 SECONDS = 3600
 """What unpacking may take: bytes beside a thousand for every entry, and seconds."""
 ID = "ds_0123456789abcdef01234567"
-EXAMPLE: JsonDict = {
+EXAMPLE: dict[str, Any] = {
     "id": ID, "name": "pets.zip", "classes": ["cat", "dog"], "images": 60, "splits": {"train": 50, "val": 10},
     "size": 1234567, "sha256": SHA256, "created_at": "2026-11-21T12:00:00.123Z",
 }  # fmt: skip
@@ -32,8 +32,6 @@ router = APIRouter(prefix="/datasets", tags=["uploads"], dependencies=AUTHENTICA
 
 class DatasetView(BaseModel):
     """An uploaded data set."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     id: str
     name: str = Field(description="The file's name as it was sent.")
@@ -67,7 +65,13 @@ async def _unpack(settings: ApiSettings, file: Received) -> Examined:
     return Examined(target, found)
 
 
-@router.post("", status_code=201, summary="Upload a data set", openapi_extra=FORM)
+@router.post(
+    "",
+    status_code=201,
+    summary="Upload a data set",
+    openapi_extra=FORM,
+    responses={201: answer(EXAMPLE, "The data set.")},
+)
 async def create(
     request: Request, response: Response, parts: ServiceDep, owner: Tenant, key: KeyHeader = None
 ) -> DatasetView:
@@ -81,7 +85,7 @@ async def create(
     return DatasetView.of(upload)
 
 
-@router.get("", summary="List data sets")
+@router.get("", summary="List data sets", responses={200: answer(listed(EXAMPLE), "Data sets.")})
 def index(
     store: StoreDep,
     owner: Tenant,
@@ -93,7 +97,7 @@ def index(
     return DatasetList(**page_of(map(DatasetView.of, found), more))
 
 
-@router.get("/{id}", summary="Look at a data set")
+@router.get("/{id}", summary="Look at a data set", responses={200: answer(EXAMPLE, "The data set.")})
 def show(id: str, store: StoreDep, owner: Tenant) -> DatasetView:
     """Its classes, and how many images it has."""
     return DatasetView.of(store.upload(identified(id, KIND), KIND, owner))
