@@ -31,7 +31,7 @@ class Server:
 
     def __init__(self, programs: Path, folder: Path, user: dict[str, Any], durable: bool) -> None:
         self._programs, self.folder, self._user = programs, folder, user
-        self._options = () if durable else ("-F", "-c", "synchronous_commit=off")
+        self._options = () if durable else ("-F",)
         self._process: subprocess.Popen[bytes] | None = None
         self._run(
             "initdb", "--pgdata", str(folder / "data"), "--auth=trust", "--username=tcnn", "--no-sync", "-E", "UTF8"
@@ -103,7 +103,7 @@ def _die_with_parent() -> None:
 def postgres(*, durable: bool = False) -> Iterator[Server]:
     """A server that is gone, files and all, when the block is left; raises `NoPostgres`.
 
-    `durable` makes every commit reach the disk, as in production; tests that pull no plug are faster without.
+    `durable` makes every commit reach the disk, as in production; tests that only kill processes are faster without.
     """
     with Path(tempfile.gettempdir(), "tcnn-pg-install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes one installs, the others find it done

@@ -4,9 +4,10 @@ tallied and told to the job's webhook, all in the transaction of the change.
 
 import secrets
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, case, func, insert, or_, select, update
+from sqlalchemy import Connection, Double, Row, and_, bindparam, case, func, insert, or_, select, update
 
 from jobs.errors import JobNotFound, WrongState
 from jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
@@ -76,26 +77,26 @@ def placed(connection: Connection, number: int) -> Job:
 
 
 def change(
-    connection: Connection, row: Row[Any], to: Status | None, happened: Sequence[NewEvent], **values: Any
+    connection: Connection,
+    row: Row[Any],
+    to: Status | None,
+    happened: Sequence[NewEvent],
+    *,
+    after: float = 0.0,
+    **values: Any,
 ) -> Row[Any]:
     """Move a locked job to another status (None: leave it) and write down what happened.
 
-    Raises `WrongState` for a step that `TRANSITIONS` does not have.
+    A job that goes back to the queue is due `after` seconds from now. Raises `WrongState` for a step that
+    `TRANSITIONS` does not have.
     """
-    if to is not None:
-        if to not in TRANSITIONS[Status(row.status)]:
-            raise WrongState(f"{row.id}: is {row.status}, which cannot become {to}")
-        values["status"] = to
-        if to in TERMINAL:
-            values["finished_at"] = now()
-        if to is Status.QUEUED:
-            values = {"not_before": now(), **values, "worker": None, "started_at": None, "heartbeat_at": None}
-    changed = connection.execute(
-        update(jobs)
-        .where(jobs.c.number == row.number)
-        .values(event_count=jobs.c.event_count + len(happened), **values)
-        .returning(jobs)
-    ).one()
+    if to is not None and to not in TRANSITIONS[Status(row.status)]:
+        raise WrongState(f"{row.id}: is {row.status}, which cannot become {to}")
+    bound = {f"new_{name}": value for name, value in values.items()}
+    if to is Status.QUEUED:
+        bound["after"] = after
+    statement = _move(to, tuple(sorted(values)))
+    changed = connection.execute(statement, {"row": row.number, "more": len(happened), **bound}).one()
     record(connection, changed, happened)
     if to is not None and to in TERMINAL:
         _tally(connection, changed)
@@ -104,26 +105,56 @@ def change(
     return changed
 
 
+@cache
+def _move(to: Status | None, columns: tuple[str, ...]) -> Any:
+    """The UPDATE to this status that sets these columns. Building one takes longer than running it."""
+    values: dict[str, Any] = {name: bindparam(f"new_{name}", type_=jobs.c[name].type) for name in columns}
+    values["event_count"] = jobs.c.event_count + bindparam("more")
+    if to is not None:
+        values["status"] = to.value
+    if to is Status.QUEUED:
+        due = now() + bindparam("after", type_=Double())
+        values |= {"not_before": due, "worker": None, "started_at": None, "heartbeat_at": None}
+    elif to in TERMINAL:
+        values["finished_at"] = now()
+    return update(jobs).where(jobs.c.number == bindparam("row")).values(values).returning(jobs)
+
+
+_RECORD = insert(schema.events).values(
+    job=bindparam("job"), seq=bindparam("seq"), at=now(), kind=bindparam("kind"), data=bindparam("data")
+)
+
+
 def record(connection: Connection, row: Row[Any], happened: Sequence[NewEvent]) -> None:
     """Write events; the row's `event_count` has already been raised by their number."""
-    if happened:
-        first = row.event_count - len(happened) + 1
-        connection.execute(
-            insert(schema.events).values(job=row.number, at=now()),
-            [{"seq": first + i, "kind": event.kind, "data": event.data} for i, event in enumerate(happened)],
-        )
+    first = row.event_count - len(happened) + 1
+    rows = [
+        {"job": row.number, "seq": first + i, "kind": event.kind, "data": event.data}
+        for i, event in enumerate(happened)
+    ]
+    if rows:
+        connection.execute(_RECORD, rows if len(rows) > 1 else rows[0])
 
 
 def _tally(connection: Connection, row: Row[Any]) -> None:
     seconds = 0.0 if row.started_at is None else max(0.0, row.finished_at - row.started_at)
+    values = {"kind": row.kind, "outcome": row.status, "shard": row.number % schema.SHARDS, "seconds": seconds}
+    connection.execute(_count(connection.dialect.name), values)
+
+
+@cache
+def _count(dialect: str) -> Any:
     table = schema.tallies
-    connection.execute(
-        upsert(connection, table)
-        .values(kind=row.kind, outcome=row.status, shard=row.number % schema.SHARDS, jobs=1, seconds=seconds)
-        .on_conflict_do_update(
-            index_elements=[table.c.kind, table.c.outcome, table.c.shard],
-            set_={"jobs": table.c.jobs + 1, "seconds": table.c.seconds + seconds},
-        )
+    added = upsert(dialect, table).values(
+        kind=bindparam("kind"),
+        outcome=bindparam("outcome"),
+        shard=bindparam("shard"),
+        jobs=1,
+        seconds=bindparam("seconds"),
+    )
+    return added.on_conflict_do_update(
+        index_elements=[table.c.kind, table.c.outcome, table.c.shard],
+        set_={"jobs": table.c.jobs + 1, "seconds": table.c.seconds + added.excluded.seconds},
     )
 
 

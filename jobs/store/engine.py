@@ -144,9 +144,9 @@ def parsed(url: str) -> URL:
     raise RequestError(f"TCNN_DATABASE_URL: {expected}; found {backend}://")
 
 
-def upsert(connection: Connection, table: Any) -> Any:
-    """An INSERT that knows `on_conflict_…`, in this connection's dialect."""
-    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+def upsert(dialect: str, table: Any) -> Any:
+    """An INSERT that knows `on_conflict_…`, in SQLite's or PostgreSQL's dialect."""
+    return (sqlite if dialect == "sqlite" else postgresql).insert(table)
 
 
 def _engine(url: URL, wait: float) -> Engine:
@@ -184,7 +184,7 @@ def _sqlite_connection(connection: Any, record: Any) -> None:
 def _sqlite_begin(connection: Connection) -> None:
     options = connection.get_execution_options()
     left = max(0.0, options.get("deadline", time.monotonic()) - time.monotonic())
-    connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(left * 1000)}")
+    connection.connection.execute(f"PRAGMA busy_timeout = {round(left * 1000)}")
     connection.exec_driver_sql(options.get("begin", "BEGIN"))
 
 

@@ -1,9 +1,10 @@
 """What workers do. Every write is fenced: it happens only while the job is running under this very claim."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, false, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, false, select, update
 
 from jobs.errors import LostClaim
 from jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status, WorkerInfo
@@ -20,29 +21,9 @@ class Queue(Database):
 
         One UPDATE finds and takes it. On PostgreSQL rows that others are just taking are skipped, not waited for.
         """
-        due = select(jobs.c.number).where(jobs.c.status == Status.QUEUED, jobs.c.not_before <= now())
-        if kinds is not None:
-            due = due.where(jobs.c.kind.in_(kinds))
-        due = due.order_by(jobs.c.priority.desc(), jobs.c.number).limit(1).with_for_update(skip_locked=True)
+        bound: dict[str, Any] = {"by": worker} if kinds is None else {"by": worker, "kinds": list(kinds)}
         with self.writing() as connection:
-            row = connection.execute(
-                update(jobs)
-                .where(jobs.c.number == due.scalar_subquery(), jobs.c.status == Status.QUEUED)
-                .values(
-                    status=Status.RUNNING,
-                    worker=worker,
-                    attempt=jobs.c.attempt + 1,
-                    claim=jobs.c.claim + 1,
-                    started_at=now(),
-                    heartbeat_at=now(),
-                    finished_at=None,
-                    progress=None,
-                    error=None,
-                    cancel_requested=false(),
-                    event_count=jobs.c.event_count + 1,
-                )
-                .returning(jobs)
-            ).one_or_none()
+            row = connection.execute(_take(kinds is None), bound).one_or_none()
             if row is None:
                 return None
             record(connection, row, [NewEvent(kind="started", data={"attempt": row.attempt, "worker": worker})])
@@ -53,7 +34,7 @@ class Queue(Database):
         told = info.model_dump(mode="json", exclude={"name", "heartbeat_at"}) | {"heartbeat_at": now()}
         with self.writing() as connection:
             connection.execute(
-                upsert(connection, workers)
+                upsert(connection.dialect.name, workers)
                 .values(name=info.name, **told)
                 .on_conflict_do_update(index_elements=[workers.c.name], set_=told)
             )
@@ -85,8 +66,7 @@ class Queue(Database):
             if retry_after is None:
                 return as_job(change(connection, row, Status.FAILED, [NewEvent(kind="failed", data=told)], error=told))
             happened = NewEvent(kind="retrying", data={**told, "after": retry_after})
-            later = now() + retry_after
-            return as_job(change(connection, row, Status.QUEUED, [happened], error=told, not_before=later))
+            return as_job(change(connection, row, Status.QUEUED, [happened], after=retry_after, error=told))
 
     def cancelled(self, claim: Claim) -> Job:
         """The job's process is gone, as its owner wished."""
@@ -122,6 +102,33 @@ class Queue(Database):
             connection.execute(delete(workers).where(workers.c.name == name))
 
 
+@cache
+def _take(any_kind: bool) -> Any:
+    """The UPDATE of a claim; its parameters are `by` and, unless any kind will do, `kinds`."""
+    due = select(jobs.c.number).where(jobs.c.status == Status.QUEUED, jobs.c.not_before <= now())
+    if not any_kind:
+        due = due.where(jobs.c.kind.in_(bindparam("kinds", expanding=True)))
+    due = due.order_by(jobs.c.priority.desc(), jobs.c.number).limit(1).with_for_update(skip_locked=True)
+    return (
+        update(jobs)
+        .where(jobs.c.number == due.scalar_subquery(), jobs.c.status == Status.QUEUED)
+        .values(
+            status=Status.RUNNING,
+            worker=bindparam("by"),
+            attempt=jobs.c.attempt + 1,
+            claim=jobs.c.claim + 1,
+            started_at=now(),
+            heartbeat_at=now(),
+            finished_at=None,
+            progress=None,
+            error=None,
+            cancel_requested=false(),
+            event_count=jobs.c.event_count + 1,
+        )
+        .returning(jobs)
+    )
+
+
 def _beat(connection: Connection, beat: Beat) -> Hold:
     values: dict[str, Any] = {"heartbeat_at": now(), "event_count": jobs.c.event_count + len(beat.events)}
     if beat.progress is not None:
@@ -143,8 +150,11 @@ def _beat(connection: Connection, beat: Beat) -> Hold:
     return Hold.CANCEL if row.cancel_requested else Hold.HELD
 
 
+_LOCKED = select(jobs).where(jobs.c.id == bindparam("job")).with_for_update()
+
+
 def _locked(connection: Connection, claim: Claim) -> Row[Any] | None:
-    return connection.execute(select(jobs).where(jobs.c.id == claim.job).with_for_update()).one_or_none()
+    return connection.execute(_LOCKED, {"job": claim.job}).one_or_none()
 
 
 def _is(row: Row[Any], claim: Claim) -> bool:

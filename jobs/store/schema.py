@@ -30,7 +30,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.expression import ColumnElement
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 SHARDS = 8
@@ -40,7 +40,7 @@ SHARDS = 8
 Number = BigInteger().with_variant(Integer(), "sqlite")
 
 
-class now(ColumnElement[float]):  # noqa: N801 - reads like SQL's own now()
+class now(FunctionElement[float]):  # noqa: N801 - reads like SQL's own now()
     """Seconds since 1970 by the database's clock, the only one that all hosts share.
 
     Stays the same within a statement, as an index and a RETURNING expect.

@@ -1,6 +1,7 @@
 """What owners do: submit, look, cancel, resume, delete."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
@@ -88,9 +89,8 @@ class Submission(Database):
             row = locked(connection, job, owner)
             if row.status not in (Status.FAILED, Status.CANCELLED):
                 raise WrongState(f"{job}: is {row.status}; only a failed or cancelled job can be resumed")
-            happened = [NewEvent(kind="resumed")]
-            values = {"attempt": 0, "error": None, "cancel_requested": False, "finished_at": None}
-            change(connection, row, Status.QUEUED, happened, **values)
+            fresh: dict[str, Any] = {"attempt": 0, "error": None, "cancel_requested": False, "finished_at": None}
+            change(connection, row, Status.QUEUED, [NewEvent(kind="resumed")], **fresh)
             return placed(connection, row.number)
 
     def delete(self, job: str, owner: str | None = None) -> Job:
@@ -179,7 +179,7 @@ def _recall(connection: Connection, key: IdempotencyKey) -> str | None:
 def _remember(connection: Connection, key: IdempotencyKey, resource: str) -> str:
     # Whoever comes second waits here until the first has committed, and then reads what that one has made.
     connection.execute(
-        upsert(connection, keys)
+        upsert(connection.dialect.name, keys)
         .values(**key._asdict(), resource=resource, created_at=now())
         .on_conflict_do_nothing(index_elements=[keys.c.owner, keys.c.key])
     )

@@ -46,6 +46,7 @@ def process(url: str, name: str, deed: str) -> subprocess.Popen[str]:
     """Another process that does `deed` under this worker's name."""
     return subprocess.Popen(
         [sys.executable, __file__, url, name, deed],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(SRC)},

@@ -1,0 +1,269 @@
+"""A database that is locked, away or full: one line within the wait, and all is well afterwards."""
+
+import os
+import resource
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from deeds import RESULT, hold, info, new, process
+from postgres import Server
+
+from jobs.errors import StoreUnavailable
+from jobs.model import Beat, Hold, Status
+from jobs.store import Store
+from tcnn.errors import RequestError
+
+
+@contextmanager
+def _unavailable(match: str, within: float) -> Iterator[None]:
+    start = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=match) as caught:
+        yield
+    assert time.monotonic() - start < within
+    assert "\n" not in str(caught.value)
+
+
+def test_sqlite_locked_by_another_process(sqlite_url: str) -> None:
+    """Writers wait and say so; readers do not wait at all; the lock gone, all goes on."""
+    store = Store(sqlite_url, wait=0.4)
+    job = store.enqueue(new())
+    other = process(sqlite_url, "w2", "lock")
+    assert other.stdout is not None and other.stdout.readline() == "locked\n"
+    try:
+        start = time.monotonic()
+        with _unavailable(r"tcnn\.db: the database is locked or busy for more than 0\.4 s; try again", 5):
+            store.enqueue(new())
+        assert time.monotonic() - start >= 0.4
+        with ThreadPoolExecutor(6) as pool:  # those who wait for their own process's turn wait no longer
+            start = time.monotonic()
+            calls = [pool.submit(store.claim, "w1") for _ in range(6)]
+            assert all(isinstance(call.exception(), StoreUnavailable) for call in calls)
+            assert time.monotonic() - start < 5
+        start = time.monotonic()
+        assert store.get(job.id) == job and store.due_deliveries() == [] and store.reap(0) == []
+        store.check()
+        assert time.monotonic() - start < 0.4
+    finally:
+        other.kill()
+        other.communicate()
+    assert store.claim("w1") is not None
+    store.close()
+
+
+def test_a_lock_that_is_short_is_waited_for(sqlite_url: str) -> None:
+    """Nobody notices."""
+    store = Store(sqlite_url, wait=30)
+    store.enqueue(new())
+    other = process(sqlite_url, "w2", "lock")
+    assert other.stdout is not None and other.stdout.readline() == "locked\n"
+    with ThreadPoolExecutor(1) as pool:
+        claim = pool.submit(store.claim, "w1")
+        time.sleep(0.3)
+        assert not claim.done()
+        other.kill()
+        other.communicate()
+        assert claim.result(30) is not None
+    store.close()
+
+
+FULL = """
+import resource, sys
+from deeds import new
+from jobs.errors import StoreUnavailable
+from jobs.store import Store
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = Store(sys.argv[1], wait=2)
+limit = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+refused = 0
+for number in range(2000):
+    try:
+        print(store.enqueue(new(request={"model": "resnet18", "long": "x" * 5000})).id, flush=True)
+    except StoreUnavailable as error:
+        print(error, file=sys.stderr)
+        refused += 1
+        if refused == 5:
+            break
+assert store.list(limit=1)[0]  # what is there can still be read
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+print(store.enqueue(new()).id, flush=True)  # and there is space again
+"""
+
+
+def test_sqlite_on_a_full_disk(sqlite_url: str) -> None:
+    """What was accepted is there, what was refused is not, and it goes on once there is space."""
+    limit = 1_500_000
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[3])])
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, sqlite_url, str(limit)],
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    refusals = done.stderr.splitlines()
+    assert len(refusals) == 5
+    assert all("tcnn.db: the database cannot be used (" in line for line in refusals)
+    accepted = done.stdout.split()
+    assert len(accepted) > 20
+    store = Store(sqlite_url)
+    assert [job.id for job in reversed(store.list(limit=3000)[0])] == accepted
+    with store.reading() as connection:
+        assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
+    store.close()
+
+
+def test_sqlite_that_may_not_grow(sqlite_url: str) -> None:
+    """SQLite's own word for a full disk, in the middle of a transaction that a worker is finishing."""
+    store = Store(sqlite_url)
+    store.enqueue(new())
+    claim = hold(store.claim("w1"))
+    big = RESULT.model_copy(update={"notes": ("x" * 200_000,)})
+    with store.reading() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    with _unavailable("database or disk is full", 5):
+        store.finish(claim, big)
+    assert store.get(claim.job).status == Status.RUNNING
+    with store.reading() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+    assert store.heartbeat(info(), [Beat(claim=claim)]) == {claim.job: Hold.HELD}
+    assert store.finish(claim, big).status == Status.SUCCEEDED
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["missing folder", "not a database", "no tables", "a folder"])
+def test_sqlite_files_that_are_none(tmp_path: Path, damage: str) -> None:
+    """One line that names the file."""
+    path = tmp_path / ("missing/q.db" if damage == "missing folder" else "q.db")
+    if damage == "not a database":
+        path.write_bytes(b"something else" * 1000)
+    elif damage == "a folder":
+        path.mkdir()
+    store = Store(f"sqlite:///{path}", wait=0.2)
+    for call in (store.check, store.statistics, lambda: store.enqueue(new()), lambda: store.claim("w1")):
+        with _unavailable(r"q\.db: ", 5):
+            call()
+    if damage != "no tables":
+        with _unavailable(r"q\.db: the database cannot be used", 5):
+            store.migrate()
+    store.close()
+
+
+def test_a_file_that_was_made_readable_only(sqlite_url: str, tmp_path: Path) -> None:
+    """Is refused on one line (root may write everywhere, and is asked through SQLite itself)."""
+    path = tmp_path / "tcnn.db"
+    path.chmod(stat.S_IRUSR)
+    store = Store(f"{sqlite_url}")
+    if os.geteuid() == 0:
+        store = Store(f"sqlite:///file:{path}?mode=ro&uri=true")
+    with _unavailable("readonly", 5):
+        store.enqueue(new())
+    store.close()
+
+
+@pytest.fixture
+def own_server(postgres_server: Server) -> Iterator[Server]:
+    """The server of all tests, which is running again afterwards."""
+    try:
+        yield postgres_server
+    finally:
+        postgres_server.stop()
+        postgres_server.start()
+
+
+def test_postgres_away_and_back(own_server: Server, postgres_url: str) -> None:
+    """Connections that were open and new ones; what was committed is there, and claims still hold."""
+    store, late = Store(postgres_url, wait=1.5), Store(postgres_url, wait=0)
+    job = store.enqueue(new())
+    claim = hold(store.claim("w1"))
+    own_server.stop()
+    for call in (
+        lambda: store.get(job.id),
+        lambda: store.enqueue(new()),
+        lambda: store.heartbeat(info(), [Beat(claim=claim)]),
+        store.check,
+        store.migrate,
+    ):
+        with _unavailable(r"^postgresql.*: the database cannot be used \(", 4):
+            call()
+    with _unavailable("the database cannot be used", 1):
+        late.check()
+    own_server.start()
+    store.check()
+    assert store.heartbeat(info(), [Beat(claim=claim)]) == {job.id: Hold.HELD}
+    assert store.finish(claim, RESULT).status == Status.SUCCEEDED
+    assert [found.id for found in store.list()[0]] == [job.id]
+    store.close()
+    late.close()
+
+
+def test_postgres_restarted_within_a_transaction(own_server: Server, postgres_url: str) -> None:
+    """The transaction has not happened, and says so; the next call finds the server again."""
+    store = Store(postgres_url, wait=2)
+    job = store.enqueue(new())
+    with _unavailable("the database cannot be used", 60), store.writing() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET status = 'succeeded'")
+        own_server.stop()
+        own_server.start()
+        connection.exec_driver_sql("UPDATE jobs SET owner = 'bob'")
+    assert store.get(job.id) == job
+    store.close()
+
+
+def test_postgres_restart_is_waited_for(own_server: Server, postgres_url: str) -> None:
+    """A server that is back within the wait was never away."""
+    store = Store(postgres_url, wait=60)
+    own_server.stop()
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(store.enqueue, new())
+        time.sleep(0.5)
+        assert not call.done()
+        own_server.start()
+        assert call.result(60).status == Status.QUEUED
+    store.close()
+
+
+def test_a_row_that_another_holds(postgres_url: str) -> None:
+    """PostgreSQL: its lock is waited for as long as was said, and claims do not wait for it at all."""
+    store, other = Store(postgres_url, wait=0.3), Store(postgres_url)
+    first, second = store.enqueue(new()), store.enqueue(new())
+    with other.writing() as connection:
+        connection.exec_driver_sql(f"SELECT * FROM jobs WHERE id = '{first.id}' FOR UPDATE")
+        with _unavailable("locked or busy for more than 0.3 s", 5):
+            store.cancel(first.id)
+        claimed = store.claim("w1")
+        assert claimed is not None and claimed.id == second.id
+        assert store.get(first.id).status == Status.QUEUED
+    assert store.cancel(first.id).status == Status.CANCELLED
+    store.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "nonsense", "mysql://me:secret@db/x", "sqlite://", "sqlite:///:memory:", "postgresql://me@db:x/n"]
+)
+def test_wrong_addresses(wrong: str) -> None:
+    """The variable, what is expected, and no password."""
+    with pytest.raises(RequestError, match="TCNN_DATABASE_URL: expected sqlite:///FILE or postgresql://") as caught:
+        Store(wrong)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_password_stays_a_secret() -> None:
+    """A server that nobody runs."""
+    store = Store("postgresql://me:secret@127.0.0.1:1/queue", wait=0)
+    with _unavailable(r"^postgresql\+psycopg://me:\*\*\*@127\.0\.0\.1:1/queue: the database cannot be used", 10):
+        store.check()
+    store.close()
