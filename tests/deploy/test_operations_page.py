@@ -1,0 +1,125 @@
+"""docs/operations.md names every setting with its default and every metric with its labels, and no other."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from deployed import ROOT
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from api.app import create_app
+from api.serve import DRAIN, REQUESTS
+from api.settings import ApiSettings
+from jobs.model import Claim, Kind, NewJob, Result, WorkerInfo
+from jobs.retry import error_code
+from jobs.store import Store
+from tcnn.errors import DivergedError, DownloadError, EnvironmentFailure, StorageError
+
+PAGE = (ROOT / "docs/operations.md").read_text()
+OF_COMPOSE = {"TCNN_IMAGE", "TCNN_PUBLISHED_PORT", "TCNN_STOP_GRACE_PERIOD"}
+
+
+def rows(header: str) -> list[list[str]]:
+    """The rows of the tables whose first column has this name."""
+    tables = re.findall(r"(?:^\|.*\n)+", PAGE, re.MULTILINE)
+    found = [table.splitlines()[2:] for table in tables if table.startswith(f"| {header} |")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for table in found for line in table]
+
+
+def test_settings() -> None:
+    shown = {row[0].strip("`"): row[1].strip("`") for row in rows("setting")}
+    assert len(shown) == len(rows("setting"))
+    defaults = {f"TCNN_{name.upper()}": field.default for name, field in ApiSettings.model_fields.items()}
+    assert shown == {name: "" if value in (None, ()) else str(value) for name, value in defaults.items()}
+
+
+def test_no_other_setting_is_named_anywhere() -> None:
+    known = {f"TCNN_{name.upper()}" for name in ApiSettings.model_fields} | OF_COMPOSE
+    files = ["docs/operations.md", "docker-compose.yml", "Dockerfile", "deploy/tcnn.service", "deploy/tcnn.env.example"]
+    for file in files:
+        assert set(re.findall(r"\bTCNN_[A-Z_]+\b", (ROOT / file).read_text())) <= known, file
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
+    """What a server with a finished job, a worker and a GPU tells Prometheus: metric → labels."""
+    settings = ApiSettings(home=tmp_path_factory.mktemp("home"))
+    with TestClient(create_app(settings), base_url="http://127.0.0.1") as client:
+        store = Store(settings.database)
+        job = store.enqueue(NewJob(owner="local", kind=Kind.TRANSFORM, request={"model": "test_resnet"}))
+        claimed = store.claim("worker")
+        assert claimed is not None
+        gpu = {"index": 0, "name": "GPU", "memory_used": 1, "memory_total": 2}
+        store.heartbeat(WorkerInfo(name="worker", host="here", slots=1, version="0", gpus=(gpu,)), [])
+        store.finish(Claim(job=job.id, worker="worker", number=claimed.claim), Result())
+        client.get("/healthz")
+        text = client.get("/metrics").text
+        store.close()
+    yield {
+        family.name: {label for sample in family.samples for label in sample.labels} - {"le"}
+        for family in text_string_to_metric_families(text)
+        if not family.name.endswith("_created")
+    }
+
+
+def test_metrics(labels: dict[str, set[str]]) -> None:
+    shown = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[1])) for row in rows("metric")}
+    assert shown == labels
+
+
+def test_alerts_know_their_metrics(labels: dict[str, set[str]]) -> None:
+    (group,) = yaml.safe_load((ROOT / "deploy/alerts.yml").read_text())["groups"]
+    alerts = {rule["alert"]: re.findall(r"\btcnn_\w+", rule["expr"]) for rule in group["rules"]}
+    for alert, names in alerts.items():
+        assert {re.sub(r"_(count|sum|bucket)$", "", name) for name in names} <= set(labels), alert
+    named = {row[0].strip("`"): re.findall(r"`(\w+)`", row[3]) for row in rows("metric")}
+    for metric, beside in named.items():
+        assert beside, metric
+        for alert in beside:
+            assert any(name.startswith(metric) for name in alerts[alert]), (metric, alert)
+    assert set(alerts) - {"TcnnDown"} == {alert for beside in named.values() for alert in beside}
+
+
+def test_failure_codes() -> None:
+    table = " ".join(cell for row in rows("what fails") for cell in row)
+    for error in (StorageError(), EnvironmentFailure(), DownloadError(), DivergedError()):
+        assert f"`{error_code(error)}`" in table
+    for code in re.findall(r"`failed`(?: with|,) `(\w+)`", table):
+        assert code in {"storage", "environment", "download", "diverged", "worker_lost"}
+
+
+def test_time_to_stop_is_enough() -> None:
+    (stated,) = re.findall(r"`TCNN_GRACE` \+ (\d+) s", PAGE)
+    assert int(stated) > DRAIN + REQUESTS
+
+
+def test_links() -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", PAGE)
+    assert targets
+    for target in targets:
+        assert (ROOT / "docs" / target).exists(), target
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the sqlite3 program is not installed")
+def test_backup_while_the_service_runs(tmp_path: Path) -> None:
+    """The line as it stands in the page, while the newest job is in the write-ahead log only."""
+    (line,) = re.findall(r"^(sqlite3 .*?) +#", PAGE, re.MULTILINE)
+    home, backup = tmp_path / "home", tmp_path / "backup"
+    home.mkdir()
+    backup.mkdir()
+    store = Store(ApiSettings(home=home).database)
+    store.migrate()
+    job = store.enqueue(NewJob(owner="local", kind=Kind.EVALUATE, request={"model": "resnet18"}))
+    assert (home / "tcnn.db-wal").stat().st_size > 0
+    environment = {"TCNN_HOME": str(home), "BACKUP": str(backup), "PATH": "/usr/bin:/bin"}
+    subprocess.run(["bash", "-euc", line], env=environment, check=True)
+    copy = Store(f"sqlite:///{backup / 'tcnn.db'}")
+    copy.check()
+    assert copy.get(job.id) == store.get(job.id)
+    copy.close()
+    store.close()
