@@ -13,7 +13,7 @@ from api.keys import keyring
 from api.metrics import QueueCollector
 from api.middleware import Authenticate, LimitBody, Observe
 from api.routes import ROUTERS
-from api.settings import ApiSettings
+from api.settings import ApiSettings, load
 from api.stream import Streams
 from jobs.home import Home
 from jobs.store import Store
@@ -24,9 +24,9 @@ from tcnn.version import __version__
 def create_app(settings: ApiSettings | None = None) -> FastAPI:
     """The application; its lifespan makes the home directory and brings the database to its newest form.
 
-    Raises `RequestError` over API keys that cannot be read; the lifespan raises `EnvironmentFailure`.
+    Raises `RequestError` over settings or API keys that cannot be read; the lifespan raises `EnvironmentFailure`.
     """
-    settings = settings or ApiSettings()
+    settings = settings or load()
     keys = keyring(settings)
     registry = CollectorRegistry()
 

@@ -25,6 +25,8 @@ from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnErro
 log = structlog.get_logger("tcnn.api")
 
 MEDIA_TYPE = "application/problem+json"
+AWAY = "the database is locked, away or full; nothing that was accepted is lost, so try again"
+"""All that a tenant is told about a database; where it lies is in the log."""
 RETRY_AFTER = 5
 """Seconds after which a request that met an absent database may be made again."""
 
@@ -127,7 +129,7 @@ def problem(
 def respond(path: str, error: TcnnError) -> Response:
     """The response to one of our own errors."""
     status, field = next(((status, field) for kind, status, field in STATUS if isinstance(error, kind)), (500, None))
-    message = str(error)
+    message = AWAY if isinstance(error, StoreUnavailable) else str(error)
     field = error.field if isinstance(error, Refused) else field
     errors = [] if field is None else [FieldError(field=field, message=message.removeprefix(f"{field}: "))]
     detail = f"{field}: {message}" if isinstance(error, Refused) else message

@@ -124,6 +124,7 @@ class Authenticate:
         headers = Headers(scope=scope)
         state = scope.setdefault("state", {})
         if not self.keys:
+            _check_client(scope.get("client"))
             _check_host(headers)
             state["tenant"] = LOCAL
             return
@@ -134,6 +135,13 @@ class Authenticate:
         elif scope["path"] not in OPEN and not scope["path"].startswith("/static/"):
             found = "another key" if scheme.lower() == "bearer" else f"{scheme[:20]} credentials" if scheme else "none"
             raise Unauthorized(f"expected `Authorization: Bearer KEY` with a key of this server, found {found}")
+
+
+def _check_client(client: tuple[str, int] | None) -> None:
+    """Wherever the server listens, and whatever proxy stands before it, only this machine is served without keys."""
+    address = "" if client is None else client[0].removeprefix("::ffff:")
+    if re.fullmatch(r"[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*", address) and not is_loopback(address):
+        raise Forbidden("without API keys the server answers to this machine only; set TCNN_API_KEYS")
 
 
 def _check_host(headers: Headers) -> None:

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from api.errors import MEDIA_TYPE, Problem
+from api.errors import AWAY, MEDIA_TYPE, Problem
 from tcnn.config import FinetuneConfig
 from tcnn.evaluation.config import EvaluationConfig
 from tcnn.files import replacing
@@ -68,7 +68,7 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
     503: (
         "The database is locked, away or full; try again after `Retry-After` seconds.",
         "store-unavailable",
-        "the database is locked or busy for more than 5 s; try again",
+        AWAY,
     ),
     507: (
         "No space is left for the upload.",

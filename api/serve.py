@@ -92,7 +92,7 @@ class WorkerProcess:
     async def run(self) -> None:
         """Keep a worker running until `stop`."""
         pause = 1.0
-        while not self._leaving:
+        while True:
             started = time.monotonic()
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tcnn", "worker", "--parent", str(os.getpid()),

@@ -1,0 +1,139 @@
+"""Who may ask: every route without a key, with a wrong one, and with another tenant's job."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from api.app import create_app
+from api.keys import keyring
+from api.middleware import OPEN
+from api.settings import load
+from jobs.model import Status
+from tcnn.errors import RequestError
+
+Refusal = Callable[..., dict[str, Any]]
+OPERATIONS = [
+    (method.upper(), path)
+    for path, methods in create_app(load(home="/nonexistent")).openapi()["paths"].items()
+    for method in methods
+]
+CLOSED = [(method, path) for method, path in OPERATIONS if path not in OPEN]
+OWNED = [(method, path) for method, path in OPERATIONS if path.startswith("/jobs/{id}")]
+
+
+def test_all_routes_are_looked_at() -> None:
+    assert len(CLOSED) >= 24
+    assert len(OWNED) >= 9
+
+
+@pytest.mark.parametrize(("method", "path"), CLOSED)
+def test_every_route_needs_a_key(method: str, path: str, nobody: TestClient, refusal: Refusal) -> None:
+    url = path.replace("{id}", "job_0123456789abcdef01234567").replace("{name}", "a")
+    for given in (None, "Bearer wrong", "Basic a2V5LW9mLWFsaWNl", "key-of-alice", "Bearer", ""):
+        answer = nobody.request(method, url, headers={} if given is None else {"Authorization": given})
+        refusal(answer, 401, "Authorization")
+        assert answer.headers["www-authenticate"] == 'Bearer realm="tcnn"'
+
+
+@pytest.mark.parametrize(("method", "path"), OWNED)
+def test_another_tenants_job_is_not_there(
+    method: str, path: str, bob: TestClient, alice: TestClient, make: Any, refusal: Refusal
+) -> None:
+    job = make(Status.SUCCEEDED).id
+    url = path.replace("{name}", "converted.safetensors")
+    theirs = bob.request(method, url.replace("{id}", job))
+    absent = bob.request(method, url.replace("{id}", "job_000000000000000000000000"))
+    strange = bob.request(method, url.replace("{id}", "..%2f..%2fetc"))
+    bodies = [refusal(answer, 404, "id") for answer in (theirs, absent)]
+    assert strange.status_code == 404
+    assert bodies[0]["detail"].replace(job, "job_000000000000000000000000") == bodies[1]["detail"]
+    assert alice.get(f"/jobs/{job}").json()["status"] == "succeeded"
+
+
+def test_a_list_holds_the_own_jobs_only(alice: TestClient, bob: TestClient, make: Any) -> None:
+    mine, theirs = make(owner="alice").id, make(owner="bob").id
+    assert mine in [job["id"] for job in alice.get("/jobs").json()["data"]]
+    assert [job["id"] for job in bob.get("/jobs").json()["data"]] == [theirs]
+    assert bob.get("/jobs", params={"after": mine}).status_code == 404
+
+
+def test_open_pages_need_no_key(nobody: TestClient) -> None:
+    for path in sorted(OPEN):
+        assert nobody.get(path).status_code == 200, path
+
+
+def test_a_body_is_not_read_before_the_key(nobody: TestClient, refusal: Refusal) -> None:
+    def body() -> Any:
+        raise AssertionError("read")
+        yield b""
+
+    refusal(nobody.post("/datasets", content=body(), headers={"content-type": "multipart/form-data"}), 401)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "127.0.0.1:8000"}, 200),
+        ({"Host": "[::1]:8000"}, 200),
+        ({"Host": "localhost", "Origin": "http://localhost:3000"}, 200),
+        ({"Host": "rebound.example"}, 403),
+        ({"Host": "localhost.rebound.example"}, 403),
+        ({"Host": "localhost", "Origin": "https://evil.example"}, 403),
+        ({"Host": "localhost", "Origin": "null"}, 403),
+    ],
+)
+def test_without_keys_only_this_machine_is_served(
+    headers: dict[str, str], status: int, tmp_path: Path, refusal: Refusal
+) -> None:
+    """A browser on this machine may be led here by a page of somebody else."""
+    with TestClient(create_app(load(home=tmp_path)), base_url="http://localhost") as client:
+        answer = client.get("/jobs", headers=headers)
+        assert answer.status_code == status
+        if status == 403:
+            refusal(answer, 403, "Host")
+
+
+def test_without_keys_no_other_machine_is_served(tmp_path: Path) -> None:
+    app = create_app(load(home=tmp_path))
+    for address, status in (("127.0.0.1", 200), ("::1", 200), ("192.0.2.1", 403), ("2001:db8::1", 403)):
+        with TestClient(app, base_url="http://localhost", client=(address, 1)) as client:
+            assert client.get("/jobs").status_code == status, address
+
+
+def test_without_keys_only_a_loopback_address_is_listened_on() -> None:
+    for host in ("127.0.0.1", "localhost", "::1", "127.1.2.3"):
+        load(host=host).check_host()
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", ""):
+        with pytest.raises(RequestError, match="TCNN_API_KEYS"):
+            load(host=host).check_host()
+    load(host="0.0.0.0", api_keys="a:b").check_host()
+
+
+def test_keys_come_from_a_variable_and_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    digest = hashlib.sha256(b"of:carol").hexdigest()
+    path.write_text(f"# who\n\nbob:key-of-bob\ncarol:sha256:{digest}\n")
+    keys = keyring(load(api_keys="alice:key-of-alice, alice:second", api_keys_file=path))
+    found = {key: keys.tenant(key) for key in ("key-of-alice", "second", "key-of-bob", "of:carol", digest, "", "alice")}
+    expected = {"key-of-alice": "alice", "second": "alice", "key-of-bob": "bob", "of:carol": "carol"}
+    assert found == expected | {digest: None, "": None, "alice": None}
+
+
+@pytest.mark.parametrize("entries", ["alice", "alice:", ":key", "alice:k k", "a:x,b:x", "a:sha256:1234"])
+def test_bad_keys_are_told_by_their_place_and_never_shown(entries: str) -> None:
+    with pytest.raises(RequestError, match=r"TCNN_API_KEYS: entry \d: ") as error:
+        keyring(load(api_keys=entries))
+    assert "k k" not in str(error.value)
+
+
+def test_a_keys_file_that_is_absent_or_empty_closes_nothing_in_silence(tmp_path: Path) -> None:
+    for text in (None, "# none\n"):
+        path = tmp_path / "keys"
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(RequestError, match="TCNN_API_KEYS_FILE"):
+            keyring(load(api_keys_file=path))

@@ -1,0 +1,149 @@
+"""Events as a list and as a stream: nothing is missed, nothing comes twice, and the stream ends with the job."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from api.deps import Service
+from jobs.model import Beat, Claim, Job, NewEvent, Progress, Result, Status, WorkerInfo
+
+Refusal = Callable[..., dict[str, Any]]
+Make = Callable[..., Any]
+STREAM = {"Accept": "text/event-stream"}
+
+
+def messages(text: str) -> list[dict[str, str]]:
+    """The messages of a stream; a comment is none."""
+    blocks = [block for block in text.replace("\r\n", "\n").split("\n\n") if block.strip() and block[0] != ":"]
+    return [dict(line.split(": ", 1) for line in block.strip().splitlines()) for block in blocks]
+
+
+def hold(job: Job) -> Claim:
+    assert job.worker is not None
+    return Claim(job=job.id, worker=job.worker, number=job.claim)
+
+
+def beat(service: Service, job: Job, percent: float, *events: str) -> None:
+    told = Beat(
+        claim=hold(job),
+        progress=Progress(phase="training", percent=percent),
+        events=tuple(NewEvent(kind=kind, data={"percent": percent}) for kind in events),
+    )
+    info = WorkerInfo(name=job.worker or "", host="here", slots=1, version="0")
+    assert service.store.heartbeat(info, [told])
+
+
+def test_a_list_goes_on_where_it_ended(alice: TestClient, service: Service, make: Make, refusal: Refusal) -> None:
+    job = make(Status.RUNNING)
+    beat(service, job, 10, "epoch", "epoch")
+    url = f"/jobs/{job.id}/events"
+    whole = alice.get(url).json()
+    assert [(event["seq"], event["kind"]) for event in whole["data"]] == [
+        (1, "queued"), (2, "started"), (3, "epoch"), (4, "epoch"),
+    ]  # fmt: skip
+    assert whole["data"][1]["data"] == {"attempt": 1, "worker": job.worker}
+    first = alice.get(url, params={"limit": 3}).json()
+    rest = alice.get(url, params={"limit": 3, "after": 3}).json()
+    assert (first["has_more"], rest["has_more"]) == (True, False)
+    assert first["data"] + rest["data"] == whole["data"]
+    for query, field in (
+        ("after=-1", "after"),
+        ("after=x", "after"),
+        ("limit=0", "limit"),
+        (f"after={2**31}", "after"),
+    ):
+        refusal(alice.get(f"{url}?{query}"), 422, field)
+    refusal(alice.get(url, headers={"Last-Event-ID": "x"}), 422, "Last-Event-ID")
+
+
+def test_a_stream_of_an_ended_job_is_its_history(alice: TestClient, make: Make) -> None:
+    job = make(Status.FAILED).id
+    alice.post(f"/jobs/{job}/resume")
+    alice.post(f"/jobs/{job}/cancel")
+    url = f"/jobs/{job}/events"
+    answer = alice.get(url, headers=STREAM)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["cache-control"] == "no-store"
+    found = messages(answer.text)
+    assert [message["event"] for message in found] == ["queued", "started", "failed", "resumed", "cancelled"]
+    assert [json.loads(message["data"]) for message in found] == alice.get(url).json()["data"]
+    later = messages(alice.get(url, headers=STREAM | {"Last-Event-ID": "3"}).text)
+    assert later == found[3:]
+    assert messages(alice.get(url, headers=STREAM, params={"after": 4}).text) == found[4:]
+    seen = alice.get(url, headers=STREAM | {"Last-Event-ID": "5"})
+    assert (seen.status_code, seen.content) == (204, b""), "an EventSource would come back for ever"
+
+
+def test_a_live_stream(alice: TestClient, service: Service, make: Make) -> None:
+    """Events and progress come as they happen; the stream ends by itself when the job does."""
+    job = make(Status.RUNNING)
+
+    def work() -> None:
+        beat(service, job, 10)
+        time.sleep(1.5)
+        beat(service, job, 50, "epoch")
+        time.sleep(1.5)
+        service.store.finish(hold(job), Result())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started = time.monotonic()
+    found = messages(alice.get(f"/jobs/{job.id}/events", headers=STREAM | {"Last-Event-ID": "1"}).text)
+    seconds = time.monotonic() - started
+    thread.join()
+    events = [message for message in found if message["event"] != "progress"]
+    assert [(message["id"], message["event"]) for message in events] == [
+        ("2", "started"), ("3", "epoch"), ("4", "succeeded"),
+    ]  # fmt: skip
+    progress = [message for message in found if message["event"] == "progress"]
+    assert all("id" not in message for message in progress)
+    assert {json.loads(message["data"])["percent"] for message in progress} <= {10.0, 50.0}
+    assert 1 <= len(progress) <= 1 + seconds
+    assert 2.5 < seconds < 15
+
+
+def test_a_stream_ends_when_its_job_is_deleted(alice: TestClient, service: Service, make: Make) -> None:
+    job = make()
+    timer = threading.Timer(0.5, lambda: (service.store.cancel(job.id), service.store.delete(job.id)))
+    timer.start()
+    found = messages(alice.get(f"/jobs/{job.id}/events", headers=STREAM).text)
+    assert [message["event"] for message in found] == ["queued"]
+
+
+@pytest.fixture
+def full(alice: TestClient, service: Service, make: Make) -> Iterator[str]:
+    """As many streams as alice may have open, on one job."""
+    job = make()
+    threads = [
+        threading.Thread(target=alice.get, args=(f"/jobs/{job.id}/events",), kwargs={"headers": STREAM})
+        for _ in range(service.settings.max_streams)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    yield job.id
+    service.store.cancel(job.id)
+    for thread in threads:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+
+
+def test_a_tenant_has_so_many_streams_and_no_more(
+    alice: TestClient, bob: TestClient, full: str, service: Service, make: Make, refusal: Refusal
+) -> None:
+    url = f"/jobs/{full}/events"
+    answer = alice.get(url, headers=STREAM)
+    assert "TCNN_MAX_STREAMS" in refusal(answer, 429)["detail"]
+    assert int(answer.headers["retry-after"]) > 0
+    assert alice.get(url).status_code == 200, "a list is no stream"
+    theirs = make(Status.FAILED, owner="bob").id
+    assert bob.get(f"/jobs/{theirs}/events", headers=STREAM).status_code == 200
+    service.store.cancel(full)
+    time.sleep(2)
+    assert alice.get(url, headers=STREAM).status_code == 200, "streams that ended count no more"
+    service.store.resume(full)

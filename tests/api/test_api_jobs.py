@@ -1,0 +1,133 @@
+"""The life of a job as its owner sees it: lists, cancel, resume, delete, in every state."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from api.deps import Service
+from jobs.model import Beat, Claim, Progress, Status, WorkerInfo
+
+Refusal = Callable[..., dict[str, Any]]
+Make = Callable[..., Any]
+
+
+def test_a_succeeded_job_shows_its_result(alice: TestClient, make: Make) -> None:
+    job = make(Status.SUCCEEDED)
+    shown = alice.get(f"/jobs/{job.id}").json()
+    file = job.result.files[0]
+    told = {"size": file.size, "sha256": file.sha256}
+    assert shown["status"] == "succeeded"
+    assert shown["result"]["checkpoint"] == {"url": f"/jobs/{job.id}/checkpoint", **told}
+    assert shown["result"]["verification"] == {"passed": True}
+    assert shown["result"]["metrics"] == {"seconds": 1.5}
+    listed = alice.get(f"/jobs/{job.id}/checkpoints").json()
+    assert listed["data"] == shown["result"]["files"]
+    assert [one["name"] for one in listed["data"]] == ["converted.safetensors", "evaluation.json"]
+    for one in listed["data"]:
+        assert len(alice.get(one["url"]).content) == one["size"]
+    times = [shown[name] for name in ("created_at", "started_at", "finished_at")]
+    assert times == sorted(times)
+    assert all(time.endswith("Z") and len(time) == 24 for time in times)
+
+
+def test_progress_is_the_workers_own(alice: TestClient, service: Service, make: Make) -> None:
+    job = make(Status.RUNNING)
+    progress = Progress(phase="training", epoch=2, epochs=5, step=7, steps=9, percent=31.5, eta_seconds=12.0, loss=0.5)
+    beat = Beat(claim=Claim(job=job.id, worker=job.worker, number=job.claim), progress=progress)
+    service.store.heartbeat(WorkerInfo(name=job.worker, host="here", slots=1, version="0"), [beat])
+    assert alice.get(f"/jobs/{job.id}").json()["progress"] == progress.model_dump()
+
+
+def test_a_failed_job_says_why(alice: TestClient, make: Make) -> None:
+    shown = alice.get(f"/jobs/{make(Status.FAILED).id}").json()
+    assert shown["error"] == {"code": "diverged", "message": "the loss is no longer finite"}
+
+
+def test_pages_hold_every_job_once(bob: TestClient, make: Make) -> None:
+    made = [make(owner="bob").id for _ in range(5)] + [make(Status.FAILED, owner="bob").id]
+    found, after = [], None
+    while True:
+        page = bob.get("/jobs", params={"limit": 2} | ({"after": after} if after else {})).json()
+        assert page["object"] == "list"
+        found += [job["id"] for job in page["data"]]
+        if not page["has_more"]:
+            break
+        after = found[-1]
+    assert found[:6] == made[::-1]
+    assert [job["id"] for job in bob.get("/jobs", params={"status": "failed"}).json()["data"]] == made[-1:]
+    assert bob.get("/jobs", params={"kind": "evaluate"}).json() == {"object": "list", "has_more": False, "data": []}
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("status=lost", "status"),
+        ("kind=x", "kind"),
+        ("after=job_x", "id"),
+    ],
+)
+def test_lists_refuse(query: str, field: str, alice: TestClient, refusal: Refusal) -> None:
+    refusal(alice.get(f"/jobs?{query}"), 404 if field == "id" else 422, field)
+
+
+@pytest.mark.parametrize(
+    ("status", "cancel", "resume", "delete"),
+    [
+        (Status.QUEUED, 200, 409, 409),
+        (Status.RUNNING, 200, 409, 409),
+        (Status.SUCCEEDED, 409, 409, 204),
+        (Status.FAILED, 409, 200, 204),
+        (Status.CANCELLED, 200, 200, 204),
+    ],
+)
+def test_what_each_status_allows(
+    status: Status, cancel: int, resume: int, delete: int, alice: TestClient, make: Make, refusal: Refusal
+) -> None:
+    for method, action, expected in (("POST", "/cancel", cancel), ("POST", "/resume", resume), ("DELETE", "", delete)):
+        job = make(status).id
+        answer = alice.request(method, f"/jobs/{job}{action}")
+        assert answer.status_code == expected, action
+        if expected == 409:
+            assert status in refusal(answer, 409, "status")["detail"]
+
+
+def test_cancelling_a_running_job_asks_its_worker(alice: TestClient, make: Make) -> None:
+    job = make(Status.RUNNING).id
+    for _ in range(2):
+        shown = alice.post(f"/jobs/{job}/cancel").json()
+        assert (shown["status"], shown["cancel_requested"]) == ("running", True)
+
+
+def test_deleting_removes_the_files(alice: TestClient, service: Service, make: Make) -> None:
+    job = make(Status.SUCCEEDED).id
+    assert service.home.job(job).is_dir()
+    answer = alice.delete(f"/jobs/{job}")
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert not service.home.job(job).exists()
+    for path in ("", "/events", "/checkpoint", "/checkpoints", "/logs", "/metrics.csv", "/files/evaluation.json"):
+        assert alice.get(f"/jobs/{job}{path}").status_code == 404
+
+
+def test_resuming_twice_with_one_key_resumes_once(alice: TestClient, service: Service, make: Make) -> None:
+    job, headers = make(Status.CANCELLED).id, {"Idempotency-Key": "again"}
+    assert alice.post(f"/jobs/{job}/resume", headers=headers).json()["status"] == "queued"
+    service.store.cancel(job)
+    assert alice.post(f"/jobs/{job}/resume", headers=headers).json()["status"] == "cancelled", "that was the first one"
+    assert alice.post(f"/jobs/{job}/resume").json()["status"] == "queued"
+
+
+def test_models(alice: TestClient, refusal: Refusal) -> None:
+    page = alice.get("/models", params={"query": "resnet50d*"}).json()
+    assert page["has_more"] is False
+    row = page["data"][0]
+    assert (row["name"], row["registered_as"], row["layers"]) == ("resnet50d", "t_resnet50d", 3)
+    assert row["converted_parameters"] > row["parameters"]
+    some = alice.get("/models", params={"query": "vit*", "limit": 3, "convertible": False}).json()
+    assert (len(some["data"]), some["has_more"]) == (3, True)
+    assert all(row["reason"] and row["registered_as"] is None for row in some["data"])
+    refusal(alice.get("/models", params={"limit": 0}), 422, "limit")
+    refusal(alice.get("/models", params={"query": "*" * 101}), 422, "query")

@@ -1,0 +1,172 @@
+"""Whatever is wrong with a request: problem+json, a header that says which request, and nothing of the server's own."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+import structlog
+from starlette.testclient import TestClient
+
+from api.errors import quoted
+
+Refusal = Callable[..., dict[str, Any]]
+JSON = {"Content-Type": "application/json"}
+LIMIT = 50_000
+ROUTES = ("transform", "finetune", "evaluate")
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        (b"{", 400, "body"),
+        (b"", 422, "body"),
+        (b"[]", 422, "body"),
+        (b"null", 422, "body"),
+        (b'"text"', 422, "body"),
+        (b"\xff\xfe\x00", 400, "body"),
+        (b"[" * 40_000, 400, "body"),
+        (b'{"model": ' + b"9" * 5000 + b"}", 400, "body"),
+    ],
+)
+def test_bodies_that_are_none(
+    route: str, body: bytes, status: int, field: str, alice: TestClient, refusal: Refusal
+) -> None:
+    refusal(alice.post(f"/{route}", content=body, headers=JSON), status, field)
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None])
+def test_bodies_of_another_kind(media: str | None, alice: TestClient, refusal: Refusal) -> None:
+    """A form can be posted from any page, without asking the server first: it must not pass for JSON."""
+    headers = {} if media is None else {"Content-Type": media}
+    answer = alice.post("/transform", content=b'{"model": "resnet18"}', headers=headers)
+    refusal(answer, 415, "Content-Type")
+    assert alice.post("/transform", content=b'{"model": "resnet18"}', headers=JSON).status_code == 202
+
+
+def test_a_body_over_the_limit_is_cut_off_by_its_announced_length(alice: TestClient, refusal: Refusal) -> None:
+    def body() -> Iterator[bytes]:
+        raise AssertionError("read")
+        yield b""
+
+    headers = JSON | {"Content-Length": str(LIMIT + 1)}
+    answer = alice.post("/transform", content=body(), headers=headers)
+    assert "TCNN_MAX_BODY_MB" in refusal(answer, 413, "body")["detail"]
+    assert answer.headers["connection"] == "close"
+
+
+def test_a_body_over_the_limit_is_cut_off_while_it_is_read(alice: TestClient, refusal: Refusal) -> None:
+    """Nothing announces the length of a chunked body; what is read beyond the limit is a chunk at most."""
+    sent = 0
+
+    async def app_sees() -> dict[str, Any]:
+        nonlocal sent
+        sent += 10_000
+        return {"type": "http.request", "body": b" " * 10_000, "more_body": True}
+
+    answers: list[Any] = []
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    headers = [
+        (b"host", b"localhost"),
+        (b"authorization", b"Bearer key-of-alice"),
+        (b"content-type", b"application/json"),
+    ]
+    scope = {
+        "type": "http", "method": "POST", "path": "/transform", "raw_path": b"/transform", "query_string": b"",
+        "headers": headers, "client": ("127.0.0.1", 1), "server": ("localhost", 80), "scheme": "http",
+        "http_version": "1.1", "root_path": "", "asgi": {"version": "3.0"}, "app": alice.app, "state": {},
+    }  # fmt: skip
+    anyio.run(alice.app, scope, app_sees, send)
+    assert answers[0]["status"] == 413
+    assert LIMIT < sent <= LIMIT + 20_000
+    exact = json.dumps({"model": "resnet18"}).encode().ljust(LIMIT)
+    assert alice.post("/transform", content=exact, headers=JSON).status_code == 202
+    refusal(alice.post("/transform", content=exact + b" ", headers=JSON), 413, "body")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PUT", "/jobs", 405), ("POST", "/jobs", 405), ("PATCH", "/transform", 405), ("DELETE", "/models", 405),
+        ("GET", "/nothing", 404), ("GET", "/jobs/", 404), ("GET", "//etc/passwd", 404), ("BREW", "/transform", 405),
+        ("GET", "/static/docs.html", 404), ("GET", "/static/..%2fcore.py", 404),
+    ],
+)  # fmt: skip
+def test_no_such_page_or_method(method: str, path: str, status: int, alice: TestClient) -> None:
+    answer = alice.request(method, path)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    if status == 405:
+        assert answer.headers["allow"]
+
+
+def test_every_answer_says_which_request_it_was(alice: TestClient, nobody: TestClient) -> None:
+    for client in (alice, nobody):
+        assert client.get("/jobs", headers={"X-Request-ID": "mine-1.2_3"}).headers["x-request-id"] == "mine-1.2_3"
+        strange = ("", "a b", "x" * 129, "a\x7f")
+        ours = [client.get("/jobs", headers={"X-Request-ID": one}).headers["x-request-id"] for one in strange]
+        assert all(len(one) == 32 for one in ours)
+        assert len(set(ours)) == 4
+
+
+def test_every_answer_is_guarded(alice: TestClient) -> None:
+    for path in ("/jobs", "/nothing", "/docs", "/", "/healthz"):
+        headers = alice.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert "unsafe-eval" not in headers["content-security-policy"]
+
+
+def test_what_was_not_foreseen_is_logged_and_not_told(
+    alice: TestClient, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("the secret of the house")
+
+    monkeypatch.setattr(alice.app.state.service.store, "get", broken)  # type: ignore[attr-defined]
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logged:
+        answer = alice.get("/jobs/job_0123456789abcdef01234567")
+    assert answer.status_code == 500
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["detail"] is None
+    assert "secret" not in answer.text
+    unforeseen = next(line for line in logged if line["event"] == "unforeseen")
+    assert unforeseen["exc_info"]
+    assert unforeseen["request_id"] == answer.headers["x-request-id"]
+
+
+def test_one_line_a_request(alice: TestClient) -> None:
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logged:
+        answer = alice.post("/transform", json={"model": "resnet18"}, headers={"X-Request-ID": "r1"})
+    line = next(line for line in logged if line["event"] == "request")
+    expected = {
+        "method": "POST", "path": "/transform", "route": "/transform", "status": 202, "tenant": "alice",
+        "job": answer.json()["id"], "request_id": "r1",
+    }  # fmt: skip
+    assert {name: line[name] for name in expected} == expected
+    assert 0 < line["seconds"] < 10
+    assert "key-of-alice" not in str(logged)
+
+
+def test_what_is_quoted_is_short_and_plain() -> None:
+    assert quoted("é\n") == r"'\xe9\n'"
+    assert len(quoted("x" * 1000)) == 100
+
+
+def test_pages_load_nothing_from_elsewhere(nobody: TestClient) -> None:
+    for path in ("/", "/docs"):
+        text = nobody.get(path).text
+        assert "//" not in text, path
+    for name, media in (
+        ("swagger-ui.css", "text/css"),
+        ("swagger-ui-bundle.js", "javascript"),
+        ("docs.js", "javascript"),
+    ):
+        answer = nobody.get(f"/static/{name}")
+        assert (answer.status_code, media in answer.headers["content-type"]) == (200, True)

@@ -1,0 +1,167 @@
+"""Downloads: ranges, validators, digests; metrics and logs while they grow."""
+
+import base64
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from api.deps import Service
+from api.flatten import table
+from api.schemas import safe_name
+from jobs.model import Kind, Status
+
+Refusal = Callable[..., dict[str, Any]]
+Make = Callable[..., Any]
+CONTENT = bytes(range(256)) * 40
+ETAG = f'"{hashlib.sha256(CONTENT).hexdigest()}"'
+
+
+@pytest.fixture
+def url(make: Make) -> str:
+    return f"/jobs/{make(Status.SUCCEEDED, content=CONTENT).id}/checkpoint"
+
+
+def test_a_whole_download(alice: TestClient, url: str) -> None:
+    answer = alice.get(url)
+    assert answer.content == CONTENT
+    digest = base64.b64encode(hashlib.sha256(CONTENT).digest()).decode()
+    expected = {
+        "etag": ETAG,
+        "repr-digest": f"sha-256=:{digest}:",
+        "content-length": str(len(CONTENT)),
+        "accept-ranges": "bytes",
+        "content-type": "application/octet-stream",
+        "content-disposition": 'attachment; filename="t_resnet50d.safetensors"',
+        "x-content-type-options": "nosniff",
+    }
+    assert {name: answer.headers[name] for name in expected} == expected
+    head = alice.head(url)
+    assert head.content == b""
+    assert {name: head.headers[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "start", "stop"),
+    [("bytes=0-99", 0, 100), ("bytes=100-", 100, 10240), ("bytes=-5", 10235, 10240), ("bytes=5-999999", 5, 10240)],
+)
+def test_ranges(asked: str, start: int, stop: int, alice: TestClient, url: str) -> None:
+    answer = alice.get(url, headers={"Range": asked})
+    assert answer.status_code == 206
+    assert answer.headers["content-range"] == f"bytes {start}-{stop - 1}/10240"
+    assert answer.content == CONTENT[start:stop]
+    assert answer.headers["etag"] == ETAG
+
+
+def test_a_download_that_broke_off_goes_on(alice: TestClient, url: str) -> None:
+    same = alice.get(url, headers={"Range": "bytes=4000-", "If-Range": ETAG})
+    assert (same.status_code, CONTENT[:4000] + same.content) == (206, CONTENT)
+    other = alice.get(url, headers={"Range": "bytes=4000-", "If-Range": '"another file"'})
+    assert (other.status_code, other.content) == (200, CONTENT)
+
+
+@pytest.mark.parametrize("asked", ["bytes=10240-", "bytes=99999-100000", "bytes=x-y", "lines=1-2"])
+def test_ranges_that_cannot_be(asked: str, alice: TestClient, url: str, refusal: Refusal) -> None:
+    answer = alice.get(url, headers={"Range": asked})
+    assert "10240 bytes" in refusal(answer, 416)["detail"]
+
+
+@pytest.mark.parametrize("given", [ETAG, f'"x", W/{ETAG}', "*"])
+def test_what_the_client_has_is_not_sent_again(given: str, alice: TestClient, url: str) -> None:
+    answer = alice.get(url, headers={"If-None-Match": given})
+    assert (answer.status_code, answer.content) == (304, b"")
+    assert answer.headers["etag"] == ETAG
+    assert alice.get(url, headers={"If-None-Match": '"x"'}).content == CONTENT
+
+
+@pytest.mark.parametrize("status", [Status.QUEUED, Status.RUNNING, Status.FAILED, Status.CANCELLED])
+def test_there_is_no_checkpoint_before_success(status: Status, alice: TestClient, make: Make, refusal: Refusal) -> None:
+    job = make(status).id
+    for path in ("checkpoint", "files/converted.safetensors"):
+        assert status in refusal(alice.get(f"/jobs/{job}/{path}"), 409, "status")["detail"]
+    assert alice.get(f"/jobs/{job}/checkpoints").json()["data"] == []
+
+
+def test_what_is_not_there_is_404(alice: TestClient, service: Service, make: Make, refusal: Refusal) -> None:
+    bare = make(Status.SUCCEEDED, content=None).id
+    assert "made no checkpoint" in refusal(alice.get(f"/jobs/{bare}/checkpoint"), 404)["detail"]
+    job = make(Status.SUCCEEDED)
+    for name in ("best.safetensors", "..%2f..%2ftcnn.db", "log.txt"):
+        assert alice.get(f"/jobs/{job.id}/files/{name}").status_code == 404
+    (service.home.attempt(job.id, 1) / "evaluation.json").unlink()
+    answer = alice.get(f"/jobs/{job.id}/files/evaluation.json")
+    assert "no longer on the server" in refusal(answer, 404)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "name"),
+    [
+        ({"model": "hf-hub:timm/resnet18.a1_in1k"}, "t_resnet18.safetensors"),
+        ({"model": "t_resnet18"}, "t_resnet18.safetensors"),
+        ({"job": "job_0"}, None),
+        ({"model": 'x"\r\n; y/../é'}, "t__.safetensors"),
+    ],
+)
+def test_names_of_downloads(request_: dict[str, Any], name: str | None, alice: TestClient, make: Make) -> None:
+    job = make(Status.SUCCEEDED, request=request_, kind=Kind.FINETUNE).id
+    header = alice.head(f"/jobs/{job}/checkpoint").headers["content-disposition"]
+    assert header == f'attachment; filename="{name or f"{job}.safetensors"}"'
+
+
+@pytest.mark.parametrize(
+    ("given", "safe"), [("a-b_c.1.csv", "a-b_c.1.csv"), ("../../é t", "_.._t"), ("..", "file"), (".ssh", "ssh")]
+)
+def test_safe_names(given: str, safe: str) -> None:
+    assert safe_name(given) == safe
+
+
+def test_metrics_are_all_rows_flattened(alice: TestClient, service: Service, make: Make, refusal: Refusal) -> None:
+    job = make(Status.RUNNING)
+    url = f"/jobs/{job.id}/metrics.csv"
+    assert "measured" in refusal(alice.get(url), 404)["detail"]
+    run = service.home.attempt(job.id, job.claim) / "run"
+    run.mkdir(parents=True)
+    rows = [
+        {"kind": "train", "updates": 20, "loss": 2.5},
+        {"kind": "epoch", "epoch": 0, "val": {"top1": 0.5, "loss": None}, "gates": {"layer4.0": [0.7, 0.8]}},
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"kind": "tra')
+    answer = alice.get(url)
+    assert answer.headers["content-type"].startswith("text/csv")
+    found = list(csv.DictReader(io.StringIO(answer.text)))
+    assert list(found[0]) == [
+        "kind", "updates", "loss", "epoch", "val.top1", "val.loss", "gates.layer4.0.0", "gates.layer4.0.1",
+    ]  # fmt: skip
+    assert [{name: value for name, value in row.items() if value} for row in found] == [
+        {"kind": "train", "updates": "20", "loss": "2.5"},
+        {"kind": "epoch", "epoch": "0", "val.top1": "0.5", "gates.layer4.0.0": "0.7", "gates.layer4.0.1": "0.8"},
+    ]
+    newer = service.home.attempt(job.id, 10) / "run"  # the tenth is later than the second
+    newer.mkdir(parents=True)
+    (newer / "metrics.jsonl").write_text('{"kind": "train", "updates": 40}\n')
+    assert alice.get(url).text == "kind,updates\ntrain,40\n"
+
+
+def test_a_table_of_nothing() -> None:
+    assert table([]).strip() == ""
+
+
+def test_every_attempt_has_its_log(alice: TestClient, service: Service, make: Make, refusal: Refusal) -> None:
+    job = make(Status.RUNNING)
+    url = f"/jobs/{job.id}/logs"
+    assert "no worker has taken" in refusal(alice.get(url), 404)["detail"]
+    for attempt, text in ((1, "first\n" * 50_000), (2, "zweite ä\n"), (10, "last\n")):
+        folder = service.home.attempt(job.id, attempt)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "log.txt").write_text(text)
+    assert alice.get(url).text == "last\n"
+    assert alice.get(url).headers["content-type"] == "text/plain; charset=utf-8"
+    assert alice.get(url, params={"attempt": 1}).text == "first\n" * 50_000
+    assert alice.get(url, params={"attempt": 2}).text == "zweite ä\n"
+    assert "logs of 1, 2, 10" in refusal(alice.get(url, params={"attempt": 3}), 404)["detail"]
+    refusal(alice.get(url, params={"attempt": 0}), 422, "attempt")

@@ -1,0 +1,257 @@
+"""What is accepted and what is not: everything is known before the 202, and a refusal names the field to change."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from api.deps import Service
+from jobs.model import Kind, Status
+from jobs.requests import KINDS
+
+Refusal = Callable[..., dict[str, Any]]
+Make = Callable[..., Any]
+BIG = {"classes": ["cat", "dog"], "images": 5000, "splits": {"train": 4000, "val": 1000}}
+
+
+def test_an_accepted_job_is_queued_and_kept(alice: TestClient, service: Service) -> None:
+    body = {"model": "resnet50d", "stride": "remove", "priority": 7, "max_attempts": 2}
+    answer = alice.post("/transform", json=body)
+    assert answer.status_code == 202
+    job = answer.json()
+    assert answer.headers["location"] == f"/jobs/{job['id']}"
+    assert job | {"id": "", "created_at": "", "queue_position": 0} == {
+        "id": "", "kind": "transform", "status": "queued", "created_at": "", "started_at": None, "finished_at": None,
+        "attempt": 0, "max_attempts": 2, "priority": 7, "queue_position": 0, "cancel_requested": False,
+        "progress": None, "request": body, "result": None, "error": None,
+    }  # fmt: skip
+    kept = service.store.get(job["id"])
+    assert (kept.owner, kept.priority, kept.request) == ("alice", 7, body)
+    assert KINDS["transform"](**kept.request).model == "resnet50d"
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({}, "model", "required"),
+        ({"model": "resnet51"}, "model", "did you mean"),
+        ({"model": "resnet50.imaginary"}, "model", "ra_in1k"),
+        ({"model": "vit_base_patch16_224"}, "model", "no k×k convolution"),
+        ({"model": "test_resnet", "stirde": "keep"}, "stirde", "did you mean stride"),
+        ({"model": "test_resnet", "stride": "both"}, "stride", "'keep' or 'remove'"),
+        ({"model": "test_resnet", "priority": 101}, "priority", "less than or equal to 100"),
+        ({"model": "test_resnet", "target": "("}, "target", "not a regular expression"),
+        ({"model": "t_resnet50"}, "model", "no timm model"),
+        ({"model": "https://evil.example/x"}, "model", "expected a timm name"),
+        ({"model": "local-dir:/etc"}, "model", "expected a timm name"),
+        ({"model": "../../etc/passwd"}, "model", "expected a timm name"),
+        ({"model": "hf-hub:stranger/model"}, "model", "only hf-hub:timm/*"),
+        ({"model": "hf-hub:timm/../../x"}, "model", "only hf-hub:timm/*"),
+        ({"model": "resnet50\n"}, "model", "expected a timm name"),
+        ({"model": "resnet50\x00"}, "model", "NUL"),
+        ({"model": "x" * 501}, "model", "at most 500"),
+        ({"model": 3}, "model", "valid string"),
+        ({"model": "test_resnet", "webhook": "https://10.0.0.1/"}, "webhook", "hooks.example.org"),
+        ({"model": "test_resnet", "webhook": "file:///etc/passwd"}, "webhook", "http://"),
+        ({"model": "test_resnet", "webhook": "https://u:p@hooks.example.org/"}, "webhook", "no user"),
+        ({"model": "test_resnet", "webhook": "http://hooks.example.org@evil.example/"}, "webhook", "no user"),
+        ({"model": "test_resnet", "webhook": "http://hooks.example.org:port/"}, "webhook", "http://"),
+    ],
+)
+def test_transform_refuses(body: dict[str, Any], field: str, words: str, alice: TestClient, refusal: Refusal) -> None:
+    found = refusal(alice.post("/transform", json=body), 422, field)
+    assert words in found["errors"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "resnet50d.ra2_in1k"},
+        {"model": "test_vit", "pretrained": False, "target": "patch_embed.proj"},
+        {"model": "hf-hub:timm/resnet50.a1_in1k"},
+        {"model": "test_resnet", "webhook": "https://hooks.example.org:8443/x?y=1"},
+        {"model": "test_resnet", "webhook": "http://a.good.example/"},
+        {"model": "test_resnet", "temperature": 1, "head_dim": 16, "input_size": [96, 128], "num_classes": 5},
+    ],
+)
+def test_transform_accepts(body: dict[str, Any], alice: TestClient) -> None:
+    answer = alice.post("/transform", json=body)
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["request"] == body
+
+
+def test_weights_and_strides_are_known_from_the_catalogue(alice: TestClient, refusal: Refusal) -> None:
+    from tcnn.conversion import catalogue
+
+    bare = next(entry for entry in catalogue.entries().values() if entry.convertible and not entry.weights)
+    fixed = next(
+        entry
+        for entry in catalogue.entries().values()
+        if entry.convertible and entry.weights and not entry.stride_removable
+    )
+    found = refusal(alice.post("/transform", json={"model": bare.name}), 422, "pretrained")
+    assert "set pretrained to false" in found["detail"]
+    assert alice.post("/transform", json={"model": bare.name, "pretrained": False}).status_code == 202
+    found = refusal(alice.post("/transform", json={"model": fixed.name, "stride": "remove"}), 422, "stride")
+    assert "use keep" in found["detail"]
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "words"),
+    [
+        ({"lrr": 1}, "config.lrr", "did you mean lr"),
+        ({"lr": "fast"}, "config.lr", "valid number"),
+        ({"epochs": 0}, "config.epochs", "greater than or equal to 1"),
+        ({"epochs": 3, "warmup_epochs": 4}, "config.warmup_epochs", "at most the 3 epochs"),
+        ({"conversion": {"strid": "keep"}}, "config.conversion.strid", "did you mean stride"),
+        ({"batch_size": 4002}, "config.batch_size", "4000 training images"),
+        ({"device": "abacus"}, "config.device", "cuda:N"),
+        ({"workers": 10_000}, "config.workers", "at most 16"),
+        ({"teacher": "/etc/passwd"}, "config.teacher", "expected a timm name"),
+        ({"teacher": "resnet51"}, "config.teacher", "did you mean"),
+        ({"clip_grad": 1e999}, "config.clip_grad", "finite"),
+        ({"teacher": "\ud800"}, "config.teacher", "lone surrogates"),
+        ({"conversion": {"stride": "keep"}}, "config.conversion", "the request's own"),
+        ({"convert": False}, "config.convert", "T-CNN already"),
+        ({"convert_at": 1}, "config.convert_at", "T-CNN already"),
+    ],
+)
+def test_finetuning_settings_are_checked_at_once(
+    config: dict[str, Any], field: str, words: str, alice: TestClient, upload: Callable[..., str], refusal: Refusal
+) -> None:
+    import json
+
+    body = {"model": "test_resnet", "finetune": {"dataset": upload(**BIG), "preset": "quick", "config": config}}
+    answer = alice.post("/transform", content=json.dumps(body), headers={"Content-Type": "application/json"})
+    assert words in refusal(answer, 422, f"finetune.{field}")["detail"]
+
+
+def test_finetune_of_each_kind_of_model(
+    alice: TestClient, upload: Callable[..., str], make: Make, service: Service
+) -> None:
+    job, checkpoint, data = make(Status.SUCCEEDED).id, upload("checkpoint"), upload(**BIG)
+    for model in ({"job": job}, {"checkpoint": checkpoint}, {"model": "resnet18"}):
+        answer = alice.post("/finetune", json={**model, "dataset": data})
+        assert answer.status_code == 202, answer.text
+        assert service.store.get(answer.json()["id"]).kind is Kind.FINETUNE
+    answer = alice.post(
+        "/finetune", json={"model": "vit_base_patch16_224", "dataset": data, "config": {"convert": False}}
+    )
+    assert answer.status_code == 202, "a model that is not converted need not be convertible"
+
+
+def test_models_that_cannot_be_finetuned(
+    alice: TestClient, upload: Callable[..., str], make: Make, refusal: Refusal
+) -> None:
+    data = upload(**BIG)
+    running, bare, theirs = make(Status.RUNNING).id, make(Status.SUCCEEDED, content=None).id, make(owner="bob").id
+    for model, field, words in (
+        ({"job": running}, "job", "is running"),
+        ({"job": bare}, "job", "made no checkpoint"),
+        ({"job": theirs}, "job", "no job"),
+        ({"job": "nonsense"}, "job", "no job"),
+        ({"checkpoint": upload("checkpoint", owner="bob")}, "checkpoint", "POST /checkpoints"),
+        ({"checkpoint": data}, "checkpoint", "POST /checkpoints"),
+        ({"model": "vit_base_patch16_224"}, "model", "no k×k convolution"),
+        ({}, "body", "exactly one of job, checkpoint, model"),
+        ({"job": running, "model": "resnet18"}, "body", "job and model"),
+    ):
+        found = refusal(alice.post("/finetune", json={**model, "dataset": data}), 422, field)
+        assert words in found["detail"]
+
+
+def test_data_sets_that_cannot_be_used(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:
+    for name, words in (
+        (upload(owner="bob", **BIG), "POST /datasets"),
+        ("ds_0123456789abcdef01234567", "POST /datasets"),
+        ("pets/../../secret", "below the directories"),
+        ("/etc", "below the directories"),
+        ("way-out", "below the directories"),
+        ("absent", "below the directories"),
+        ("x" * 400, "below the directories"),
+        ("hfds/stranger/data", "only hfds/timm/*"),
+        ("hfds/timm/../../etc", "only hfds/timm/*"),
+        ("wds//shared/../etc", "only wds//shared/*"),
+        ("wds//shared/{..,x}/etc", "only wds//shared/*"),
+        ("torch/cifar10:/etc", "no torch/ names"),
+    ):
+        answer = alice.post("/finetune", json={"model": "resnet18", "dataset": name})
+        assert words in refusal(answer, 422, "dataset")["detail"], name
+
+
+def test_data_sets_of_the_server(alice: TestClient, service: Service) -> None:
+    pets = str(service.settings.dataset_roots[0] / "pets")
+    for name, kept in (
+        ("pets", pets),
+        (pets, pets),
+        ("./pets/.", pets),
+        ("hfds/timm/oxford-iiit-pet", "hfds/timm/oxford-iiit-pet"),
+        ("wds//shared/train-{000..127}.tar", "wds//shared/train-{000..127}.tar"),
+    ):
+        body = {"model": "resnet18", "dataset": name, "val": name}
+        answer = alice.post("/finetune", json=body)
+        assert answer.status_code == 202, answer.text
+        request = answer.json()["request"]
+        assert (request["dataset"], request["val"]) == (kept, kept), "the job opens what was checked"
+
+
+def test_an_uploaded_data_set_must_suffice(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:
+    def ask(dataset: str, status: int = 422, field: str | None = None, **more: Any) -> str:
+        config = {"batch_size": 64, **more.pop("config", {})}
+        body = {"model": "resnet18", "dataset": dataset, "preset": "quick", "config": config, **more}
+        answer = alice.post("/finetune", json=body)
+        assert answer.status_code == status, answer.text
+        return "" if status == 202 else refusal(answer, 422, field)["detail"]
+
+    undivided = upload(classes=["a", "b"], images=100, splits={})
+    assert "no validation split" in ask(undivided, field="val")
+    ask(undivided, 202, config={"val_split": 0.3})
+    assert "50 training images" in ask(undivided, field="config.batch_size", config={"val_split": 0.5})
+    ask(undivided, 202, val=upload(**BIG))
+    assert "no split 'val'" in ask(undivided, field="val", val=upload(images=9, splits={"train": 9}))
+    assert "no split 'train'" in ask(upload(images=9, splits={"test": 9}), field="dataset")
+
+
+def test_evaluate(alice: TestClient, upload: Callable[..., str], make: Make, refusal: Refusal) -> None:
+    job, data = make(Status.SUCCEEDED).id, upload(**BIG)
+    body = {"job": job, "dataset": data, "against": [{"model": "resnet50d.ra2_in1k"}, {"checkpoint": "ckpt_x"}]}
+    refusal(alice.post("/evaluate", json=body), 422, "against.1.checkpoint")
+    body["against"] = [{"model": "vit_base_patch16_224"}]
+    for config, field in (
+        ({"split": "test"}, "config.split"),
+        ({"severities": [6]}, "config.severities"),
+        ({"device": "/dev/null"}, "config.device"),
+        ({"epochs": 3}, "config.epochs"),
+    ):
+        refusal(alice.post("/evaluate", json=body | {"config": config}), 422, field)
+    answer = alice.post("/evaluate", json=body | {"config": {"split": "validation", "corruptions": ["fog"]}})
+    assert answer.status_code == 202, answer.text
+
+
+def test_the_same_key_makes_one_job(alice: TestClient, bob: TestClient, refusal: Refusal) -> None:
+    headers, body = {"Idempotency-Key": "monday-1"}, {"model": "resnet18"}
+    first = alice.post("/transform", json=body, headers=headers)
+    again = alice.post("/transform", json=body, headers=headers)
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert again.json() == first.json()
+    assert again.headers["location"] == first.headers["location"]
+    other = alice.post("/transform", json=body | {"seed": 1}, headers=headers)
+    assert "another request" in refusal(other, 422, "Idempotency-Key")["detail"]
+    refusal(
+        alice.post("/evaluate", json={"model": "resnet18", "dataset": "pets"}, headers=headers), 422, "Idempotency-Key"
+    )
+    assert bob.post("/transform", json=body, headers=headers).json()["id"] != first.json()["id"]
+    for bad in ("", "x" * 256, "a b"):
+        refusal(alice.post("/transform", json=body, headers={"Idempotency-Key": bad}), 422, "Idempotency-Key")
+
+
+def test_a_replay_is_answered_even_if_the_request_would_be_refused_by_now(
+    alice: TestClient, service: Service, upload: Callable[..., str]
+) -> None:
+    data = upload(**BIG)
+    body, headers = {"model": "resnet18", "dataset": data}, {"Idempotency-Key": "tuesday"}
+    first = alice.post("/finetune", json=body, headers=headers)
+    service.store.remove_upload(data, "alice")
+    assert alice.post("/finetune", json=body).status_code == 422
+    assert alice.post("/finetune", json=body, headers=headers).json()["id"] == first.json()["id"]
