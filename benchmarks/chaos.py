@@ -51,7 +51,7 @@ class Deployment:
         self.home = root / "home"
         self._logs = root / "logs"
         self._logs.mkdir()
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._environment = {
             **os.environ, "TCNN_HOME": str(self.home), "TCNN_LEASE": str(LEASE), "TCNN_POLL": "0.5", "TCNN_GRACE": "10",
@@ -130,8 +130,10 @@ def archive(images: int = 10) -> bytes:
     return buffer.getvalue()
 
 
-def run(database: str | None, jobs: int, kills: int, workers: int, seed: int, root: Path) -> dict[str, Any]:
-    """The whole story; returns what was measured, with a list of everything that is wrong."""
+def run(
+    database: str | None, jobs: int, kills: int, workers: int, seed: int, root: Path, pace: float = 6.0
+) -> dict[str, Any]:
+    """The whole story, a kill every `pace` seconds on average; returns what was measured, and all that is wrong."""
     luck = random.Random(seed)
     deployment = Deployment(root, database, workers)
     client = Client(deployment)
@@ -156,7 +158,7 @@ def run(database: str | None, jobs: int, kills: int, workers: int, seed: int, ro
                 key = {"Idempotency-Key": f"chaos-{seed}-{len(accepted)}"}
                 accepted.append(client.call("POST", "/transform", json=request, headers=key).json()["id"])
             if time.monotonic() >= next_kill and killed.total() < kills:
-                next_kill = time.monotonic() + luck.expovariate(1 / 5.0) + 1
+                next_kill = time.monotonic() + 1 + luck.expovariate(1 / (pace - 1))
                 _kill(deployment, luck, killed)
             if len(accepted) == jobs:
                 states = _states(client)
@@ -248,7 +250,8 @@ def _commands() -> Iterator[tuple[int, str]]:
                     yield int(entry.name), words
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
