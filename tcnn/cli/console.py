@@ -67,8 +67,10 @@ def training(quiet: bool = False) -> Iterator[tuple["Report", Callable[[str], No
 
 
 def headline(now: "TrainingProgress") -> str:
-    """Phase and place of a run."""
-    return f"{now.phase} epoch {now.epoch}/{now.epochs} step {now.step}/{now.steps}"
+    """Phase and place of a run; a phase that counts no epochs or steps says so with 0 of them."""
+    epoch = f"epoch {now.epoch}/{now.epochs}" if now.epochs else ""
+    step = f"step {now.step}/{now.steps}" if now.steps else ""
+    return " ".join(filter(None, (now.phase, epoch, step)))
 
 
 def facts(now: "TrainingProgress") -> str:

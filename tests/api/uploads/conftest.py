@@ -5,12 +5,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from upload_server import Server, problem, serving
+from serving import Server, serving
+from upload_server import SMALL, problem
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("service") / "home") as running:
+    with serving(tmp_path_factory.mktemp("service") / "home", "--no-worker", **SMALL) as running:
         yield running
 
 

@@ -12,7 +12,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
-from upload_server import Server
+from serving import Server
 
 import tcnn
 from jobs.checkpoints import LONGEST_HEADER, check

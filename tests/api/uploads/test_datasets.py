@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 from data_pictures import draw, draw_classes
-from upload_server import Server, problem, serving
+from serving import Server, serving
+from upload_server import SMALL, problem
 
 Refused = Callable[..., str]
 
@@ -185,7 +186,8 @@ class TestRefused:
         else:
             with zipfile.ZipFile(pets, "a", zipfile.ZIP_DEFLATED) as archive:
                 archive.writestr("cat/large.png", bytes(2_000_000))
-        with serving(tmp_path / "service/home", largest_file=400_000) as server, server.client() as client:
+        small = serving(tmp_path / "service/home", "--no-worker", largest_file=400_000, **SMALL)
+        with small as server, server.client() as client:
             before = server.files()
             answer = send(client, pets)
             assert answer.status_code == 507, answer.text
