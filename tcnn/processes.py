@@ -1,9 +1,11 @@
-"""Processes that must not outlive the one that started them."""
+"""Processes that know their place: they do not outlive the one that started them, and let others go first."""
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 
@@ -18,3 +20,13 @@ def die_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def let_others_go_first() -> None:
+    """Take the processor's time only where nobody else wants it: answers to requests come before training steps.
+
+    Where Linux groups processes by session, niceness counts within a group, so the group is told, too.
+    """
+    os.nice(10)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text("10", encoding="ascii")
