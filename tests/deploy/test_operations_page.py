@@ -1,10 +1,7 @@
 """docs/operations.md names every setting with its default and every metric with its labels, and no other."""
 
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -103,23 +100,3 @@ def test_links() -> None:
     assert targets
     for target in targets:
         assert (ROOT / "docs" / target).exists(), target
-
-
-@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the sqlite3 program is not installed")
-def test_backup_while_the_service_runs(tmp_path: Path) -> None:
-    """The line as it stands in the page, while the newest job is in the write-ahead log only."""
-    (line,) = re.findall(r"^(sqlite3 .*?) +#", PAGE, re.MULTILINE)
-    home, backup = tmp_path / "home", tmp_path / "backup"
-    home.mkdir()
-    backup.mkdir()
-    store = Store(ApiSettings(home=home).database)
-    store.migrate()
-    job = store.enqueue(NewJob(owner="local", kind=Kind.EVALUATE, request={"model": "resnet18"}))
-    assert (home / "tcnn.db-wal").stat().st_size > 0
-    environment = {"TCNN_HOME": str(home), "BACKUP": str(backup), "PATH": "/usr/bin:/bin"}
-    subprocess.run(["bash", "-euc", line], env=environment, check=True)
-    copy = Store(f"sqlite:///{backup / 'tcnn.db'}")
-    copy.check()
-    assert copy.get(job.id) == store.get(job.id)
-    copy.close()
-    store.close()
