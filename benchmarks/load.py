@@ -1,0 +1,186 @@
+"""The service under load, on loopback, while a job trains: submissions, pollers and listeners at once.
+
+    python benchmarks/load.py [--rate 50] [--jobs 1000] [--pollers 50] [--listeners 20] [--database sqlite|postgres]
+
+An open loop: submissions start on a fixed schedule, whether or not the ones before have been answered, so a slow
+server cannot slow the load down. Pollers look at one job each once a second; listeners follow the training job's
+events. Latencies are the client's, which shares the machine. Results go to `benchmarks/results/load_DATABASE.json`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx
+from chaos import RESULTS, TRAINING, archive, database, free_port
+from machine import processor
+
+REQUEST = {"model": "resnet50d", "pretrained": True}
+
+
+class Load:
+    """Everything that is measured: latencies in seconds by what was done, and what went wrong."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.seconds: dict[str, list[float]] = {"submit": [], "poll": []}
+        self.wrong: Counter[str] = Counter()
+        self.jobs: list[str] = []
+        self.heard: Counter[str] = Counter()
+
+    async def timed(self, client: httpx.AsyncClient, what: str, expected: int, *call: Any, **options: Any) -> Any:
+        """One request; its time counts from when it was due."""
+        began = time.perf_counter()
+        try:
+            answer = await client.request(*call, **options)
+        except httpx.HTTPError as error:
+            self.wrong[f"{what}: {type(error).__name__}"] += 1
+            return None
+        self.seconds[what].append(time.perf_counter() - began)
+        if answer.status_code != expected:
+            self.wrong[f"{what}: status {answer.status_code}"] += 1
+            return None
+        return answer.json()
+
+    async def submissions(self, client: httpx.AsyncClient, rate: float, count: int) -> None:
+        """`count` jobs at `rate` per second."""
+        start = time.perf_counter()
+
+        async def one(number: int) -> None:
+            await asyncio.sleep(max(0.0, start + number / rate - time.perf_counter()))
+            job = await self.timed(client, "submit", 202, "POST", "/transform", json=REQUEST)
+            if job is not None:
+                self.jobs.append(job["id"])
+
+        await asyncio.gather(*(one(number) for number in range(count)))
+
+    async def poller(self, client: httpx.AsyncClient, number: int, until: asyncio.Event) -> None:
+        """Look at one job once a second."""
+        while not until.is_set():
+            if len(self.jobs) > number:
+                await self.timed(client, "poll", 200, "GET", f"/jobs/{self.jobs[number]}")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(until.wait(), 1.0)
+
+    async def listener(self, job: str, until: asyncio.Event) -> None:
+        """Follow a job's events until told otherwise."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=httpx.Timeout(30)) as client:
+            try:
+                async with client.stream("GET", f"/jobs/{job}/events", headers={"Accept": "text/event-stream"}) as now:
+                    if now.status_code != 200:
+                        self.wrong[f"listen: status {now.status_code}"] += 1
+                        return
+                    async for line in now.aiter_lines():
+                        if line.startswith("event:"):
+                            self.heard[line.removeprefix("event:").strip()] += 1
+                        if until.is_set():
+                            return
+            except httpx.HTTPError as error:
+                self.wrong[f"listen: {type(error).__name__}"] += 1
+
+
+async def measure(url: str, training: str, options: argparse.Namespace) -> Load:
+    """All at once, for as long as the submissions take."""
+    load, until = Load(url), asyncio.Event()
+    limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
+    async with httpx.AsyncClient(base_url=url, timeout=30, limits=limits) as client:
+        for _ in range(20):  # the first requests open connections and fill caches
+            await client.post("/transform", json={**REQUEST, "priority": -100})
+        others = [asyncio.create_task(load.poller(client, number, until)) for number in range(options.pollers)]
+        others += [asyncio.create_task(load.listener(training, until)) for _ in range(options.listeners)]
+        await load.submissions(client, options.rate, options.jobs)
+        until.set()
+        await asyncio.wait_for(asyncio.gather(*others), 60)
+    return load
+
+
+def figures(seconds: list[float]) -> dict[str, float]:
+    """Milliseconds."""
+    cuts = statistics.quantiles(seconds, n=1000)
+    named = {"p50": cuts[499], "p90": cuts[899], "p99": cuts[989], "max": max(seconds)}
+    return {name: round(1000 * value, 1) for name, value in named.items()}
+
+
+def trained_steps(client: httpx.Client, job: str) -> float:
+    progress = client.get(f"/jobs/{job}").json()["progress"] or {}
+    return float(progress.get("percent") or 0) if progress.get("phase") in ("training", "validating") else 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=float, default=50)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--pollers", type=int, default=50)
+    parser.add_argument("--listeners", type=int, default=20)
+    parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    with database(options.database) as address, tempfile.TemporaryDirectory() as scratch:
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        environment = {
+            **os.environ, "TCNN_HOME": f"{scratch}/home", "TCNN_LOG_LEVEL": "warning",
+            **({"TCNN_DATABASE_URL": address} if address else {}),
+        }  # fmt: skip
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tcnn", "serve", "--port", str(port)], env=environment, stdout=subprocess.DEVNULL
+        )
+        try:
+            with httpx.Client(base_url=url, timeout=30) as client:
+                job = start_training(client)
+                before = trained_steps(client, job)
+                load = asyncio.run(measure(url, job, options))
+                after = trained_steps(client, job)
+                queued = len(load.jobs)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            code = server.wait(timeout=90)
+    result = {
+        "database": "postgresql" if address else "sqlite", "rate_per_second": options.rate, "queued": queued,
+        "pollers": options.pollers, "listeners": options.listeners,
+        "submit_ms": figures(load.seconds["submit"]), "poll_ms": figures(load.seconds["poll"]),
+        "polls": len(load.seconds["poll"]), "progress_heard": load.heard["progress"],
+        "training_went_on": after > before, "wrong": dict(load.wrong), "server_exit_code": code,
+        "hardware": processor(), "versions": {name: version(name) for name in ("tcnn", "fastapi", "sqlalchemy")},
+    }  # fmt: skip
+    out = options.out or RESULTS / f"load_{result['database']}.json"
+    out.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+    sys.exit(1 if load.wrong or code or not result["training_went_on"] else 0)
+
+
+def start_training(client: httpx.Client) -> str:
+    """A job that trains for longer than the load lasts; returns its id once it does."""
+    deadline = time.monotonic() + 120
+    while True:
+        with contextlib.suppress(httpx.TransportError):
+            if client.get("/readyz").status_code == 200:
+                break
+        if time.monotonic() > deadline:
+            raise TimeoutError("the server did not become ready")
+        time.sleep(0.2)
+    dataset = client.post("/datasets", files={"file": ("set.zip", archive(100))}).json()["id"]
+    training = {"dataset": dataset, "preset": "quick", "config": TRAINING | {"epochs": 2000, "batch_size": 16}}
+    request = {"model": "test_resnet", "pretrained": False, "priority": 100, "finetune": training}
+    job = str(client.post("/transform", json=request).raise_for_status().json()["id"])
+    while trained_steps(client, job) == 0:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the job does not train: {client.get(f'/jobs/{job}').text}")
+        time.sleep(0.5)
+    return job
+
+
+if __name__ == "__main__":
+    main()
