@@ -23,7 +23,8 @@ from jobs.errors import StoreUnavailable
 from tcnn.errors import RequestError, one_line
 
 _NAP = 0.2
-_MISSING_TABLE = "42P01"
+_MISSING_TABLE, _NO_PERMISSION = "42P01", "42501"  # of PostgreSQL
+_BUSY = ("55P03", "57014")
 
 # Engines that a forked child was born with. Closing them would disturb the parent's files and sockets, and so would
 # leaving them to the garbage collector.
@@ -128,20 +129,20 @@ class Database:
 
 
 def parsed(url: str) -> URL:
-    """The URL with its driver; raises `RequestError`."""
-    expected = "expected sqlite:///FILE or postgresql://USER@HOST/NAME"
+    """The URL with its driver; raises `RequestError`. What follows `sqlite:///` is a path, whatever is in it."""
+    expected = "TCNN_DATABASE_URL: expected sqlite:///FILE or postgresql://USER@HOST/NAME"
+    scheme, _, path = url.partition(":///")
+    if scheme == "sqlite":
+        if path in ("", ":memory:"):
+            raise RequestError(f"{expected}; found no file name, and a queue in memory would be lost")
+        return URL.create("sqlite+pysqlite", database=path)
     try:
         found = make_url(url)
-        backend = found.get_backend_name()
     except (sql.ArgumentError, ValueError):
-        raise RequestError(f"TCNN_DATABASE_URL: {expected}") from None
-    if backend == "sqlite":
-        if found.database in (None, "", ":memory:") or "mode=memory" in (found.database or ""):
-            raise RequestError(f"TCNN_DATABASE_URL: {expected}; found no file name, and a queue in memory is lost")
-        return found.set(drivername="sqlite+pysqlite")
-    if backend == "postgresql":
-        return found.set(drivername="postgresql+psycopg")
-    raise RequestError(f"TCNN_DATABASE_URL: {expected}; found {backend}://")
+        raise RequestError(expected) from None
+    if found.drivername not in ("postgresql", "postgresql+psycopg"):
+        raise RequestError(f"{expected}; found {found.drivername}://")
+    return found.set(drivername="postgresql+psycopg")
 
 
 def upsert(dialect: str, table: Any) -> Any:
@@ -190,7 +191,7 @@ def _sqlite_begin(connection: Connection) -> None:
 
 def _unavailable(error: sql.DBAPIError) -> bool:
     if isinstance(error, sql.ProgrammingError):
-        return getattr(error.orig, "sqlstate", None) == _MISSING_TABLE
+        return getattr(error.orig, "sqlstate", None) in (_MISSING_TABLE, _NO_PERMISSION)
     return error.connection_invalidated or not isinstance(
         error, sql.IntegrityError | sql.DataError | sql.NotSupportedError
     )
@@ -202,7 +203,7 @@ def _busy(wait: float) -> str:
 
 def _reason(error: sql.DBAPIError, wait: float) -> str:
     found = one_line(error.orig or error)
-    if "database is locked" in found or getattr(error.orig, "sqlstate", None) in ("55P03", "57014"):
+    if "database is locked" in found or getattr(error.orig, "sqlstate", None) in _BUSY:
         return _busy(wait)
     if "no such table" in found or getattr(error.orig, "sqlstate", None) == _MISSING_TABLE:
         return "the database has no queue yet; start tcnn serve or tcnn worker, which make it"

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy import exc as sql
 
 from jobs.errors import StoreUnavailable
 from jobs.store.engine import Database
+from tcnn.errors import one_line
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -41,6 +43,11 @@ class Upgrade(Database):
                 raise StoreUnavailable(
                     f"{self.place}: this version of tcnn does not know its schema, {_current(connection)}; "
                     "use the version that made it, or a newer one"
+                ) from error
+            except sql.DBAPIError as error:
+                raise StoreUnavailable(
+                    f"{self.place}: its schema cannot be brought up to date ({one_line(error.orig or error)}); "
+                    "nothing was changed; give this user a database of its own"
                 ) from error
 
     def check(self) -> None:

@@ -1,22 +1,24 @@
-"""What the store's tests do again and again, in this process and in others.
+"""What the store's tests do again and again, in this process and in others."""
 
-`python deeds.py URL NAME DEED` is a worker process of its own; it prints a line for everything that it has done.
-"""
-
+import multiprocessing
 import os
+import resource
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Any
 
+from jobs.errors import StoreUnavailable
 from jobs.model import Artifact, Claim, Failure, Job, Kind, NewJob, Result, WorkerInfo
 from jobs.store import Store
 
 RESULT = Result(checkpoint=Artifact(name="best.safetensors", path="a/1/best.safetensors", size=7, sha256="0" * 64))
 OUCH = Failure(code="diverged", message="the loss is no longer finite")
-SRC = Path(__file__).parents[3]
+
+# Processes of their own that need not import everything once more.
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["pytest", "psycopg", "jobs.store"])
 
 
 def new(**options: Any) -> NewJob:
@@ -42,52 +44,97 @@ def kinds(store: Store, job: str) -> list[str]:
     return [event.kind for event in events]
 
 
-def process(url: str, name: str, deed: str) -> subprocess.Popen[str]:
-    """Another process that does `deed` under this worker's name."""
-    return subprocess.Popen(
-        [sys.executable, __file__, url, name, deed],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SRC)},
-    )
+class Child:
+    """Another process that does `deed`, a function of this file, as the worker `name`, and tells what it has done."""
+
+    def __init__(self, deed: str, url: str, name: str = "w2", *arguments: object) -> None:
+        self._ours, theirs = _processes.Pipe()
+        self._process = _processes.Process(target=_child, args=(theirs, deed, url, name, arguments), daemon=True)
+        self._process.start()
+        theirs.close()  # or its end would not be noticed
+
+    def hear(self) -> str | None:
+        """The next thing that it says; None when it is gone."""
+        assert self._ours.poll(60)
+        try:
+            return str(self._ours.recv())
+        except EOFError:
+            return None
+
+    def go(self) -> None:
+        """What some deeds wait for."""
+        self._ours.send("go")
+
+    def rest(self) -> list[str]:
+        """All that it says until it is gone."""
+        return list(iter(self.hear, None))
+
+    def kill(self) -> None:
+        """SIGKILL; it is gone when this returns."""
+        self._process.kill()
+        self._process.join(60)
+
+    @property
+    def exitcode(self) -> int | None:
+        """How it ended, minus the signal's number."""
+        self._process.join(60)
+        return self._process.exitcode
 
 
-def work(store: Store, name: str) -> None:
+def _child(pipe: Connection, deed: str, url: str, name: str, arguments: tuple[object, ...]) -> None:
+    DEEDS[deed](Store(url, wait=30), name, pipe, *arguments)
+
+
+def work(store: Store, name: str, pipe: Connection) -> None:
     """Claim and finish until the queue is empty."""
+    pipe.send("ready")
+    pipe.recv()
     while (job := store.claim(name)) is not None:
-        print(job.id, flush=True)
+        pipe.send(job.id)
         store.finish(hold(job), RESULT)
 
 
-def die(store: Store, name: str, module: str, function: str) -> None:
+def die(store: Store, name: str, pipe: Connection, module: str, function: str) -> None:
     """Claim a job and finish it, and be killed where this function of the store's is called."""
 
     def kill(*arguments: object, **options: object) -> None:
-        print("dying", flush=True)
+        pipe.send("dying")
         os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(sys.modules[f"jobs.store.{module}"], function, kill)
     store.finish(hold(store.claim(name)), RESULT)
 
 
-def main(url: str, name: str, deed: str) -> None:
-    """Do one deed."""
-    store = Store(url, wait=30)
-    if deed == "work":
-        print("ready", flush=True)
-        sys.stdin.readline()
-        work(store, name)
-    elif deed == "migrate":
-        store.migrate()
-        store.check()
-    elif deed.startswith("die:"):
-        die(store, name, *deed.split(":")[1:])
-    elif deed == "lock":  # until the parent goes
-        with store.writing():
-            print("locked", flush=True)
-            time.sleep(60)
+def migrate(store: Store, name: str, pipe: Connection) -> None:
+    """Make the tables as soon as all are there."""
+    pipe.send("ready")
+    pipe.recv()
+    store.migrate()
+    store.check()
+    pipe.send("done")
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def lock(store: Store, name: str, pipe: Connection) -> None:
+    """Be in the middle of a transaction until killed."""
+    with store.writing():
+        pipe.send("locked")
+        time.sleep(600)
+
+
+def fill(store: Store, name: str, pipe: Connection, limit: int) -> None:
+    """Submit jobs on a disk that has no room beyond `limit` bytes a file, until five were refused; then make room."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    refused = 0
+    while refused < 5:
+        try:
+            pipe.send(store.enqueue(new(request={"model": "resnet18", "long": "x" * 5000})).id)
+        except StoreUnavailable as error:
+            refused += 1
+            pipe.send(f"refused: {error}")
+    pipe.send(f"readable: {len(store.list(limit=5)[0])}")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    pipe.send(store.enqueue(new()).id)
+
+
+DEEDS: dict[str, Any] = {"work": work, "die": die, "migrate": migrate, "lock": lock, "fill": fill}

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 import pytest
-from deeds import RESULT, hold, kinds, new, process
+from deeds import RESULT, Child, hold, kinds, new
 
 from jobs.errors import LostClaim
 from jobs.model import Job, Status
@@ -39,17 +39,14 @@ def _assert_consistent(store: Store) -> None:
 
 def test_no_job_twice_and_none_lost(store: Store, url: str) -> None:
     """Four processes empty one queue, while this one puts more into it."""
-    workers = [process(url, f"w{number}", "work") for number in range(4)]
+    workers = [Child("work", url, f"w{number}") for number in range(4)]
     ids = [store.enqueue(new(priority=number % 3)).id for number in range(60)]
+    assert [worker.hear() for worker in workers] == ["ready"] * 4
     for worker in workers:
-        assert worker.stdout is not None and worker.stdout.readline() == "ready\n"
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("\n")
-        worker.stdin.flush()
-    ids += [store.enqueue(new()).id for _ in range(60)]
-    claimed = [worker.communicate(timeout=60)[0].split() for worker in workers]
-    assert [worker.returncode for worker in workers] == [0] * 4
+        worker.go()
+    ids += [store.enqueue(new()).id for _ in range(30)]
+    claimed = [worker.rest() for worker in workers]
+    assert [worker.exitcode for worker in workers] == [0] * 4
     while (job := store.claim("last")) is not None:  # submitted when all had gone home
         claimed.append([job.id])
         store.finish(hold(job), RESULT)
@@ -70,9 +67,9 @@ def test_no_job_twice_and_none_lost(store: Store, url: str) -> None:
 def test_killed_within_a_transaction(store: Store, url: str, where: str, status: Status) -> None:
     """SIGKILL between two statements: it is as if the transaction had never begun, and nobody waits for the dead."""
     job = store.enqueue(new())
-    victim = process(url, "victim", f"die:{where}")
-    assert victim.communicate(timeout=60)[0] == "dying\n"
-    assert victim.returncode == -signal.SIGKILL
+    victim = Child("die", url, "victim", *where.split(":"))
+    assert victim.rest() == ["dying"]
+    assert victim.exitcode == -signal.SIGKILL
     found = store.get(job.id)
     assert (found.status, found.result) == (status, None)
     _assert_consistent(store)
@@ -91,17 +88,13 @@ def test_killed_at_any_time(store: Store, url: str) -> None:
     """Workers in full swing are killed at random; what they held is reaped, and all is finished once."""
     chance = random.Random(11)
     ids = [store.enqueue(new()).id for _ in range(80)]
-    victims = [process(url, f"victim{number}", "work") for number in range(3)]
+    victims = [Child("work", url, f"victim{number}") for number in range(3)]
     for victim in victims:
-        assert victim.stdin is not None and victim.stdout is not None
-        victim.stdin.write("\n")
-        victim.stdin.flush()
+        victim.go()
         for _ in range(2 + chance.randrange(10)):  # it has begun
-            victim.stdout.readline()
+            victim.hear()
         time.sleep(chance.random() * 0.01)
         victim.kill()
-    for victim in victims:
-        victim.communicate(timeout=60)
     _assert_consistent(store)
     assert store.list(status=Status.QUEUED)[0]  # else there was nothing to be killed in
     while store.list(status=Status.QUEUED, limit=1)[0] or store.list(status=Status.RUNNING, limit=1)[0]:

@@ -1,0 +1,144 @@
+"""The schema: made once whoever asks, up and down, equal to the tables in the code."""
+
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from deeds import RESULT, Child, hold, new
+from sqlalchemy import Connection, Table, inspect, text
+
+from jobs.errors import StoreUnavailable
+from jobs.store import Store
+from jobs.store.schema import metadata
+from jobs.store.upgrade import alembic_config, head
+
+
+def _tables(connection: Connection) -> set[str]:
+    return set(inspect(connection).get_table_names()) - {"alembic_version"}
+
+
+def test_several_processes_at_once(empty_url: str) -> None:
+    """One makes the tables, the others wait; all find them."""
+    children = [Child("migrate", empty_url) for _ in range(4)]
+    assert [child.hear() for child in children] == ["ready"] * 4
+    for child in children:
+        child.go()
+    assert [child.rest() for child in children] == [["done"]] * 4
+    store = Store(empty_url)
+    store.check()
+    store.migrate()
+    job = store.enqueue(new())
+    store.migrate()  # nothing to do, and nothing is done
+    assert store.get(job.id) == job
+    store.close()
+
+
+def test_the_schema_is_the_code(empty_url: str) -> None:
+    """Alembic finds no difference, and neither do indexes, orders and rules that it does not compare."""
+    migrated = Store(empty_url)
+    migrated.migrate()
+    with migrated.writing() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
+        found = _described(connection)
+    with migrated.writing() as connection:
+        command.downgrade(alembic_config(connection), "base")
+        assert _tables(connection) == set()
+        metadata.create_all(connection)
+        assert _described(connection) == found
+    migrated.close()
+
+
+def _described(connection: Connection) -> object:
+    """Everything that the database itself says of its tables."""
+    if connection.dialect.name == "sqlite":
+        rows = connection.execute(
+            text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'alembic%' ORDER BY name")
+        )
+        # Alembic puts the constraints of a column elsewhere in the statement; the words are the same.
+        return [
+            (name, sorted(sql.replace("(", " ( ").replace(")", " ) ").replace(",", " ").split())) for name, sql in rows
+        ]
+    look = inspect(connection)
+    tables: list[Table] = metadata.sorted_tables
+    indexes = connection.execute(
+        text(
+            "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version' ORDER BY 1"
+        )
+    )
+    return [
+        [
+            [{**column, "type": str(column["type"])} for column in look.get_columns(table.name)],
+            look.get_pk_constraint(table.name),
+            look.get_foreign_keys(table.name),
+            look.get_unique_constraints(table.name),
+        ]
+        for table in tables
+    ] + [list(indexes.scalars())]
+
+
+def test_down_and_up(store: Store) -> None:
+    """Down to nothing, noticed by `check`, and up to a queue that works."""
+    store.enqueue(new())
+    with store.writing() as connection:
+        command.downgrade(alembic_config(connection), "base")
+        assert _tables(connection) == set()
+    with pytest.raises(StoreUnavailable, match=f"the schema is empty, expected {head()}; start tcnn serve"):
+        store.check()
+    with pytest.raises(StoreUnavailable, match="the database has no queue yet"):
+        store.enqueue(new())
+    store.migrate()
+    store.check()
+    assert store.list() == ([], False)
+    store.enqueue(new())
+    assert store.finish(hold(store.claim("w1")), RESULT).number == 1
+
+
+def test_a_database_of_a_newer_version(store: Store) -> None:
+    """Is left alone, and told."""
+    with store.writing() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreUnavailable, match=f"the schema is 9999, expected {head()}"):
+        store.check()
+    with pytest.raises(StoreUnavailable, match=r"does not know its schema, 9999; use the version that made it"):
+        store.migrate()
+
+
+def test_a_migration_that_fails_changes_nothing(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tables or none: it is one transaction."""
+    store = Store(empty_url)
+    with store.writing() as connection:
+        connection.execute(text("CREATE TABLE tallies (something INTEGER)"))  # the last one that would be made
+    with pytest.raises(
+        StoreUnavailable, match=r"cannot be brought up to date \(.*tallies.*already exists.*\)"
+    ) as caught:
+        store.migrate()
+    assert "\n" not in str(caught.value)
+    with store.reading() as connection:
+        assert _tables(connection) == {"tallies"}
+    store.close()
+
+
+def test_odd_folders(tmp_path: Path) -> None:
+    """Percent signs, spaces and letters of a path are the path's own."""
+    path = tmp_path / "100%25 söme: place?x=1#y" / "q.db"
+    path.parent.mkdir()
+    store = Store(f"sqlite:///{path}")
+    store.migrate()
+    store.check()
+    store.close()
+    assert [file.name for file in path.parent.iterdir()] == ["q.db"]
+
+
+def test_settings_of_a_connection(sqlite_url: str) -> None:
+    """What SQLite must be told every time, and what its file keeps."""
+    store = Store(sqlite_url)
+    with store.reading() as connection:
+        found = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        }
+    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+    store.close()
