@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
-from jobs.model import Failure
+from jobs.model import Failure, Progress
 from jobs.retry import error_code
 from tcnn.errors import EnvironmentFailure, Stopped, TcnnError, one_line
 from tcnn.processes import die_with_parent, let_others_go_first
@@ -31,9 +31,11 @@ def main(directory: Path, parent: int) -> int:
     assignment = attempt.assignment()
     try:
         log.info("job %s, claim %d: %s", assignment.job, assignment.claim, assignment.kind)
-        from jobs import tasks
+        reporter = Reporter(attempt)
+        reporter.progress(Progress(phase="starting", percent=0.0))
+        from jobs import tasks  # the heavy part of starting
 
-        result = tasks.run(assignment, attempt, Reporter(attempt))
+        result = tasks.run(assignment, attempt, reporter)
         attempt.finish(Outcome(result=result))
         log.info("done")
         return 0

@@ -26,7 +26,6 @@ CONVERSION = Path("conversion.json")
 
 def run(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
     """Do a job in the working directory, which is the attempt's; raises what tcnn raises."""
-    reporter.progress(Progress(phase="starting", percent=0.0))
     result = TASKS[assignment.kind](assignment, directory, reporter)
     reporter.progress(Progress(phase="done", percent=100.0))
     return result

@@ -1,0 +1,124 @@
+"""What is removed, and what never."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from houses import House
+
+from jobs import janitor
+from jobs.errors import JobNotFound
+from jobs.model import Artifact, Claim, Failure, Job, Result
+
+
+def attempt(house: House, job: Job, claim: int, size: int = 10) -> Path:
+    folder = house.home.attempt(job.id, claim)
+    (folder / "run" / "resume").mkdir(parents=True)
+    (folder / "run" / "config.json").write_text("{}")
+    (folder / "run" / "best.safetensors").write_bytes(b"x" * size)
+    (folder / "run" / "resume" / "step-1.safetensors").write_bytes(b"x" * size)
+    return folder
+
+
+def ended(house: House, how: str, claims: int = 1, size: int = 10, **options: object) -> Job:
+    """A job that was claimed so many times, each with files, and ended in the last."""
+    job = house.submit(**options)
+    for number in range(1, claims + 1):
+        taken = house.store.claim("w")
+        assert taken is not None and taken.id == job.id
+        attempt(house, job, number, size)
+        claim = Claim(job=job.id, worker="w", number=number)
+        if number < claims:
+            house.store.hand_back(claim)
+    if how == "succeeded":
+        path = f"{job.id}/{claims}/run/best.safetensors"
+        file = Artifact(name="best.safetensors", path=path, size=size, sha256="0" * 64)
+        return house.store.finish(claim, Result(checkpoint=file, files=(file,)))
+    return house.store.fail(claim, Failure(code="request", message="no"))
+
+
+def files(house: House, job: Job) -> set[str]:
+    root = house.home.job(job.id)
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_succeeded_job_keeps_what_was_published(house: House) -> None:
+    job = ended(house, "succeeded", claims=3)
+    janitor.clean(house.home, job)
+    assert files(house, job) == {"3/run/config.json", "3/run/best.safetensors"}
+
+
+def test_a_failed_job_keeps_what_it_can_be_resumed_from(house: House) -> None:
+    job = ended(house, "failed", claims=2)
+    janitor.clean(house.home, job)
+    assert files(house, job) == {
+        "2/run/config.json", "2/run/best.safetensors", "2/run/resume/step-1.safetensors",
+    }  # fmt: skip
+
+
+def test_a_job_that_goes_on_loses_nothing(house: House) -> None:
+    job = house.submit()
+    attempt(house, job, 1)
+    attempt(house, job, 2)
+    before = files(house, job)
+    janitor.clean(house.home, job)
+    assert files(house, job) == before
+
+
+def test_the_next_attempt_begins_where_the_newest_one_got_somewhere(house: House) -> None:
+    job = house.submit()
+    assert janitor.newest_attempt(house.home, job.id) is None
+    first = attempt(house, job, 1)
+    house.home.attempt(job.id, 2).mkdir()
+    assert janitor.newest_attempt(house.home, job.id) == first, "the second one died before it had anything"
+    assert janitor.newest_attempt(house.home, job.id, before=1) is None
+
+
+def test_old_jobs_are_deleted_with_their_files(house: House) -> None:
+    job, going_on = ended(house, "succeeded"), house.submit()
+    attempt(house, going_on, 1)
+    settings = house.settings.model_copy(update={"retention_days": 1e-9})
+    time.sleep(0.01)
+    janitor.sweep(house.home, house.store, settings)
+    with pytest.raises(JobNotFound):
+        house.store.get(job.id)
+    assert not house.home.job(job.id).exists()
+    assert house.store.get(going_on.id) == going_on
+    assert files(house, going_on) != set()
+
+
+def test_nothing_is_deleted_unless_it_is_asked_for(house: House) -> None:
+    job = ended(house, "failed")
+    janitor.sweep(house.home, house.store, house.settings)
+    assert house.store.get(job.id) == job
+    assert files(house, job) != set()
+
+
+def test_when_room_is_short_the_oldest_go_first_and_no_more_than_needed(house: House) -> None:
+    jobs = [ended(house, "succeeded", size=1_000_000) for _ in range(4)]
+    for job in jobs:
+        janitor.clean(house.home, job)
+    janitor.sweep(house.home, house.store, house.settings.model_copy(update={"retention_gb": 0.0025}))
+    assert [house.home.job(job.id).exists() for job in jobs] == [False, False, True, True]
+
+
+def test_strays_are_swept_once_nobody_can_be_making_them(house: House) -> None:
+    old = house.home.jobs / "job_0123456789abcdef"
+    young = house.home.datasets / "ds_0123456789abcdef"
+    upload = house.home.incoming / "half-an-upload"
+    for path in (old, young):
+        path.mkdir()
+    upload.write_bytes(b"x")
+    for path, age in ((old, 2 * janitor.YOUNG), (upload, 25 * janitor.YOUNG)):
+        os.utime(path, (time.time() - age,) * 2)
+    janitor.sweep(house.home, house.store, house.settings)
+    assert not old.exists() and not upload.exists() and young.exists()
+
+
+def test_losing_attempts_that_reappeared_are_swept(house: House) -> None:
+    job = ended(house, "succeeded", claims=2)
+    janitor.clean(house.home, job)
+    attempt(house, job, 1)  # a worker that was frozen woke up, wrote on, and died
+    janitor.sweep(house.home, house.store, house.settings)
+    assert [path.name for path in house.home.job(job.id).iterdir()] == ["2"]

@@ -1,0 +1,56 @@
+"""Slots, and the GPU that goes with each."""
+
+from pathlib import Path
+
+import pytest
+from houses import House
+
+from jobs import gpus
+from jobs.engines.local import LocalEngine
+from jobs.service import slots_for
+from jobs.worker import Worker
+
+ONE = (
+    "python3",
+    "-S",
+    "-c",
+    "import os, sys; open(sys.argv[1] + '/gpu', 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])",
+)
+
+
+def test_without_a_gpu_there_is_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert slots_for(None) == [None]
+    assert slots_for(3) == [None, None, None]
+
+
+def test_every_gpu_that_may_be_used_is_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-8f3a")
+    assert slots_for(None) == ["2", "GPU-8f3a"]
+    assert slots_for(3) == ["2", "GPU-8f3a", "2"]
+    assert slots_for(1) == ["2"]
+
+
+def test_no_gpu_is_what_minus_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert gpus.visible() == []
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a driver here")
+def test_a_host_without_a_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpus.memory() == ()
+    assert gpus.visible() == []
+
+
+def test_jobs_at_once_have_a_gpu_each(house: House) -> None:
+    jobs = [house.submit() for _ in range(2)]
+    worker = Worker(
+        house.store, house.home, LocalEngine(ONE), house.settings, name="w", host="here", slots=["0", "1"]
+    )  # fmt: skip
+    worker.step()
+    places = [house.home.attempt(job.id, 1) / "gpu" for job in jobs]
+    house.step_until(worker, lambda: all(place.exists() and place.read_text() for place in places))
+    assert sorted(place.read_text() for place in places) == ["0", "1"]
+    worker.drain()
+    worker.run()
