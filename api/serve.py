@@ -37,12 +37,12 @@ def serve(settings: ApiSettings, worker: bool = True) -> None:
     """
     settings.check_host()
     app = create_app(settings)  # reads the API keys: a mistake there is told before anything is made
-    logs.configure(settings.log_format, settings.log_level)
     Home(settings.root).create()
     store = Store(settings.database)
     store.migrate()
     store.close()
     with contextlib.closing(listen(settings.host, settings.port)) as listener:
+        logs.configure(settings.log_format, settings.log_level)
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -16,6 +16,8 @@ from jobs.model import Artifact, Claim, Failure, IdempotencyKey, Job, Kind, NewJ
 
 ALICE = {"Authorization": "Bearer key-of-alice"}
 BOB = {"Authorization": "Bearer key-of-bob"}
+DATASET = {"classes": ["a", "b"], "images": 9, "splits": {}}
+CHECKPOINT = {"base_model": "resnet18", "tcnn_version": "0.1", "layers": 3, "parameters": 9, "trained": False}
 _numbers = itertools.count()
 
 
@@ -116,6 +118,7 @@ def upload(service: Service) -> Callable[..., str]:
 
     def upload(kind: str = "dataset", owner: str = "alice", **details: Any) -> str:
         identifier = f"{'ds' if kind == 'dataset' else 'ckpt'}_{next(_numbers):024x}"
+        details = (DATASET if kind == "dataset" else CHECKPOINT) | details
         service.store.add_upload(
             Upload(id=identifier, owner=owner, kind=kind, name="pets.zip", path=identifier, size=1, sha256="0" * 64,
                    details=details)

@@ -1,0 +1,151 @@
+"""The OpenAPI document: what is published is true, every example works, and nothing undocumented is answered."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+import uvicorn
+from fastapi import FastAPI
+from hypothesis import HealthCheck, settings
+from pydantic import TypeAdapter
+from schemathesis import checks
+
+from api import examples, schemas
+from api.app import create_app
+from api.settings import load
+from jobs.model import TERMINAL, Status
+from jobs.requests import KINDS
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = create_app(load(home="/nonexistent")).openapi()
+OPERATIONS = [(path, method, one) for path, methods in DOCUMENT["paths"].items() for method, one in methods.items()]
+KEY = {"Authorization": "Bearer key-of-alice"}
+EXAMPLES = 8
+"""Requests of each kind to each operation; the whole takes less than a minute."""
+
+
+def test_the_published_document_is_this_one() -> None:
+    published = json.loads((ROOT / "docs/openapi.json").read_text(encoding="utf-8"))
+    assert published == json.loads(json.dumps(DOCUMENT)), "make it anew: python -m api.openapi docs/openapi.json"
+
+
+def test_neither_the_app_nor_its_document_loads_torch() -> None:
+    script = (
+        "import sys, api.app; before = set(sys.modules)\n"
+        "from api.settings import load\n"
+        "api.app.create_app(load(home='/nonexistent')).openapi()\n"
+        "print([name for name in ('torch', 'timm', 'torchvision') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=lambda value: str(value)[:40])
+def test_every_operation_is_described(path: str, method: str, operation: dict[str, Any]) -> None:
+    assert operation["summary"]
+    assert operation["description"]
+    assert operation["tags"]
+    for status, answer in operation["responses"].items():
+        assert answer["description"]
+        content = answer.get("content", {})
+        if int(status) >= 400:
+            assert list(content) == ["application/problem+json"]
+            example = content["application/problem+json"]["example"]
+            assert example["status"] == int(status)
+        elif int(status) in (200, 201, 202) and "application/octet-stream" not in content:
+            kinds = [one.get("example") or one.get("schema") for one in content.values()]
+            assert content and all(kinds), f"{method} {path} has no example of {status}"
+    body = operation.get("requestBody", {}).get("content", {})
+    if "application/json" in body:
+        assert body["application/json"]["examples"]
+    for parameter in operation.get("parameters", []):
+        assert parameter.get("description") or parameter["name"] == "id", parameter["name"]
+
+
+def test_every_example_of_a_request_is_one() -> None:
+    for kind, given in (
+        ("transform", examples.TRANSFORM),
+        ("finetune", examples.FINETUNE),
+        ("evaluate", examples.EVALUATE),
+    ):
+        for example in given.values():
+            request = KINDS[kind](**example["value"])
+            for part in (request, getattr(request, "finetune", None)):
+                getattr(part, "settings", None)  # raises if the settings are none
+
+
+def test_every_example_of_an_answer_is_one() -> None:
+    for example in (examples.QUEUED, examples.RUNNING, examples.SUCCEEDED, examples.CANCELLED):
+        assert schemas.JobView(**example).model_dump(mode="json") == example
+    assert schemas.EventList(**examples.EVENTS).model_dump(mode="json") == examples.EVENTS
+    TypeAdapter(schemas.FileList).validate_python(examples.listed(examples.FILE))
+
+
+@contextmanager
+def listening(app: FastAPI) -> Iterator[str]:
+    """The app on a real port, in a thread."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+@asynccontextmanager
+async def _begun(app: FastAPI) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.fixture(scope="module")
+def url(alice: Any) -> Iterator[str]:
+    """Alice's app on a port; what her client's lifespan has made is not made again."""
+    app = alice.app
+    before, app.router.lifespan_context = app.router.lifespan_context, _begun
+    with listening(app) as url:
+        yield url
+    app.router.lifespan_context = before
+
+
+@pytest.fixture
+def ids(make: Callable[..., Any], upload: Callable[..., str]) -> dict[str, Iterator[str]]:
+    """Ids that are alice's, so that operations have something to do."""
+    jobs = [make(status).id for status in Status for _ in range(3 if status in TERMINAL else 1)]
+    data = [upload() for _ in range(3)]
+    return {"/jobs": cycle(jobs), "/datasets": cycle(data), "/checkpoints": cycle([upload("checkpoint")])}
+
+
+schema = schemathesis.openapi.from_dict(DOCUMENT)
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+
+
+@schema.parametrize()
+@settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=True, database=None,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+def test_nothing_undocumented_is_answered(case: Any, url: str, ids: dict[str, Iterator[str]]) -> None:
+    known = ids.get("/" + case.operation.path.split("/")[1])
+    if "id" in (case.path_parameters or {}) and known and len(str(case.path_parameters["id"])) % 2:
+        case.path_parameters["id"] = next(known)
+    case.call_and_validate(base_url=url, headers=KEY, checks=CHECKS, timeout=30)

@@ -1,0 +1,156 @@
+"""`tcnn serve` as a process: it says where it is, keeps a worker, leaves when told to, and refuses in one line."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tcnn.cli.main import main
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="NOT TESTED: processes, for lack of /proc")
+COMMAND = [sys.executable, "-m", "tcnn", "serve", "--port", "0"]
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("TCNN_")}
+    return {**own, "TCNN_HOME": str(home), "OMP_NUM_THREADS": "1", "TCNN_GRACE": "5", **more}
+
+
+@contextmanager
+def serving(home: Path, *options: str, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process and its URL."""
+    with (home.parent / "stderr").open("w") as errors:
+        process = subprocess.Popen(
+            [*COMMAND, *options], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(home, **more)
+        )
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            found = re.fullmatch(r"tcnn is at (http://\S+) \(what it can do: \1/docs\); Ctrl-C stops it\n", line)
+            assert found, (line, (home.parent / "stderr").read_text())
+            yield process, found[1]
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def eventually(what: Callable[[], Any], seconds: float = 30) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that still run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_a_server_without_a_worker(tmp_path: Path) -> None:
+    with serving(tmp_path / "home", "--no-worker", "--log-format", "console") as (process, url):
+        answer = httpx.post(f"{url}/transform", json={"model": "resnet18"}, trust_env=False)
+        assert answer.status_code == 202
+        assert not children(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stdout is not None and process.stdout.read() == ""
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{url}/healthz", trust_env=False)
+    log = (tmp_path / "stderr").read_text()
+    assert re.search(rf"request .*job={answer.json()['id']}", log)
+    assert "Traceback" not in log
+
+
+@needs_proc
+def test_a_worker_that_dies_is_started_again_and_leaves_with_the_server(tmp_path: Path) -> None:
+    with serving(tmp_path / "home", "--slots", "1") as (process, url):
+        first = eventually(lambda: children(process.pid))
+        os.kill(first[0], signal.SIGKILL)
+        second = eventually(lambda: [pid for pid in children(process.pid) if pid not in first])
+        metrics = f"{url}/metrics"
+        eventually(lambda: "tcnn_worker_slots{" in httpx.get(metrics, trust_env=False).text)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert not Path(f"/proc/{second[0]}").exists()
+
+
+@needs_proc
+def test_a_worker_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
+    with serving(tmp_path / "home") as (process, url):
+        worker = eventually(lambda: children(process.pid))[0]
+        eventually(lambda: "tcnn_worker_slots{" in httpx.get(f"{url}/metrics", trust_env=False).text)
+        process.kill()
+        process.wait()
+        eventually(lambda: not Path(f"/proc/{worker}").exists(), 20)
+
+
+@needs_proc
+def test_an_open_stream_does_not_keep_the_server(tmp_path: Path) -> None:
+    with serving(tmp_path / "home", "--no-worker") as (process, url):
+        job = httpx.post(f"{url}/transform", json={"model": "resnet18"}, trust_env=False).json()["id"]
+        stream = httpx.stream(
+            "GET", f"{url}/jobs/{job}/events", headers={"Accept": "text/event-stream"}, timeout=20, trust_env=False
+        )
+        with stream as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == "id: 1"
+            started = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+            assert time.monotonic() - started < 10
+
+
+@pytest.fixture
+def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The one line of a server that does not start."""
+    for name in os.environ:
+        if name.startswith("TCNN_"):
+            monkeypatch.delenv(name)
+
+    def refuse(*options: str, code: int, **variables: str) -> str:
+        with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+            for name, value in ({"TCNN_HOME": str(tmp_path / "home")} | variables).items():
+                patch.setenv(name, value)
+            main(["serve", "--port", "0", "--no-worker", *options])
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out) == (code, ""), err
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1, err
+        return err
+
+    return refuse
+
+
+def test_what_cannot_be_served_is_one_line(tmp_path: Path, refuse: Callable[..., str]) -> None:
+    (tmp_path / "file").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"port {port}: address already in use" in refuse("--port", port, code=4)
+    assert "without API keys" in refuse("--host", "0.0.0.0", code=2)
+    assert "not an address" in refuse("--host", "no.such.host.invalid", code=2, TCNN_API_KEYS="a:b")
+    assert "TCNN_HOME" in refuse("--home", str(tmp_path / "file" / "x"), code=4)
+    assert "TCNN_LEASE" in refuse(code=2, TCNN_LEASE="soon")
+    assert "TCNN_API_KEYS" in refuse(code=2, TCNN_API_KEYS="nonsense")
+    assert "TCNN_DATABASE_URL" in refuse("--database-url", "mysql://x/y", code=2)
+    assert "TCNN_LOG_FORMAT" in refuse("--log-format", "xml", code=2)
+    assert "127.0.0.1" in refuse("--database-url", "postgresql://nobody@127.0.0.1:1/none", code=4)
