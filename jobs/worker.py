@@ -131,8 +131,9 @@ class Worker:
             self._settle()
             if self._is_due("beat", self.settings.poll if self.busy else self.settings.lease / 6):
                 self._beat()
-            if self._is_due("reap", self.settings.lease / 4):
+            if self._is_due("reap", self.settings.poll):
                 for job in self.store.reap(self.settings.lease):
+                    self._due["claim"] = 0.0
                     log.warning("its worker is silent", job=job.id, status=job.status, attempt=job.attempt)
                     janitor.clean(self.home, job)
             if not self.draining and self._free and self._is_due("claim", self.settings.poll):
