@@ -20,6 +20,8 @@ log = structlog.get_logger("tcnn.api")
 
 OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 """Pages that tell nothing of any tenant, so that nobody needs a key for them; nor for what lies below /static/."""
+ROUTINE = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Asked every few seconds by machines: no line of the log unless something is wrong."""
 UPLOADS = frozenset({"/datasets", "/checkpoints"})
 FORM = 1 << 20
 """Bytes that the form around an upload may take; the route itself looks at the file's size."""
@@ -88,7 +90,8 @@ class Observe:
         route = getattr(scope.get("route"), "path", "unmatched")
         self.seconds.labels(method, route, str(status)).observe(first or total)
         state = scope["state"]
-        log.info(
+        tell = log.debug if route in ROUTINE and status < 400 else log.info
+        tell(
             "request",
             method=scope["method"],
             path=scope["path"],

@@ -34,14 +34,18 @@ class Streams:
 
     def check(self, tenant: str) -> None:
         """Raise `TooManyStreams` if a tenant has as many as it may have."""
-        if self._open.get(tenant, 0) >= self._most:
+        if self.open(tenant) >= self._most:
             raise TooManyStreams(
                 f"{self._most} event streams are open, as many as TCNN_MAX_STREAMS allows; close one, or poll"
             )
 
+    def open(self, tenant: str) -> int:
+        """How many a tenant has."""
+        return self._open.get(tenant, 0)
+
     async def follow(self, parts: Service, job: str, tenant: str, after: int) -> AsyncIterator[ServerSentEvent]:
         """Messages about a job from the event after number `after` on; ends with the job, or when it is deleted."""
-        self._open[tenant] = self._open.get(tenant, 0) + 1
+        self._open[tenant] = self.open(tenant) + 1
         told: str | None = None
         try:
             while True:

@@ -2,11 +2,17 @@
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from api.app import create_app
@@ -19,6 +25,21 @@ BOB = {"Authorization": "Bearer key-of-bob"}
 DATASET = {"classes": ["a", "b"], "images": 9, "splits": {}}
 CHECKPOINT = {"base_model": "resnet18", "tcnn_version": "0.1", "layers": 3, "parameters": 9, "trained": False}
 _numbers = itertools.count()
+
+
+@contextmanager
+def listening(app: FastAPI) -> Iterator[str]:
+    """The app on a real port, in a thread."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +56,21 @@ def alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     )  # fmt: skip
     with TestClient(create_app(settings), base_url="http://localhost", headers=ALICE) as client:
         yield client
+
+
+@asynccontextmanager
+async def _begun(app: FastAPI) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.fixture(scope="module")
+def url(alice: TestClient) -> Iterator[str]:
+    """Alice's app on a port; what her client's lifespan has made is not made again."""
+    app: Any = alice.app
+    before, app.router.lifespan_context = app.router.lifespan_context, _begun
+    with listening(app) as url:
+        yield url
+    app.router.lifespan_context = before
 
 
 @pytest.fixture

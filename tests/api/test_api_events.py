@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
@@ -147,3 +148,16 @@ def test_a_tenant_has_so_many_streams_and_no_more(
     time.sleep(2)
     assert alice.get(url, headers=STREAM).status_code == 200, "streams that ended count no more"
     service.store.resume(full)
+
+
+def test_a_client_that_went_away_is_noticed(url: str, service: Service, make: Make) -> None:
+    job = make().id
+    with httpx.Client(base_url=url, headers={**STREAM, "Authorization": "Bearer key-of-alice"}, trust_env=False) as web:
+        for _ in range(3 * service.settings.max_streams):
+            with web.stream("GET", f"/jobs/{job}/events") as answer:
+                assert answer.status_code == 200
+                assert next(answer.iter_lines()) == "id: 1"
+            deadline = time.monotonic() + 10
+            while service.streams.open("alice"):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)

@@ -1,21 +1,15 @@
 """The OpenAPI document: what is published is true, every example works, and nothing undocumented is answered."""
 
 import json
-import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 import schemathesis
-import uvicorn
-from fastapi import FastAPI
 from hypothesis import HealthCheck, settings
 from pydantic import TypeAdapter
 from schemathesis import checks
@@ -89,36 +83,6 @@ def test_every_example_of_an_answer_is_one() -> None:
         assert schemas.JobView(**example).model_dump(mode="json") == example
     assert schemas.EventList(**examples.EVENTS).model_dump(mode="json") == examples.EVENTS
     TypeAdapter(schemas.FileList).validate_python(examples.listed(examples.FILE))
-
-
-@contextmanager
-def listening(app: FastAPI) -> Iterator[str]:
-    """The app on a real port, in a thread."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
-
-
-@asynccontextmanager
-async def _begun(app: FastAPI) -> AsyncIterator[None]:
-    yield
-
-
-@pytest.fixture(scope="module")
-def url(alice: Any) -> Iterator[str]:
-    """Alice's app on a port; what her client's lifespan has made is not made again."""
-    app = alice.app
-    before, app.router.lifespan_context = app.router.lifespan_context, _begun
-    with listening(app) as url:
-        yield url
-    app.router.lifespan_context = before
 
 
 @pytest.fixture
