@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Double, Row, and_, bindparam, case, func, insert, or_, select, update
+from sqlalchemy import Connection, Double, Row, bindparam, case, func, insert, select, update
 
 from jobs.errors import JobNotFound, WrongState
 from jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
@@ -38,42 +38,43 @@ def as_job(row: Row[Any], position: int | None = None) -> Job:
     return Job(**{name: getattr(row, name) for name in FIELDS}, queue_position=position)
 
 
-def locked(connection: Connection, job: str, owner: str | None) -> Row[Any]:
-    """A job's row, which nobody else changes before this transaction ends; raises `JobNotFound`."""
+def find(connection: Connection, job: str, owner: str | None, *, lock: bool = False) -> Row[Any]:
+    """A job's row; with `lock` nobody else changes it before this transaction ends. Raises `JobNotFound`."""
     row = None
     if storable(job):
-        query = select(jobs).where(jobs.c.id == job).with_for_update()
-        row = connection.execute(query if owner is None else query.where(jobs.c.owner == owner)).one_or_none()
+        row = connection.execute(_by_id(owner is None, lock), {"job": job, "by": owner}).one_or_none()
     if row is None:
-        raise not_found(job)
+        raise JobNotFound(f"{shown(job)}: no such job")  # another tenant's looks the same from outside
     return row
 
 
-def not_found(job: str) -> JobNotFound:
-    """The error for a job that is not there, or is another tenant's: the two look the same from outside."""
-    return JobNotFound(f"{shown(job)}: no such job")
+@cache
+def _by_id(any_owner: bool, lock: bool) -> Any:
+    query = select(jobs).where(jobs.c.id == bindparam("job"))
+    if not any_owner:
+        query = query.where(jobs.c.owner == bindparam("by"))
+    return query.with_for_update() if lock else query
 
 
-def position() -> Any:
-    """The number of queued jobs before a queued one, as a column beside the jobs table.
-
-    Due jobs come in the order of claims; those that wait for their time come after them, soonest first.
-    """
-    other = jobs.alias("other")
-    higher, as_high = other.c.priority > jobs.c.priority, other.c.priority == jobs.c.priority
-    due, others_due = jobs.c.not_before <= now(), other.c.not_before <= now()
-    ahead = case(
-        (due, and_(others_due, or_(higher, and_(as_high, other.c.number < jobs.c.number)))),
-        else_=or_(others_due, other.c.not_before < jobs.c.not_before),
-    )
-    count = select(func.count()).select_from(other).where(other.c.status == Status.QUEUED, ahead)
-    return case((jobs.c.status == Status.QUEUED, count.correlate(jobs).scalar_subquery())).label("queue_position")
+def _queue() -> Any:
+    """The whole queue, counted once: due jobs in the order of claims, then those that wait, the soonest first."""
+    due = jobs.c.not_before <= now()
+    order = (case((due, 0.0), else_=jobs.c.not_before), jobs.c.priority.desc(), jobs.c.number)
+    place = func.row_number().over(order_by=order) - 1
+    queue = select(jobs.c.number, place.label("place")).where(jobs.c.status == Status.QUEUED).subquery()
+    return select(queue).where(queue.c.number.in_(bindparam("numbers", expanding=True)))
 
 
-def placed(connection: Connection, number: int) -> Job:
-    """A job with its place in the queue."""
-    row = connection.execute(select(jobs, position()).where(jobs.c.number == number)).one()
-    return as_job(row, row.queue_position)
+_PLACES = _queue()
+
+
+def placed(connection: Connection, rows: Sequence[Row[Any]]) -> list[Job]:
+    """Jobs with their places in the queue."""
+    queued = [row.number for row in rows if row.status == Status.QUEUED]
+    places: dict[int, int] = {}
+    if queued:
+        places = {row.number: row.place for row in connection.execute(_PLACES, {"numbers": queued})}
+    return [as_job(row, places.get(row.number)) for row in rows]
 
 
 def change(

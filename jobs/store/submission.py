@@ -3,18 +3,33 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from jobs.errors import IdempotencyMismatch, WrongState
 from jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
 from jobs.store import schema
-from jobs.store.changes import as_job, change, locked, new_id, not_found, placed, position, record, storable
+from jobs.store.changes import as_job, change, find, new_id, placed, record, storable
 from jobs.store.engine import Database, upsert
 from jobs.store.schema import jobs, keys, now
 
 Jobs = list[Job]  # `list` is a method below
 
 _LAST = 2**31 - 1  # no event has a higher number; a database would refuse to compare with one
+
+_ENQUEUE = (
+    insert(jobs)
+    .values(
+        **{name: bindparam(name) for name in ("id", *NewJob.model_fields)},
+        status=Status.QUEUED,
+        attempt=0,
+        claim=0,
+        created_at=now(),
+        not_before=now(),
+        cancel_requested=False,
+        event_count=1,
+    )
+    .returning(jobs)
+)
 
 
 class Submission(Database):
@@ -31,24 +46,10 @@ class Submission(Database):
             if key is not None:
                 winner = _remember(connection, key, identifier)
                 if winner != identifier:
-                    return placed(connection, locked(connection, winner, None).number)
-            row = connection.execute(
-                insert(jobs)
-                .values(
-                    **new.model_dump(mode="json"),
-                    id=identifier,
-                    status=Status.QUEUED,
-                    attempt=0,
-                    claim=0,
-                    created_at=now(),
-                    not_before=now(),
-                    cancel_requested=False,
-                    event_count=1,
-                )
-                .returning(jobs)
-            ).one()
+                    return placed(connection, [find(connection, winner, None)])[0]
+            row = connection.execute(_ENQUEUE, {"id": identifier, **new.model_dump(mode="json")}).one()
             record(connection, row, [NewEvent(kind="queued")])
-            return placed(connection, row.number)
+            return placed(connection, [row])[0]
 
     def replay(self, key: IdempotencyKey) -> str | None:
         """What a POST with this key has made; None if there was none; raises `IdempotencyMismatch`."""
@@ -62,19 +63,13 @@ class Submission(Database):
 
     def get(self, job: str, owner: str | None = None) -> Job:
         """One job and its place in the queue; raises `JobNotFound`."""
-        query = select(jobs, position()).where(jobs.c.id == job)
         with self.reading() as connection:
-            row = None
-            if storable(job):
-                row = connection.execute(query if owner is None else query.where(jobs.c.owner == owner)).one_or_none()
-        if row is None:
-            raise not_found(job)
-        return as_job(row, row.queue_position)
+            return placed(connection, [find(connection, job, owner)])[0]
 
     def cancel(self, job: str, owner: str | None = None) -> Job:
         """A queued job is cancelled at once, a running one is asked to stop; raises `WrongState` if it has ended."""
         with self.writing() as connection:
-            row = locked(connection, job, owner)
+            row = find(connection, job, owner, lock=True)
             if row.status == Status.QUEUED:
                 row = change(connection, row, Status.CANCELLED, [NewEvent(kind="cancelled")])
             elif row.status == Status.RUNNING and not row.cancel_requested:
@@ -86,17 +81,17 @@ class Submission(Database):
     def resume(self, job: str, owner: str | None = None) -> Job:
         """A failed or cancelled job is queued again with all its attempts; raises `WrongState` for any other."""
         with self.writing() as connection:
-            row = locked(connection, job, owner)
+            row = find(connection, job, owner, lock=True)
             if row.status not in (Status.FAILED, Status.CANCELLED):
                 raise WrongState(f"{job}: is {row.status}; only a failed or cancelled job can be resumed")
             fresh: dict[str, Any] = {"attempt": 0, "error": None, "cancel_requested": False, "finished_at": None}
-            change(connection, row, Status.QUEUED, [NewEvent(kind="resumed")], **fresh)
-            return placed(connection, row.number)
+            row = change(connection, row, Status.QUEUED, [NewEvent(kind="resumed")], **fresh)
+            return placed(connection, [row])[0]
 
     def delete(self, job: str, owner: str | None = None) -> Job:
         """Remove a job that has ended, its events and its key; returns what it was; raises `WrongState`."""
         with self.writing() as connection:
-            row = locked(connection, job, owner)
+            row = find(connection, job, owner, lock=True)
             if row.status not in TERMINAL:
                 raise WrongState(f"{job}: is {row.status}; cancel it before deleting it")
             connection.execute(delete(jobs).where(jobs.c.number == row.number))
@@ -107,7 +102,7 @@ class Submission(Database):
         """What happened to a job after the event number `after`; raises `JobNotFound`."""
         table = schema.events
         with self.reading() as connection:
-            number = _number(connection, job, owner)
+            number = find(connection, job, owner).number
             rows = connection.execute(
                 select(table.c.seq, table.c.at, table.c.kind, table.c.data)
                 .where(table.c.job == number, table.c.seq > min(after, _LAST))
@@ -146,25 +141,15 @@ class Submission(Database):
         kind: Kind | None = None,
     ) -> tuple[Jobs, bool]:
         """Newest first, `limit` after the job `after`, and whether there are more; raises `JobNotFound` for `after`."""
-        query = select(jobs, position())
+        query = select(jobs)
         for column, value in ((jobs.c.owner, owner), (jobs.c.status, status), (jobs.c.kind, kind)):
             if value is not None:
                 query = query.where(column == value)
         with self.reading() as connection:
             if after is not None:
-                query = query.where(jobs.c.number < _number(connection, after, owner))
+                query = query.where(jobs.c.number < find(connection, after, owner).number)
             rows = connection.execute(query.order_by(jobs.c.number.desc()).limit(limit + 1)).all()
-        return [as_job(row, row.queue_position) for row in rows[:limit]], len(rows) > limit
-
-
-def _number(connection: Connection, job: str, owner: str | None) -> int:
-    number = None
-    if storable(job):
-        query = select(jobs.c.number).where(jobs.c.id == job)
-        number = connection.scalar(query if owner is None else query.where(jobs.c.owner == owner))
-    if number is None:
-        raise not_found(job)
-    return number
+            return placed(connection, rows[:limit]), len(rows) > limit
 
 
 def _recall(connection: Connection, key: IdempotencyKey) -> str | None:

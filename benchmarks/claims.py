@@ -1,0 +1,131 @@
+"""How many jobs a second can be claimed and finished, on SQLite and on PostgreSQL.
+
+    python benchmarks/claims.py [--workers 4] [--jobs 2000] [--repeats 5]
+
+Worker processes empty one queue: claim, finish with a result, again. Timed is from the moment when all of them are
+ready to when the last has found the queue empty, so start-up does not count. Every commit reaches the disk. Afterwards
+every job must have succeeded exactly once. Written down are all repeats and their median, submissions a second by one
+client before that, and what one commit to the same disk costs, without which the rest says little.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import runpy
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+from machine import processor
+
+from jobs.model import Artifact, Claim, Kind, NewJob, Result, Status
+from jobs.store import Store
+
+RESULTS = Path(__file__).parent / "results" / "queue.json"
+POSTGRES = Path(__file__).parents[1] / "tests" / "postgres.py"
+FLOOR = 200  # claims a second that four workers must reach
+
+JOB = NewJob(owner="bench", kind=Kind.FINETUNE, request={"model": "resnet50d", "dataset": "cifar10"})
+RESULT = Result(checkpoint=Artifact(name="best.safetensors", path="x/1/best.safetensors", size=1, sha256="0" * 64))
+WAIT = 60.0
+
+
+def work(url: str, name: str, ready: Barrier) -> None:
+    """Claim and finish until the queue is empty."""
+    store = Store(url, wait=WAIT)
+    store.check()
+    ready.wait()
+    while (job := store.claim(name)) is not None:
+        store.finish(Claim(job=job.id, worker=name, number=job.claim), RESULT)
+    ready.wait()
+    store.close()
+
+
+def measure(url: str, workers: int, jobs: int) -> tuple[float, float]:
+    """Submissions and claim-and-finish cycles a second; fails unless every job succeeded in its first attempt."""
+    store = Store(url, wait=WAIT)
+    store.migrate()
+    start = time.perf_counter()
+    for _ in range(jobs):
+        store.enqueue(JOB)
+    submitted = time.perf_counter() - start
+    context = multiprocessing.get_context("spawn")
+    ready = context.Barrier(workers + 1)
+    processes = [context.Process(target=work, args=(url, f"w{number}", ready)) for number in range(workers)]
+    for process in processes:
+        process.start()
+    ready.wait(120)
+    start = time.perf_counter()
+    ready.wait(600)
+    seconds = time.perf_counter() - start
+    for process in processes:
+        process.join(60)
+    done, more = store.list(status=Status.SUCCEEDED, limit=jobs)
+    if len(done) != jobs or more or any(job.claim != 1 for job in done):
+        raise SystemExit(f"{len(done)} of {jobs} jobs succeeded in their first attempt")
+    store.close()
+    return jobs / submitted, jobs / seconds
+
+
+def commit_cost(folder: Path) -> float:
+    """Milliseconds that the disk takes to keep 4 KiB, the median of 50."""
+    took = []
+    with (folder / "probe").open("wb", buffering=0) as file:
+        for _ in range(50):
+            file.write(b"x" * 4096)
+            start = time.perf_counter()
+            os.fsync(file.fileno())
+            took.append(1000 * (time.perf_counter() - start))
+    return statistics.median(took)
+
+
+def repeat(make: Callable[[int], str], workers: int, jobs: int, repeats: int) -> dict[str, Any]:
+    """All repeats, each in a database of its own."""
+    runs = [measure(make(number), workers, jobs) for number in range(repeats)]
+    submitted, claimed = ([round(run[part]) for run in runs] for part in (0, 1))
+    return {"claims_per_second": statistics.median(claimed), "runs": claimed, "submissions_per_second": submitted}
+
+
+def main() -> None:
+    """Measure both and write the results."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--jobs", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    load = [round(os.getloadavg()[0], 1)]
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="tcnn-claims-") as folder:
+        fsync = commit_cost(Path(folder))
+        found["sqlite"] = repeat(lambda number: f"sqlite:///{folder}/{number}.db", **_sizes(options))
+    # By its path: below tests/ lie folders of the packages' names.
+    with runpy.run_path(str(POSTGRES))["postgres"](durable=True) as server:
+        found["postgresql"] = repeat(lambda number: server.create(f"claims_{number}"), **_sizes(options))
+    load.append(round(os.getloadavg()[0], 1))
+    results = {
+        **_sizes(options),
+        **found,
+        "fsync_ms": round(fsync, 2),
+        "load_average": load,
+        "hardware": processor(),
+        "versions": {name: version(name) for name in ("tcnn", "sqlalchemy", "psycopg")},
+    }
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    print(json.dumps(results, indent=2))
+    slow = [name for name, figures in found.items() if figures["claims_per_second"] < FLOOR]
+    if slow:
+        raise SystemExit(f"fewer than {FLOOR} claims a second: {', '.join(slow)}")
+
+
+def _sizes(options: argparse.Namespace) -> dict[str, int]:
+    return {"workers": options.workers, "jobs": options.jobs, "repeats": options.repeats}
+
+
+if __name__ == "__main__":
+    main()
