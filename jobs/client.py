@@ -30,6 +30,8 @@ Json = dict[str, Any]
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT = 60.0
 """Seconds without a byte; event streams are pinged more often."""
+FIRST_PATIENCE = 3.0
+"""Seconds to try again for while nobody has ever answered."""
 BUSY = (429, 502, 503, 504)
 
 
@@ -52,6 +54,7 @@ class Client:
         if not url.startswith(("http://", "https://")):
             raise RequestError(f"{url}: expected a server's URL, such as {DEFAULT_URL}")
         self.url, self.patience = url.rstrip("/"), patience
+        self._met = False  # before the first answer a wrong URL is likelier than a server that starts again
         if key and not (key.isascii() and key.isprintable() and " " not in key):
             raise RequestError("expected an API key of visible ASCII characters; copy it again")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -204,10 +207,11 @@ class Client:
     def _json(self, method: str, route: str, content: Callable[[], Iterator[bytes]] | None = None, **options: Any,
               ) -> Json:  # fmt: skip
         """An answer, after as many tries as patience allows."""
-        give_up, delay = time.monotonic() + self.patience, 0.25
+        start, delay = time.monotonic(), 0.25
         while True:
             try:
                 answer = self._http.request(method, route, content=content and content(), **options)
+                self._met = True
                 if answer.is_success:
                     return answer.json() if answer.content else {}
                 failure: Exception = _refusal(answer)
@@ -218,7 +222,8 @@ class Client:
                 failure, wait = self._away(error), delay
             except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
                 raise ServerFailure(f"{self.url}: does not answer as a tcnn server ({one_line(error)})") from error
-            if time.monotonic() + wait > give_up:
+            patience = self.patience if self._met else min(self.patience, FIRST_PATIENCE)
+            if time.monotonic() + wait > start + patience:
                 raise failure
             time.sleep(wait)
             delay = min(2 * delay, 8.0)

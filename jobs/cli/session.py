@@ -20,11 +20,11 @@ JobId = Annotated[str, typer.Argument(help="A job's id.", metavar="JOB")]
 
 
 def connect(server: str | None, key: str | None) -> "Client":
-    """A client of the server that was named; it gives up after a few seconds, since somebody is waiting."""
+    """A client of the server that was named."""
     from jobs.client import Client
 
     url = server or os.environ.get("TCNN_SERVER") or DEFAULT
-    return Client(url, key or os.environ.get("TCNN_API_KEY"), patience=10.0)
+    return Client(url, key or os.environ.get("TCNN_API_KEY"), patience=60.0)
 
 
 def print_json(value: Any) -> None:

@@ -1,5 +1,6 @@
 """Watching a job: the bar of a local run, and an exit code that says how it ended."""
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -21,7 +22,8 @@ def follow(client: "Client", job: str, as_json: bool) -> int:
     """Show a job until it has ended, then its result or its error; returns the exit code."""
     from tcnn.training.progress import Progress
 
-    with console.training(quiet=as_json) as (report, say):
+    ended: Json | None = None
+    with console.training(quiet=as_json) as (report, say), contextlib.suppress(KeyboardInterrupt):
 
         def progress(now: "Json") -> None:
             whole = {name: now.get(name) or 0 for name in ("epoch", "epochs", "step", "steps", "percent")}
@@ -31,11 +33,10 @@ def follow(client: "Client", job: str, as_json: bool) -> int:
             if line := told(kind, data):
                 say(line)
 
-        try:
-            ended = client.watch(job, progress, event)
-        except KeyboardInterrupt:
-            say(f"{job} goes on: `tcnn jobs watch {job}` shows it again, `tcnn jobs cancel {job}` ends it")
-            return INTERRUPTED
+        ended = client.watch(job, progress, event)
+    if ended is None:
+        typer.echo(f"{job} goes on: `tcnn jobs watch {job}` shows it again, `tcnn jobs cancel {job}` ends it", err=True)
+        return INTERRUPTED
     if as_json:
         print_json(ended)
     else:

@@ -1,0 +1,38 @@
+"""A server without a worker, a worker that the test plays, and the command line."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs_line import Run, runner
+from played import Worker
+from serving import Server, serving
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    keys = {"TCNN_API_KEYS": "alice:key-of-alice,bob:key-of-bob"}
+    with serving(tmp_path_factory.mktemp("service") / "home", "--no-worker", **keys) as running:
+        yield running
+
+
+@pytest.fixture
+def worker(server: Server) -> Iterator[Worker]:
+    made = Worker(server.home)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def run(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """Runs `tcnn jobs …` in an empty directory, with the server and the key in the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TCNN_SERVER", server.url)
+    monkeypatch.setenv("TCNN_API_KEY", "key-of-alice")
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield runner(capsys)
+    for number, handler in before.items():
+        signal.signal(number, handler)

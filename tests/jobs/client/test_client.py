@@ -1,0 +1,198 @@
+"""The client against a real server without a worker: the test plays the worker, through the store."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cutting import relay, scripted
+from data_pictures import draw_classes
+from played import CONTENT, Worker
+from serving import Server
+
+from jobs.client import Client, RefusedError, ServerFailure
+from jobs.model import Claim, NewEvent
+from tcnn.errors import CheckpointError, OutputError, RequestError
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url, "key-of-alice", patience=20) as made:
+        yield made
+
+
+@pytest.fixture
+def running(client: Client, worker: Worker) -> Claim:
+    """A job that was submitted and taken."""
+    job = client.submit("transform", {"model": "resnet18", "pretrained": False})
+    claim = worker.take()
+    assert claim.job == job["id"]
+    return claim
+
+
+def test_a_job_from_submission_to_deletion(client: Client, worker: Worker) -> None:
+    job = client.submit("transform", {"model": "resnet18", "pretrained": False}, key="mine")
+    assert client.submit("transform", {"model": "resnet18", "pretrained": False}, key="mine")["id"] == job["id"]
+    assert client.jobs(status="queued", kind="transform")["data"][0]["id"] == job["id"]
+    assert client.cancel(job["id"])["status"] == "cancelled"
+    assert client.resume(job["id"])["status"] == "queued"
+    worker.finish(worker.take())
+    assert client.job(job["id"])["status"] == "succeeded"
+    client.delete(job["id"])
+    with pytest.raises(RefusedError, match="job_") as caught:
+        client.job(job["id"])
+    assert (caught.value.status, caught.value.exit_code) == (404, 2)
+
+
+def test_what_the_server_refuses(client: Client, server: Server) -> None:
+    with pytest.raises(RefusedError, match="no timm model of this name") as caught:
+        client.submit("transform", {"model": "resnet51"})
+    assert caught.value.problem["errors"][0]["field"] == "model"
+    with Client(server.url, "another") as stranger, pytest.raises(RefusedError, match="TCNN_API_KEY") as caught:
+        stranger.jobs()
+    assert (caught.value.status, caught.value.exit_code) == (401, 2)
+
+
+def test_ids_that_are_none_never_reach_the_server(client: Client) -> None:
+    for identifier in ("", "..", "../healthz", "a/b", "a?b", "ü", "a" * 100):
+        with pytest.raises(RequestError, match="not a job's id"):
+            client.delete(identifier)
+
+
+class TestWatch:
+    def test_every_event_once_and_progress(self, client: Client, worker: Worker, running: Claim) -> None:
+        events, progress = self._watched(client, worker, running)
+        assert events == ["queued", "started", *(f"step{number}" for number in range(20)), "succeeded"]
+        assert progress[-1]["percent"] == 100.0
+
+    def test_a_connection_that_breaks(self, server: Server, worker: Worker, running: Claim) -> None:
+        """Again and again, in the middle of a message: no event is lost, and none comes twice."""
+        with relay(server.url, 900, cuts=6) as wire, Client(wire.url, "key-of-alice") as client:
+            events, _ = self._watched(client, worker, running)
+            assert wire.cuts == 6
+        assert events == ["queued", "started", *(f"step{number}" for number in range(20)), "succeeded"]
+
+    def test_without_streams_it_polls(self) -> None:
+        """As behind a proxy that lets no stream through, or when too many are open."""
+        too_many = (429, {"Content-Type": "application/problem+json"}, b'{"detail": "too many"}')
+        job = {"id": "job_1", "status": "running", "progress": {"phase": "training", "percent": 5.0}}
+        html = (200, {"Content-Type": "text/html"}, b"<p>hello")
+        states = [(200, {}, json.dumps({**job, "status": status}).encode()) for status in ("running", "succeeded")]
+        with scripted(too_many, states[0], html, states[1]) as server, Client(server.url) as client:
+            progress: list[Any] = []
+            assert client.watch("job_1", progress.append, poll=0.01)["status"] == "succeeded"
+        assert progress == [job["progress"]]
+        assert [asked for asked, _, _ in server.asked] == ["GET /jobs/job_1/events", "GET /jobs/job_1"] * 2
+
+    def test_a_job_that_is_not_there(self, client: Client) -> None:
+        with pytest.raises(RefusedError) as caught:
+            client.watch("job_000000000000000000000000")
+        assert caught.value.status == 404
+
+    @staticmethod
+    def _watched(client: Client, worker: Worker, claim: Claim) -> tuple[list[str], list[Any]]:
+        def work() -> None:
+            for number in range(20):
+                event = NewEvent(kind=f"step{number}", data={"text": "x" * 50})
+                worker.tell(claim, event, phase="training", percent=5.0 * (number + 1))
+                time.sleep(0.05)
+            time.sleep(1.5)  # longer than the server's poll, so that the last progress is seen
+            worker.finish(claim)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        events: list[str] = []
+        progress: list[Any] = []
+        ended = client.watch(claim.job, progress.append, lambda kind, data: events.append(kind), poll=0.05)
+        thread.join()
+        assert ended["status"] == "succeeded"
+        return events, progress
+
+
+class TestDownload:
+    def test_a_broken_download_goes_on(self, server: Server, worker: Worker, running: Claim, tmp_path: Path) -> None:
+        worker.finish(running)
+        with relay(server.url, 300_000, cuts=3) as wire, Client(wire.url, "key-of-alice") as client:
+            path = client.download(running.job, tmp_path / "t.safetensors")
+            assert wire.cuts == 3
+        assert path.read_bytes() == CONTENT
+        assert [item.name for item in tmp_path.iterdir()] == ["t.safetensors"]
+
+    def test_what_is_not_what_was_announced_is_not_kept(
+        self, client: Client, worker: Worker, running: Claim, tmp_path: Path
+    ) -> None:
+        worker.finish(running, CONTENT[:-1] + b"x")
+        with pytest.raises(CheckpointError, match="nothing was kept"):
+            client.download(running.job, tmp_path / "t.safetensors")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_what_there_is_not(self, client: Client, worker: Worker, running: Claim, tmp_path: Path) -> None:
+        with pytest.raises(RequestError, match="has no checkpoint; it is running"):
+            client.download(running.job, tmp_path / "t")
+        worker.finish(running)
+        with pytest.raises(RequestError, match="has no file 'other'"):
+            client.download(running.job, tmp_path / "t", name="other")
+        (tmp_path / "t").write_text("mine")
+        with pytest.raises(OutputError, match="exists already"):
+            client.download(running.job, tmp_path / "t")
+        assert (tmp_path / "t").read_text() == "mine"
+        client.download(running.job, tmp_path / "t", name="best.safetensors", force=True)
+        assert (tmp_path / "t").read_bytes() == CONTENT
+
+
+class TestUploads:
+    def test_a_folder_is_sent_as_it_is(self, client: Client, server: Server, tmp_path: Path) -> None:
+        folder = draw_classes(tmp_path / "pets", ["cat", "dog"])
+        found = client.upload_dataset(folder, key="pets")
+        assert (found["name"], found["classes"], found["images"]) == ("pets.tar", ["cat", "dog"], 6)
+        unpacked = server.home / "datasets" / found["id"]
+        for path in folder.rglob("*.jpg"):
+            assert (unpacked / path.relative_to(folder)).read_bytes() == path.read_bytes()
+        assert client.upload_dataset(folder, key="pets")["id"] == found["id"]
+
+    def test_what_cannot_be_sent(self, client: Client, tmp_path: Path) -> None:
+        for send in (client.upload_dataset, client.upload_checkpoint):
+            with pytest.raises(RequestError, match="found nothing"):
+                send(tmp_path / "missing.zip")
+        (tmp_path / "x.safetensors").write_bytes(b"none")
+        with pytest.raises(RefusedError, match="not a whole safetensors file"):
+            client.upload_checkpoint(tmp_path / "x.safetensors")
+
+
+class TestAway:
+    def test_nobody_there(self) -> None:
+        with Client("http://127.0.0.1:9", patience=0) as client, pytest.raises(ServerFailure) as caught:
+            client.jobs()
+        assert "http://127.0.0.1:9: cannot be reached" in str(caught.value)
+        assert caught.value.exit_code == 4
+
+    @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://x:port", ""])
+    def test_what_is_no_server(self, url: str) -> None:
+        with pytest.raises(RequestError, match="URL"):
+            Client(url)
+
+    def test_another_server(self) -> None:
+        html = scripted((200, {}, b"<html>"))
+        with html as server, Client(server.url) as client, pytest.raises(ServerFailure, match="not answer as a tcnn"):
+            client.jobs()
+
+    def test_a_busy_server_is_asked_again_with_the_same_key(self) -> None:
+        busy = (503, {"Retry-After": "1"}, b'{"detail": "the database is locked"}')
+        with scripted(busy, busy, (202, {}, b'{"id": "job_1"}')) as server, Client(server.url) as client:
+            before = time.monotonic()
+            assert client.submit("transform", {"model": "resnet18"}) == {"id": "job_1"}
+            assert time.monotonic() - before >= 2
+        assert len({headers["idempotency-key"] for _, headers, _ in server.asked}) == 1
+        assert len({body for _, _, body in server.asked}) == 1
+        assert len(server.asked) == 3
+
+    def test_patience_ends(self) -> None:
+        busy = (503, {"Retry-After": "100"}, b'{"detail": "the database is locked"}')
+        with scripted(busy) as server, Client(server.url, patience=5) as client:
+            with pytest.raises(ServerFailure, match="the database is locked"):
+                client.jobs()
+            client.close()
+        assert len(server.asked) == 1

@@ -1,0 +1,174 @@
+"""`tcnn jobs` against a real server: every command, and what can go wrong. The worker is played by the test."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from houses import wait_for
+from jobs_line import Run
+from played import Worker
+from serving import Server
+from tiny_runs import colours
+
+from jobs.model import Claim, NewEvent
+
+
+def queued(run: Run, *options: object) -> str:
+    """A job that waits."""
+    made = run("submit", "transform", "resnet18", "--no-pretrained", *options)
+    assert made.code == 0, made
+    return made.out.strip()
+
+
+def taken(run: Run, worker: Worker) -> Claim:
+    """A job that runs."""
+    job = queued(run, "--priority", 100)
+    claim = worker.take()
+    assert claim.job == job
+    return claim
+
+
+class TestOneJob:
+    def test_until_it_has_succeeded(self, run: Run, worker: Worker) -> None:
+        claim = taken(run, worker)
+        worker.tell(claim, NewEvent(kind="epoch", data={"epoch": 0, "train_loss": 1.25, "val": {"top1": 0.5}}))
+        worker.tell(claim, phase="training", epoch=1, epochs=2, step=3, steps=4, percent=40.0)
+        assert "training epoch 1/2 40%" in run("show", claim.job).out
+        assert "training epoch 1/2 40%" in run("list").out
+        assert "running" in run("delete", claim.job).error(2)
+        worker.finish(claim)
+        watched = run("watch", claim.job)
+        assert watched.code == 0, watched
+        assert f"tcnn jobs download {claim.job}" in watched.out
+        assert "started on w, attempt 1\nepoch 1, loss 1.250, top-1 50.00%" in watched.err
+        assert run("download", claim.job, "t.safetensors").out == "wrote t.safetensors (1.0 MB)\n"
+        assert "exists already" in run("download", claim.job, "t.safetensors").error(2)
+        found = run("list", "--status", "succeeded", "--kind", "transform", "--limit", 1, "--json").json
+        assert [row["id"] for row in found["data"]] == [claim.job]
+        assert "succeeded" in run("show", claim.job).out
+        assert run("delete", claim.job).out == f"{claim.job}: deleted\n"
+        assert run("show", claim.job).code == 2
+
+    def test_a_failed_job_ends_as_a_local_run_would(self, run: Run, worker: Worker) -> None:
+        claim = taken(run, worker)
+        worker.fail(claim, "diverged", "the loss is\nno longer finite")
+        watched = run("watch", claim.job)
+        assert (watched.code, watched.out) == (5, "")
+        assert watched.err.endswith(f"error: {claim.job}: the loss is no longer finite\n")
+        watched = run("watch", claim.job, "--json")
+        assert (watched.code, watched.json["error"]["code"], watched.err) == (5, "diverged", "")
+        assert "diverged: the loss is" in run("show", claim.job).out
+
+    def test_cancel_and_resume(self, run: Run, worker: Worker) -> None:
+        claim = taken(run, worker)
+        assert run("cancel", claim.job).out == f"{claim.job}: cancelling\n"
+        worker.store.cancelled(claim)
+        watched = run("watch", claim.job)
+        assert watched.code == 75
+        assert f"tcnn jobs resume {claim.job}" in watched.err
+        assert run("resume", claim.job).out == f"{claim.job}: queued\n"
+        assert run("cancel", claim.job, "--json").json["status"] == "cancelled"
+        assert run("delete", claim.job, "--json").json == {"id": claim.job, "deleted": True}
+
+    def test_ctrl_c_leaves_the_job_alone(self, run: Run, server: Server) -> None:
+        job = queued(run)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tcnn", "jobs", "watch", job],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
+        )  # fmt: skip
+        wait_for(lambda: _connections(server))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out) == (130, "")
+        assert f"tcnn jobs cancel {job}" in err
+        assert run("show", job, "--json").json["status"] == "queued"
+        run("cancel", job)
+
+    def test_the_same_key_is_the_same_job(self, run: Run, tmp_path: Path) -> None:
+        folder = colours(tmp_path / "colours", images=2)
+        submit = ("submit", "finetune", "resnet18", "--no-pretrained", "--data", folder, *("--set", "val_split=0.5"))
+        first, second = (run(*submit, "--idempotency-key", "once") for _ in range(2))
+        assert first.code == 0, first
+        assert first.out == second.out
+        assert run("cancel", first.out.strip()).code == 0
+
+    def test_options_become_the_request(self, run: Run) -> None:
+        options = ("--stride", "remove", "--temperature", "1", "--head-dim", 8, "--num-classes", 3, "--priority", -5)
+        job = run("submit", "transform", "resnet18", "--no-pretrained", *options, "--max-attempts", 1, "--json").json
+        expected = {"stride": "remove", "temperature": 1.0, "head_dim": 8, "num_classes": 3, "pretrained": False}
+        assert job["request"].items() >= expected.items()
+        assert (job["priority"], job["max_attempts"]) == (-5, 1)
+        assert run("cancel", job["id"]).code == 0
+
+
+def _connections(server: Server) -> bool:
+    """Whether somebody is connected to the server."""
+    port = f":{int(server.url.rpartition(':')[2]):04X}"
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return any(line.split()[1].endswith(port) and line.split()[3] == "01" for line in lines)
+
+
+class TestErrors:
+    def test_nobody_there(self, run: Run) -> None:
+        assert "cannot be reached" in run("list", "--server", "http://127.0.0.1:9").error(4)
+
+    def test_a_wrong_key(self, run: Run) -> None:
+        assert "TCNN_API_KEY" in run("list", "--key", "wrong").error(2)
+        assert "visible ASCII" in run("list", "--key", "schlüssel").error(2)
+
+    @pytest.mark.parametrize("command", ["show", "watch", "cancel", "resume", "delete"])
+    def test_an_unknown_id(self, run: Run, command: str) -> None:
+        assert "job" in run(command, "job_000000000000000000000000").error(2)
+        assert "not a job's id" in run(command, "../datasets").error(2)
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["transform", "resnet51"], "no timm model of this name"),
+            (["transform", "resnet18", "--stride", "half"], "stride"),
+            (["transform", "resnet18", "--set", "epochs=3"], "--data"),
+            (["transform", "resnet18", "--data", "ds_000000000000000000000000"], "data set"),
+            (["finetune", "resnet18", "--data", "nowhere/"], "nowhere"),
+            (["finetune", "missing.safetensors", "--data", "x"], "found nothing"),
+            (["evaluate", "resnet18", "--data", "x", "--set", "sizes"], "KEY=VALUE"),
+            (["finetune", "resnet18", "--data", "x", "--set", "a=1", "--set", "a.b=2"], "has a value already"),
+            (["finetune", "resnet18", "--data", "x", "--set", "epoch=1"], "epochs"),
+            (["transform", "resnet18", "--webhook", "http://evil.example"], "webhook"),
+        ],
+    )
+    def test_what_is_refused(self, run: Run, arguments: list[str], words: str) -> None:
+        assert words in run("submit", *arguments).error(2)
+        refused = run("submit", *arguments, "--json")
+        assert (refused.code, refused.err) == (2, "")
+        assert words in refused.json["error"]["message"]
+
+    def test_an_upload_that_is_refused(self, run: Run, tmp_path: Path) -> None:
+        assert "at least two class folders" in run("upload", colours(tmp_path / "x", 1, ("red",))).error(2)
+        assert "found nothing" in run("upload", "missing.zip").error(2)
+
+
+def test_torch_is_never_loaded() -> None:
+    script = (
+        "import sys\nimport jobs.cli.jobs, jobs.cli.submit, jobs.cli.watch, jobs.client\n"
+        "jobs.cli.watch.exit_code({'status': 'failed', 'error': {'code': 'diverged'}})\n"
+        "print([name for name in ('torch', 'timm') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code"),
+    [
+        ("succeeded", None, 0), ("cancelled", None, 75), ("failed", "unknown_model", 2), ("failed", "verification", 3),
+        ("failed", "diverged", 5), ("failed", "download", 4), ("failed", "storage", 4), ("failed", "environment", 4),
+        ("failed", "worker_lost", 4), ("failed", "crashed", 4), ("failed", "internal", 1),
+    ],
+)  # fmt: skip
+def test_exit_codes(status: str, error: str | None, code: int) -> None:
+    from jobs.cli.watch import exit_code
+
+    assert exit_code({"status": status, "error": error and {"code": error, "message": ""}}) == code
