@@ -1,0 +1,141 @@
+"""Encode images once, then ask any pixel what every head of every layer attends to there.
+
+Shapes: B images, K heads, H×W a layer's padded map.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tcnn.analysis.kept import Grid, KeptLayer, Kind, keep_gpsa2d
+from tcnn.analysis.timm_attention import patch_grid, watching_timm
+from tcnn.conversion.running import watching
+from tcnn.conversion.trace import evaluating
+from tcnn.errors import RequestError, one_line, shorten
+from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.positions import Pair, Quad
+
+
+@dataclass(frozen=True)
+class AttentionAt:
+    """What every head of one layer attends to from one query. All maps are of the padded map, weights that sum to 1."""
+
+    name: str
+    kind: Kind
+    size: Pair
+    """(H, W) of the padded map."""
+    padding: Quad
+    """(left, right, top, bottom), pixels of the map that are no image."""
+    query: Pair
+    """(row, column) of the query in the padded map: the nearest to what was asked for, as strides leave queries out."""
+    gate: Tensor | None
+    """σ(λ/τ), (K,): 1 looks at positions only, 0 at content only. None where a layer has no positional part."""
+    content: Tensor
+    """(B, K, H, W)."""
+    positional: Tensor | None
+    """(K, H, W): the same for all images."""
+    combined: Tensor
+    """(1 − gate)·content + gate·positional, (B, K, H, W)."""
+    prefix: Tensor
+    """The weight on class tokens and their like, which have no place in the map, (B, K)."""
+
+    def image_part(self, maps: Tensor) -> Tensor:
+        """A map (…, H, W) without the padding: it covers the whole image and nothing else."""
+        left, right, top, bottom = self.padding
+        return maps[..., top : self.size[0] - bottom, left : self.size[1] - right]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Images that went through a model, and what its attention layers made of them."""
+
+    size: Pair
+    """(height, width) of the images, pixels."""
+    output: Any
+    """What the model said to them."""
+    layers: Mapping[str, KeptLayer] = field(repr=False)
+    """By dotted name, in the order in which they run."""
+
+    def at(self, query: tuple[float, float]) -> list[AttentionAt]:
+        """What every layer attends to from a place (y, x) of the image, in shares of its height and width.
+
+        Raises `RequestError` for a place outside of the image.
+        """
+        y, x = query
+        if not (0 <= y <= 1 and 0 <= x <= 1):
+            raise RequestError(f"query: expected shares (y, x) of the image between 0 and 1, found ({y}, {x})")
+        return [_at(layer, y, x) for layer in self.layers.values()]
+
+
+def encode(model: nn.Module, images: Tensor) -> Encoded:
+    """One forward pass in evaluation mode that keeps queries and keys of every attention layer.
+
+    Args:
+        model: one with `GPSA2d` layers, or with attention of timm's over a map of patches; left as it is.
+        images: (B, C, height, width), prepared as the model expects them.
+
+    Raises: `RequestError` if the model has no such layer, or does not run on images of this size.
+    """
+    kept: dict[str, KeptLayer] = {}
+    own = [name for name, module in model.named_modules() if isinstance(module, GPSA2d)]
+    size = images.shape[-2], images.shape[-1]
+    reference = next(model.parameters())
+
+    def keep(layer: KeptLayer) -> None:
+        kept[layer.name] = layer
+
+    def keep_own(name: str, layer: nn.Module, x: Tensor, _: Tensor) -> None:
+        if isinstance(layer, GPSA2d):
+            keep(keep_gpsa2d(name, layer, x))
+
+    with (
+        torch.no_grad(),
+        evaluating(model),
+        watching(model, own, keep_own),
+        watching_timm(model, patch_grid(model, size), keep),
+    ):
+        try:
+            output = model(images.to(device=reference.device, dtype=reference.dtype))
+        except (RuntimeError, ValueError, AssertionError) as error:  # what layers raise over maps of a wrong size
+            what = "×".join(map(str, images.shape))
+            raise RequestError(
+                f"the model does not run on images of {what} ({shorten(one_line(error), 160)})"
+            ) from error
+    if not kept:
+        raise RequestError(
+            f"{type(model).__name__} has no attention to look at: expected GPSA layers (tcnn convert makes them) "
+            "or timm's attention over a map of patches (ViT, DeiT, ConViT)"
+        )
+    return Encoded(size, output, kept)
+
+
+def attention_at(model: nn.Module, images: Tensor, query: tuple[float, float] = (0.5, 0.5)) -> list[AttentionAt]:
+    """`encode` and one query; keep what `encode` returns to ask several."""
+    return encode(model, images).at(query)
+
+
+@torch.no_grad()
+def _at(layer: KeptLayer, y: float, x: float) -> AttentionAt:
+    grid: Grid = layer.grid
+    i, j = grid.nearest(y, x)
+    number = torch.tensor([i * grid.queries[1] + j], device=layer.query.device)
+    maps = layer.maps(number)
+
+    def on_map(weights: Tensor) -> Tensor:
+        return weights[..., 0, layer.prefix :].unflatten(-1, grid.size)
+
+    return AttentionAt(
+        name=layer.name,
+        kind=layer.kind,
+        size=grid.size,
+        padding=grid.padding,
+        query=grid.place((i, j)),
+        gate=layer.gate,
+        content=on_map(maps.content),
+        positional=None if maps.positional is None else on_map(maps.positional),
+        combined=on_map(maps.total),
+        prefix=maps.total[..., 0, : layer.prefix].sum(-1),
+    )

@@ -1,0 +1,146 @@
+"""What is kept of one attention layer after an image went through it: enough to ask any query what it looks at.
+
+Shapes: B images, K heads, d head width, H×W the layer's padded map, N keys = P prefix tokens + H·W, Ho×Wo queries,
+M = Ho·Wo, q some of the queries.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tcnn.layers import attention, positions
+from tcnn.layers.attention import AttentionMaps, at_least_float32
+from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.positions import Pair, Quad
+
+Kind = Literal["gpsa2d", "convit", "attention"]
+"""A tcnn layer; timm's GPSA of ConViT; attention by content alone (ViT, DeiT, and the last layers of ConViT)."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where keys and queries sit, in pixels of the layer's padded map."""
+
+    size: Pair
+    """(H, W) of the padded map."""
+    padding: Quad
+    """(left, right, top, bottom): the part of the map that is no image."""
+    first: Pair
+    """(row, column) of the first query."""
+    stride: Pair
+    queries: Pair
+    """(Ho, Wo)."""
+
+    def nearest(self, y: float, x: float) -> Pair:
+        """The query (i, j) nearest to the pixel in which a place of the image lies, given in shares of its sides."""
+        left, right, top, bottom = self.padding
+        found = []
+        for axis, (share, before, after) in enumerate(((y, top, bottom), (x, left, right))):
+            inside = self.size[axis] - before - after
+            pixel = before + min(int(share * inside), inside - 1)
+            steps = (pixel - self.first[axis]) / self.stride[axis]
+            found.append(min(max(int(steps + 0.5), 0), self.queries[axis] - 1))
+        return found[0], found[1]
+
+    def place(self, query: Pair) -> Pair:
+        """(row, column) of the query (i, j)."""
+        row, column = (f + s * q for f, s, q in zip(self.first, self.stride, query, strict=True))
+        return row, column
+
+    def distances(self, queries: Tensor) -> Tensor:
+        """‖δ‖ in pixels from some queries, row-major numbers (q,), to every pixel of the map, (q, H·W), float64."""
+        rows = self.first[0] + self.stride[0] * (queries // self.queries[1])
+        columns = self.first[1] + self.stride[1] * (queries % self.queries[1])
+        down, right = (torch.arange(n, dtype=torch.float64, device=queries.device) for n in self.size)
+        return torch.hypot(
+            (down[None] - rows[:, None])[:, :, None], (right[None] - columns[:, None])[:, None, :]
+        ).flatten(1)
+
+
+class Maps(NamedTuple):
+    """What some queries look at, with N = P + H·W keys; a layer without a positional part has only content."""
+
+    content: Tensor
+    """(B, K, q, N)."""
+    positional: Tensor | None
+    """(K, q, N)."""
+    total: Tensor
+    """(1 − gate)·content + gate·positional, (B, K, q, N)."""
+
+
+@dataclass(frozen=True)
+class KeptLayer:
+    """One attention layer on some images."""
+
+    name: str
+    kind: Kind
+    grid: Grid
+    query: Tensor
+    """(B, K, M, d), of the queries of the map only."""
+    key: Tensor
+    """(B, K, N, d)."""
+    bias: Tensor | None = None
+    """Added to the logits of the content, (…, M, N)."""
+    factors: tuple[Tensor, Tensor] | None = None
+    """The positional attention's rows (K, Ho, H) and columns (K, Wo, W)."""
+    gate: Tensor | None = None
+    """(K,)."""
+
+    @property
+    def heads(self) -> int:
+        """K."""
+        return self.query.shape[1]
+
+    @property
+    def prefix(self) -> int:
+        """P, keys in front that have no place in the image: class, distillation and register tokens."""
+        return self.key.shape[2] - self.grid.size[0] * self.grid.size[1]
+
+    def maps(self, queries: Tensor) -> Maps:
+        """What the queries of these row-major numbers, (q,), look at; every row sums to 1."""
+        query = self.query[:, :, queries]
+        if self.bias is None:
+            content = attention.content(query, self.key)
+        else:
+            logits = (query * query.shape[-1] ** -0.5) @ self.key.transpose(-1, -2)
+            content = torch.softmax(at_least_float32(logits + self.bias[..., queries, :]), dim=-1)
+        if self.factors is None or self.gate is None:
+            return Maps(content, None, content)
+        rows, columns = self.factors
+        i, j = queries // self.grid.queries[1], queries % self.grid.queries[1]
+        positional = (rows[:, i, :, None] * columns[:, j, None, :]).flatten(2)
+        return Maps(content, positional, AttentionMaps(content, positional, self.gate).total)
+
+
+def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
+    """A tcnn layer on its input (B, C_in, h, w), by the functions that its forward pass uses."""
+    geometry = layer.geometry
+    padded = positions.pad(x, geometry)
+    factors = positions.positional_attention(
+        layer.locality_strength / at_least_float32(layer.temperature),
+        at_least_float32(layer.attention_centers),
+        padded.shape[-2:],
+        geometry,
+    )
+    grid = Grid(
+        size=(padded.shape[-2], padded.shape[-1]),
+        padding=_padding(x, geometry),
+        first=geometry.centre,
+        stride=geometry.stride,
+        queries=positions.output_size(padded.shape[-2:], geometry),
+    )
+    query = attention.split(positions.at_queries(padded, geometry), layer.query, layer.heads)
+    key = attention.split(padded, layer.key, layer.heads)
+    return KeptLayer(name, "gpsa2d", grid, query, key, factors=factors, gate=layer.gate)
+
+
+def _padding(x: Tensor, geometry: positions.Geometry) -> Quad:
+    if geometry.padding != "dynamic":
+        return geometry.padding
+    (top, bottom), (left, right) = (
+        positions.same_padding(size, k, s, d)
+        for size, k, s, d in zip(x.shape[-2:], geometry.kernel_size, geometry.stride, geometry.dilation, strict=True)
+    )
+    return left, right, top, bottom

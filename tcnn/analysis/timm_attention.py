@@ -1,0 +1,152 @@
+"""The attention of timm's own models, so that a T-CNN can be compared with them: ViT, DeiT and their like, ConViT.
+
+timm computes most attention by torch's `scaled_dot_product_attention`, which never shows its map. While an image goes
+through the model that function is watched: its queries and keys are all that is needed, whatever norms, rotations or
+biases a model has applied to them. ConViT's layers do not use it; their projections are read instead.
+
+Shapes: B images, K heads, d head width, N tokens = P prefix tokens + H·W patches.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from timm.models.convit import GPSA, MHSA
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from tcnn.analysis.kept import Grid, KeptLayer
+from tcnn.layers.attention import at_least_float32
+from tcnn.layers.positions import Pair
+
+MOST_PREFIX_TOKENS = 32
+"""More tokens than this in front of the patches are no prefix: the tokens are then not the map that was expected."""
+
+
+class Watched(TorchFunctionMode):
+    """Calls `found(name, query, key, bias)` for every scaled dot-product attention inside a layer that is named."""
+
+    def __init__(self, found: Callable[[str, Tensor, Tensor, Tensor | None], None]) -> None:
+        super().__init__()
+        self.found = found
+        self.inside: str | None = None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if func is F.scaled_dot_product_attention and self.inside is not None:
+            names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+            self._note(**{**dict(zip(names, args, strict=False)), **options})
+        return func(*args, **options)
+
+    def _note(
+        self, query: Tensor, key: Tensor, attn_mask: Tensor | None = None, scale: float | None = None, **rest: Any
+    ) -> None:
+        if rest.get("is_causal") or query.dim() != 4 or self.inside is None:
+            return
+        if scale is not None:
+            query = query * (scale * query.shape[-1] ** 0.5)
+        if key.shape[1] != query.shape[1]:  # grouped-query attention: several heads share a key
+            key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+        self.found(self.inside, query, key, _additive(attn_mask))
+
+
+def _additive(mask: Tensor | None) -> Tensor | None:
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, float("-inf"))
+
+
+@contextmanager
+def watching_timm(model: nn.Module, grid: Pair | None, keep: Callable[[KeptLayer], None]) -> Iterator[None]:
+    """Calls `keep` with every attention layer of timm's that sees the whole map, while the model runs.
+
+    `grid` is the number of patches (H, W); None where the model has no such map, and then nothing is kept. Layers that
+    attend within windows, or to another map, are passed over.
+    """
+    if grid is None:
+        yield
+        return
+    watched = Watched(lambda name, *tensors: _keep(keep, _content_layer(name, grid, *tensors)))
+    fused = [module for module in model.modules() if getattr(module, "fused_attn", None) is False]
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, GPSA | MHSA):
+            read = _convit_gpsa if isinstance(module, GPSA) else _convit_mhsa
+            handles.append(
+                module.register_forward_hook(
+                    lambda layer, args, out, name=name, read=read: _keep(keep, read(name, layer, args[0], grid))
+                )
+            )
+        elif hasattr(module, "fused_attn"):
+            handles.append(
+                module.register_forward_pre_hook(lambda layer, args, name=name: setattr(watched, "inside", name))
+            )
+            handles.append(module.register_forward_hook(lambda *ignored: setattr(watched, "inside", None)))
+    try:
+        for module in fused:
+            module.fused_attn = True  # type: ignore[assignment]  # the same numbers, by the function that is watched
+        with watched:
+            yield
+    finally:
+        for module in fused:
+            module.fused_attn = False  # type: ignore[assignment]
+        for handle in handles:
+            handle.remove()
+
+
+def patch_grid(model: nn.Module, size: Pair) -> Pair | None:
+    """(H, W) of the patches of an image of `size`, or None for a model that is not made of patches."""
+    embed: Any = getattr(model, "patch_embed", None)
+    patch = getattr(embed, "patch_size", None)
+    if patch is None:
+        fixed = getattr(embed, "grid_size", None)
+        return None if fixed is None else (int(fixed[0]), int(fixed[1]))
+    rows, columns = (patch, patch) if isinstance(patch, int) else patch
+    return size[0] // rows, size[1] // columns
+
+
+def _keep(keep: Callable[[KeptLayer], None], layer: KeptLayer | None) -> None:
+    if layer is not None:
+        keep(layer)
+
+
+def _content_layer(name: str, grid: Pair, query: Tensor, key: Tensor, bias: Tensor | None) -> KeptLayer | None:
+    """Queries and keys of all tokens (B, K, N, d) as a layer, if the tokens are the patches and at most a prefix."""
+    tokens = query.shape[2]
+    prefix = tokens - grid[0] * grid[1]
+    if key.shape[2] != tokens or not 0 <= prefix <= MOST_PREFIX_TOKENS:
+        return None
+    if bias is not None:
+        bias = bias.expand(*bias.shape[:-2], tokens, tokens)[..., prefix:, :]
+    return KeptLayer(name, "attention", _whole(grid), query[:, :, prefix:], key, bias=bias)
+
+
+def _convit_mhsa(name: str, layer: Any, x: Tensor, grid: Pair) -> KeptLayer | None:
+    query, key, _ = layer.qkv(x).unflatten(2, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    return _content_layer(name, grid, query, key, None)
+
+
+def _convit_gpsa(name: str, layer: Any, x: Tensor, grid: Pair) -> KeptLayer | None:
+    """ConViT Eq. 7. Its positional logit v·(x, y, x² + y²) is a sum over rows and columns, as that of `GPSA2d` is."""
+    query, key = layer.qk(x).unflatten(2, (2, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    if x.shape[1] != grid[0] * grid[1]:
+        return None
+    right, down, square = at_least_float32(layer.pos_proj.weight).unbind(1)  # (K,) each
+    factors = tuple(_axis(slope, square, size) for slope, size in zip((down, right), grid, strict=True))
+    gate = torch.sigmoid(at_least_float32(layer.gating_param))
+    return KeptLayer(name, "convit", _whole(grid), query, key, factors=(factors[0], factors[1]), gate=gate)
+
+
+def _axis(slope: Tensor, square: Tensor, size: int) -> Tensor:
+    """Softmax over one axis of slope·δ + square·δ², (K, size, size)."""
+    at = torch.arange(size, device=slope.device, dtype=slope.dtype)
+    offset = at[None, :] - at[:, None]
+    return torch.softmax(slope[:, None, None] * offset + square[:, None, None] * offset.square(), dim=-1)
+
+
+def _whole(grid: Pair) -> Grid:
+    return Grid(size=grid, padding=(0, 0, 0, 0), first=(0, 0), stride=(1, 1), queries=grid)
