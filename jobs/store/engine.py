@@ -1,14 +1,17 @@
 """Connecting to the database, transactions, and one kind of error for everything that it may refuse.
 
 SQLite: WAL, so that readers and the one writer do not meet; `synchronous=FULL`, so that what was committed survives a
-power cut; `BEGIN IMMEDIATE` before every write, so that a transaction never finds out half way that it must wait; one
-writer at a time within a process, because SQLite's own waiting is by naps of up to 100 ms and knows no order.
+power cut; `BEGIN IMMEDIATE` before every write, so that a transaction never finds out half way that it must wait.
+SQLite waits for other writers by naps that grow to 100 ms, so that whoever has waited long waits still longer. Here
+threads of a process take turns, and processes look again after a few milliseconds, all with the same chance.
 
 PostgreSQL: connections are tried before they are used, and locks, statements and the network are waited for `wait`
 seconds at most.
 """
 
 import os
+import random
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +26,7 @@ from jobs.errors import StoreUnavailable
 from tcnn.errors import RequestError, one_line
 
 _NAP = 0.2
+_TURN = 0.0005, 0.003  # seconds between two looks whether another process has finished its transaction
 _MISSING_TABLE, _NO_PERMISSION = "42P01", "42501"  # of PostgreSQL
 _BUSY = ("55P03", "57014")
 
@@ -184,9 +188,23 @@ def _sqlite_connection(connection: Any, record: Any) -> None:
 
 def _sqlite_begin(connection: Connection) -> None:
     options = connection.get_execution_options()
-    left = max(0.0, options.get("deadline", time.monotonic()) - time.monotonic())
-    connection.connection.execute(f"PRAGMA busy_timeout = {round(left * 1000)}")
-    connection.exec_driver_sql(options.get("begin", "BEGIN"))
+    begin, deadline = options.get("begin", "BEGIN"), options.get("deadline", time.monotonic())
+    file = connection.connection
+    file.execute("PRAGMA busy_timeout = 0")
+    while not _begun(file, begin) and time.monotonic() < deadline:
+        time.sleep(random.uniform(*_TURN))  # noqa: S311 - nobody gains from guessing it
+    left = max(0.0, deadline - time.monotonic())
+    file.execute(f"PRAGMA busy_timeout = {round(left * 1000)}")
+    if not file.in_transaction:
+        connection.exec_driver_sql(begin)  # the last time, so that SQLAlchemy tells why not
+
+
+def _begun(file: Any, begin: str) -> bool:
+    try:
+        file.execute(begin)
+    except sqlite3.OperationalError:
+        return False
+    return True
 
 
 def _unavailable(error: sql.DBAPIError) -> bool:
