@@ -62,10 +62,14 @@ def listen(host: str, port: int) -> socket.socket:
     except (socket.gaierror, UnicodeError) as error:
         raise RequestError(f"--host {host}: not an address of this machine ({one_line(error)})") from error
     try:
-        return socket.create_server(place[:2], family=family, backlog=2048)
+        listener = socket.create_server(place[:2], family=family, backlog=2048)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise EnvironmentFailure(f"{host} port {port}: {reason}; choose another --port or --host") from error
+    # asyncio asks for it only where a socket knows its protocol, and this one's connections do not: every answer,
+    # whose head and body are written apart, would wait 40 ms for the client's delayed acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def address(host: str, listener: socket.socket) -> str:

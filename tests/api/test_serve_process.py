@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from api.serve import listen
 from tcnn.cli.main import main
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="NOT TESTED: processes, for lack of /proc")
@@ -118,6 +119,15 @@ def test_an_open_stream_does_not_keep_the_server(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
             assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_answers_do_not_wait_for_acknowledgements(host: str) -> None:
+    """Head and body are written apart; with Nagle's algorithm the second would wait 40 ms for the first."""
+    with closing(listen(host, 0)) as listener, socket.create_connection(listener.getsockname()[:2]):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.fixture
