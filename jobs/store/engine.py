@@ -191,7 +191,7 @@ def _sqlite_begin(connection: Connection) -> None:
     begin, deadline = options.get("begin", "BEGIN"), options.get("deadline", time.monotonic())
     file = connection.connection
     file.execute("PRAGMA busy_timeout = 0")
-    while not _begun(file, begin) and time.monotonic() < deadline:
+    while _busy_now(file, begin) and time.monotonic() < deadline:
         time.sleep(random.uniform(*_TURN))  # noqa: S311 - nobody gains from guessing it
     left = max(0.0, deadline - time.monotonic())
     file.execute(f"PRAGMA busy_timeout = {round(left * 1000)}")
@@ -199,12 +199,13 @@ def _sqlite_begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)  # the last time, so that SQLAlchemy tells why not
 
 
-def _begun(file: Any, begin: str) -> bool:
+def _busy_now(file: Any, begin: str) -> bool:
+    """Whether the transaction could not begin because another process is in one."""
     try:
         file.execute(begin)
-    except sqlite3.OperationalError:
-        return False
-    return True
+    except sqlite3.OperationalError as error:
+        return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the lowest byte is the kind of error
+    return False
 
 
 def _unavailable(error: sql.DBAPIError) -> bool:
