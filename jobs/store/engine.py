@@ -169,12 +169,12 @@ def _engine(url: URL, wait: float) -> Engine:
         pool_pre_ping=True,
         connect_args={
             "connect_timeout": max(2, round(wait)),  # less is not heard by libpq
-            "options": f"-c lock_timeout={limit} -c statement_timeout={2 * limit} -c timezone=UTC"
-            f" -c idle_in_transaction_session_timeout={10 * limit}",
+            "options": f"{url.query.get('options', '')} -c lock_timeout={limit}"
+            f" -c statement_timeout={2 * limit + 1000} -c idle_in_transaction_session_timeout={10 * limit + 1000}",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
-            "tcp_user_timeout": 2 * limit,
+            "tcp_user_timeout": 2 * limit + 1000,
             "application_name": "tcnn",
         },
     )

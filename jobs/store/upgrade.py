@@ -37,6 +37,7 @@ class Upgrade(Database):
         with self.writing() as connection:
             if not self.is_sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+                connection.execute(text("SET LOCAL statement_timeout = 0"))  # a large table may take its time
             try:
                 command.upgrade(alembic_config(connection), "head")
             except CommandError as error:
