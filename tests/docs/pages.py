@@ -16,9 +16,7 @@ import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import typer
-
-from tcnn.cli.main import app, main
+from tcnn.cli.main import _commands, main
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$(?:\n\1```text\n(.*?)^\1```$)?", re.MULTILINE | re.DOTALL)
@@ -65,18 +63,30 @@ def commands(block: Block) -> list[Command]:
     return found
 
 
+def leaf(arguments: list[str]) -> tuple[Any, list[str]]:
+    """The command that a line names, be it `convert` or `jobs submit finetune`, and what it is given."""
+    command: Any = _commands(arguments)
+    rest = list(arguments)
+    while hasattr(command, "commands"):
+        assert rest and rest[0] in command.commands, f"no command {' '.join(arguments)!r}"
+        command = command.commands[rest.pop(0)]
+    return command, rest
+
+
 def parse(arguments: list[str]) -> dict[str, Any]:
     """What a command gets from its command line, defaults left out: by ``--option``, or by an argument's name.
 
     Raises a usage error for a line that the command does not take.
     """
-    group: Any = typer.main.get_command(app)
-    name, *rest = arguments
-    assert name in group.commands, f"no command {name!r}"
-    command = group.commands[name]
-    context = command.make_context(name, [argument for argument in rest if argument != "--debug"])
+    command, rest = leaf(arguments)
+    context = command.make_context(command.name, [argument for argument in rest if argument != "--debug"])
     given = [p for p in command.params if context.get_parameter_source(p.name).name == "COMMANDLINE"]
-    return {max(p.opts, key=len): context.params[p.name] for p in given}
+    return {_spelling(p, context.params[p.name]): context.params[p.name] for p in given}
+
+
+def _spelling(parameter: Any, value: object) -> str:
+    """`--worker`, or `--no-worker` if that is what a switch was set to."""
+    return max(parameter.secondary_opts if value is False and parameter.secondary_opts else parameter.opts, key=len)
 
 
 def run(arguments: list[str]) -> tuple[int, str]:

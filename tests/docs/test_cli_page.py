@@ -4,12 +4,11 @@ import re
 from typing import Any
 
 import pytest
-import typer
 from pages import ROOT
 from pydantic import BaseModel
 
 from tcnn import errors
-from tcnn.cli.main import INTERRUPTED, app
+from tcnn.cli.main import INTERRUPTED, _commands
 from tcnn.conversion.catalogue import Entry
 from tcnn.conversion.pipeline import ConversionResult
 from tcnn.conversion.report import (
@@ -25,7 +24,9 @@ from tcnn.conversion.report import (
 from tcnn.training.demo import DemoResult, Row
 
 PAGE = (ROOT / "docs/cli.md").read_text()
-GROUP: Any = typer.main.get_command(app)
+GROUP: Any = _commands([])
+SERVING = {"serve", "worker"}
+"""They run until they are stopped, and have no result to print."""
 OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 EVERYWHERE = {"--help", "-h", "--debug", "--json"}
 
@@ -44,9 +45,19 @@ def table(text: str) -> list[list[str]]:
 
 
 def options(command: Any) -> set[str]:
-    """Every option string that a command takes."""
-    own = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
-    return {name for name in own if name.startswith("-")} | set(command.context_settings.get("help_option_names", ()))
+    """Every option string that a command takes, or one of the commands within it; `tcnn` itself has only its own."""
+    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    own = {name for parameter in shown for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("-")}
+    inner = {} if command is GROUP else getattr(command, "commands", {})
+    return own.union(command.context_settings.get("help_option_names", ()), *map(options, inner.values()))
+
+
+def leaves(command: Any, name: str) -> dict[str, Any]:
+    """A command, or all within a group, by what is typed."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return {name: command}
+    return {full: leaf for key, value in inner.items() for full, leaf in leaves(value, f"{name} {key}").items()}
 
 
 def documented(text: str) -> set[str]:
@@ -62,7 +73,20 @@ def test_every_option_of_a_command_is_in_its_table(name: str) -> None:
     real = options(GROUP.commands[name])
     assert len(real) >= 2
     assert documented(section(f"tcnn {name}")) | EVERYWHERE == real | EVERYWHERE
-    assert "--json" in documented(section(f"tcnn {name}")) & real
+    assert name in SERVING or "--json" in documented(section(f"tcnn {name}")) & real
+
+
+@pytest.mark.parametrize("name", sorted(leaves(GROUP.commands["jobs"], "tcnn jobs")))
+def test_every_command_of_jobs_has_its_options_in_a_table(name: str) -> None:
+    """The last table is of what all of them take."""
+    text = section("tcnn jobs")
+    assert re.search(rf"^    {name}\b", text, re.MULTILINE), "it is not in the synopsis"
+    parts = re.split(r"^### ", text, flags=re.MULTILINE)
+    everywhere = documented(parts[-1])
+    assert everywhere >= {"--server", "--key", "--json"}
+    own = {part.splitlines()[0]: documented(part) for part in parts[1:-1]}
+    real = options(leaves(GROUP.commands["jobs"], "tcnn jobs")[name]) - everywhere - EVERYWHERE
+    assert own.get(name, set()) == real
 
 
 def test_options_of_tcnn_itself() -> None:

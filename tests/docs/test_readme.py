@@ -22,9 +22,15 @@ from tcnn.conversion.stride import KNOWN_FAMILIES
 from tcnn.layers import filters
 
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-PAGES += [f"docs/{name}.md" for name in ("cli", "python", "files", "conversion", "finetune", "data", "evaluation")]
+PAGES += [
+    f"docs/{name}.md" for name in ("cli", "python", "files", "conversion", "finetune", "data", "evaluation", "http-api")
+]
 SHOW = [page for page in PAGES if any(b.language == "bash" and pages.commands(b) for b in pages.blocks(page))]
-RUN = [page for page in PAGES if any(block.language in ("python", "console") for block in pages.blocks(page))]
+RUN = [
+    page
+    for page in PAGES
+    if page != "docs/http-api.md" and any(block.language in ("python", "console") for block in pages.blocks(page))
+]
 
 
 @pytest.mark.parametrize("page", RUN)
@@ -52,7 +58,7 @@ def test_commands_parse(page: str) -> None:
             options = {word for word in arguments if word.startswith("-")} - {"--debug"}
             assert {name for name in given if name.startswith("-")} == options, arguments
             values = [str(value) for value in given.values()]
-            words = [word.rstrip("/") for word in arguments[1:] if not word.startswith("-")]
+            words = [word.rstrip("/") for word in pages.leaf(arguments)[1] if not word.startswith("-")]
             assert [word for word in words if not any(word in value for value in values)] == [], arguments
 
 

@@ -89,7 +89,18 @@ class TestOneJob:
 
     def test_the_same_key_is_the_same_job(self, run: Run, tmp_path: Path) -> None:
         folder = colours(tmp_path / "colours", images=2)
-        submit = ("submit", "finetune", "resnet18", "--no-pretrained", "--data", folder, *("--set", "val_split=0.5"))
+        submit = (
+            "submit",
+            "finetune",
+            "resnet18",
+            "--no-pretrained",
+            "--data",
+            folder,
+            "--set",
+            "val_split=0.5",
+            "--set",
+            "batch_size=2",
+        )
         first, second = (run(*submit, "--idempotency-key", "once") for _ in range(2))
         assert first.code == 0, first
         assert first.out == second.out
