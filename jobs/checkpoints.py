@@ -21,6 +21,7 @@ MEMORY = 3 << 30
 SECONDS = 300
 LONGEST_HEADER = 16 << 20
 """Bytes. A header of ours has a few hundred kilobytes; the format allows a hundred megabytes."""
+MOST_LABELS = 20_000
 
 WIDTHS = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
@@ -114,7 +115,8 @@ def _load(path: Path, header: Header, report: ConversionReport) -> dict[str, Any
         "layers": len(report.layers),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "num_classes": getattr(model, "num_classes", None),
-        "label_names": [str(label) for label in labels] if isinstance(labels, list) else None,
+        # A record for people: cut to what a page can show, whatever a stranger wrote into it.
+        "label_names": [str(label)[:200] for label in labels[:MOST_LABELS]] if isinstance(labels, list) else None,
         "trained": "training" in header.metadata,
     }
 

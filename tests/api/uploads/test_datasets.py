@@ -15,6 +15,8 @@ from data_pictures import draw, draw_classes
 from serving import Server, serving
 from upload_server import SMALL, problem
 
+from jobs.client import Client, RefusedError
+
 Refused = Callable[..., str]
 
 
@@ -164,6 +166,12 @@ class TestRefused:
         assert b"TCNN_MAX_UPLOAD_GB" in answer.read()
         assert sent < 60_000_000
         _eventually(lambda: server.files() == before)
+
+    def test_our_own_client_understands_that_it_is_cut_off(self, server: Server, tmp_path: Path) -> None:
+        (tmp_path / "large.zip").write_bytes(bytes(60_000_000))
+        with Client(server.url, "key-of-alice", patience=5) as client, pytest.raises(RefusedError) as caught:
+            client.upload_dataset(tmp_path / "large.zip")
+        assert caught.value.status == 413
 
     def test_a_client_that_hangs_up_leaves_nothing(self, server: Server) -> None:
         before = server.files()

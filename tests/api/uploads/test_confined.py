@@ -1,0 +1,77 @@
+"""What looks at strangers' files has little memory, little time, no secrets, and dies with the server."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from houses import processes_of, wait_for
+
+from jobs.confined import ask
+from tcnn.errors import RequestError, StorageError
+
+CHECKS = """
+import errno, os, time
+from pathlib import Path
+from tcnn.errors import CheckpointError, StorageError
+
+def greet(name): return {"hello": name, "secrets": [key for key in os.environ if "TCNN_API_KEY" in key]}
+def refuse(): raise CheckpointError("it is not whole")
+def fill(): raise StorageError("no space left")
+def grow(): return {"size": len(bytearray(1 << 30))}
+def spin():
+    while True: pass
+def sleep(folder): time.sleep(60)
+def crash(): os.abort()
+"""
+
+
+@pytest.fixture(autouse=True)
+def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_checks.py").write_text(CHECKS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TCNN_API_KEYS", "tenant:key")
+
+
+def run(function: str, *arguments: str, seconds: int = 30) -> dict[str, Any]:
+    return asyncio.run(ask("some_checks", function, *arguments, memory=400 << 20, seconds=seconds))
+
+
+def test_an_answer_without_secrets() -> None:
+    assert run("greet", "you") == {"hello": "you", "secrets": []}
+
+
+def test_refusals() -> None:
+    with pytest.raises(RequestError, match="it is not whole"):
+        run("refuse")
+    with pytest.raises(StorageError, match="no space left"):
+        run("fill")
+    with pytest.raises(RequestError, match="more than 400 MiB of memory"):
+        run("grow")
+    with pytest.raises(RequestError, match="checking it needs"):
+        run("crash")
+
+
+@pytest.mark.parametrize("function", ["spin", "sleep"])
+def test_time_is_bounded(tmp_path: Path, function: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(RequestError, match=r"more than 1 s|too long"):
+        run(function, *([str(tmp_path)] if function == "sleep" else []), seconds=1)
+    assert time.monotonic() - started < 20
+    assert processes_of(tmp_path) == []
+
+
+def test_it_ends_with_whoever_asked(tmp_path: Path) -> None:
+    script = (
+        "import asyncio\nfrom jobs.confined import ask\n"
+        f"asyncio.run(ask('some_checks', 'sleep', {str(tmp_path)!r}, memory=1 << 30, seconds=60))"
+    )
+    server = subprocess.Popen([sys.executable, "-c", script])
+    wait_for(lambda: [pid for pid in processes_of(tmp_path) if pid != server.pid], 20)
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    wait_for(lambda: not processes_of(tmp_path), 20)
