@@ -52,7 +52,8 @@ def serve(settings: ApiSettings, worker: bool = True) -> None:
             timeout_graceful_shutdown=REQUESTS,
         )
         server = Server(config, address(settings.host, listener), WorkerProcess(settings) if worker else None)
-        asyncio.run(server.serve(sockets=[listener]))
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # uvloop where there is one
+            runner.run(server.serve(sockets=[listener]))
 
 
 def listen(host: str, port: int) -> socket.socket:
