@@ -5,6 +5,7 @@ What becomes of a refused one is that its folder below `TCNN_HOME/incoming` is r
 
 import asyncio
 import contextlib
+import json
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,10 +17,10 @@ from fastapi import Request
 from api.deps import Service, idempotency_key
 from api.errors import Refused
 from api.forms import Received, received
-from jobs.errors import UploadNotFound
+from jobs.errors import UploadNotFound, WrongState
 from jobs.home import checked
-from jobs.model import Upload
-from jobs.store import new_id
+from jobs.model import Job, Status, Upload
+from jobs.store import Store, new_id
 from tcnn.errors import RequestError, TcnnError
 from tcnn.files import storage_errors
 
@@ -79,8 +80,13 @@ async def accept(
 
 
 def forget(parts: Service, identifier: str, kind: str, owner: str) -> None:
-    """Delete an upload, its row first: files without a row are swept, a row without files would lie."""
+    """Delete an upload, its row first: files without a row are swept, a row without files would lie.
+
+    Raises `UploadNotFound`, and `WrongState` while a job that waits or runs needs it.
+    """
     parts.store.upload(identifier, kind, owner)
+    if job := _needed_by(parts.store, identifier, owner):
+        raise WrongState(f"{identifier}: {job.id} is {job.status} and needs it; cancel the job first, or wait for it")
     upload = parts.store.remove_upload(identifier, owner)
     remove(parts.home.inside(parts.home.root, upload.path))
 
@@ -99,6 +105,19 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def _needed_by(store: Store, identifier: str, owner: str) -> Job | None:
+    """A job that names an upload and has not ended."""
+    for status in (Status.QUEUED, Status.RUNNING):
+        more, after = True, None
+        while more:
+            found, more = store.list(owner, after=after, limit=100, status=status)
+            for job in found:
+                if f'"{identifier}"' in json.dumps(job.request):
+                    return job
+                after = job.id
+    return None
 
 
 def _withdraw(parts: Service, upload: Upload, target: Path) -> None:

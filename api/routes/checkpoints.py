@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from api.deps import AUTHENTICATED, KeyHeader, ServiceDep, StoreDep, Tenant
 from api.examples import answer, listed
 from api.forms import FORM, Received
+from api.openapi import problems
 from api.schemas import SHA256, Page, iso, page_of
 from api.uploads import Examined, accept, forget, identified
 from jobs import checkpoints
@@ -94,7 +95,7 @@ def show(id: str, store: StoreDep, owner: Tenant) -> CheckpointUpload:
     return CheckpointUpload.of(store.upload(identified(id, KIND), KIND, owner))
 
 
-@router.delete("/{id}", status_code=204, summary="Delete a checkpoint")
+@router.delete("/{id}", status_code=204, summary="Delete a checkpoint", responses=problems(409))
 def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
-    """Its file goes at once; jobs that wait for it will fail."""
+    """Its file goes at once. While a job that waits or runs needs it, it stays, and this is a 409."""
     forget(parts, identified(id, KIND), KIND, owner)

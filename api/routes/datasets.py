@@ -11,6 +11,7 @@ from api.archives import Limits
 from api.deps import AUTHENTICATED, KeyHeader, ServiceDep, StoreDep, Tenant
 from api.examples import answer, listed
 from api.forms import FORM, Received
+from api.openapi import problems
 from api.schemas import SHA256, Page, iso, page_of
 from api.settings import ApiSettings
 from api.uploads import Examined, accept, forget, identified
@@ -103,7 +104,7 @@ def show(id: str, store: StoreDep, owner: Tenant) -> DatasetView:
     return DatasetView.of(store.upload(identified(id, KIND), KIND, owner))
 
 
-@router.delete("/{id}", status_code=204, summary="Delete a data set")
+@router.delete("/{id}", status_code=204, summary="Delete a data set", responses=problems(409))
 def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
-    """Its files go at once; jobs that wait for it, or train on it, will fail."""
+    """Its files go at once. While a job that waits or runs needs it, it stays, and this is a 409."""
     forget(parts, identified(id, KIND), KIND, owner)

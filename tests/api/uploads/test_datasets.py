@@ -205,6 +205,19 @@ class TestRefused:
 
 
 class TestOwnersAndKeys:
+    def test_what_a_job_needs_stays(self, client: httpx.Client, pets: Path) -> None:
+        data, other = send(client, pets).json()["id"], send(client, pets).json()["id"]
+        training = {"dataset": data, "preset": "quick", "config": {"batch_size": 2, "val_split": 0.5}}
+        body = {"model": "resnet18", "pretrained": False, "finetune": training}
+        job = client.post("/transform", json=body)
+        assert job.status_code == 202, job.text
+        answer = client.delete(f"/datasets/{data}")
+        assert answer.status_code == 409
+        assert f"{job.json()['id']} is queued and needs it" in problem(answer)["detail"]
+        assert client.delete(f"/datasets/{other}").status_code == 204
+        assert client.post(f"/jobs/{job.json()['id']}/cancel").status_code == 200
+        assert client.delete(f"/datasets/{data}").status_code == 204
+
     def test_others_see_nothing(self, client: httpx.Client, server: Server, pets: Path) -> None:
         mine = send(client, pets).json()["id"]
         with server.client("key-of-bob") as bob:
