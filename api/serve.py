@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -150,6 +151,7 @@ class Server(uvicorn.Server):
         """Serve, then start the worker, then say where we are."""
         await super().startup(sockets)
         if self.started:
+            gc.freeze()  # what is there now stays; looking through it would hold up a request for tens of milliseconds
             if self._worker is not None:
                 self._minding = asyncio.create_task(self._worker.run())
             typer.echo(f"tcnn is at {self._url} (what it can do: {self._url}/docs); Ctrl-C stops it")

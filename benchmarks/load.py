@@ -66,16 +66,18 @@ class Load:
 
         await asyncio.gather(*(one(number) for number in range(count)))
 
-    async def poller(self, client: httpx.AsyncClient, number: int, until: asyncio.Event) -> None:
-        """Look at one job once a second."""
+    async def poller(self, client: httpx.AsyncClient, number: int, share: float, until: asyncio.Event) -> None:
+        """Look at one job once a second; people do not all look at the same moment."""
+        await asyncio.sleep(share)
         while not until.is_set():
             if len(self.jobs) > number:
                 await self.timed(client, "poll", 200, "GET", f"/jobs/{self.jobs[number]}")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), 1.0)
 
-    async def listener(self, job: str, until: asyncio.Event) -> None:
+    async def listener(self, job: str, share: float, until: asyncio.Event) -> None:
         """Follow a job's events until told otherwise."""
+        await asyncio.sleep(share)
         async with httpx.AsyncClient(base_url=self.url, timeout=httpx.Timeout(30)) as client:
             try:
                 async with client.stream("GET", f"/jobs/{job}/events", headers={"Accept": "text/event-stream"}) as now:
@@ -98,8 +100,14 @@ async def measure(url: str, training: str, options: argparse.Namespace) -> Load:
     async with httpx.AsyncClient(base_url=url, timeout=30, limits=limits) as client:
         for _ in range(20):  # the first requests open connections and fill caches
             await client.post("/transform", json={**REQUEST, "priority": -100})
-        others = [asyncio.create_task(load.poller(client, number, until)) for number in range(options.pollers)]
-        others += [asyncio.create_task(load.listener(training, until)) for _ in range(options.listeners)]
+        others = [
+            asyncio.create_task(load.poller(client, number, number / options.pollers, until))
+            for number in range(options.pollers)
+        ]
+        others += [
+            asyncio.create_task(load.listener(training, number / options.listeners, until))
+            for number in range(options.listeners)
+        ]
         await load.submissions(client, options.rate, options.jobs)
         until.set()
         await asyncio.wait_for(asyncio.gather(*others), 60)
