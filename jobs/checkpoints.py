@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from tcnn.conversion import catalogue
+from tcnn.conversion.arguments import forbidden
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, TcnnError, one_line, shorten
 
@@ -28,9 +29,6 @@ WIDTHS = {
     "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
 """Bytes of one number of every dtype."""
-
-_REACHES_OUT = re.compile(r"pretrained.*|checkpoint_path|cache_dir|scriptable|exportable|no_jit|.*_fn|kwargs_filter")
-"""Arguments by which timm would read other files, or call what they name."""
 
 
 class Header(NamedTuple):
@@ -95,9 +93,9 @@ def check_metadata(metadata: dict[str, str]) -> ConversionReport:
         raise CheckpointError("altered since it was written: it names two base models; copy or download it again")
     if not re.fullmatch(r"[\w.-]{1,200}", base) or base.partition(".")[0] not in catalogue.entries():
         raise CheckpointError(f"made from {shorten(ascii(base), 100)}, which timm does not know; only timm models load")
-    for name, value in report.model_args.items():
-        if _REACHES_OUT.fullmatch(name) or not _plain(value):
-            raise CheckpointError(f"the model argument {shorten(ascii(name), 60)} is not allowed in an upload")
+    argument = forbidden(report.model_args)
+    if argument is not None:
+        raise CheckpointError(f"the model argument {shorten(ascii(argument), 60)} is not allowed in a file")
     return report
 
 
@@ -147,16 +145,6 @@ def _check_offsets(extents: dict[str, tuple[int, int]], size: int) -> None:
         place = end
     if place != size:
         raise _damaged(f"its tensors need {place} bytes, found {size}")
-
-
-def _plain(value: object, depth: int = 3) -> bool:
-    if isinstance(value, list):
-        return depth > 0 and all(_plain(item, depth - 1) for item in value)
-    if isinstance(value, dict):
-        return depth > 0 and all(
-            not _REACHES_OUT.fullmatch(str(key)) and _plain(item, depth - 1) for key, item in value.items()
-        )
-    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

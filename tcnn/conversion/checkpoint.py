@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from timm.models._input import get_model_args
 from torch import Tensor, nn
 
+from tcnn.conversion.arguments import forbidden
 from tcnn.conversion.report import ConversionReport, VerificationReport
 from tcnn.conversion.surgery import rebuild
 from tcnn.errors import CheckpointError, RequestError, one_line, shorten
@@ -219,6 +220,9 @@ def _tied_again(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tenso
 
 def _architecture(report: ConversionReport, name: str, model_args: dict[str, object]) -> nn.Module:
     base, args = report.base_model, {**report.model_args, **model_args}
+    argument = forbidden(report.model_args)
+    if argument is not None:
+        raise CheckpointError(f"{name}: the model argument {shorten(ascii(argument), 60)} is not allowed in a file")
     if not timm.is_model(base.partition(".")[0]):
         raise CheckpointError(f"{name}: made from {base}, which timm does not know; give its module as `source`")
     try:

@@ -144,3 +144,18 @@ class TestMisfits:
         metadata["digest"] = checkpoint.digest(tensors, metadata)
         save_file(tensors, tmp_path / "m.safetensors", metadata)
         assert_refused(tmp_path / "m.safetensors", "written by tcnn 99.0, this is")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"checkpoint_path": "weights.pth"}, {"pretrained_cfg": {"file": "weights.pth"}}, {"block_args": [{"x_fn": "f"}]}],
+)
+def test_a_file_cannot_have_others_opened(written: Path, tmp_path: Path, arguments: dict[str, object]) -> None:
+    """A checkpoint that names another file could have that one unpickled; its digest is right, so only this refuses."""
+    found = checkpoint.read(written)
+    report = found.conversion.model_copy(update={"model_args": {**found.conversion.model_args, **arguments}})
+    metadata = {**found.metadata, "conversion": report.model_dump_json()}
+    metadata["digest"] = checkpoint.digest(found.tensors, metadata)
+    path = tmp_path / "reaching.safetensors"
+    save_file(found.tensors, path, metadata)
+    assert_refused(path, f"the model argument '{next(iter(arguments))}' is not allowed in a file")

@@ -189,9 +189,9 @@ class TestHeaders:
             ("my_net", {}, "which timm does not know"),
             ("hf-hub:evil/net", {}, "which timm does not know"),
             ("local-dir:/etc", {}, "which timm does not know"),
-            ("test_resnet", {"checkpoint_path": "/etc/passwd"}, "not allowed in an upload"),
-            ("test_resnet", {"pretrained_cfg": {"url": "http://evil"}}, "not allowed in an upload"),
-            ("test_resnet", {"cache_dir": "/tmp"}, "not allowed in an upload"),
+            ("test_resnet", {"checkpoint_path": "/etc/passwd"}, "not allowed in a file"),
+            ("test_resnet", {"pretrained_cfg": {"url": "http://evil"}}, "not allowed in a file"),
+            ("test_resnet", {"cache_dir": "/tmp"}, "not allowed in a file"),
         ],
     )
     def test_models_and_arguments_that_reach_out(

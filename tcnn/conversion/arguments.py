@@ -1,0 +1,25 @@
+"""Model arguments that a file brings: plain values that shape a model, none by which timm would open other files."""
+
+import re
+from collections.abc import Mapping
+
+REACHES_OUT = re.compile(r"pretrained.*|checkpoint_path|cache_dir|scriptable|exportable|no_jit|.*_fn|kwargs_filter")
+"""Arguments by which timm would read other files, or call what they name."""
+
+
+def forbidden(arguments: Mapping[str, object]) -> str | None:
+    """The first argument that a file may not bring, or None. A file that loads another could have it unpickled."""
+    for name, value in arguments.items():
+        if REACHES_OUT.fullmatch(name) or not _plain(value):
+            return name
+    return None
+
+
+def _plain(value: object, depth: int = 3) -> bool:
+    if isinstance(value, list):
+        return depth > 0 and all(_plain(item, depth - 1) for item in value)
+    if isinstance(value, dict):
+        return depth > 0 and all(
+            not REACHES_OUT.fullmatch(str(key)) and _plain(item, depth - 1) for key, item in value.items()
+        )
+    return value is None or isinstance(value, bool | int | float | str)
