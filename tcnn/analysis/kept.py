@@ -87,6 +87,12 @@ class KeptLayer:
     """The positional attention's rows (K, Ho, H) and columns (K, Wo, W)."""
     gate: Tensor | None = None
     """(K,)."""
+    strength: Tensor | None = None
+    """α, (K,), in 1/pixel² at τ = 1."""
+    centres: Tensor | None = None
+    """Δ, (K, 2), (row, column), pixels; not a number where α is not above 0, for then there is no centre."""
+    temperature: float = 1.0
+    """τ."""
 
     @property
     def heads(self) -> int:
@@ -133,7 +139,18 @@ def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
     )
     query = attention.split(positions.at_queries(padded, geometry), layer.query, layer.heads)
     key = attention.split(padded, layer.key, layer.heads)
-    return KeptLayer(name, "gpsa2d", grid, query, key, factors=factors, gate=layer.gate)
+    return KeptLayer(
+        name,
+        "gpsa2d",
+        grid,
+        query,
+        key,
+        factors=factors,
+        gate=layer.gate,
+        strength=layer.locality_strength,
+        centres=at_least_float32(layer.attention_centers),
+        temperature=layer.temperature.item(),
+    )
 
 
 def _padding(x: Tensor, geometry: positions.Geometry) -> Quad:

@@ -138,7 +138,20 @@ def _convit_gpsa(name: str, layer: Any, x: Tensor, grid: Pair) -> KeptLayer | No
     right, down, square = at_least_float32(layer.pos_proj.weight).unbind(1)  # (K,) each
     factors = tuple(_axis(slope, square, size) for slope, size in zip((down, right), grid, strict=True))
     gate = torch.sigmoid(at_least_float32(layer.gating_param))
-    return KeptLayer(name, "convit", _whole(grid), query, key, factors=(factors[0], factors[1]), gate=gate)
+    strength = -square  # −α‖δ − Δ‖² = −αδ² + 2αΔ·δ and a constant
+    centres = torch.stack([down, right], dim=1) / (2 * strength[:, None])
+    centres[strength <= 0] = float("nan")
+    return KeptLayer(
+        name,
+        "convit",
+        _whole(grid),
+        query,
+        key,
+        factors=(factors[0], factors[1]),
+        gate=gate,
+        strength=strength,
+        centres=centres,
+    )
 
 
 def _axis(slope: Tensor, square: Tensor, size: int) -> Tensor:

@@ -1,0 +1,80 @@
+"""Reading back what `tcnn evaluate --json` has printed, without torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tcnn.errors import RequestError
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class EvaluatedScore(_Read):
+    """Accuracies are shares between 0 and 1."""
+
+    images: int
+    top1: float
+    top5: float | None = None
+    loss: float | None = None
+
+
+class EvaluatedCorruption(_Read):
+    """One corruption, by severity."""
+
+    top1: float
+    severities: dict[int, EvaluatedScore]
+
+
+class EvaluatedRow(_Read):
+    """One model at one size."""
+
+    model: str
+    parameters: int | None = None
+    height: int
+    width: int
+    clean: EvaluatedScore | None = None
+    corruptions: dict[str, EvaluatedCorruption] = {}
+    corruption_top1: float | None = None
+    mce: float | None = None
+
+    @property
+    def title(self) -> str:
+        """The model, without the folders before its file."""
+        return Path(self.model).name or self.model
+
+    @property
+    def size(self) -> str:
+        """`224`, or `224×160`."""
+        return f"{self.height}" if self.height == self.width else f"{self.height}×{self.width}"
+
+
+class EvaluationFile(_Read):
+    """Several models on one data set."""
+
+    data: str
+    images: int
+    rows: tuple[EvaluatedRow, ...]
+
+
+def read_evaluation(file: Path) -> EvaluationFile:
+    """What was printed into a file; raises `RequestError` with one line."""
+    try:
+        return EvaluationFile.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise RequestError(
+            f"{file}: expected what `tcnn evaluate --json` prints, found no readable file ({error.strerror})"
+        ) from error
+    except ValidationError as error:
+        raise RequestError(
+            f"{file}: expected what `tcnn evaluate --json` prints ({error.errors()[0]['msg'].lower()})"
+        ) from error
+
+
+def improved(rows: Sequence[EvaluatedRow]) -> list[tuple[EvaluatedRow, EvaluatedRow]]:
+    """Pairs to compare: the first model that was corrupted, and each later one at the same size."""
+    corrupted = [row for row in rows if row.corruptions]
+    return [(corrupted[0], row) for row in corrupted[1:] if row.model != corrupted[0].model
+            and (row.height, row.width) == (corrupted[0].height, corrupted[0].width)]  # fmt: skip

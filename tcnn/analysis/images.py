@@ -1,0 +1,75 @@
+"""Pictures to look at attention with: whatever a folder holds, as the model takes it and as people see it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tcnn.data.decode import decode, mode_of, reason
+from tcnn.data.folder import walk
+from tcnn.data.source import EXTENSIONS, sort_key
+from tcnn.data.transforms import middle_of_strip
+from tcnn.errors import RequestError, shorten
+from tcnn.evaluation.evaluate import input_settings, transform_for
+from tcnn.layers.positions import Pair
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images that went through a model's own preparation."""
+
+    names: tuple[str, ...]
+    tensors: Tensor = field(repr=False)
+    """(B, C, height, width), as the model takes them."""
+    seen: tuple[NDArray[numpy.uint8], ...] = field(repr=False)
+    """The same, (height, width, 3) in 0…255: what the model sees, after resizing and cropping."""
+    unreadable: tuple[str, ...]
+    """`FILE: why`, for every file that is no image."""
+
+
+def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pair | None = None) -> Pictures:
+    """Up to `limit` pictures of a file or of a folder, evenly spread over its files, so that every class has a chance.
+
+    Only the first frame of an animation counts, any colour space is converted, and what cannot be read is named and
+    left out. Raises `RequestError` if nothing is there, or nothing that can be read.
+    """
+    files = chosen(Path(where), limit)
+    transform, mode = transform_for(model, size), mode_of(input_settings(model)["input_size"][0])
+    names, tensors, unreadable = [], [], []
+    for file in files:
+        try:
+            with file.open("rb") as handle:
+                tensors.append(transform(middle_of_strip(decode(handle, mode))))
+            names.append(file.name)
+        except Exception as error:  # a decoder may raise anything over a file that is no image
+            unreadable.append(f"{file.name}: {shorten(reason(error), 120)}")
+    if not tensors:
+        raise RequestError(f"{where}: expected images, but none can be read ({unreadable[0]})")
+    batch = torch.stack(tensors)
+    return Pictures(tuple(names), batch, tuple(seen(batch, model)), tuple(unreadable))
+
+
+def chosen(where: Path, limit: int) -> list[Path]:
+    """The files of a folder that may be images, `limit` at most; raises `RequestError` if there is none."""
+    if where.is_file():
+        return [where]
+    if not where.is_dir():
+        raise RequestError(f"{where}: expected an image or a folder of images, found nothing")
+    names = sorted(walk(where)[0], key=sort_key)
+    if not names:
+        raise RequestError(f"{where}: expected images, found none (they end in {' '.join(EXTENSIONS)})")
+    count = min(limit, len(names))
+    return [where / names[index * len(names) // count] for index in range(count)]
+
+
+def seen(batch: Tensor, model: nn.Module) -> Sequence[NDArray[numpy.uint8]]:
+    """What people see of images that a model takes: (B, C, H, W) without the normalisation, as (H, W, 3) each."""
+    settings: dict[str, Any] = input_settings(model)
+    mean, std = (torch.tensor(settings[name]).view(1, -1, 1, 1) for name in ("mean", "std"))
+    plain = ((batch.detach().cpu().float() * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
+    return list(plain.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy())

@@ -1,0 +1,227 @@
+"""`tcnn.inspect`: gate, span, centre, non-locality and entropy of every head, and what it attends to on images."""
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from tcnn.analysis.attention import AttentionAt, Encoded, encode
+from tcnn.analysis.images import Pictures, read_pictures, seen
+from tcnn.analysis.kept import KeptLayer
+from tcnn.analysis.measures import Measures, Parts, circle, measure
+from tcnn.analysis.records import Head, Inspection, Layer, LayerMaps, Measure, NonLocality, Picture
+from tcnn.conversion.pipeline import usable_device
+from tcnn.conversion.trace import input_shape
+from tcnn.errors import RequestError
+from tcnn.evaluation.comparison import open_model
+from tcnn.layers import positions
+from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.positions import Pair
+
+BATCH = 4
+"""Images that are measured at once."""
+DIGITS = 6
+"""Decimals of the weights of a map that is written down."""
+
+
+def inspect(
+    model: nn.Module | str | Path,
+    images: str | Path | Tensor | None = None,
+    query: tuple[float, float] = (0.5, 0.5),
+    *,
+    against: Sequence[nn.Module | str | Path] = (),
+    limit: int = 32,
+    shown: int = 3,
+    size: int | Pair | None = None,
+    device: str = "cpu",
+) -> Inspection:
+    """Look inside a model's attention.
+
+    Args:
+        model: a converted model, a checkpoint, or a model of timm's with attention (ViT, DeiT, ConViT) or its name.
+        images: a picture or a folder of them, or images as the model takes them, (B, C, H, W). Without any, only what
+            does not depend on images is told.
+        query: (y, x) in shares of the image's height and width, where attention maps are taken.
+        against: further models whose layers are measured on the same images.
+        limit: pictures of a folder that are measured. shown: of how many the maps are kept.
+        size: pixels, or (height, width); the model's own by default.
+
+    Raises: `RequestError` when the model has no attention, or nothing in `images` is an image.
+    """
+    place = usable_device(device)
+    if limit < 1 or shown < 0:
+        raise RequestError(f"expected at least 1 image and 0 shown, found limit {limit} and shown {shown}")
+    if not all(0 <= share <= 1 for share in query):
+        raise RequestError(f"query: expected shares (y, x) of the image between 0 and 1, found {query}")
+    sides = (size, size) if isinstance(size, int) else size
+    name, opened = _opened(model, place)
+    pictures = _pictures(opened, images, limit, sides)
+    batch = _blank(opened, sides) if pictures is None else pictures.tensors
+    encoded, layers = _layers(opened, batch, pictures is not None)
+    others = []
+    for other in against:
+        other_name, other_model = _opened(other, place)
+        other_pictures = _pictures(other_model, images, limit, sides)
+        other_batch = _blank(other_model, sides) if other_pictures is None else other_pictures.tensors
+        others.append(NonLocality(model=other_name, layers=_layers(other_model, other_batch, pictures is not None)[1]))
+    return Inspection(
+        model=name,
+        size=encoded.size,
+        images=0 if pictures is None else len(pictures.names),
+        unreadable=[] if pictures is None else list(pictures.unreadable),
+        query=query,
+        layers=layers,
+        pictures=[] if pictures is None else _maps(opened, pictures, query, shown),
+        against=others,
+    )
+
+
+def _opened(model: nn.Module | str | Path, device: torch.device) -> tuple[str, nn.Module]:
+    if isinstance(model, nn.Module):
+        report = getattr(model, "conversion_report", None)
+        return getattr(report, "base_model", None) or type(model).__name__, model
+    return str(model), open_model(str(model)).to(device)
+
+
+def _pictures(model: nn.Module, images: str | Path | Tensor | None, limit: int, size: Pair | None) -> Pictures | None:
+    if images is None:
+        return None
+    if isinstance(images, Tensor):
+        if images.dim() != 4 or not len(images):
+            raise RequestError(f"images: expected a tensor of shape (B, C, H, W), found {tuple(images.shape)}")
+        batch = images[:limit]
+        names = tuple(f"image {number}" for number in range(1, len(batch) + 1))
+        return Pictures(names, batch, tuple(seen(batch, model)), ())
+    return read_pictures(images, model, limit, size)
+
+
+def _blank(model: nn.Module, size: Pair | None) -> Tensor:
+    """An image of nothing: positions do not depend on what is there."""
+    return torch.zeros(1, *input_shape(model, size))
+
+
+def _layers(model: nn.Module, batch: Tensor, real: bool) -> tuple[Encoded, list[Layer]]:
+    """Every layer measured on all images, `BATCH` at a time; `real` is false for the blank image."""
+    sums: dict[str, list[Tensor]] = {}
+    for part in batch.split(BATCH):
+        encoded = encode(model, part)
+        for name, layer in encoded.layers.items():
+            share = len(part) / len(batch)
+            found = [share * values for values in _flat(measure(layer))]
+            sums[name] = [a + b for a, b in zip(sums[name], found, strict=True)] if name in sums else found
+    rows = []
+    for name, layer in encoded.layers.items():
+        measures = _unflat(sums[name], layer.factors is not None)
+        rows.append(_layer(layer, measures, model.get_submodule(name), real))
+    return encoded, rows
+
+
+def _flat(measures: Measures) -> list[Tensor]:
+    parts = (*measures.non_locality, *measures.entropy, measures.prefix)
+    return [values for values in parts if values is not None]
+
+
+def _unflat(values: list[Tensor], positional: bool) -> Measures:
+    count = 3 if positional else 2
+    far, wide = (
+        Parts(part[0], part[1], part[2] if positional else None) for part in (values[:count], values[count : 2 * count])
+    )
+    return Measures(far, wide, values[-1])
+
+
+def _layer(layer: KeptLayer, measures: Measures, module: nn.Module, real: bool) -> Layer:
+    geometry = module.geometry if isinstance(module, GPSA2d) else None
+    heads = [_head(layer, measures, number, geometry, real) for number in range(layer.heads)]
+    return Layer(
+        name=layer.name,
+        kind=layer.kind,
+        map=layer.grid.size,
+        padding=layer.grid.padding,
+        queries=layer.grid.queries,
+        kernel_size=geometry.kernel_size if geometry else None,
+        dilation=geometry.dilation if geometry else None,
+        temperature=layer.temperature if layer.gate is not None else None,
+        gate=_mean([head.gate for head in heads]),
+        span=_mean([head.span for head in heads]),
+        non_locality=_over_heads([head.non_locality for head in heads]),
+        entropy=_over_heads([head.entropy for head in heads]),
+        prefix=measures.prefix.mean().item() if real else None,
+        heads=heads,
+    )
+
+
+def _head(layer: KeptLayer, measures: Measures, number: int, geometry: positions.Geometry | None, real: bool) -> Head:
+    facts: dict[str, Any] = {}
+    if geometry is not None:
+        facts["tap"] = divmod(number, geometry.kernel_size[1])
+        facts["tap_offset"] = positions.tap_offsets(geometry)[number].tolist()
+    if layer.gate is not None:
+        facts["gate"] = layer.gate[number].item()
+    if layer.strength is not None and layer.centres is not None:
+        alpha = layer.strength[number].item()
+        if alpha > 0:
+            facts["span"] = 1 / alpha
+            facts["centre"] = layer.centres[number].tolist()
+            facts["radius_50"], facts["radius_90"] = (circle(alpha, layer.temperature, s) for s in (0.5, 0.9))
+    return Head(
+        head=number,
+        non_locality=_measure(measures.non_locality, number, real),
+        entropy=_measure(measures.entropy, number, real),
+        **facts,
+    )
+
+
+def _measure(parts: Parts, head: int, real: bool) -> Measure:
+    return Measure(
+        total=parts.total[head].item() if real else None,
+        content=parts.content[head].item() if real else None,
+        positional=None if parts.positional is None else parts.positional[head].item(),
+    )
+
+
+def _over_heads(measures: Sequence[Measure]) -> Measure:
+    return Measure(**{part: _mean([getattr(m, part) for m in measures]) for part in Measure.model_fields})
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _maps(model: nn.Module, pictures: Pictures, query: tuple[float, float], shown: int) -> list[Picture]:
+    found = []
+    for number in range(min(shown, len(pictures.names))):
+        layers = encode(model, pictures.tensors[number : number + 1]).at(query)
+        buffer = io.BytesIO()
+        Image.fromarray(pictures.seen[number]).save(buffer, format="PNG")
+        found.append(
+            Picture(
+                name=pictures.names[number],
+                png=base64.b64encode(buffer.getvalue()).decode(),
+                layers=[layer_maps(layer) for layer in layers],
+            )
+        )
+    return found
+
+
+def layer_maps(at: AttentionAt, image: int = 0) -> LayerMaps:
+    """The maps of one image as plain numbers."""
+
+    def plain(maps: Tensor) -> list[list[list[float]]]:
+        return [[[round(w, DIGITS) for w in row] for row in head] for head in maps.double().tolist()]
+
+    return LayerMaps(
+        layer=at.name,
+        padding=at.padding,
+        query=at.query,
+        gates=None if at.gate is None else at.gate.tolist(),
+        content=plain(at.content[image]),
+        positional=None if at.positional is None else plain(at.positional),
+        combined=plain(at.combined[image]),
+    )

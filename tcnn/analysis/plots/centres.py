@@ -1,0 +1,73 @@
+"""Where the heads of a layer look: their centres on the kernel's grid, with circles that hold 50 % and 90 % of the
+positional attention (Cordonnier et al. 2020, Fig. 4)."""
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle, Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from tcnn.analysis.plots import style
+from tcnn.analysis.records import Layer
+
+COLUMNS = 4
+PANEL = 2.7
+"""Inches."""
+
+
+def centres(layers: Sequence[Layer]) -> Figure | None:
+    """One panel a layer; None where no layer has centres."""
+    shown = [layer for layer in layers if any(head.centre is not None for head in layer.heads)]
+    if not shown:
+        return None
+    columns = min(COLUMNS, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    made = style.figure(max(columns * PANEL + 1.0, 5.0), rows * (PANEL + 0.25) + 0.7)
+    panels = made.subplots(rows, columns, squeeze=False).ravel()
+    for ax, layer in zip(panels, shown, strict=False):
+        _panel(ax, layer)
+    for ax in panels[len(shown) :]:
+        ax.set_visible(False)
+    style.gate_bar(made, list(panels), rows * (PANEL + 0.25))
+    handles = [
+        Line2D([], [], color=style.INK, marker="s", linestyle="", markersize=5),
+        Line2D([], [], color=style.INK, marker="o", linestyle="", markersize=4),
+        Line2D([], [], color=style.INK, linewidth=1.1),
+        Line2D([], [], color=style.INK, linewidth=1.1, linestyle=":"),
+    ]
+    names = ["query", "a head's centre Δ", "50 % of its positions", "90 %"]
+    style.legend(made, handles, names, loc="outside lower center", ncols=4 if columns > 1 else 2)
+    return made
+
+
+def _panel(ax: Axes, layer: Layer) -> None:
+    style.axes(ax, style.label(layer.name, 26), "columns from the query (pixels)", "rows (pixels)")
+    ax.grid(False)
+    reach = 0.8
+    for head in layer.heads:
+        if head.tap_offset is not None:
+            row, column = head.tap_offset
+            ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#B0B0B0", linewidth=0.8))
+            reach = max(reach, abs(row) + 0.6, abs(column) + 0.6)
+    for head in layer.heads:
+        if head.centre is None or not all(map(math.isfinite, head.centre)):
+            continue
+        row, column = head.centre
+        colour = style.GREY if head.gate is None else style.GATE(head.gate)
+        if head.tap_offset is not None:
+            ax.plot([head.tap_offset[1], column], [head.tap_offset[0], row], color=colour, linewidth=0.7)
+        for radius, line in ((head.radius_50, "-"), (head.radius_90, ":")):
+            if radius is not None and math.isfinite(radius):
+                ax.add_patch(Circle((column, row), radius, fill=False, edgecolor=colour, linewidth=1.1, linestyle=line))
+        ax.plot(column, row, "o", color=colour, markersize=3.2)
+        reach = max(reach, *(abs(place) + min(head.radius_90 or 0, 3) + 0.2 for place in (row, column)))
+    ax.plot(0, 0, "s", color=style.INK, markersize=4.5, zorder=0)
+    reach = min(reach, max(layer.map))  # a centre that ran away would shrink all others to a point
+    ax.set_xlim(-reach, reach)
+    ax.set_ylim(reach, -reach)  # rows go down, as in an image
+    ax.set_aspect("equal")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=5, integer=True))

@@ -1,0 +1,100 @@
+"""What `tcnn evaluate --json` found, as pictures: the gain under corruptions (Transformed CNNs, Fig. 3) and accuracy
+against test resolution (Fig. 7)."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from tcnn.analysis.evaluations import EvaluatedRow
+from tcnn.analysis.plots import style
+
+CATEGORIES: Mapping[str, tuple[str, ...]] = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+}
+"""Hendrycks & Dietterich 2019, Fig. 1."""
+
+
+def gains(before: EvaluatedRow, after: EvaluatedRow) -> dict[str, dict[int, float]]:
+    """Percentage points of top-1 gained, by corruption and severity, where both were measured."""
+    found = {
+        name: {
+            severity: 100 * (score.top1 - before.corruptions[name].severities[severity].top1)
+            for severity, score in sorted(corruption.severities.items())
+            if severity in before.corruptions[name].severities
+        }
+        for name, corruption in after.corruptions.items()
+        if name in before.corruptions
+    }
+    return {name: values for name, values in found.items() if values}
+
+
+def improvement(before: EvaluatedRow, after: EvaluatedRow) -> Figure | None:
+    """Gain by severity and category, and by corruption; None where the two share no corruption."""
+    gained = gains(before, after)
+    if not gained:
+        return None
+    made = style.figure(10, 4.4)
+    lines, bars = made.subplots(1, 2, width_ratios=[1, 1.15])
+    style.axes(lines, "By severity", "severity of the corruption", "gain in top-1 (percentage points)")
+    style.axes(bars, "By corruption, mean over severities", "gain in top-1 (percentage points)")
+    handles, names = [], []
+    for number, (category, members) in enumerate(CATEGORIES.items()):
+        curve = _mean_by_severity([gained[name] for name in members if name in gained])
+        if curve:
+            handles.append(
+                lines.plot(list(curve), list(curve.values()), color=style.PALETTE[number], marker="o", markersize=3.5,
+                           linewidth=1.5, linestyle=style.DASHES[number % len(style.DASHES)])[0]
+            )  # fmt: skip
+            names.append(category)
+    mean = _mean_by_severity(list(gained.values()))
+    handles.append(lines.plot(list(mean), list(mean.values()), color=style.INK, marker="o", linewidth=3)[0])
+    lines.axhline(0, color=style.GREY, linewidth=0.9)
+    bars.axvline(0, color=style.GREY, linewidth=0.9)
+    lines.xaxis.set_major_locator(MaxNLocator(integer=True))
+    style.legend(lines, handles, [*names, "mean"], loc="best")
+    order = [name for members in CATEGORIES.values() for name in members if name in gained]
+    order += [name for name in gained if name not in order]
+    colours = {name: style.PALETTE[n] for n, members in enumerate(CATEGORIES.values()) for name in members}
+    means = [sum(gained[name].values()) / len(gained[name]) for name in order]
+    bars.barh(range(len(order)), means, color=[colours.get(name, style.GREY) for name in order], height=0.72)
+    bars.set_yticks(range(len(order)), [style.label(name.replace("_", " "), 24) for name in order])
+    bars.invert_yaxis()
+    bars.grid(False, axis="y")
+    title = f"{style.label(after.title, 38)} against {style.label(before.title, 38)}"
+    made.suptitle(title, fontsize=style.LARGE, color=style.INK, x=0.01, ha="left")
+    return made
+
+
+def _mean_by_severity(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    severities = sorted({severity for curve in curves for severity in curve})
+    there = {severity: [curve[severity] for curve in curves if severity in curve] for severity in severities}
+    return {severity: sum(values) / len(values) for severity, values in there.items()}
+
+
+def resolution(rows: Sequence[EvaluatedRow]) -> Figure | None:
+    """Top-1 on clean images against the side of the test images; None where no model was tested at two sizes."""
+    by_model: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row.clean is not None:
+            side = (row.height * row.width) ** 0.5
+            by_model.setdefault(row.model, []).append((side, 100 * row.clean.top1))
+    if not any(len({side for side, _ in points}) > 1 for points in by_model.values()):
+        return None
+    made = style.figure(7.5, 3.8)
+    ax = style.axes(
+        made.subplots(), "Accuracy against test resolution", "side of the test images (pixels)", "top-1 (%)"
+    )
+    handles = [
+        ax.plot(*zip(*sorted(points), strict=True), color=style.PALETTE[number % len(style.PALETTE)], marker="o",
+                linewidth=1.8, markersize=4, linestyle=style.DASHES[number % len(style.DASHES)])[0]
+        for number, points in enumerate(by_model.values())
+    ]  # fmt: skip
+    sides = sorted({side for points in by_model.values() for side, _ in points})
+    if len(sides) <= 10:
+        ax.set_xticks(sides, [f"{side:.0f}" for side in sides])
+    style.legend(made, handles, list(by_model), loc="outside right upper")
+    return made

@@ -1,0 +1,143 @@
+"""What all pictures share: colours that colour-blind people tell apart, sizes, text, and files that never change by
+themselves.
+
+Nothing here touches matplotlib's pyplot or any setting that a caller might rely on, and drawing is done by one thread
+at a time, so that a server may use it.
+"""
+
+import io
+import threading
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize, to_hex
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from tcnn.errors import shorten
+from tcnn.files import replacing
+
+Format = Literal["png", "svg"]
+
+BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442",
+)  # fmt: skip
+"""Okabe & Ito's palette."""
+PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
+INK, GREY, FAINT = "#222222", "#767676", "#D9D9D9"
+MAPS = "viridis"
+"""For quantities."""
+GATE = LinearSegmentedColormap.from_list("gate", (VERMILLION, "#8C8C8C", BLUE))
+"""From content (0) by way of grey to position (1)."""
+DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
+"""Lines differ in more than colour."""
+MOST_NAMED = 10
+"""More lines than this are told apart by a scale of colours, not by a list of names."""
+DPI = 144
+SMALL, NORMAL, LARGE = 7.5, 9.0, 10.5
+"""Points."""
+
+_DRAWING = threading.Lock()  # matplotlib's caches of fonts and texts are not made for several threads
+mpl.rcParams["svg.hashsalt"] = "tcnn"  # else the names inside of an SVG are drawn by lot
+
+
+def figure(width: float, height: float) -> Figure:
+    """An empty figure of so many inches, whose parts make room for each other's text."""
+    room = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06, wspace=0.04)
+    made = Figure(figsize=(width, height), dpi=DPI, layout=room, facecolor="white")
+    FigureCanvasAgg(made)
+    return made
+
+
+def axes(ax: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
+    """Axes in the common style."""
+    ax.set_title(title, fontsize=LARGE, color=INK, loc="left")
+    ax.set_xlabel(x, fontsize=NORMAL, color=INK)
+    ax.set_ylabel(y, fontsize=NORMAL, color=INK)
+    ax.tick_params(labelsize=SMALL, colors=INK)
+    ax.grid(True, color=FAINT, linewidth=0.6)
+    ax.set_axisbelow(True)
+    for side, spine in ax.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(GREY)
+    return ax
+
+
+def label(text: object, width: int = 40) -> str:
+    """A name from outside as text of a picture: on one line, not too long, and nothing in it means anything."""
+    plain = "".join(" " if unicodedata.category(c).startswith("C") else c for c in str(text))
+    plain = "".join(c if ord(c) in _known() else "?" for c in " ".join(plain.split()))
+    if len(plain) > width:  # the end of a path or of a dotted name tells more than its start
+        plain = "…" + plain[1 - width :]
+    return (" " if plain.startswith("_") else "") + plain.replace("$", r"\$")
+
+
+@cache
+def _known() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties())).get_charmap())
+
+
+def colours(count: int) -> list[str]:
+    """One colour for each of `count` things: the palette while it lasts, then shades from early to late."""
+    if count <= len(PALETTE):
+        return list(PALETTE[:count])
+    scale = mpl.colormaps["viridis"]
+    return [to_hex(scale(0.92 * index / (count - 1))) for index in range(count)]
+
+
+def legend(at: Any, handles: Sequence[Any], names: Sequence[str], **options: Any) -> None:
+    """A legend; `at` is axes or a figure."""
+    at.legend(handles, [label(name) for name in names], fontsize=SMALL, frameon=False, labelcolor=INK, **options)
+
+
+def gate_bar(made: Figure, beside: Sequence[Axes], height: float) -> None:
+    """The scale of gates; on a figure of so many inches in height it stays as small as a legend."""
+    long = min(3.0, 0.85 * height)
+    bar = made.colorbar(
+        ScalarMappable(Normalize(0, 1), GATE), ax=list(beside), ticks=[0, 0.5, 1], pad=0.02,
+        shrink=long / height, aspect=long / 0.12, anchor=(0.0, 1.0),
+    )  # fmt: skip
+    bar.set_label("gate σ(λ/τ): 0 content, 1 position", fontsize=SMALL, color=INK)
+    bar.ax.tick_params(labelsize=SMALL, colors=INK)
+
+
+def png(made: Figure) -> bytes:
+    """The picture as a PNG file, the same bytes every time."""
+    return _drawn(made, "png")
+
+
+def svg(made: Figure) -> str:
+    """The picture as an SVG document, letters as outlines: it looks the same everywhere."""
+    return _drawn(made, "svg").decode()
+
+
+def _drawn(made: Figure, kind: Format) -> bytes:
+    buffer = io.BytesIO()
+    metadata = {"Date": None, "Creator": "tcnn"} if kind == "svg" else {"Software": "tcnn"}
+    with _DRAWING:
+        made.savefig(buffer, format=kind, metadata=metadata)
+    return buffer.getvalue()
+
+
+def write(made: Figure, path: Path, kinds: Sequence[Format] = ("png", "svg"), force: bool = False) -> list[Path]:
+    """`path` with each ending; raises `OutputError` and `StorageError`."""
+    written = []
+    for kind in kinds:
+        file = path.with_name(f"{path.name}.{kind}")
+        with replacing(file, force) as temporary:
+            temporary.write_bytes(_drawn(made, kind))
+        written.append(file)
+    return written
+
+
+def note(made: Figure, text: str) -> None:
+    """One line below everything, for what a reader must know to read the picture."""
+    made.supxlabel(shorten(text, 200), fontsize=SMALL, color=GREY, x=0.01, ha="left")

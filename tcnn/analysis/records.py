@@ -1,0 +1,101 @@
+"""What `tcnn inspect` finds, as it is printed and kept: no tensors, so that pictures and pages need no torch.
+
+Shapes: K heads, H×W a layer's padded map.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Pair = tuple[int, int]
+Map = list[list[float]]
+"""H rows of W weights."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="null")
+
+
+class Measure(_Record):
+    """One number of an attention, and of the two parts that its gate mixes."""
+
+    total: float | None = Field(None, description="Of the attention as it is; null without images.")
+    content: float | None = Field(None, description="Of softmax(QKᵀ/√d) alone; null without images.")
+    positional: float | None = Field(None, description="Of the positional part alone; null where there is none.")
+
+
+class Head(_Record):
+    """One head. Places are (row, column)."""
+
+    head: int = Field(description="From 0, row by row over the kernel's taps.")
+    tap: Pair | None = Field(None, description="The kernel's tap that the head was made from.")
+    tap_offset: tuple[float, float] | None = Field(None, description="That tap from the kernel's centre, pixels.")
+    centre: tuple[float, float] | None = Field(None, description="Δ: the centre of attention from the query, pixels.")
+    gate: float | None = Field(None, description="σ(λ/τ): 1 looks at positions only, 0 at content only.")
+    span: float | None = Field(None, description="1/α, pixels² at τ = 1.")
+    radius_50: float | None = Field(None, description="Half of the positional attention is so near to Δ, pixels, at τ.")
+    radius_90: float | None = Field(None, description="The same for 90 %.")
+    non_locality: Measure = Field(description="ConViT Eq. 8: mean distance of query and key, pixels of the map.")
+    entropy: Measure = Field(description="Mean entropy of a row, nats.")
+
+
+class Layer(_Record):
+    """One attention layer; means are over its heads."""
+
+    name: str
+    kind: Literal["gpsa2d", "convit", "attention"] = Field(
+        description="gpsa2d: tcnn's layer. convit: timm's GPSA. attention: timm's attention by content."
+    )
+    map: Pair = Field(description="(H, W) of the map that is attended to, padding included, pixels.")
+    padding: tuple[int, int, int, int] = Field(description="(left, right, top, bottom) of it, pixels.")
+    queries: Pair = Field(description="(rows, columns) of the map that asks.")
+    kernel_size: Pair | None = Field(None, description="Of the convolution that it was.")
+    dilation: Pair | None = None
+    temperature: float | None = Field(None, description="τ.")
+    gate: float | None = None
+    span: float | None = None
+    non_locality: Measure
+    entropy: Measure
+    prefix: float | None = Field(None, description="Share of attention on class tokens and their like.")
+    heads: list[Head]
+
+
+class LayerMaps(_Record):
+    """What the heads of one layer attend to from the query: maps of H rows and W columns, padding included."""
+
+    layer: str
+    padding: tuple[int, int, int, int] = Field(description="(left, right, top, bottom), pixels.")
+    query: Pair = Field(description="(row, column) of the query in the padded map.")
+    gates: list[float] | None
+    content: list[Map]
+    positional: list[Map] | None
+    combined: list[Map]
+
+
+class Picture(_Record):
+    """One image, and what it makes the layers attend to."""
+
+    name: str
+    png: str = Field(description="What the model sees, as PNG in base64.")
+    layers: list[LayerMaps]
+
+
+class NonLocality(_Record):
+    """Another model, for comparison."""
+
+    model: str
+    layers: list[Layer]
+
+
+class Inspection(_Record):
+    """What `tcnn inspect --json` prints."""
+
+    model: str
+    size: Pair = Field(description="(height, width) of the images, pixels.")
+    images: int = Field(description="How many were measured.")
+    unreadable: list[str] = Field(description="Files that are no images, with the reason.")
+    query: tuple[float, float] = Field(description="(y, x) in shares of the image's height and width.")
+    layers: list[Layer]
+    pictures: list[Picture]
+    against: list[NonLocality] = []
+    notes: list[str] = []
