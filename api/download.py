@@ -21,7 +21,7 @@ def download(request: Request, home: Home, file: Artifact, name: str) -> Respons
         "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(file.sha256)).decode()}:",  # RFC 9530
         "Cache-Control": "private, no-cache",
     }
-    if _has(request.headers.get("if-none-match", ""), headers["ETag"]):
+    if has(request.headers.get("if-none-match", ""), headers["ETag"]):
         return Response(status_code=304, headers=headers)
     try:
         found = path.stat()
@@ -54,7 +54,7 @@ class Download(FileResponse):
         await problem(scope["path"], 416, detail, kind="RangeNotSatisfiable", headers=kept)(scope, receive, send)
 
 
-def _has(given: str, etag: str) -> bool:
+def has(given: str, etag: str) -> bool:
     """If-None-Match compares weakly (RFC 9110, §13.1.2)."""
     return given.strip() == "*" or etag in (part.strip().removeprefix("W/") for part in given.split(","))
 

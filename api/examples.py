@@ -82,6 +82,7 @@ STREAM = (
     'id: 1\nevent: queued\ndata: {"seq": 1, "at": "2026-11-21T12:00:00.123Z", "kind": "queued", "data": {}}\n\n'
     'event: progress\ndata: {"phase": "training", "percent": 12.5}\n\n'
 )
+LIVE = f'event: jobs\ndata: {{"order": ["{JOB}"], "changed": [], "has_more": false}}\n\n'
 METRICS = "kind,updates,loss,val.top1\ntrain,20,2.31,\nepoch,156,,0.71\n"
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, computed_field
 
@@ -41,8 +41,8 @@ class ResultView(BaseModel):
     notes: list[str] = []
 
 
-class JobView(BaseModel):
-    """A job."""
+class JobLine(BaseModel):
+    """A job without its result: what a list shows of it."""
 
     id: str
     kind: Kind
@@ -57,11 +57,10 @@ class JobView(BaseModel):
     cancel_requested: bool
     progress: Progress | None = None
     request: dict[str, Any] = Field(description="What was asked for.")
-    result: ResultView | None = None
     error: Failure | None = None
 
     @classmethod
-    def of(cls, job: Job) -> "JobView":
+    def of(cls, job: Job) -> Self:
         """As its owner sees it."""
         own = job.model_dump(include={"id", "kind", "status", "attempt", "max_attempts", "priority", "queue_position"})
         return cls(
@@ -72,9 +71,23 @@ class JobView(BaseModel):
             cancel_requested=job.cancel_requested,
             progress=job.progress,
             request=job.request,
-            result=_result(job),
             error=job.error,
+            **cls._more(job),
         )
+
+    @classmethod
+    def _more(cls, job: Job) -> dict[str, Any]:
+        return {}
+
+
+class JobView(JobLine):
+    """A job."""
+
+    result: ResultView | None = None
+
+    @classmethod
+    def _more(cls, job: Job) -> dict[str, Any]:
+        return {"result": _result(job)}
 
 
 def _result(job: Job) -> ResultView | None:
@@ -136,6 +149,14 @@ class JobList(Page):
     """Jobs, the newest first."""
 
     data: list[JobView]
+
+
+class JobLines(BaseModel):
+    """A page of the list of jobs, and what of it has changed."""
+
+    order: list[str] = Field(description="Ids, the newest first.")
+    changed: list[JobLine] = Field(description="Jobs that are new, or not as they were.")
+    has_more: bool
 
 
 class EventList(Page):

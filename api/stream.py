@@ -1,11 +1,13 @@
-"""A job's events as Server-Sent Events: what happened so far, then what happens, until the job has ended.
+"""A job's events as Server-Sent Events: what happened so far, then what happens, until the job has ended; and a page
+of the list of jobs, as it changes.
 
 Events carry their number as `id`, so that a client that comes back with `Last-Event-ID` misses none and gets none
 twice. `progress` messages carry none: they are a state, and only the newest is worth anything.
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from anyio import CapacityLimiter, sleep, to_thread
@@ -13,7 +15,7 @@ from sse_starlette import ServerSentEvent
 
 from api.deps import Service
 from api.errors import TooManyStreams
-from api.schemas import EventView
+from api.schemas import EventView, JobLine, JobLines
 from jobs.errors import JobNotFound, StoreUnavailable
 from jobs.model import Event, Job
 
@@ -45,9 +47,8 @@ class Streams:
 
     async def follow(self, parts: Service, job: str, tenant: str, after: int) -> AsyncIterator[ServerSentEvent]:
         """Messages about a job from the event after number `after` on; ends with the job, or when it is deleted."""
-        self._open[tenant] = self.open(tenant) + 1
         told: str | None = None
-        try:
+        with self._counted(tenant):
             while True:
                 try:
                     now, events = await to_thread.run_sync(
@@ -72,6 +73,34 @@ class Streams:
                     yield ServerSentEvent(progress, event="progress", sep="\n")
                 told = progress
                 await sleep(POLL)
+
+    async def watch(self, look: Callable[[], tuple[list[Job], bool]], tenant: str) -> AsyncIterator[ServerSentEvent]:
+        """A page of jobs, whenever something of it changes: the order of all, and those that have changed."""
+        told: dict[str, str] = {}
+        order: list[str] | None = None
+        with self._counted(tenant):
+            while True:
+                try:
+                    found, more = await to_thread.run_sync(look, limiter=self._threads)
+                except StoreUnavailable:
+                    await sleep(POLL)
+                    continue
+                except JobNotFound:  # the job after which the page begins was deleted
+                    return
+                lines = {job.id: JobLine.of(job) for job in found}
+                now = {job: line.model_dump_json() for job, line in lines.items()}
+                changed = [lines[job] for job, text in now.items() if told.get(job) != text]
+                if changed or list(now) != order:
+                    page = JobLines(order=list(now), changed=changed, has_more=more)
+                    yield ServerSentEvent(page.model_dump_json(), event="jobs", sep="\n")
+                told, order = now, list(now)
+                await sleep(POLL)
+
+    @contextmanager
+    def _counted(self, tenant: str) -> Iterator[None]:
+        self._open[tenant] = self.open(tenant) + 1
+        try:
+            yield
         finally:
             self._open[tenant] -= 1
             if not self._open[tenant]:

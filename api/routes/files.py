@@ -105,6 +105,9 @@ def logs(
         int | None,
         Query(ge=1, le=2**31 - 1, description="Which time that a worker took the job, from 1; default the last."),
     ] = None,
+    tail: Annotated[
+        int | None, Query(ge=1, le=2**31 - 1, description="Only so many bytes of its end, from the next whole line on.")
+    ] = None,
 ) -> StreamingResponse:
     """What the job's process wrote, so far; every time that a worker took the job has a log of its own."""
     store.get(job, owner)
@@ -115,7 +118,8 @@ def logs(
         raise NotFound(f"{job}: no log of attempt {chosen}; {listed}" if attempt else f"{job}: {listed}")
     path = home.attempt(job, chosen) / "log.txt"
     name = f"{job}.{chosen}.txt"
-    return StreamingResponse(_so_far(path.open("rb"), path), media_type="text/plain", headers=_named(name, "inline"))
+    content = _so_far(path.open("rb"), path, tail)
+    return StreamingResponse(content, media_type="text/plain", headers=_named(name, "inline"))
 
 
 def _succeeded(job: Job) -> Job:
@@ -132,10 +136,13 @@ def _attempts(home: Home, job: str) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
 
 
-def _so_far(handle: BinaryIO, path: Path) -> Iterator[bytes]:
-    """A file that may still grow, up to where it ends now."""
+def _so_far(handle: BinaryIO, path: Path, tail: int | None = None) -> Iterator[bytes]:
+    """A file that may still grow, up to where it ends now; of its `tail` bytes the lines that are whole."""
     with handle:
         left = path.stat().st_size
+        if tail is not None and tail < left:
+            handle.seek(left - tail - 1)  # one byte more: a line that begins right there is whole
+            left = tail + 1 - len(handle.readline(tail + 1))
         while left > 0 and (data := handle.read(min(left, 1 << 16))):
             left -= len(data)
             yield data

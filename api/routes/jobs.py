@@ -2,12 +2,16 @@
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from anyio import to_thread
+from fastapi import APIRouter, Header, Query, Request
+from sse_starlette import EventSourceResponse
+from starlette.responses import JSONResponse, Response
 
 from api import examples
-from api.deps import AUTHENTICATED, HomeDep, Idempotency, JobId, StoreDep, Tenant
+from api.deps import AUTHENTICATED, HomeDep, Idempotency, JobId, ServiceDep, StoreDep, Tenant
 from api.openapi import problems
 from api.schemas import JOB, JobList, JobView, page_of
 from jobs.model import IdempotencyKey, Job, Kind, Status
@@ -19,19 +23,43 @@ router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)
 @router.get(
     "",
     summary="List jobs",
-    responses={200: examples.answer(examples.listed(examples.SUCCEEDED, examples.RUNNING), "Jobs.")},
+    response_model=JobList,
+    responses={
+        200: {
+            "description": "A page, or with `Accept: text/event-stream` a stream.",
+            "content": {
+                "application/json": {"example": examples.listed(examples.SUCCEEDED, examples.RUNNING)},
+                "text/event-stream": {"schema": {"type": "string"}, "example": examples.LIVE},
+            },
+        },
+        **problems(429),
+    },
 )
-def index(
-    store: StoreDep,
+async def index(
+    parts: ServiceDep,
     owner: Tenant,
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
     after: Annotated[str | None, Query(description="The last id of the page before.", examples=[JOB])] = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Jobs a page.")] = 20,
     status: Annotated[Status | None, Query(description="Only jobs that stand so.")] = None,
     kind: Annotated[Kind | None, Query(description="Only jobs of this kind.")] = None,
-) -> JobList:
-    """Your jobs, the newest first."""
-    found, more = store.list(owner, after=after, limit=limit, status=status, kind=kind)
-    return JobList(**page_of(map(JobView.of, found), more))
+) -> Response:
+    """Your jobs, the newest first.
+
+    With `Accept: text/event-stream` the same page as it changes, looked at once a second. A `jobs` message has the ids
+    in their `order`, and of the jobs those that `changed`, without their results; the first message has all of them.
+    """
+    look = partial(parts.store.list, owner, after=after, limit=limit, status=status, kind=kind)
+    if "text/event-stream" in accept.lower():
+        parts.streams.check(owner)
+        await to_thread.run_sync(look)  # what is wrong with the request is told by a status
+        return EventSourceResponse(parts.streams.watch(look, owner), ping=15, sep="\n")
+
+    def page() -> Response:
+        found, more = look()
+        return JSONResponse(JobList(**page_of(map(JobView.of, found), more)).model_dump(mode="json"))
+
+    return await to_thread.run_sync(page)
 
 
 @router.get("/{id}", summary="Look at a job", responses={200: examples.answer(examples.SUCCEEDED, "The job.")})

@@ -1,0 +1,137 @@
+// The frame: which page is shown, the key, the theme, and whether the server is there.
+
+import { announce, h, say } from "./dom.js";
+import { Problem, get, key, onConnection, onKeyNeeded } from "./http.js";
+import * as job from "./job.js";
+import * as jobs from "./jobs.js";
+import * as submit from "./submit.js";
+
+const PAGES = [
+  [/^\/?(?:\?(.*))?$/, (main, query) => jobs.show(main, new URLSearchParams(query ?? "")), "jobs"],
+  [/^\/transform$/, (main) => submit.show(main, "transform"), "transform"],
+  [/^\/finetune(?:\?(.*))?$/, (main, query) => submit.show(main, "finetune", new URLSearchParams(query ?? "")), "finetune"],
+  [/^\/jobs\/([\w-]+)$/, (main, id) => job.show(main, id), "jobs"],
+];
+
+const main = document.getElementById("main");
+let leave = () => {};
+let shown = null;
+
+/** Show what the address asks for. A page's `show` returns what ends it. */
+function route() {
+  const address = location.hash.replace(/^#/, "");
+  leave();
+  leave = () => {};
+  main.replaceChildren();
+  for (const [pattern, show, nav] of PAGES) {
+    const found = pattern.exec(address);
+    if (!found) continue;
+    for (const link of document.querySelectorAll("[data-nav]")) {
+      if (link.dataset.nav === nav) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    leave = show(main, ...found.slice(1)) ?? (() => {});
+    if (shown !== null) {
+      window.scrollTo(0, 0);
+      main.focus({ preventScroll: true });
+    }
+    shown = address;
+    return;
+  }
+  document.title = "Not found · tcnn";
+  main.append(h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "All jobs")));
+}
+
+function theme() {
+  const button = document.getElementById("theme");
+  const root = document.documentElement;
+  const dark = () => (root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const draw = () => {
+    button.textContent = dark() ? "☀" : "☾";
+    button.setAttribute("aria-label", dark() ? "Use light colours" : "Use dark colours");
+    button.title = button.getAttribute("aria-label");
+  };
+  button.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    try {
+      localStorage.setItem("tcnn-theme", root.dataset.theme);
+    } catch {
+      // not kept, then
+    }
+    draw();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  draw();
+}
+
+function connection() {
+  const banner = document.getElementById("connection");
+  let lost = false;
+  let timer;
+  onConnection((is) => {
+    if (is === !lost) return;
+    lost = !is;
+    clearTimeout(timer);
+    banner.className = lost ? "connection lost" : "connection back";
+    say(banner, lost ? "Connection lost. Trying again…" : "Connected again.");
+    if (!lost) timer = setTimeout(() => ((banner.className = "connection"), say(banner, "")), 4000);
+  });
+  // Even where no stream is open somebody must notice that the server is back.
+  setInterval(() => lost && get("healthz").catch(() => {}), 2000);
+  addEventListener("online", () => lost && get("healthz").catch(() => {}));
+}
+
+/** A dialog for the key: kept in this tab and nowhere else. */
+function keys() {
+  const button = document.getElementById("key");
+  const field = h("input", { id: "key-field", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "key-error" });
+  const error = h("p", { class: "error", id: "key-error", role: "alert" });
+  const forget = h("button", { type: "button", class: "quiet", onclick: () => (key.forget(), location.reload()) }, "Forget it");
+  const form = h(
+    "form", { method: "dialog" },
+    h("h2", { id: "key-title" }, "This server needs a key"),
+    h("p", {}, "It is kept in this browser tab only, and is gone when you close it."),
+    h("label", { for: "key-field" }, "API key"), field, error,
+    h("div", { class: "actions" }, h("button", { type: "submit", class: "main" }, "Use this key"), forget),
+  );
+  const dialog = h("dialog", { "aria-labelledby": "key-title", class: "key" }, form);
+  document.body.append(dialog);
+
+  function open(wrong) {
+    button.hidden = false;
+    forget.hidden = !key.get();
+    say(error, wrong ? "The server does not know this key. Check it, or ask for another." : "");
+    if (!dialog.open) dialog.showModal();
+    field.focus();
+  }
+
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const before = key.get();
+    key.set(field.value.trim());
+    try {
+      await get("jobs?limit=1");
+      field.value = "";
+      dialog.close();
+      announce("The key was accepted.");
+      route();
+    } catch (problem) {
+      if (problem instanceof Problem && problem.status === 401) return; // `open` has said so
+      if (before) key.set(before);
+      say(error, problem.message);
+    }
+  });
+  button.addEventListener("click", () => open(false));
+  button.hidden = !key.get();
+  onKeyNeeded(open);
+}
+
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address after # is the page's
+  main.focus();
+});
+theme();
+connection();
+keys();
+addEventListener("hashchange", route);
+route();

@@ -1,0 +1,115 @@
+// A line chart in SVG: axes with round numbers, a legend, and the values under the pointer or the arrow keys.
+
+import { fresh, h, s, say } from "./dom.js";
+import { count } from "./format.js";
+
+const WIDTH = 460;
+const HEIGHT = 220;
+const MARGIN = { left: 52, right: 12, top: 10, bottom: 30 };
+export const COLOURS = 7; // classes c0 … c6 of the style sheet: Okabe and Ito's, which colour-blind people tell apart
+
+/** `series`: [{name, points: [[x, y], …], thin}]. `from`, `to` are what the axis must reach. */
+export function chart({ title, unit, format, from, to }) {
+  const drawing = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
+  const reading = h("p", { class: "reading", "aria-live": "off" });
+  const legend = h("ul", { class: "legend" });
+  const name = fresh("chart");
+  const element = h("figure", { class: "chart", tabindex: "0", "aria-labelledby": name, role: "group" },
+    h("figcaption", { id: name }, title, unit && h("span", { class: "muted" }, ` (${unit})`)),
+    drawing, reading, legend);
+  let shown = [];
+  let place = null;
+  let scales = null;
+
+  function draw(series) {
+    shown = series.filter((one) => one.points.length);
+    const xs = shown.flatMap((one) => one.points.map(([x]) => x));
+    const ys = shown.flatMap((one) => one.points.map(([, y]) => y));
+    if (from !== undefined) ys.push(from);
+    if (to !== undefined) ys.push(to);
+    const x = scale(xs, MARGIN.left, WIDTH - MARGIN.right, { whole: true });
+    const y = scale(ys, HEIGHT - MARGIN.bottom, MARGIN.top);
+    scales = { x, y, all: [...new Set(xs)].sort((a, b) => a - b) };
+    drawing.setAttribute("aria-label", summary());
+    drawing.replaceChildren(
+      ...y.ticks.map((tick) => s("g", { class: "grid" },
+        s("line", { x1: MARGIN.left, x2: WIDTH - MARGIN.right, y1: y.at(tick), y2: y.at(tick) }),
+        s("text", { x: MARGIN.left - 7, y: y.at(tick) + 4, "text-anchor": "end" }, format(tick)))),
+      ...x.ticks.map((tick) => s("text", { class: "tick", x: x.at(tick), y: HEIGHT - 12, "text-anchor": "middle" }, count(tick))),
+      s("text", { class: "axis", x: WIDTH - MARGIN.right, y: HEIGHT - 1, "text-anchor": "end" }, "optimizer steps"),
+      ...shown.map((one, number) => line(one, number, x, y)),
+      s("g", { class: "cursor" }));
+    legend.replaceChildren(...(shown.length > 1 ? shown.map((one, number) => h("li", { class: `c${number % COLOURS}` }, one.name)) : []));
+    read(place);
+  }
+
+  function summary() {
+    return `${title}: ${shown.map((one) => `${one.name} from ${format(one.points[0][1])} to ${format(one.points.at(-1)[1])}`).join("; ")}`;
+  }
+
+  /** What all series say at the x nearest to a place; null is the newest. */
+  function read(at) {
+    if (!scales) return;
+    const x = at ?? scales.all.at(-1);
+    const cursor = drawing.querySelector(".cursor");
+    cursor.replaceChildren();
+    if (at !== null) cursor.append(s("line", { x1: scales.x.at(x), x2: scales.x.at(x), y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }));
+    const parts = shown.map((one, number) => {
+      const nearest = one.points.reduce((best, point) => (Math.abs(point[0] - x) < Math.abs(best[0] - x) ? point : best));
+      if (at !== null) cursor.append(s("circle", { class: `c${number % COLOURS}`, cx: scales.x.at(nearest[0]), cy: scales.y.at(nearest[1]), r: 3.5 }));
+      return shown.length > 1 ? `${one.name} ${format(nearest[1])}` : format(nearest[1]);
+    });
+    say(reading, `${at === null ? "now" : `step ${count(x)}`}: ${parts.slice(0, 4).join(", ")}${parts.length > 4 ? ", …" : ""}`);
+  }
+
+  drawing.addEventListener("pointermove", (event) => {
+    if (!scales) return;
+    const box = drawing.getBoundingClientRect();
+    const x = scales.x.from(((event.clientX - box.left) / box.width) * WIDTH);
+    place = scales.all.reduce((best, one) => (Math.abs(one - x) < Math.abs(best - x) ? one : best));
+    read(place);
+  });
+  drawing.addEventListener("pointerleave", () => read((place = null)));
+  element.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by || !scales) return;
+    event.preventDefault();
+    reading.setAttribute("aria-live", "polite");
+    const now = scales.all.indexOf(place ?? scales.all.at(-1));
+    place = scales.all[Math.max(0, Math.min(scales.all.length - 1, now + by))];
+    read(place);
+  });
+  element.addEventListener("blur", () => (reading.setAttribute("aria-live", "off"), read((place = null))));
+  return { element, draw };
+}
+
+function line(one, number, x, y) {
+  const path = one.points.map(([px, py], at) => `${at ? "L" : "M"}${x.at(px).toFixed(1)} ${y.at(py).toFixed(1)}`).join("");
+  const alone = one.points.length < 12;
+  return s("g", { class: `line c${number % COLOURS}${one.thin ? " thin" : ""}` },
+    s("path", { d: path, fill: "none" }),
+    alone && one.points.map(([px, py]) => s("circle", { cx: x.at(px), cy: y.at(py), r: 2.5 })));
+}
+
+/** A linear scale that begins and ends at round numbers, from pixels `a` to `b`. */
+function scale(values, a, b, { whole = false } = {}) {
+  let low = Math.min(...values);
+  let high = Math.max(...values);
+  if (low === high) {
+    const room = whole ? 1 : Math.abs(low) * 0.1 || 0.5;
+    low -= room;
+    high += room;
+  }
+  const rough = (high - low) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  let step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= rough * 0.999);
+  if (whole) step = Math.max(1, Math.round(step));
+  const first = whole ? Math.ceil(low / step) * step : Math.floor(low / step + 1e-9) * step;
+  const last = whole ? high : Math.ceil(high / step - 1e-9) * step;
+  const ticks = [];
+  for (let tick = first; tick <= last + step * 1e-6; tick += step) ticks.push(Number(tick.toPrecision(12)));
+  const [start, end] = whole ? [low, high] : [first, last];
+  const at = (value) => a + ((value - start) / (end - start)) * (b - a);
+  const back = (pixel) => start + ((pixel - a) / (b - a)) * (end - start);
+  return { at, from: back, ticks };
+}

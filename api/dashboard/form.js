@@ -1,0 +1,113 @@
+// Form fields that know what the server calls them, so that its errors are shown beside them.
+
+import { fresh, h, say } from "./dom.js";
+
+/** A labelled control. `name` is the server's dotted name of the field. */
+export function field(name, label, control, { hint, wide, half, extra } = {}) {
+  const id = control.id || fresh("field");
+  control.id = id;
+  control.dataset.field = name;
+  const error = h("p", { class: "error", id: `${id}-error` });
+  const help = hint && h("p", { class: "hint", id: `${id}-hint` }, hint);
+  control.setAttribute("aria-describedby", [help && `${id}-hint`, `${id}-error`].filter(Boolean).join(" "));
+  const tick = control.type === "checkbox";
+  const words = h("label", { for: id }, label);
+  return h("div", { class: `field${wide ? " wide" : half ? " half" : ""}${tick ? " tick" : ""}` }, tick ? [control, words] : [words, control], extra, help, error);
+}
+
+export function text(attributes = {}) {
+  return h("input", { type: "text", autocomplete: "off", spellcheck: "false", ...attributes });
+}
+
+/** A number, written as people like: the server says what it makes of it. */
+export function numeric(attributes = {}) {
+  return text({ inputmode: "decimal", class: "number", ...attributes });
+}
+
+export function select(options, attributes = {}) {
+  return h("select", attributes, options.map(([value, word]) => h("option", { value }, word)));
+}
+
+export function tick(checked, attributes = {}) {
+  return h("input", { type: "checkbox", checked, ...attributes });
+}
+
+export function clear(form) {
+  for (const control of form.querySelectorAll("[data-field]")) wrong(control, "");
+}
+
+/** Say what is wrong with one control. */
+export function wrong(control, message) {
+  const error = document.getElementById(`${control.id}-error`);
+  if (!error) return;
+  say(error, message);
+  if (message) control.setAttribute("aria-invalid", "true");
+  else control.removeAttribute("aria-invalid");
+}
+
+/** Put the server's errors beside their fields; returns those that have none here. The first one gets the focus. */
+export function showErrors(form, errors) {
+  const rest = [];
+  let first = null;
+  for (const { field: name, message } of errors) {
+    const control = owner(form, name);
+    if (!control) {
+      rest.push(`${name}: ${message}`);
+      continue;
+    }
+    const own = control.dataset.field === name;
+    const words = message.startsWith(`${name}: `) ? message.slice(name.length + 2) : message;
+    wrong(control, own ? words : `${name.slice(control.dataset.field.length + 1) || name}: ${words}`);
+    for (let around = control.closest("details"); around; around = around.parentElement.closest("details")) around.open = true;
+    first ??= control;
+  }
+  first?.focus();
+  return rest;
+}
+
+/** The control of a field, or of the nearest one around it: `config.weight_decay` belongs to `config`. */
+function owner(form, name) {
+  for (let at = name; at; at = at.includes(".") ? at.slice(0, at.lastIndexOf(".")) : "") {
+    for (const control of form.querySelectorAll("[data-field]")) {
+      if (control.dataset.field === at && !control.disabled && !control.closest("[hidden]")) return control;
+    }
+  }
+  return null;
+}
+
+/** What a control says: numbers where they are, null where nothing was written. */
+export function read(control) {
+  if (control.disabled || control.closest("[hidden]")) return null;
+  if (control.type === "checkbox") return control.checked;
+  const said = control.value.trim();
+  if (!said) return null;
+  if (!control.classList.contains("number")) return said;
+  return said !== "" && Number.isFinite(Number(said)) ? Number(said) : said;
+}
+
+/** Lines of KEY=VALUE as nested settings; throws an error that names the line. */
+export function settings(written) {
+  const found = {};
+  for (const line of written.split("\n").map((one) => one.trim()).filter(Boolean)) {
+    const equals = line.indexOf("=");
+    if (equals < 1) throw new Error(`“${line}”: expected NAME=VALUE, one a line`);
+    const names = line.slice(0, equals).trim().split(".");
+    let into = found;
+    for (const name of names.slice(0, -1)) {
+      if (typeof into[name] !== "object" || into[name] === null) into[name] = {};
+      into = into[name];
+    }
+    into[names.at(-1)] = meant(line.slice(equals + 1).trim());
+  }
+  return found;
+}
+
+function meant(word) {
+  const words = { None: null, True: true, False: false };
+  if (word in words) return words[word];
+  try {
+    return JSON.parse(word);
+  } catch {
+    return word;
+  }
+}

@@ -1,0 +1,107 @@
+// Numbers, times and names as people read them, in their own locale.
+
+const NONE = "–";
+
+const whole = new Intl.NumberFormat();
+const dates = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const ago = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
+
+export function count(value) {
+  return value === null || value === undefined ? NONE : whole.format(value);
+}
+
+export function number(value, digits = 3) {
+  if (value === null || value === undefined || Number.isNaN(value)) return NONE;
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(digits - 1);
+  return new Intl.NumberFormat(undefined, { maximumSignificantDigits: digits }).format(value);
+}
+
+export function percent(share, digits = 1) {
+  if (share === null || share === undefined || Number.isNaN(share)) return NONE;
+  return new Intl.NumberFormat(undefined, { style: "percent", maximumFractionDigits: digits }).format(share);
+}
+
+export function bytes(value) {
+  const units = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
+  let step = 0;
+  while (value >= 1000 && step < units.length - 1) {
+    value /= 1000;
+    step += 1;
+  }
+  const style = { style: "unit", unit: units[step], unitDisplay: step ? "short" : "long", maximumSignificantDigits: 3 };
+  return new Intl.NumberFormat(undefined, style).format(value);
+}
+
+/** 1.2 M, 26 M: for parameters. */
+export function short(value) {
+  if (value === null || value === undefined) return NONE;
+  return new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 3 }).format(value);
+}
+
+export function date(iso) {
+  return iso ? dates.format(new Date(iso)) : NONE;
+}
+
+export function since(iso, now = Date.now()) {
+  if (!iso) return NONE;
+  const seconds = (new Date(iso).getTime() - now) / 1000;
+  for (const [unit, size] of [["day", 86400], ["hour", 3600], ["minute", 60]]) {
+    if (Math.abs(seconds) >= size) return ago.format(Math.round(seconds / size), unit);
+  }
+  return Math.abs(seconds) < 10 ? "just now" : ago.format(Math.round(seconds), "second");
+}
+
+/** 75 → 1 min 15 s. */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return NONE;
+  if (seconds < 60) return `${Math.max(0, Math.round(seconds))} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+}
+
+export const STATUS = {
+  queued: { word: "Queued", icon: "○" },
+  running: { word: "Running", icon: "◐" },
+  succeeded: { word: "Succeeded", icon: "✓" },
+  failed: { word: "Failed", icon: "✕" },
+  cancelled: { word: "Cancelled", icon: "⊘" },
+};
+
+export const ENDED = new Set(["succeeded", "failed", "cancelled"]);
+
+/** What a job is about, in a few words. */
+export function title(job) {
+  const request = job.request ?? {};
+  return String(request.model ?? request.job ?? request.checkpoint ?? job.id);
+}
+
+/** What it does with it. */
+export function deed(job) {
+  const request = job.request ?? {};
+  const data = request.dataset ?? request.finetune?.dataset;
+  const words = { transform: request.finetune ? "Convert and fine-tune" : "Convert", finetune: "Fine-tune", evaluate: "Evaluate" };
+  return `${words[job.kind] ?? job.kind}${data ? ` on ${data}` : ""}`;
+}
+
+/** Where it stands: "Training, epoch 2 of 10, 40 s left". */
+export function standing(job) {
+  if (job.status === "queued") {
+    const before = job.queue_position;
+    return before === null || before === undefined ? "Waiting" : before === 0 ? "Next in line" : `${count(before)} before it`;
+  }
+  if (job.status === "running") {
+    if (job.cancel_requested) return "Stopping…";
+    const now = job.progress;
+    if (!now) return "Starting…";
+    const parts = [now.phase.charAt(0).toUpperCase() + now.phase.slice(1)];
+    if (now.epochs) parts.push(`epoch ${Math.min((now.epoch ?? 1), now.epochs)} of ${now.epochs}`);
+    else if (now.steps) parts.push(`step ${now.step ?? 0} of ${now.steps}`);
+    if (now.eta_seconds) parts.push(`${duration(now.eta_seconds)} left`);
+    return parts.join(", ");
+  }
+  if (job.status === "failed") return job.error?.message ?? "";
+  const seconds = (new Date(job.finished_at) - new Date(job.started_at)) / 1000;
+  return job.started_at && job.finished_at ? `Took ${duration(seconds)}` : "";
+}

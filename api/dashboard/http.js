@@ -1,0 +1,123 @@
+// Asking the server: with the key of this tab, and with its problem+json as errors that know their fields.
+
+const KEY = "tcnn-key";
+
+/** The server said no, and why. */
+export class Problem extends Error {
+  constructor(status, body) {
+    super(body.detail ?? body.title ?? `The server answered ${status}.`);
+    this.status = status;
+    this.fields = Array.isArray(body.errors) ? body.errors : [];
+  }
+}
+
+/** The server could not be reached. */
+export class Away extends Error {
+  constructor() {
+    super("The server cannot be reached. Nothing you sent is lost: try again in a moment.");
+  }
+}
+
+const listeners = { connection: new Set(), key: new Set() };
+
+/** Calls back with true or false as the connection comes and goes. */
+export function onConnection(call) {
+  listeners.connection.add(call);
+}
+
+/** Calls back when the server wants a key, or another one. */
+export function onKeyNeeded(call) {
+  listeners.key.add(call);
+}
+
+export function connected(is) {
+  for (const call of listeners.connection) call(is);
+}
+
+export const key = {
+  get: () => sessionStorage.getItem(KEY) ?? "",
+  set: (value) => sessionStorage.setItem(KEY, value),
+  forget: () => sessionStorage.removeItem(KEY),
+};
+
+export function headers(more = {}) {
+  return key.get() ? { ...more, Authorization: `Bearer ${key.get()}` } : more;
+}
+
+/** The response, if it is a good one. Throws `Problem`, `Away`, or AbortError when `signal` says so. */
+export async function ask(path, { method = "GET", json, body, headers: more = {}, signal } = {}) {
+  const all = headers(more);
+  if (json !== undefined) {
+    body = JSON.stringify(json);
+    all["Content-Type"] = "application/json";
+  }
+  let answer;
+  try {
+    answer = await fetch(path, { method, body, headers: all, signal, cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    connected(false);
+    throw new Away();
+  }
+  connected(true);
+  if (answer.ok) return answer;
+  throw await problem(answer);
+}
+
+/** The error that a response stands for; a missing key is told to whoever can ask for one. */
+export async function problem(answer) {
+  const body = await answer.json().catch(() => ({}));
+  if (answer.status === 401) for (const call of listeners.key) call(Boolean(key.get()));
+  return new Problem(answer.status, body);
+}
+
+export async function get(path, options) {
+  return (await ask(path, options)).json();
+}
+
+export async function post(path, json, options = {}) {
+  return (await ask(path, { method: "POST", json, ...options })).json();
+}
+
+/** A key for a request that may be sent twice. `crypto.randomUUID` is for secure pages only; this is not. */
+export function once() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Send a file as the part `file` of a form, telling how much has gone: fetch cannot tell. */
+export function upload(path, file, { progress, idempotency, signal }) {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest();
+    request.open("POST", path);
+    for (const [name, value] of Object.entries(headers({ "Idempotency-Key": idempotency }))) {
+      request.setRequestHeader(name, value);
+    }
+    request.upload.onprogress = (event) => event.lengthComputable && progress(event.loaded / event.total);
+    request.onerror = () => reject(new Away());
+    request.onabort = () => reject(new DOMException("stopped", "AbortError"));
+    request.onload = () => {
+      let said = {};
+      try {
+        said = JSON.parse(request.responseText);
+      } catch {
+        // not ours: a proxy's page, perhaps; the status has to do
+      }
+      if (request.status < 300) resolve(said);
+      else reject(new Problem(request.status, said));
+    };
+    signal?.addEventListener("abort", () => request.abort());
+    const form = new FormData();
+    form.append("file", file, file.name);
+    request.send(form);
+  });
+}
+
+/** Save what only the key opens: a plain link cannot carry it. */
+export async function save(path, name) {
+  const content = await (await ask(path)).blob();
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}

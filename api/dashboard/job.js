@@ -1,0 +1,282 @@
+// One job: where it stands, what it measures, what it made, and what can be done about it.
+
+import { announce, h, say } from "./dom.js";
+import { curves } from "./curves.js";
+import { equivalence } from "./equivalence.js";
+import { ENDED, STATUS, bytes, date, deed, number, percent, standing, title } from "./format.js";
+import { ask, get, key, once, post, save } from "./http.js";
+import { badge, bar, fileLink, setBadge, setBar, trouble } from "./parts.js";
+import { follow } from "./stream.js";
+
+const TAIL = 40_000; // bytes of the log that are shown
+
+export function show(main, id) {
+  document.title = "Job · tcnn";
+  const url = `jobs/${id}`;
+  const state = { job: null, stop: () => {}, told: "" };
+  main.append(h("p", { class: "loading" }, "Loading the job…"));
+
+  const heading = h("h1");
+  const sign = badge("queued");
+  const about = h("p", { class: "muted" });
+  const actions = h("div", { class: "actions" });
+  const refusal = h("div", { role: "alert" });
+  const progress = bar("Progress");
+  const where = h("p", { class: "standing" });
+  const facts = h("dl", { class: "facts" });
+  const now = card("Progress", progress, where, facts);
+  const results = h("div", { class: "results" });
+  const training = curves();
+  const asked = card("What was asked for", h("dl", { class: "facts request" }));
+  const events = h("ol", { class: "events" });
+  const history = card("What happened", events);
+  const log = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log, the last lines" });
+  const logs = h("details", { class: "card", ontoggle: () => logs.open && tail() }, h("summary", {}, "Log"), log,
+    h("p", {}, fileLink(`${url}/logs`, `${id}.txt`, { saving: save, keyed: Boolean(key.get()) })));
+
+  const body = [
+    h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/" }, "Jobs"), " / ", h("code", {}, id)),
+      h("div", { class: "titled" }, heading, sign), about), actions),
+    refusal, now, results, training.element, asked, history, logs,
+  ];
+
+  function draw(job) {
+    const first = state.job === null;
+    state.job = job;
+    if (first) main.replaceChildren(...body);
+    document.title = `${STATUS[job.status].icon} ${title(job)} · tcnn`;
+    say(heading, title(job));
+    say(about, `${deed(job)} · submitted ${date(job.created_at)}`);
+    setBadge(sign, job.status);
+    drawProgress(job);
+    drawActions(job);
+    drawResults(job, results, url);
+    if (first) asked.querySelector("dl").append(...pairs(flat(job.request)));
+  }
+
+  function drawProgress(job) {
+    now.hidden = job.status === "succeeded" || job.status === "cancelled" && !job.progress;
+    progress.hidden = job.status !== "running";
+    if (job.status === "running") setBar(progress, job.progress?.percent);
+    say(where, standing(job));
+    where.classList.toggle("bad", job.status === "failed");
+    const at = job.progress ?? {};
+    const shown = [
+      ["Loss", at.loss === undefined || at.loss === null ? null : number(at.loss)],
+      ["Best so far", at.top1 === undefined || at.top1 === null ? null : percent(at.top1)],
+      ["Temperature τ", at.temperature ? number(at.temperature) : null],
+      ["Learning rate", at.lr ? number(at.lr) : null],
+      ["Images a second", at.images_per_second ? number(at.images_per_second) : null],
+      ["Attempt", job.attempt > 1 ? `${job.attempt} of ${job.max_attempts}` : null],
+      ["Error", job.error?.code ?? null],
+    ].filter(([, value]) => value !== null);
+    facts.replaceChildren(...pairs(shown));
+    // Said aloud at every tenth of the way, not at every step.
+    const step = job.status === "running" ? `${job.progress?.phase} ${Math.floor((job.progress?.percent ?? 0) / 10) * 10} %` : STATUS[job.status].word;
+    if (state.told && state.told !== step) announce(`${title(job)}: ${step}`);
+    state.told = step;
+  }
+
+  function drawActions(job) {
+    const wanted = [];
+    if (!ENDED.has(job.status)) wanted.push(["Cancel", "cancel", job.cancel_requested]);
+    if (job.status === "failed" || job.status === "cancelled") wanted.push(["Resume", "resume", false]);
+    if (ENDED.has(job.status)) wanted.push(["Delete", "delete", false]);
+    const drawn = JSON.stringify([wanted, Boolean(job.result?.checkpoint)]);
+    if (actions.dataset.drawn === drawn) return;
+    const focused = actions.contains(document.activeElement);
+    actions.dataset.drawn = drawn;
+    actions.replaceChildren(
+      ...(job.result?.checkpoint ? [h("a", { class: "button", href: `#/finetune?job=${id}` }, "Fine-tune it")] : []),
+      ...wanted.map(([word, verb, disabled]) =>
+        h("button", { type: "button", class: verb === "delete" ? "danger" : "", disabled, onclick: () => act(verb) }, disabled ? "Stopping…" : word)),
+    );
+    if (focused) (actions.querySelector("button:not(:disabled), a") ?? heading).focus();
+  }
+
+  async function act(verb) {
+    refusal.replaceChildren();
+    if (verb === "delete" && !(await sure(title(state.job)))) return;
+    try {
+      if (verb === "delete") {
+        await ask(url, { method: "DELETE" });
+        announce("The job was deleted.");
+        location.hash = "#/";
+        return;
+      }
+      draw(await post(`${url}/${verb}`, undefined, { headers: { "Idempotency-Key": once() } }));
+      announce(verb === "cancel" ? "The job will stop." : "The job is queued again.");
+      listen();
+    } catch (error) {
+      refusal.replaceChildren(trouble(error.message));
+    }
+  }
+
+  async function refresh() {
+    draw(await get(url));
+    if (logs.open) tail();
+  }
+
+  async function tail() {
+    try {
+      const text = await (await ask(`${url}/logs?tail=${TAIL}`)).text();
+      const low = log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
+      say(log, text || "Nothing was written yet.");
+      if (low) log.scrollTop = log.scrollHeight;
+    } catch (error) {
+      say(log, error.message);
+    }
+  }
+
+  const measured = throttled(async () => {
+    const kind = state.job?.kind;
+    if (kind === "evaluate" || (kind === "transform" && !state.job.request.finetune)) return;
+    try {
+      training.draw(await (await ask(`${url}/metrics.csv`)).text());
+    } catch (error) {
+      if (error.status !== 404) throw error; // nothing was measured yet
+    }
+  }, 2500);
+
+  function listen() {
+    state.stop();
+    events.replaceChildren();
+    state.stop = follow(`${url}/events`, {
+      message(event, data) {
+        if (event === "progress") {
+          if (state.job?.status !== "running") refresh().catch(() => {});
+          else draw({ ...state.job, progress: data });
+          measured();
+          if (logs.open) tail();
+          return;
+        }
+        events.append(h("li", {}, h("time", { datetime: data.at }, date(data.at)), " ", h("span", {}, told(data))));
+        settle();
+      },
+      ended: () => {
+        refresh().then(measured).catch(() => {});
+        return !ENDED.has(state.job?.status);
+      },
+      poll: refresh,
+      refused: (problem) => main.replaceChildren(h("h1", {}, "Job not found"), trouble(problem.message), h("p", {}, h("a", { href: "#/" }, "All jobs"))),
+    });
+  }
+  // A stream begins with all that happened: the job is asked for once when it falls silent, not at every line.
+  const settle = throttled(() => refresh().then(measured).catch(() => {}), 300);
+
+  refresh().then(() => (measured(), listen())).catch((error) => {
+    main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"),
+      trouble(error.message, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/" }, "All jobs")));
+  });
+  return () => (state.stop(), measured.cancel(), settle.cancel());
+}
+
+function card(name, ...children) {
+  return h("section", { class: "card" }, h("h2", {}, name), children);
+}
+
+function pairs(entries) {
+  return entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
+}
+
+/** Nested settings as dotted names; those that were left at nothing are left out. */
+function flat(value, prefix = "") {
+  return Object.entries(value ?? {}).flatMap(([name, item]) => {
+    if (item === null || item === undefined) return [];
+    if (typeof item === "object" && !Array.isArray(item)) return flat(item, name === "config" || name === "finetune" ? "" : `${name}.`);
+    return [[`${prefix}${name}`, typeof item === "string" ? item : JSON.stringify(item)]];
+  });
+}
+
+function told({ kind, data }) {
+  const { message, ...rest } = data;
+  switch (kind) {
+    case "queued": return "Queued";
+    case "resumed": return "Resumed, and queued again";
+    case "started": return `Attempt ${data.attempt} started`;
+    case "phase": return data.phase.charAt(0).toUpperCase() + data.phase.slice(1);
+    case "converted": return `Converted ${data.layers} layers${data.verified ? ", verified" : ""}`;
+    case "epoch": return `Epoch ${data.epoch + 1}: loss ${number(data.train_loss)}, accuracy ${percent(data.val?.top1)}`;
+    case "message": return data.text;
+    case "retrying": return `Failed, and will try again: ${message}`;
+    case "stalled": return "The worker went silent; another one takes over";
+    case "handed_back": return "The worker left; another one takes over";
+    case "cancel_requested": return "Somebody cancelled it";
+    case "failed": return `Failed: ${message}`;
+    default: return [kind.charAt(0).toUpperCase() + kind.slice(1), Object.keys(rest).length ? JSON.stringify(rest) : ""].join(" ").trim();
+  }
+}
+
+function drawResults(job, place, url) {
+  const drawn = job.result ? job.result.checkpoint?.sha256 ?? job.finished_at : "";
+  if (place.dataset.drawn === drawn) return;
+  place.dataset.drawn = drawn;
+  place.replaceChildren();
+  if (!job.result) return;
+  const { checkpoint, files, verification, metrics, notes } = job.result;
+  const keyed = Boolean(key.get());
+  const scores = score(job, metrics);
+  if (scores.length) place.append(card("Result", h("dl", { class: "facts big" }, pairs(scores))));
+  if (verification) place.append(equivalence(verification, metrics?.conversion));
+  if (files.length) {
+    place.append(card("Files",
+      h("ul", { class: "files" }, files.map((file) => h("li", {},
+        h("span", {}, fileLink(file.url.slice(1), file.name, { saving: save, keyed }), checkpoint?.sha256 === file.sha256 && h("span", { class: "tag" }, "the model")),
+        h("span", { class: "muted" }, bytes(file.size)),
+        h("code", { class: "sha", title: `SHA-256 ${file.sha256}` }, file.sha256)))),
+    ));
+  }
+  if (notes.length) place.append(card("Notes", h("ul", {}, notes.map((note) => h("li", {}, note)))));
+}
+
+function score(job, metrics) {
+  if (!metrics) return [];
+  if (job.kind === "evaluate") {
+    return (metrics.rows ?? []).map((row) => [row.model, percent(row.top1)]);
+  }
+  const shown = [];
+  if (typeof metrics.top1 === "number") shown.push(["Accuracy (top-1)", percent(metrics.top1)]);
+  if (typeof metrics.top5 === "number") shown.push(["Top-5", percent(metrics.top5)]);
+  for (const [name, word] of [["epochs", "Epochs"], ["train_images", "Training images"], ["val_images", "Validation images"]]) {
+    if (typeof metrics[name] === "number") shown.push([word, number(metrics[name], 6)]);
+  }
+  return shown;
+}
+
+/** Ask before what cannot be undone. */
+function sure(name) {
+  return new Promise((resolve) => {
+    const dialog = h("dialog", { "aria-labelledby": "sure-title" },
+      h("form", { method: "dialog" },
+        h("h2", { id: "sure-title" }, "Delete this job?"),
+        h("p", {}, `${name}: its files, log and history go, too. This cannot be undone.`),
+        h("div", { class: "actions" },
+          h("button", { type: "submit", value: "", autofocus: true }, "Keep it"),
+          h("button", { type: "submit", value: "yes", class: "danger" }, "Delete it"))));
+    dialog.addEventListener("close", () => (resolve(dialog.returnValue === "yes"), dialog.remove()));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** At most one call a while, and always a last one. */
+function throttled(call, milliseconds) {
+  let timer = null;
+  let again = false;
+  const run = () => {
+    if (timer) {
+      again = true;
+      return;
+    }
+    timer = setTimeout(() => {
+      timer = null;
+      if (again) {
+        again = false;
+        run();
+      }
+    }, milliseconds);
+    Promise.resolve(call()).catch(() => {});
+  };
+  run.cancel = () => clearTimeout(timer);
+  return run;
+}

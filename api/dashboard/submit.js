@@ -1,0 +1,298 @@
+// Two forms: convert a model (and fine-tune it in the same job), or fine-tune what is there.
+
+import { h, say } from "./dom.js";
+import { bytes, count, date, percent, title } from "./format.js";
+import { clear, field, numeric, read, select, settings, showErrors, text, tick, wrong } from "./form.js";
+import { get, once, post, upload } from "./http.js";
+import { modelPicker } from "./models.js";
+
+const PRESETS = {
+  quick: { word: "Quick: minutes on small data", epochs: 5, batch_size: 64, lr: 0.0005, size: "the model’s" },
+  cifar: { word: "CIFAR: images of 32×32", epochs: 10, batch_size: 128, lr: 0.0005, size: 32 },
+  paper: { word: "Paper: the full recipe, for large data", epochs: 50, batch_size: 1024, lr: 0.0001, size: "the model’s" },
+};
+
+export function show(main, kind, query = new URLSearchParams()) {
+  const leaving = new AbortController();
+  const form = h("form", { class: "submit", novalidate: true });
+  const page = kind === "transform" ? transform(form) : finetune(form, query, leaving.signal);
+  const name = kind === "transform" ? "Convert a model" : "Fine-tune a model";
+  document.title = `${name} · tcnn`;
+  const summary = h("div", { class: "notice bad", role: "alert", hidden: true });
+  const button = h("button", { type: "submit", class: "main" }, kind === "transform" ? "Convert" : "Fine-tune");
+  const queueing = {
+    priority: numeric({ placeholder: "0" }),
+    max_attempts: numeric({ placeholder: "3" }),
+  };
+  form.append(
+    ...page.parts,
+    h("details", { class: "card" }, h("summary", {}, "How it is queued"), h("div", { class: "fields" },
+      field("priority", "Priority", queueing.priority, { hint: "−100 to 100; higher ones run first." }),
+      field("max_attempts", "Attempts", queueing.max_attempts, { hint: "Tries before the job counts as failed." }))),
+    summary, h("div", { class: "actions" }, button),
+  );
+  main.append(h("div", { class: "head" }, h("h1", {}, name)), h("p", { class: "lead" }, page.lead), form);
+
+  let idempotency = { body: "", key: "" };
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    clear(form);
+    summary.hidden = true;
+    let body;
+    try {
+      body = page.body();
+    } catch (error) {
+      wrong(error.control, error.message);
+      error.control.focus();
+      return;
+    }
+    for (const [name, control] of Object.entries(queueing)) put(body, name, read(control));
+    // Sent again after a lost answer, the same request is done once.
+    const said = JSON.stringify(body);
+    if (said !== idempotency.body) idempotency = { body: said, key: once() };
+    button.disabled = true;
+    try {
+      const job = await post(kind, body, { headers: { "Idempotency-Key": idempotency.key }, signal: leaving.signal });
+      location.hash = `#/jobs/${job.id}`;
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      const rest = showErrors(form, error.fields ?? []);
+      if (!error.fields?.length || rest.length) {
+        summary.hidden = false;
+        summary.replaceChildren(h("p", {}, rest.length ? rest.join("; ") : error.message));
+      }
+    } finally {
+      button.disabled = false;
+    }
+  });
+  return () => leaving.abort();
+}
+
+function transform(form) {
+  const model = modelPicker();
+  const own = {
+    pretrained: tick(true),
+    num_classes: numeric({ placeholder: "the weights’ own" }),
+    stage: numeric({ placeholder: "−1, the last" }),
+    target: text({ placeholder: "layer4\\.0\\..*" }),
+    temperature: numeric({ placeholder: "1/46 = 0.0217" }),
+    head_dim: numeric({ placeholder: "automatic" }),
+    seed: numeric({ placeholder: "0" }),
+  };
+  const stride = select([["keep", "Keep: equivalent to the CNN"], ["remove", "Remove: as in the paper"]]);
+  const also = tick(false, { id: "also-finetune" });
+  const training = trainingFields("finetune.");
+  const box = h("div", { hidden: true }, training.parts);
+  also.addEventListener("change", () => {
+    box.hidden = !also.checked;
+    if (also.checked) training.load();
+  });
+  return {
+    lead: "Pick a pretrained CNN of timm’s. The convolutions of its last stage become gated positional self-attention that computes the same function; the job checks that it does.",
+    parts: [
+      h("section", { class: "card" }, h("h2", {}, "Model"), h("div", { class: "fields" },
+        field("model", "Model", model.input, { wide: true, extra: model.extra }),
+        field("pretrained", "Pretrained weights", own.pretrained, { half: true, hint: "Without them the weights are random." }),
+        field("stride", "Stride of the stage", stride, { half: true })),
+        h("details", {}, h("summary", {}, "More about the conversion"), h("div", { class: "fields" },
+          field("num_classes", "Classes", own.num_classes),
+          field("stage", "Stage", own.stage, { hint: "Counted from 0; −1 is the last." }),
+          field("target", "Convolutions by name", own.target, { half: true, hint: "A regular expression; replaces the stage." }),
+          field("temperature", "Temperature τ", own.temperature, { hint: "1/46 is the CNN, 1 is the paper’s start." }),
+          field("head_dim", "Head width", own.head_dim, { hint: "Channels of a head’s queries and keys." }),
+          field("seed", "Seed", own.seed)))),
+      h("section", { class: "card" }, h("h2", {}, "Fine-tuning"),
+        h("div", { class: "field tick" }, also, h("label", { for: "also-finetune" }, "Fine-tune it in the same job")), box),
+    ],
+    body() {
+      const body = { model: model.input.value.trim(), pretrained: own.pretrained.checked, stride: stride.value };
+      for (const [name, control] of Object.entries(own)) if (name !== "pretrained") put(body, name, read(control));
+      if (also.checked) body.finetune = training.body();
+      return body;
+    },
+  };
+}
+
+function finetune(form, query, signal) {
+  const wanted = query.get("job");
+  const jobs = select([["", "Loading…"]]);
+  const checkpoints = select([["", "Loading…"]]);
+  const model = modelPicker();
+  const pretrained = tick(true);
+  const sources = {
+    job: h("div", { class: "fields" }, field("job", "Job", jobs, { wide: true, hint: "A conversion or a fine-tuning that has succeeded." })),
+    checkpoint: h("div", { class: "fields", hidden: true }, field("checkpoint", "Checkpoint", checkpoints, { wide: true }),
+      uploader("checkpoints", "Upload a checkpoint", ".safetensors", (made) => {
+        checkpoints.prepend(h("option", { value: made.id }, describeCheckpoint(made)));
+        checkpoints.value = made.id;
+      })),
+    model: h("div", { class: "fields", hidden: true }, field("model", "Model", model.input, { wide: true, extra: model.extra }),
+      field("pretrained", "Pretrained weights", pretrained)),
+  };
+  const radios = Object.entries({ job: "A job’s result", checkpoint: "An uploaded checkpoint", model: "A timm model" }).map(([value, word]) => {
+    const radio = h("input", { type: "radio", name: "source", value, id: `source-${value}`, checked: value === "job" });
+    radio.addEventListener("change", () => Object.entries(sources).forEach(([name, part]) => (part.hidden = name !== value)));
+    return h("span", { class: "radio" }, radio, h("label", { for: `source-${value}` }, word));
+  });
+  const training = trainingFields("");
+  training.load();
+
+  fill(jobs, async () => {
+    const page = await get("jobs?status=succeeded&limit=100", { signal });
+    return page.data.filter((job) => job.result?.checkpoint).map((job) => [job.id, `${title(job)} · ${job.kind}, ${date(job.finished_at)}`]);
+  }, "No job has made a model yet", wanted);
+  fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map((one) => [one.id, describeCheckpoint(one)]), "None was uploaded yet");
+
+  return {
+    lead: "Train a converted model on your own images: its temperature rises from 1/46 to 1, and its heads learn to look further than the convolution could.",
+    parts: [
+      h("section", { class: "card" }, h("h2", {}, "What to begin with"),
+        h("fieldset", { class: "choice" }, h("legend", {}, "Begin with"), radios), Object.values(sources)),
+      h("section", { class: "card" }, h("h2", {}, "Training"), training.parts),
+    ],
+    body() {
+      const source = form.querySelector("input[name=source]:checked").value;
+      const control = { job: jobs, checkpoint: checkpoints, model: model.input }[source];
+      if (!control.value.trim()) throw Object.assign(new Error("Choose one first."), { control });
+      const body = { [source]: control.value.trim(), ...training.body() };
+      if (source === "model") body.pretrained = pretrained.checked;
+      return body;
+    },
+  };
+}
+
+/** Data set, preset, the settings that most people change, and room for all others. */
+function trainingFields(prefix) {
+  const dataset = select([["", "Loading…"]]);
+  const other = text({ placeholder: "hfds/…, wds/…, a path that the server allows" });
+  const otherPart = field(`${prefix}dataset`, "Its name", other, { hint: "As the server’s settings allow it." });
+  otherPart.hidden = true;
+  const preset = select(Object.entries(PRESETS).map(([value, { word }]) => [value, word]));
+  const common = { epochs: numeric(), batch_size: numeric(), lr: numeric(), size: numeric(), val_split: numeric({ placeholder: "0.1" }) };
+  const val = text({ placeholder: "the data set’s own" });
+  const more = h("textarea", { rows: "4", spellcheck: "false", placeholder: "weight_decay=0.01\nmixup=0\nconversion.stride=remove" });
+  const sets = new Map();
+  let loaded = false;
+
+  function hint() {
+    for (const name of ["epochs", "batch_size", "lr", "size"]) common[name].placeholder = PRESETS[preset.value][name];
+  }
+
+  function chosen() {
+    otherPart.hidden = dataset.value !== "other";
+    const one = sets.get(dataset.value);
+    if (one && !("val" in one.splits) && !common.val_split.value) common.val_split.value = "0.1";
+  }
+
+  function add(one) {
+    sets.set(one.id, one);
+    return [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`];
+  }
+
+  function load() {
+    if (loaded) return;
+    loaded = true;
+    fill(dataset, async () => {
+      const page = await get("datasets?limit=100");
+      return [...page.data.map(add), ["other", "Another one, by name…"]];
+    }, "None was uploaded yet").then(chosen);
+  }
+
+  dataset.addEventListener("change", chosen);
+  preset.addEventListener("change", hint);
+  hint();
+  return {
+    load,
+    parts: [
+      h("div", { class: "fields" },
+        field(`${prefix}dataset`, "Data set", dataset, { wide: true }), otherPart,
+        uploader("datasets", "Upload a data set", ".zip,.tar,.gz,.tgz,.bz2,.xz", (made) => {
+          const [value, word] = add(made);
+          dataset.prepend(h("option", { value }, word));
+          dataset.value = value;
+          chosen();
+        }, "A zip or tar of class folders, or of train/ and val/ with class folders in them.")),
+      h("div", { class: "fields" },
+        field(`${prefix}preset`, "Preset", preset, { wide: true }),
+        field(`${prefix}config.epochs`, "Epochs", common.epochs),
+        field(`${prefix}config.batch_size`, "Batch size", common.batch_size),
+        field(`${prefix}config.lr`, "Learning rate", common.lr),
+        field(`${prefix}config.size`, "Image size", common.size, { hint: "Pixels." }),
+        field(`${prefix}config.val_split`, "Held out for validation", common.val_split, { half: true, hint: "A share, where the data set has no validation images of its own." }),
+        field(`${prefix}val`, "Validation data", val, { half: true, hint: "Another data set’s id or name." })),
+      h("details", {}, h("summary", {}, "All other settings"), h("div", { class: "fields" },
+        field(`${prefix}config`, "Settings, NAME=VALUE, one a line", more, { wide: true, hint: "Every setting of FinetuneConfig; the API’s page lists them." }))),
+    ],
+    body() {
+      const body = { preset: preset.value };
+      const name = dataset.value === "other" ? other.value.trim() : dataset.value;
+      if (!name) throw Object.assign(new Error("Choose a data set, or upload one."), { control: dataset.value === "other" ? other : dataset });
+      body.dataset = name;
+      put(body, "val", read(val));
+      try {
+        body.config = settings(more.value);
+      } catch (error) {
+        more.closest("details").open = true;
+        throw Object.assign(error, { control: more });
+      }
+      for (const [name, control] of Object.entries(common)) put(body.config, name, read(control));
+      return body;
+    },
+  };
+}
+
+function describeCheckpoint(one) {
+  return `${one.name} · ${one.base_model}, ${bytes(one.size)}`;
+}
+
+function put(body, name, value) {
+  if (value !== null && value !== "") body[name] = value;
+}
+
+/** Options from the server; says so when there are none, or when they cannot be had. */
+async function fill(control, fetched, none, wanted) {
+  try {
+    const options = await fetched();
+    const real = options.filter(([value]) => value !== "other");
+    control.replaceChildren(
+      ...(real.length ? [] : [h("option", { value: "" }, none)]),
+      ...options.map(([value, word]) => h("option", { value, selected: value === wanted }, word)));
+  } catch (error) {
+    if (error.name !== "AbortError") control.replaceChildren(h("option", { value: "" }, error.message));
+  }
+}
+
+/** A file that is sent at once; how far it is, and what was found in it. */
+function uploader(path, label, accept, done, hint) {
+  const control = h("input", { type: "file", accept });
+  const progress = h("progress", { max: "1", value: "0", hidden: true, "aria-label": "Upload" });
+  const word = h("p", { class: "hint", role: "status" });
+  const part = field("file", label, control, { wide: true, hint, extra: [progress, word] });
+  control.addEventListener("change", async () => {
+    const file = control.files[0];
+    if (!file) return;
+    wrong(control, "");
+    progress.hidden = false;
+    control.disabled = true;
+    say(word, `Sending ${file.name} (${bytes(file.size)})…`);
+    try {
+      const made = await upload(path, file, {
+        idempotency: once(),
+        progress: (share) => {
+          progress.value = share;
+          say(word, share < 1 ? `Sending ${file.name}: ${percent(share, 0)}` : "Sent. The server looks at it…");
+        },
+      });
+      say(word, made.classes ? `${made.name}: ${count(made.images)} images of ${count(made.classes.length)} classes (${made.classes.slice(0, 5).join(", ")}${made.classes.length > 5 ? ", …" : ""}).` : `${made.name}: ${made.base_model}.`);
+      done(made);
+    } catch (error) {
+      say(word, "");
+      wrong(control, error.fields?.[0]?.message ?? error.message);
+    } finally {
+      progress.hidden = true;
+      control.disabled = false;
+      control.value = "";
+    }
+  });
+  return part;
+}
