@@ -18,6 +18,8 @@ import wrapt
 from tcnn.version import __version__
 
 if TYPE_CHECKING:
+    from tcnn.analysis.inspect import inspect as inspect
+    from tcnn.analysis.report import report as report
     from tcnn.config import ConversionConfig as ConversionConfig
     from tcnn.config import FinetuneConfig as FinetuneConfig
     from tcnn.config import VerificationConfig as VerificationConfig
@@ -45,7 +47,9 @@ _HOMES = {
     "evaluate": "tcnn.evaluation.evaluate",
     "finetune": "tcnn.training.finetune",
     "finetune_config": "tcnn.config",
+    "inspect": "tcnn.analysis.inspect",
     "load": "tcnn.conversion.checkpoint",
+    "report": "tcnn.analysis.report",
     "save": "tcnn.conversion.checkpoint",
     "save_directory": "tcnn.conversion.hub",
     "verify": "tcnn.conversion.verify",

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from tcnn.cli import convert, demo, evaluate, finetune, models, verify
+from tcnn.cli import convert, demo, evaluate, finetune, inspect, models, report, verify
 from tcnn.errors import TcnnError
 from tcnn.version import __version__
 
@@ -53,6 +53,8 @@ app.command("verify")(verify.command)
 app.command("models")(models.command)
 app.command("finetune")(finetune.command)
 app.command("evaluate")(evaluate.command)
+app.command("inspect")(inspect.command)
+app.command("report")(report.command)
 app.command("demo")(demo.command)
 
 

@@ -124,6 +124,7 @@ def _drawn(made: Figure, kind: Format) -> bytes:
     metadata = {"Date": None, "Creator": "tcnn"} if kind == "svg" else {"Software": "tcnn"}
     with _DRAWING:
         made.savefig(buffer, format=kind, metadata=metadata)
+        made.set_layout_engine("none")  # everything has its place now: a second file of it need not search again
     return buffer.getvalue()
 
 

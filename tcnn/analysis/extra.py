@@ -1,0 +1,14 @@
+"""The libraries of the `plots` extra, asked for before any work is done."""
+
+from importlib.util import find_spec
+
+from tcnn.errors import EnvironmentFailure
+
+NEEDED = ("matplotlib", "jinja2", "PIL")
+
+
+def need_plots() -> None:
+    """Raise `EnvironmentFailure` if pictures cannot be drawn here."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise EnvironmentFailure(f'pictures need {" and ".join(missing)}, not installed: pip install "tcnn[plots]"')

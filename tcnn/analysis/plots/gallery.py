@@ -1,0 +1,71 @@
+"""Every picture that there is something to draw for, by the name of its file."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from tcnn.analysis.evaluations import EvaluatedRow, improved
+from tcnn.analysis.plots import centres, locality, maps, robustness, training
+from tcnn.analysis.records import Inspection
+
+
+class Drawn(NamedTuple):
+    """One picture."""
+
+    name: str
+    """Of its file, without an ending."""
+    caption: str
+    figure: Figure
+
+
+def of_training(rows: training.Rows) -> Iterator[Drawn]:
+    """What metrics.jsonl tells."""
+    yield from _if("training", "Accuracy, loss and temperature after every epoch.", lambda: training.progress(rows))
+    caption = "Attention span and gate of every head after every epoch: how far the layers have left the convolution."
+    yield from _if("gates-and-spans", caption, lambda: training.gates_and_spans(rows))
+
+
+def of_inspection(found: Inspection) -> Iterator[Drawn]:
+    """What `inspect` tells."""
+    caption = (
+        "Where each head looks from the query: its centre, and the circles that hold 50 % and 90 % of its positions."
+    )
+    yield from _if("centres", caption, lambda: centres.centres(found.layers))
+    yield Drawn(
+        "non-locality",
+        "How far the heads of each layer look, and how widely: as they are, by content alone, by position alone.",
+        locality.non_locality(found.layers),
+    )
+    if found.against:
+        models = {found.model: found.layers} | {other.model: other.layers for other in found.against}
+        caption = "How far each layer looks, next to other models."
+        yield from _if("non-locality-compared", caption, lambda: locality.compared(models))
+    parts: tuple[maps.Part, ...] = ("combined", "content", "positional")
+    for number, picture in enumerate(found.pictures, 1):
+        for part in parts:
+            pages = maps.maps(picture, part)
+            for page, figure in enumerate(pages, 1):
+                end = f"-{page}" if len(pages) > 1 else ""
+                caption = f"What every head attends to on {picture.name}" + (
+                    "." if part == "combined" else f", {part} part."
+                )
+                yield Drawn(f"attention-{number}-{part}{end}", caption, figure)
+
+
+def of_evaluations(rows: Sequence[EvaluatedRow]) -> Iterator[Drawn]:
+    """What `tcnn evaluate --json` tells."""
+    pairs = improved(rows)
+    for number, (before, after) in enumerate(pairs, 1):
+        end = f"-{number}" if len(pairs) > 1 else ""
+        caption = f"What {after.title} gains over {before.title} under corruptions."
+        yield from _if(f"corruptions{end}", caption, partial(robustness.improvement, before, after))
+    caption = "Accuracy at several sizes of the test images."
+    yield from _if("resolution", caption, lambda: robustness.resolution(rows))
+
+
+def _if(name: str, caption: str, draw: Callable[[], Figure | None]) -> Iterator[Drawn]:
+    figure = draw()
+    if figure is not None:
+        yield Drawn(name, caption, figure)

@@ -1,0 +1,233 @@
+"""`tcnn.report`: one HTML file that tells the story of a run, with everything in it: no network, no script.
+
+It is made without torch from what lies in the run's directory, unless images are given: their attention is computed.
+"""
+
+import base64
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from pydantic import BaseModel, ValidationError
+
+from tcnn.analysis.evaluations import EvaluationFile, read_evaluation
+from tcnn.analysis.plots import gallery, style
+from tcnn.analysis.plots.training import epochs
+from tcnn.analysis.rundirs import Epoch, Run, metadata, read_run
+from tcnn.conversion.report import ConversionReport, VerificationReport
+from tcnn.errors import RequestError, TcnnError, one_line, shorten
+from tcnn.files import replacing
+from tcnn.version import __version__
+
+MOST_ROWS = 12
+"""Rows of the table of epochs; of more, first, best and last are shown, and the others folded."""
+SVG_LIMIT = 400_000
+"""Characters; a larger drawing is put in as PNG."""
+
+
+class Written(BaseModel):
+    """What `tcnn report --json` prints."""
+
+    run: str
+    report: str
+    bytes: int
+    missing: list[str]
+    """What a report could tell and this one does not, and why."""
+
+
+def report(run: str | Path, images: str | Path | None = None, evaluations: Sequence[str | Path] = ()) -> str:
+    """The page as a string.
+
+    Args:
+        run: a directory of `tcnn finetune`, of `tcnn convert`, or of a job of the service.
+        images: a picture or a folder of pictures, for attention maps; computing them loads torch.
+        evaluations: files with what `tcnn evaluate --json` printed, beside `evaluation*.json` in the directory.
+
+    What cannot be read is named on the page, and the rest is told. Raises `RequestError` if nothing of a run is there.
+    """
+    return _page(_read(Path(run), images, evaluations))
+
+
+def write(
+    run: Path, file: Path, images: str | Path | None = None, evaluations: Sequence[Path] = (), force: bool = False
+) -> Written:
+    """`report` into a file; raises `OutputError` and `StorageError` as well."""
+    found = _read(run, images, evaluations)
+    page = _page(found).encode()
+    with replacing(file, force) as temporary:
+        temporary.write_bytes(page)
+    return Written(run=str(run), report=str(file), bytes=len(page), missing=found.missing)
+
+
+def _read(path: Path, images: str | Path | None, evaluations: Iterable[str | Path]) -> Run:
+    run = read_run(path)
+    for file in evaluations:
+        run.evaluations.append(read_evaluation(Path(file)))
+    if images is not None:
+        _inspect(run, images)
+    elif run.inspection is None:
+        run.missing.append("no inspect.json and no images: there are no attention maps (`tcnn report --images DIR`)")
+    return run
+
+
+def _inspect(run: Run, images: str | Path) -> None:
+    if run.checkpoint is None:
+        raise RequestError(f"{run.path}: attention maps need a checkpoint, and there is none; leave the images out")
+    from tcnn.analysis.inspect import inspect
+
+    try:
+        run.inspection = inspect(run.checkpoint, images)
+    except TcnnError as error:
+        run.missing.append(f"no attention maps: {one_line(error)}")
+
+
+def _page(run: Run) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tcnn.analysis", "."), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= FILTERS
+    done = [Epoch.model_validate(row) for row in epochs(run.metrics)]
+    conversion = _model(ConversionReport, run, "conversion")
+    verification, verified = _verification(run)
+    return environment.get_template("report.html").render(
+        title=_title(run, conversion),
+        run=run,
+        conversion=conversion,
+        verification=verification,
+        verified=verified,
+        epochs=done,
+        shown=_some(done),
+        best=max(done, key=lambda row: -1.0 if row.val.top1 is None else row.val.top1, default=None),
+        layers=_last_state(done),
+        training=_pictures(gallery.of_training(run.metrics)),
+        inside=[] if run.inspection is None else _pictures(gallery.of_inspection(run.inspection)),
+        robustness=[_pictures(gallery.of_evaluations(each.rows)) for each in run.evaluations],
+        tables=[_corruption_table(each) for each in run.evaluations],
+        settings=_settings(run),
+        versions=_versions(run),
+        made_by=__version__,
+    )
+
+
+def _title(run: Run, conversion: ConversionReport | None) -> str:
+    name = run.path.resolve().name
+    return f"{name}: {conversion.base_model}" if conversion is not None else name
+
+
+def _model(kind: Any, run: Run, section: str) -> Any:
+    """A section of the checkpoint's metadata as the record that it was written from, or None."""
+    if section not in run.metadata:
+        return None
+    try:
+        return kind.model_validate(run.metadata[section])
+    except ValidationError:
+        run.missing.append(f"{run.checkpoint}: its {section} was written by another version and cannot be shown")
+        return None
+
+
+def _verification(run: Run) -> tuple[VerificationReport | None, str]:
+    """The verdict, and which file it is of: training changes the function, so it stays with the converted file."""
+    found = _model(VerificationReport, run, "verification")
+    if found is not None and run.checkpoint is not None:
+        return found, run.checkpoint.name
+    source = (run.record or {}).get("model")
+    for file in (run.path / "converted.safetensors", *([Path(source)] if isinstance(source, str) else [])):
+        if file.suffix == ".safetensors" and file.is_file():
+            try:
+                return VerificationReport.model_validate(metadata(file).get("verification")), file.name
+            except (RequestError, ValidationError):
+                continue
+    run.missing.append("no verification was kept: equivalence error and drift are not known")
+    return None, ""
+
+
+def _some(done: Sequence[Epoch]) -> list[Epoch]:
+    """All epochs if they are few; else the first, every so many, and the last."""
+    if len(done) <= MOST_ROWS:
+        return list(done)
+    return [done[round(i * (len(done) - 1) / (MOST_ROWS - 1))] for i in range(MOST_ROWS)]
+
+
+def _last_state(done: Sequence[Epoch]) -> list[dict[str, Any]]:
+    """Gates and spans of every layer after the last epoch that recorded them."""
+    last = next((row for row in reversed(done) if row.gates), None)
+    if last is None:
+        return []
+    spans = last.spans or {}
+    return [
+        {"name": name, "gates": gates, "spans": spans.get(name)} for name, gates in (last.gates or {}).items() if gates
+    ]
+
+
+def _pictures(drawn: Iterable[gallery.Drawn]) -> list[dict[str, str]]:
+    """Pictures for the page: drawings as such, those with photographs in them as images."""
+    pictures = []
+    for each in drawn:
+        body = "" if each.name.startswith("attention") else style.svg(each.figure)
+        body = body[body.find("<svg") :] if 0 < len(body) <= SVG_LIMIT else _img(style.png(each.figure))
+        width = round(96 * each.figure.get_figwidth())  # a drawing is not blown up beyond its letters' size
+        body = body.replace("<svg", f'<svg style="max-width: {width}px"', 1).replace(
+            "<img", f'<img style="max-width: {width}px"', 1
+        )
+        # Inline drawings share the page's names: those of one must not be taken for another's.
+        body = _own_names(body, each.name)
+        part = next((part for part in ("content", "positional") if f"-{part}" in each.name), "")
+        pictures.append({"part": part, "caption": each.caption, "body": Markup(body)})  # noqa: S704 - made here
+    return pictures
+
+
+def _img(png: bytes) -> str:
+    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(png).decode()}">'  # what is around it has a name
+
+
+def _own_names(svg: str, prefix: str) -> str:
+    if not svg.startswith("<svg"):
+        return svg
+    return (
+        svg.replace(' id="', f' id="{prefix}-')
+        .replace('xlink:href="#', f'xlink:href="#{prefix}-')
+        .replace("url(#", f"url(#{prefix}-")
+    )
+
+
+def _corruption_table(evaluation: EvaluationFile) -> list[tuple[str, list[float | None]]]:
+    """Mean top-1 on every corruption, a column for each row of the evaluation that has any."""
+    rows = [row for row in evaluation.rows if row.corruptions]
+    names = dict.fromkeys(name for row in rows for name in row.corruptions)
+    return [(name, [row.corruptions[name].top1 if name in row.corruptions else None for row in rows]) for name in names]
+
+
+def _settings(run: Run) -> list[tuple[str, str]]:
+    """The run's settings as names and values, those of the conversion with their dots."""
+    config = (run.record or {}).get("config")
+    flat: list[tuple[str, str]] = []
+    for name, value in (config if isinstance(config, dict) else {}).items():
+        inner = {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+        flat += [(key, shorten(str(each), 200)) for key, each in inner.items()]
+    return flat
+
+
+def _versions(run: Run) -> dict[str, str]:
+    versions = (run.record or {}).get("versions")
+    found = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
+    written = run.metadata.get("tcnn_version")
+    return found | ({"tcnn that wrote the checkpoint": str(written)} if written else {})
+
+
+def _percent(value: Any) -> str:
+    return f"{value:.1%}" if isinstance(value, int | float) else "–"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
+FILTERS = {
+    "percent": _percent, "number": _number, "two": "{:.2f}".format, "brief": lambda text: shorten(str(text), 400),
+}  # fmt: skip
+"""How the page writes numbers and long texts."""

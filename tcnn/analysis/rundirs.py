@@ -1,0 +1,183 @@
+"""What lies in a run's directory, and what of it cannot be read; needs no torch."""
+
+import json
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from tcnn.analysis.evaluations import EvaluationFile, read_evaluation
+from tcnn.analysis.records import Inspection
+from tcnn.errors import RequestError
+from tcnn.training.rundir import read_metrics
+
+CHECKPOINTS = ("best.safetensors", "last.safetensors", "converted.safetensors", "model.safetensors")
+"""In order of preference."""
+LARGEST_HEADER = 100 * 2**20
+"""Bytes; safetensors refuses a larger one, too."""
+
+
+class Validation(BaseModel):
+    """What an epoch's validation found; None where it is not known or not finite."""
+
+    top1: float | None = None
+    top5: float | None = None
+    loss: float | None = None
+
+
+class Epoch(BaseModel):
+    """The line of one epoch in metrics.jsonl."""
+
+    epoch: int
+    """From 0."""
+    val: Validation = Validation()
+    train_loss: float | None = None
+    lr: float | None = None
+    temperature: float | None = None
+    gates: dict[str, list[float]] | None = None
+    spans: dict[str, list[float]] | None = None
+
+
+@dataclass
+class Run:
+    """What was found."""
+
+    path: Path
+    record: dict[str, Any] | None = None
+    """config.json."""
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    checkpoint: Path | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Of the checkpoint; sections that are JSON are read."""
+    evaluations: list[EvaluationFile] = field(default_factory=list)
+    inspection: Inspection | None = None
+    missing: list[str] = field(default_factory=list)
+    """What a reader would expect and why it is not there."""
+
+
+def read_run(path: Path) -> Run:
+    """Everything that a run, or a job of the service, has left in a directory.
+
+    What is missing, half-written or not readable is noted, never raised; only for a directory with nothing of a run in
+    it `RequestError` is.
+    """
+    if not path.is_dir():
+        raise RequestError(f"{path}: expected a run's directory, found {'a file' if path.exists() else 'nothing'}")
+    inner = path / "run" if (path / "run").is_dir() and not (path / "metrics.jsonl").exists() else path
+    run = Run(path)
+    run.record = _json(inner / "config.json", run.missing, "which settings the run had is not known")
+    _metrics(inner / "metrics.jsonl", run)
+    places = dict.fromkeys((inner, path))
+    run.checkpoint = next((p / name for name in CHECKPOINTS for p in places if (p / name).is_file()), None)
+    if run.checkpoint is None:
+        run.missing.append("no checkpoint: what was converted, and how well, is not known")
+    else:
+        try:
+            run.metadata = metadata(run.checkpoint)
+        except RequestError as error:
+            run.missing.append(str(error))
+    for file in (file for place in places for file in sorted(place.glob("evaluation*.json"))):
+        try:
+            run.evaluations.append(read_evaluation(file))
+        except RequestError as error:
+            run.missing.append(str(error))
+    for file in (place / name for place in places for name in ("inspect.json", "inspection/inspect.json")):
+        if file.is_file() and run.inspection is None:
+            _inspection(file, run)
+    if run.record is None and not (run.metrics or run.checkpoint or run.evaluations):
+        raise RequestError(
+            f"{path}: expected a run's directory (config.json, metrics.jsonl, best.safetensors), found nothing of it"
+        )
+    return run
+
+
+def _metrics(file: Path, run: Run) -> None:
+    if not file.is_file():
+        run.missing.append("no metrics.jsonl: there are no curves")
+        return
+    found = read_metrics(file)
+    lines = sum(1 for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip())
+    run.metrics = [row for row in found if _sound(row)]
+    cut, odd = lines - len(found), len(found) - len(run.metrics)
+    if cut:
+        run.missing.append(f"metrics.jsonl: {cut} of {lines} lines are cut off or no JSON; left out")
+    if odd:
+        run.missing.append(f"metrics.jsonl: {odd} of {lines} lines are not as tcnn writes them; left out")
+    if not any(row.get("kind") == "epoch" for row in run.metrics):
+        run.missing.append("metrics.jsonl: no epoch has ended yet, so there are no curves")
+
+
+def _sound(row: dict[str, Any]) -> bool:
+    if row.get("kind") != "epoch":
+        return True
+    try:
+        Epoch.model_validate(row)
+    except ValidationError:
+        return False
+    return True
+
+
+def _inspection(file: Path, run: Run) -> None:
+    try:
+        run.inspection = Inspection.model_validate_json(file.read_bytes())
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        run.missing.append(f"{file.name}: not what `tcnn inspect` writes ({first}); left out")
+
+
+def _json(file: Path, missing: list[str], otherwise: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        missing.append(f"no {file.name}: {otherwise}")
+    except (OSError, ValueError):
+        missing.append(f"{file.name}: not readable; {otherwise}")
+    else:
+        if isinstance(content, dict):
+            return content
+        missing.append(f"{file.name}: not an object; {otherwise}")
+    return None
+
+
+def metadata(file: Path) -> dict[str, Any]:
+    """The metadata of a safetensors file, with its JSON sections read; raises `RequestError` with one line.
+
+    Only the head of the file is read: 8 bytes with its length, then JSON. Nothing is checked against the digest, for
+    which all of the file would have to be read.
+    """
+    try:
+        with file.open("rb") as handle:
+            (length,) = struct.unpack("<Q", handle.read(8))
+            if length > LARGEST_HEADER:
+                raise ValueError(f"a header of {length} bytes")
+            raw = json.loads(handle.read(length)).get("__metadata__") or {}
+            return {str(key): _section(value) for key, value in raw.items()}
+    except (OSError, ValueError, AttributeError, struct.error) as error:
+        raise RequestError(f"{file.name}: not a whole safetensors file; what was converted is not known") from error
+
+
+def _section(value: Any) -> Any:
+    try:
+        found = json.loads(value)
+    except (TypeError, ValueError):
+        return value
+    return found if isinstance(found, dict | list) else value
+
+
+def checkpoint_of(name: str) -> str:
+    """The best checkpoint of a run's directory; anything else as it is."""
+    folder = Path(name)
+    if not folder.is_dir() or (folder / "model.safetensors").is_file():
+        return name
+    for place in (folder, folder / "run"):
+        found = next((place / file for file in CHECKPOINTS if (place / file).is_file()), None)
+        if found is not None:
+            return str(found)
+    return name
+
+
+def metrics_beside(checkpoint: str) -> list[dict[str, Any]]:
+    """The metrics of the run that a checkpoint lies in, if any."""
+    return read_metrics(Path(checkpoint).parent / "metrics.jsonl")

@@ -1,0 +1,136 @@
+"""`tcnn inspect`: what the attention layers have learned, as numbers and pictures."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcnn.cli import console
+
+if TYPE_CHECKING:
+    from tcnn.analysis.plots.style import Format
+    from tcnn.analysis.records import Inspection, Measure
+
+KINDS: "tuple[Format, ...]" = ("png", "svg")
+
+
+def command(
+    model: Annotated[
+        str, typer.Argument(help="A tcnn checkpoint, a run's directory, or a timm model.", metavar="CKPT")
+    ],
+    images: Annotated[str | None, typer.Option(help="A picture, or a folder of pictures.", metavar="DIR")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write inspect.json and pictures into this directory.", metavar="DIR")
+    ] = None,
+    query: Annotated[
+        str, typer.Option(help="Where maps are taken: shares of height and width.", metavar="Y,X")
+    ] = "0.5,0.5",
+    against: Annotated[
+        list[str] | None, typer.Option(help="Another model, measured too; may be repeated.", metavar="MODEL")
+    ] = None,
+    evaluation: Annotated[
+        list[Path] | None, typer.Option(help="What `tcnn evaluate --json` printed; may be repeated.", metavar="FILE")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Pictures that are measured.", metavar="N", min=1)] = 32,
+    shown: Annotated[int, typer.Option(help="Pictures whose maps are drawn.", metavar="N", min=0)] = 3,
+    size: Annotated[int | None, typer.Option(help="Side of the images, pixels.", metavar="S", min=1)] = None,
+    formats: Annotated[str, typer.Option("--format", help="Of the pictures: png, svg.", metavar="LIST")] = "png,svg",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = "cpu",
+    force: Annotated[bool, typer.Option("--force", help="Replace what an earlier inspection wrote.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Gates, spans, centres, non-locality, entropy and attention maps of every head, as numbers and pictures."""
+    from tcnn.analysis.extra import need_plots
+    from tcnn.analysis.rundirs import checkpoint_of, metrics_beside
+
+    kinds = _formats(formats)
+    place = _query(query)
+    if out is not None:
+        need_plots()
+        _check(out, force)
+    from tcnn.analysis.evaluations import read_evaluation
+
+    evaluations = [read_evaluation(file) for file in evaluation or ()]
+    source = checkpoint_of(model)
+
+    from tcnn.analysis.inspect import inspect
+
+    found = inspect(
+        source, images, place, against=[checkpoint_of(name) for name in against or ()], limit=limit, shown=shown,
+        size=size, device=device,
+    )  # fmt: skip
+    written: list[Path] = []
+    if out is not None:
+        from tcnn.analysis.save import save
+
+        rows = [row for each in evaluations for row in each.rows]
+        written = save(found, out, metrics_beside(source), rows, kinds, force)
+    if as_json:
+        console.print_json(found)
+    else:
+        _show(found, written, out)
+
+
+def _check(out: Path, force: bool) -> None:
+    from tcnn.files import check_output, make_directory
+
+    make_directory(out)
+    check_output(out / "inspect.json", force)  # before the work, not after minutes of it
+
+
+def _formats(text: str) -> "tuple[Format, ...]":
+    from tcnn.errors import RequestError
+
+    kinds = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+    if not kinds or set(kinds) - set(KINDS):
+        raise RequestError(f"--format: expected png, svg or both, found {text!r}")
+    return tuple(kind for kind in KINDS if kind in kinds)
+
+
+def _query(text: str) -> tuple[float, float]:
+    from tcnn.errors import RequestError
+
+    try:
+        y, x = (float(part) for part in text.split(","))
+    except ValueError:
+        y = x = -1.0
+    if not (0 <= y <= 1 and 0 <= x <= 1):
+        raise RequestError(
+            f"--query: expected two shares between 0 and 1, such as 0.5,0.25 (height, width), found {text!r}"
+        )
+    return y, x
+
+
+def _show(found: "Inspection", written: list[Path], out: Path | None) -> None:
+    from rich.table import Table
+
+    printed = console.stdout()
+    images = f"{found.images} images" if found.images else "no images"
+    title = f"{found.model} at {found.size[0]}×{found.size[1]}, {images}"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("layer", overflow="fold")
+    for name in ("map", "heads", "gate", "span 1/α", "non-locality", "content", "position", "entropy"):
+        table.add_column(name, justify="right")
+    for layer in found.layers:
+        gates = [head.gate for head in layer.heads if head.gate is not None]
+        table.add_row(
+            layer.name,
+            f"{layer.map[0]}×{layer.map[1]}",
+            str(len(layer.heads)),
+            f"{min(gates):.2f}–{max(gates):.2f}" if gates else "–",
+            "–" if layer.span is None else f"{layer.span:.2f}",
+            *_parts(layer.non_locality),
+            "–" if layer.entropy.total is None else f"{layer.entropy.total:.2f}",
+        )
+    printed.print(table)
+    printed.print("Non-locality: pixels of the layer's map. Span: pixels² at τ = 1. Entropy: nats.", markup=False)
+    for name in found.unreadable:
+        printed.print(f"left out, no image: {name}", markup=False)
+    for note in found.notes:
+        printed.print(note, markup=False)
+    if written:
+        printed.print(f"wrote {len(written)} files to {out}", markup=False)
+
+
+def _parts(measure: "Measure") -> list[str]:
+    return ["–" if value is None else f"{value:.2f}" for value in (measure.total, measure.content, measure.positional)]

@@ -1,0 +1,40 @@
+"""`tcnn report`: one HTML file that tells the story of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="The directory of a fine-tuning.", metavar="RUN_DIR")],
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write; default RUN_DIR/report.html.", metavar="FILE")
+    ] = None,
+    images: Annotated[
+        str | None, typer.Option(help="A picture or a folder of pictures: with attention maps.", metavar="DIR")
+    ] = None,
+    evaluation: Annotated[
+        list[Path] | None, typer.Option(help="What `tcnn evaluate --json` printed; may be repeated.", metavar="FILE")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write what a run did into one HTML file: conversion, curves, gates, evaluations, settings. Needs no network."""
+    from tcnn.analysis.extra import need_plots
+    from tcnn.files import check_output
+
+    need_plots()
+    file = run / "report.html" if out is None else out
+    if run.is_dir():
+        check_output(file, force)
+
+    from tcnn.analysis.report import write
+
+    written = write(run, file, images, evaluation or (), force)
+    if as_json:
+        typer.echo(written.model_dump_json(indent=2))
+    else:
+        for line in written.missing:
+            typer.echo(f"missing: {line}")
+        typer.echo(f"wrote {file}")
