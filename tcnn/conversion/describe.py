@@ -18,6 +18,7 @@ from tcnn.conversion.catalogue import PATH, Entry
 from tcnn.conversion.surgery import convert
 from tcnn.conversion.trace import input_shape
 from tcnn.errors import NothingToConvertError, RequestError
+from tcnn.layers.ways import taking
 
 
 def describe(name: str) -> Entry:
@@ -53,10 +54,10 @@ def describe(name: str) -> Entry:
 
 
 def flops(model: nn.Module, shape: tuple[int, ...]) -> int | None:
-    """2 × multiply-adds of one image, or None where torch cannot count them."""
+    """2 × multiply-adds of one image by the formula as written, padding and all; None where torch cannot count them."""
     counter = FlopCounterMode(display=False)
     try:
-        with counter, torch.no_grad(), torch.device("meta"):
+        with counter, taking("reference"), torch.no_grad(), torch.device("meta"):
             model(torch.zeros(1, *shape))
     except AssertionError:  # it loses track of a parameter that is expanded without gradients, as CaiT's class token
         return None

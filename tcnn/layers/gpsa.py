@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.errors import RequestError, UnsupportedLayerError
-from tcnn.layers import attention, filters, positions
+from tcnn.layers import attention, dense, filters, positions
 from tcnn.layers.attention import AttentionMaps, at_least_float32
 from tcnn.layers.positions import Geometry
+from tcnn.layers.ways import way
 
 SOFTPLUS_BETA = 5
 UNIT_STRENGTH = 1 + torch.log(-torch.expm1(torch.tensor(-5.0, dtype=torch.float64))).item() / SOFTPLUS_BETA
@@ -216,17 +217,21 @@ class GPSA2d(nn.Module):
         self._check(x)
         channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
         padded = positions.pad(x, self.geometry)
-        value = F.linear(padded.flatten(2).transpose(1, 2), self.value)  # (B, N, C_in)
         rows, columns = positions.output_size(padded.shape[-2:], self.geometry)
-        parts = [
-            self._attend(padded, value, part) for part in self._row_chunks(x.shape[0], value.shape[1], rows, columns)
-        ]
-        tokens = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)  # (B, M, C_out)
+        chunks = self._row_chunks(x.shape[0], padded.shape[-2] * padded.shape[-1], rows, columns)
+        if not torch.compiler.is_compiling() and len(chunks) == 1 and way() == "auto":
+            tokens = dense.attend(
+                x, self.geometry, self._positional(padded), self.gate,
+                self.query, self.key, self.value, self.proj, self.bias, self.groups,
+            )  # fmt: skip
+        else:
+            value = F.linear(padded.flatten(2).transpose(1, 2), self.value)  # (B, N, C_in)
+            tokens = torch.cat([self._attend(padded, value, part) for part in chunks], dim=1)  # (B, M, C_out)
         y = tokens.unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
         return y if channels_last else y.contiguous()
 
     def attention(self, x: Tensor) -> AttentionMaps:
-        """The attention maps on an input (B, C_in, H, W), for looking at; `forward` uses the very same."""
+        """The attention maps on an input (B, C_in, H, W), for looking at: what `forward` mixes, whichever way."""
         self._check(x)
         return self._attention(positions.pad(x, self.geometry), slice(None))
 
@@ -250,13 +255,16 @@ class GPSA2d(nn.Module):
         at_queries = positions.at_queries(padded, self.geometry)[:, :, part]
         query = attention.split(at_queries, self.query, self.heads)
         content = attention.content(query, attention.split(padded, self.key, self.heads))
-        rows, columns = positions.positional_attention(
+        rows, columns = self._positional(padded)
+        return AttentionMaps(content, attention.outer(rows[:, part], columns), self.gate)
+
+    def _positional(self, padded: Tensor) -> tuple[Tensor, Tensor]:
+        return positions.positional_attention(
             self.locality_strength / at_least_float32(self.temperature),
             at_least_float32(self.attention_centers),
             padded.shape[-2:],
             self.geometry,
         )
-        return AttentionMaps(content, attention.outer(rows[:, part], columns), self.gate)
 
     def _check(self, x: Tensor) -> None:
         if x.dim() != 4 or x.shape[1] != self.in_channels:

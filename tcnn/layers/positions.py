@@ -65,20 +65,29 @@ def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
     return total // 2, total - total // 2
 
 
+def padding_of(size: Sequence[int], geometry: Geometry) -> Quad:
+    """(left, right, top, bottom) of a map of `size` (h, w)."""
+    if geometry.padding != "dynamic":
+        return geometry.padding
+    (top, bottom), (left, right) = (
+        same_padding(n, k, s, d)
+        for n, k, s, d in zip(size, geometry.kernel_size, geometry.stride, geometry.dilation, strict=True)
+    )
+    return left, right, top, bottom
+
+
+def origin(size: Sequence[int], geometry: Geometry) -> Pair:
+    """(row, column) of the padded map where the first pixel of a map of `size` (h, w) lies."""
+    left, _, top, _ = padding_of(size, geometry)
+    return top, left
+
+
 def pad(x: Tensor, geometry: Geometry) -> Tensor:
     """Pad (…, H, W) explicitly, as the convolution pads it inside."""
-    if geometry.padding == "dynamic":
-        (top, bottom), (left, right) = (
-            same_padding(size, k, s, d)
-            for size, k, s, d in zip(
-                x.shape[-2:], geometry.kernel_size, geometry.stride, geometry.dilation, strict=True
-            )
-        )
-        return F.pad(x, (left, right, top, bottom))
-    if not any(geometry.padding):
+    if geometry.padding != "dynamic" and not any(geometry.padding):
         return x
     mode = "constant" if geometry.padding_mode == "zeros" else geometry.padding_mode
-    return F.pad(x, geometry.padding, mode=mode)
+    return F.pad(x, padding_of(x.shape[-2:], geometry), mode=mode)
 
 
 def output_size(size: Sequence[int], geometry: Geometry) -> Pair:

@@ -1,11 +1,20 @@
 """What the tests of the layer share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from tcnn.layers.ways import WAYS, Way, taking
+
+
+@pytest.fixture(params=WAYS)
+def both_ways(request: pytest.FixtureRequest) -> Iterator[Way]:
+    """The test runs once for every way to compute attention."""
+    with taking(request.param):
+        yield request.param
 
 
 @pytest.fixture(scope="session")

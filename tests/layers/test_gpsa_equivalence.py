@@ -15,6 +15,8 @@ from torch.nn.utils import parametrizations, parametrize
 from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 RelativeError = Callable[[Tensor, Tensor], float]
 
 TOLERANCE = {torch.float64: 1e-14, torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from tcnn.layers import GPSA2d
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 TEMPERATURES = (1 / 46, 0.3, 1.0)
 
 OUTPUT_TOLERANCE = 1e-12

@@ -1,0 +1,94 @@
+"""The fast way to compute attention: what it leaves out is exactly nothing. That it equals the paper's formula, outputs
+and all gradients, is tested in test_gpsa_formula.py, which runs every way.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tcnn.errors import RequestError
+from tcnn.layers import GPSA2d
+from tcnn.layers.dense import content_with_sinks
+from tcnn.layers.ways import taking, way
+
+RelativeError = Callable[[Tensor, Tensor], float]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 7, 60])
+def test_sinks_are_keys_of_zeros(sinks: int, relative_error: RelativeError) -> None:
+    """Against the softmax over all keys, written out, with the gradients of queries and keys."""
+    query, key, upstream = random(2, 3, 5, 4), 3 * random(2, 3, 6, 4, seed=1), random(2, 3, 5, 6, seed=2)
+
+    def with_gradients(content: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+        leaves = [query.clone().requires_grad_(), key.clone().requires_grad_()]
+        maps = content(*leaves)
+        return [maps, *torch.autograd.grad((maps * upstream).sum(), leaves)]
+
+    def written_out(query: Tensor, key: Tensor) -> Tensor:
+        weights = torch.exp(torch.einsum("bkmd,bknd->bkmn", query, key) / 4**0.5)
+        return weights / (weights.sum(-1, keepdim=True) + sinks)
+
+    found = with_gradients(lambda query, key: content_with_sinks(query, key, sinks))
+    for ours, theirs in zip(found, with_gradients(written_out), strict=True):
+        assert relative_error(ours, theirs) < 1e-14
+
+
+def test_large_logits_do_not_overflow() -> None:
+    query = 1e3 * torch.ones(1, 1, 1, 1)
+    maps = content_with_sinks(query, torch.tensor([1.0, -1.0]).view(1, 1, 2, 1), 5)
+    assert maps.flatten().tolist() == [1.0, 0.0]
+    drowned = content_with_sinks(query, torch.tensor([-1.0, -2.0]).view(1, 1, 2, 1), 5)
+    assert drowned.flatten().tolist() == [0.0, 0.0], "all attention goes to the padding"
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({"padding": 1}, (7, 6)), ({"padding": (2, 0), "stride": 2}, (8, 9)), ({"padding": 0}, (6, 6)),
+        ({"padding": "same", "dilation": 2}, (5, 8)), ({"padding": "dynamic", "stride": 2}, (7, 7)),
+        ({"padding": 1, "padding_mode": "reflect"}, (6, 5)), ({"padding": 4}, (3, 4)),
+        ({"padding": 1, "groups": 2, "bias": False}, (5, 5)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_both_ways_agree_to_rounding(
+    options: dict[str, object], size: tuple[int, int], relative_error: RelativeError
+) -> None:
+    torch.manual_seed(0)
+    layer = GPSA2d(4, 6, 3, temperature=0.7, dtype=torch.float64, **options)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    x, results = random(3, 4, *size), []
+    for name in ("auto", "reference"):
+        leaf = x.clone().requires_grad_()
+        with taking(name):  # type: ignore[arg-type]
+            y = layer(leaf)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [leaf, *layer.parameters()])])
+    for ours, theirs in zip(*results, strict=True):
+        assert relative_error(ours, theirs) < 1e-13
+
+
+def test_second_derivatives() -> None:
+    torch.manual_seed(0)
+    layer = GPSA2d(2, 2, 3, padding=1, temperature=1.0, dtype=torch.float64)
+    assert torch.autograd.gradgradcheck(layer, random(1, 2, 3, 3).requires_grad_())
+
+
+def test_the_way_can_be_chosen_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TCNN_ATTENTION", raising=False)
+    assert way() == "auto"
+    monkeypatch.setenv("TCNN_ATTENTION", "reference")
+    assert way() == "reference"
+    with taking("auto"):
+        assert way() == "auto"
+    assert way() == "reference"
+    monkeypatch.setenv("TCNN_ATTENTION", "quick")
+    with pytest.raises(RequestError, match="TCNN_ATTENTION: expected one of auto, reference, found 'quick'"):
+        way()
