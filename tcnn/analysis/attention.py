@@ -101,9 +101,8 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
             output = model(images.to(device=reference.device, dtype=reference.dtype))
         except (RuntimeError, ValueError, AssertionError) as error:  # what layers raise over maps of a wrong size
             what = "×".join(map(str, images.shape))
-            raise RequestError(
-                f"the model does not run on images of {what} ({shorten(one_line(error), 160)})"
-            ) from error
+            why = shorten(one_line(error), 160)
+            raise RequestError(f"the model does not run on images of {what} ({why}); choose its own size") from error
     if not kept:
         raise RequestError(
             f"{type(model).__name__} has no attention to look at: expected GPSA layers (tcnn convert makes them) "

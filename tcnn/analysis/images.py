@@ -36,7 +36,7 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
     """Up to `limit` pictures of a file or of a folder, evenly spread over its files, so that every class has a chance.
 
     Only the first frame of an animation counts, any colour space is converted, and what cannot be read is named and
-    left out. Raises `RequestError` if nothing is there, or nothing that can be read.
+    left out; that may be all of them. Raises `RequestError` if no file is there that may be an image.
     """
     files = chosen(Path(where), limit)
     transform, mode = transform_for(model, size), mode_of(input_settings(model)["input_size"][0])
@@ -48,9 +48,7 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
             names.append(file.name)
         except Exception as error:  # a decoder may raise anything over a file that is no image
             unreadable.append(f"{file.name}: {shorten(reason(error), 120)}")
-    if not tensors:
-        raise RequestError(f"{where}: expected images, but none can be read ({unreadable[0]})")
-    batch = torch.stack(tensors)
+    batch = torch.stack(tensors) if tensors else torch.empty(0, *input_settings(model)["input_size"])
     return Pictures(tuple(names), batch, tuple(seen(batch, model)), tuple(unreadable))
 
 

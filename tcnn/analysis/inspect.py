@@ -26,6 +26,7 @@ from tcnn.layers.positions import Pair
 
 BATCH = 4
 """Images that are measured at once."""
+NOTHING = "expected images, but none can be read; only what does not depend on images is told"
 DIGITS = 6
 """Decimals of the weights of a map that is written down."""
 
@@ -52,7 +53,9 @@ def inspect(
         limit: pictures of a folder that are measured. shown: of how many the maps are kept.
         size: pixels, or (height, width); the model's own by default.
 
-    Raises: `RequestError` when the model has no attention, or nothing in `images` is an image.
+    Files that are no images are named in the result and left out; if all of them are, the rest is told all the same.
+
+    Raises: `RequestError` when the model has no attention, or `images` holds no file that may be an image.
     """
     place = usable_device(device)
     if limit < 1 or shown < 0:
@@ -62,14 +65,12 @@ def inspect(
     sides = (size, size) if isinstance(size, int) else size
     name, opened = _opened(model, place)
     pictures = _pictures(opened, images, limit, sides)
-    batch = _blank(opened, sides) if pictures is None else pictures.tensors
-    encoded, layers = _layers(opened, batch, pictures is not None)
+    encoded, layers = _layers(opened, pictures, sides)
     others = []
     for other in against:
         other_name, other_model = _opened(other, place)
         other_pictures = _pictures(other_model, images, limit, sides)
-        other_batch = _blank(other_model, sides) if other_pictures is None else other_pictures.tensors
-        others.append(NonLocality(model=other_name, layers=_layers(other_model, other_batch, pictures is not None)[1]))
+        others.append(NonLocality(model=other_name, layers=_layers(other_model, other_pictures, sides)[1]))
     return Inspection(
         model=name,
         size=encoded.size,
@@ -79,6 +80,7 @@ def inspect(
         layers=layers,
         pictures=[] if pictures is None else _maps(opened, pictures, query, shown),
         against=others,
+        notes=[] if pictures is None or pictures.names else [f"{images}: {NOTHING}"],
     )
 
 
@@ -106,8 +108,10 @@ def _blank(model: nn.Module, size: Pair | None) -> Tensor:
     return torch.zeros(1, *input_shape(model, size))
 
 
-def _layers(model: nn.Module, batch: Tensor, real: bool) -> tuple[Encoded, list[Layer]]:
-    """Every layer measured on all images, `BATCH` at a time; `real` is false for the blank image."""
+def _layers(model: nn.Module, pictures: Pictures | None, size: Pair | None) -> tuple[Encoded, list[Layer]]:
+    """Every layer measured on all images, `BATCH` at a time; without any, what does not depend on them."""
+    real = pictures is not None and len(pictures.names) > 0
+    batch = pictures.tensors if pictures is not None and real else _blank(model, size)
     sums: dict[str, list[Tensor]] = {}
     for part in batch.split(BATCH):
         encoded = encode(model, part)

@@ -1,8 +1,12 @@
-"""What every head attends to from one query, over the image (Transformed CNNs, Fig. 5 and 8)."""
+"""What every head attends to from one query, over the image (Transformed CNNs, Fig. 5 and 8).
+
+A page is one pair of axes whose units are inches, so that its hundreds of maps need no layout to be searched for.
+"""
 
 import base64
 import io
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -10,28 +14,33 @@ import numpy
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpec
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from PIL import Image
 
 from tcnn.analysis.plots import style
-from tcnn.analysis.records import LayerMaps, Map, Picture
+from tcnn.analysis.records import LayerMaps, Picture
 
 Part = Literal["combined", "content", "positional"]
+Pixels = NDArray[numpy.uint8]
 
 ACROSS = 9
 """Heads side by side, unless they form a larger square."""
 MOST_ROWS = 12
 """Rows of a page."""
-CELL = 1.12
-"""Inches."""
+CELL, FIRST = 1.05, 1.4
+"""Width of a head's map and of the image, inches."""
+GAP, EDGE, TITLE, LINE, BAR = 0.13, 0.12, 0.42, 0.19, 0.85
+NARROWEST = 5.6
+DENSITY = 160
+"""Pixels an inch of the maps."""
 
 
 def maps(picture: Picture, part: Part = "combined") -> list[Figure]:
     """Pages with every head of every layer; only layers that have this part."""
     layers = [layer for layer in picture.layers if getattr(layer, part) is not None]
-    return [_page(picture, page, part) for page in _pages(layers)]
+    image = numpy.asarray(Image.open(io.BytesIO(base64.b64decode(picture.png))).convert("RGB"))
+    return [_page(picture.name, image, page, part) for page in _pages(layers)]
 
 
 def _pages(layers: Sequence[LayerMaps]) -> Iterator[list[LayerMaps]]:
@@ -57,101 +66,133 @@ def _rows(layer: LayerMaps, across: int) -> int:
     return math.ceil(len(layer.combined) / across)
 
 
-def _page(picture: Picture, layers: Sequence[LayerMaps], part: Part) -> Figure:
+def _page(name: str, image: Pixels, layers: Sequence[LayerMaps], part: Part) -> Figure:
     across = _across(layers)
-    rows = sum(_rows(layer, across) for layer in layers)
-    sides = [len(layer.combined[0]) / len(layer.combined[0][0]) for layer in layers]
-    height = rows * (CELL * min(max(*sides, 0.6), 2.0) + 0.24) + 0.75
     gated = any(layer.gates is not None for layer in layers)
-    made = style.figure(max((across + 1.35) * CELL + 0.9, 6.5), height)
-    grid = GridSpec(rows, across + 1, figure=made, width_ratios=[1.35, *([1.0] * across)])
-    image = numpy.asarray(Image.open(io.BytesIO(base64.b64decode(picture.png))).convert("RGB"))
-    cells: list[Axes] = []
-    row = 0
-    for layer in layers:
-        first = made.add_subplot(grid[row, 0])
-        _image(first, image, layer)
-        first.set_title(style.label(layer.layer, 20), fontsize=style.SMALL, color=style.INK, loc="left")
-        cells.append(first)
-        for head, weights in enumerate(getattr(layer, part)):
-            ax = made.add_subplot(grid[row + head // across, 1 + head % across])
-            _head(ax, image, layer, weights, head)
-            cells.append(ax)
-        row += _rows(layer, across)
+    width = max(2 * EDGE + FIRST + across * (CELL + GAP) + (BAR if gated else 0), NARROWEST)
+    words = {"combined": "Attention", "content": "Content alone", "positional": "Position alone"}
+    title = f"{words[part]}, every head, one query"
+    note = textwrap.wrap(_note(layers, gated), int(15 * width))
+    heights = [
+        max(FIRST * _ratio(layer), _rows(layer, across) * (CELL * _ratio(layer) + LINE + GAP / 2)) for layer in layers
+    ]
+    height = TITLE + sum(heights) + (LINE + GAP) * len(layers) + LINE * len(note) + EDGE
+    made = style.figure(width, height)
+    made.set_layout_engine("none")
+    ax = made.add_axes((0, 0, 1, 1))
+    ax.set_axis_off()
+    _text(ax, EDGE, 0.26, f"{title}: {style.label(name, max(12, int(9 * width) - len(title)))}", style.LARGE)
+    y = TITLE
+    for layer, needed in zip(layers, heights, strict=True):
+        _text(ax, EDGE, y + 0.13, style.label(layer.layer, 18), style.SMALL)
+        _image(ax, image, layer, y + LINE)
+        for head in range(len(layer.combined)):
+            down, right = divmod(head, across)
+            left = EDGE + FIRST + GAP + right * (CELL + GAP)
+            top = y + LINE + down * (CELL * _ratio(layer) + LINE + GAP / 2)
+            _head(ax, image, layer, part, head, (left, top))
+        y += needed + LINE + GAP
+    for number, line in enumerate(note):
+        _text(ax, EDGE, y + 0.12 + number * LINE, line, style.SMALL, style.GREY)
     if gated:
-        style.gate_bar(made, cells, height)
-    words = {"combined": "attention", "content": "attention by content alone", "positional": "positional part alone"}
-    title = f"{words[part].capitalize()} of every head from one query: {style.label(picture.name, 36)}"
-    made.suptitle(title, fontsize=style.LARGE, color=style.INK, x=0.01, ha="left")
-    above = "its largest weight · its gate, which colours the frame" if gated else "its largest weight"
-    padded = " Hatched: padding." if any(any(layer.padding) for layer in layers) else ""
-    style.note(made, f"Box: the query. Yellow: a head's largest weight. Above each map: {above}.{padded}")
+        _gate_scale(ax, width - BAR + 0.1, TITLE + LINE, min(2.6, height - TITLE - 2 * LINE - EDGE))
+    ax.set_xlim(0, width)
+    ax.set_ylim(height, 0)
     return made
 
 
-def _image(ax: Axes, image: NDArray[numpy.uint8], layer: LayerMaps) -> None:
-    _frame(ax, layer, layer.combined[0])
-    ax.imshow(image, extent=_extent(layer, layer.combined[0]), interpolation="bilinear")
-    _query(ax, layer)
+def _note(layers: Sequence[LayerMaps], gated: bool) -> str:
+    above = "its largest weight · its gate, which colours the frame" if gated else "its largest weight"
+    padded = " Striped: padding." if any(any(layer.padding) for layer in layers) else ""
+    return f"Box: the query. Yellow: a head's largest weight. Above each map: {above}.{padded}"
 
 
-def _head(ax: Axes, image: NDArray[numpy.uint8], layer: LayerMaps, weights: Map, head: int) -> None:
-    values = numpy.asarray(weights, dtype=float)
-    top = values.max()
-    share = values / top if top > 0 else values
-    _frame(ax, layer, weights)
-    grey = image.mean(axis=2)
-    ax.imshow(grey, cmap="gray", vmin=0, vmax=255, extent=_extent(layer, weights), interpolation="bilinear")
-    overlay = colormaps[style.MAPS](share)
-    overlay[..., 3] = 0.4 + 0.5 * share
-    rows, columns = values.shape
-    ax.imshow(overlay, extent=(-0.5, columns - 0.5, rows - 0.5, -0.5), interpolation="nearest")
-    _query(ax, layer)
-    if layer.gates is not None:
-        for spine in ax.spines.values():
-            spine.set_color(style.GATE(layer.gates[head]))
-            spine.set_linewidth(2.4)
-    gate = "" if layer.gates is None else f" · {layer.gates[head]:.2f}"
-    ax.set_title(f"{_short(top)}{gate}", fontsize=6.5, color=style.INK, pad=3)
+def _image(ax: Axes, image: Pixels, layer: LayerMaps, top: float) -> None:
+    """The image as the layer has it, with its padding."""
+    box = (EDGE, top, FIRST, FIRST * _ratio(layer))
+    _raster(ax, _padded(image, layer, round(FIRST * DENSITY)), box)
+    _query(ax, layer, box)
 
 
-def _short(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.1f} %"
+def _head(ax: Axes, image: Pixels, layer: LayerMaps, part: Part, head: int, corner: tuple[float, float]) -> None:
+    weights = numpy.asarray(getattr(layer, part)[head], dtype=float)
+    box = (corner[0], corner[1] + LINE, CELL, CELL * _ratio(layer))
+    _raster(ax, overlaid(image, layer, weights, round(CELL * DENSITY)), box)
+    _query(ax, layer, box)
+    gate = None if layer.gates is None else layer.gates[head]
+    colour, thick = (style.FAINT, 0.8) if gate is None else (style.GATE(gate), 2.2)
+    ax.add_patch(Rectangle(box[:2], *box[2:], fill=False, edgecolor=colour, linewidth=thick))
+    words = _short(float(weights.max())) + ("" if gate is None else f" · {gate:.2f}")
+    _text(ax, corner[0] + CELL / 2, corner[1] + 0.13, words, 6.5, ha="center")
 
 
-def _frame(ax: Axes, layer: LayerMaps, weights: Map) -> None:
-    """Room for the padded map, hatched where it is no image."""
-    rows, columns = len(weights), len(weights[0])
-    ax.set_xlim(-0.5, columns - 0.5)
-    ax.set_ylim(rows - 0.5, -0.5)
-    ax.set_aspect("equal")
-    ax.set_xticks([])
-    ax.set_yticks([])
-    for spine in ax.spines.values():
-        spine.set_color(style.FAINT)
-    if any(layer.padding):
+def overlaid(image: Pixels, layer: LayerMaps, weights: NDArray[numpy.float64], width: int) -> Pixels:
+    """A head's weights over the grey image, so many pixels wide: the more weight, the less of it shines through."""
+    grey = numpy.repeat(image.mean(axis=2, keepdims=True).astype(numpy.uint8), 3, axis=2)
+    below = _padded(grey, layer, width).astype(float)
+    share = weights / (weights.max() or 1.0)
+    colour = Image.fromarray((255 * colormaps[style.MAPS](share)[..., :3]).astype(numpy.uint8))
+    opaque = Image.fromarray((255 * (0.4 + 0.5 * share)).astype(numpy.uint8))
+    size = (below.shape[1], below.shape[0])
+    above = numpy.asarray(colour.resize(size, Image.Resampling.NEAREST), dtype=float)
+    alpha = numpy.asarray(opaque.resize(size, Image.Resampling.NEAREST), dtype=float)[..., None] / 255
+    mixed: Pixels = (alpha * above + (1 - alpha) * below).astype(numpy.uint8)
+    return mixed
+
+
+def _padded(image: Pixels, layer: LayerMaps, width: int) -> Pixels:
+    """The image in the padded map, so many pixels wide, striped where it is no image."""
+    rows, columns = _size(layer)
+    height = max(1, round(width * rows / columns))
+    down, right = numpy.indices((height, width))
+    stripes = numpy.where((down + right) % 10 < 2, 176, 236).astype(numpy.uint8)
+    canvas = Image.fromarray(numpy.repeat(stripes[..., None], 3, axis=2))
+    left, rightmost, top, bottom = layer.padding
+    x0, x1 = (round(column / columns * width) for column in (left, columns - rightmost))
+    y0, y1 = (round(row / rows * height) for row in (top, rows - bottom))
+    canvas.paste(Image.fromarray(image).resize((max(1, x1 - x0), max(1, y1 - y0)), Image.Resampling.BILINEAR), (x0, y0))
+    return numpy.asarray(canvas)
+
+
+def _raster(ax: Axes, pixels: Pixels, box: tuple[float, float, float, float]) -> None:
+    x, y, wide, high = box
+    ax.imshow(pixels, extent=(x, x + wide, y + high, y), aspect="auto", interpolation="nearest")
+
+
+def _query(ax: Axes, layer: LayerMaps, box: tuple[float, float, float, float]) -> None:
+    rows, columns = _size(layer)
+    x, y, wide, high = box
+    (row, column), across, down = layer.query, wide / columns, high / rows
+    for colour, thick in (("white", 2.4), (style.VERMILLION, 1.2)):
         ax.add_patch(
             Rectangle(
-                (-0.5, -0.5),
-                columns,
-                rows,
-                facecolor="#EEEEEE",
-                edgecolor="#BBBBBB",
-                hatch="////",
-                linewidth=0,
-                zorder=-1,
+                (x + column * across, y + row * down), across, down, fill=False, edgecolor=colour, linewidth=thick
             )
         )
 
 
-def _extent(layer: LayerMaps, weights: Map) -> tuple[float, float, float, float]:
-    """Where the image lies in the padded map: left, right, bottom, top."""
-    left, right, top, bottom = layer.padding
-    rows, columns = len(weights), len(weights[0])
-    return left - 0.5, columns - right - 0.5, rows - bottom - 0.5, top - 0.5
+def _gate_scale(ax: Axes, x: float, y: float, high: float) -> None:
+    strip = (255 * style.GATE(numpy.linspace(1, 0, 128))[:, None, :3]).astype(numpy.uint8)
+    _raster(ax, strip, (x, y, 0.12, high))
+    for gate in (0.0, 0.5, 1.0):
+        _text(ax, x + 0.17, y + (1 - gate) * high + 0.04, f"{gate:g}", style.SMALL)
+    ax.text(x + 0.45, y + high / 2, "gate σ(λ/τ): 0 content, 1 position", fontsize=6.5, color=style.INK, rotation=90,
+            ha="left", va="center")  # fmt: skip
 
 
-def _query(ax: Axes, layer: LayerMaps) -> None:
-    row, column = layer.query
-    for colour, width in (("white", 2.4), (style.VERMILLION, 1.3)):
-        ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=colour, linewidth=width))
+def _text(ax: Axes, x: float, y: float, words: str, size: float, colour: str = style.INK, ha: str = "left") -> None:
+    ax.text(x, y, words, fontsize=size, color=colour, ha=ha, va="baseline")
+
+
+def _size(layer: LayerMaps) -> tuple[int, int]:
+    return len(layer.combined[0]), len(layer.combined[0][0])
+
+
+def _ratio(layer: LayerMaps) -> float:
+    """Height of a map in units of its width; very long strips are squeezed."""
+    rows, columns = _size(layer)
+    return min(max(rows / columns, 0.3), 3.0)
+
+
+def _short(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.1f} %"

@@ -6,6 +6,7 @@ at a time, so that a server may use it.
 """
 
 import io
+import textwrap
 import threading
 import unicodedata
 from collections.abc import Sequence
@@ -22,7 +23,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from tcnn.errors import shorten
 from tcnn.files import replacing
 
 Format = Literal["png", "svg"]
@@ -140,5 +140,6 @@ def write(made: Figure, path: Path, kinds: Sequence[Format] = ("png", "svg"), fo
 
 
 def note(made: Figure, text: str) -> None:
-    """One line below everything, for what a reader must know to read the picture."""
-    made.supxlabel(shorten(text, 200), fontsize=SMALL, color=GREY, x=0.01, ha="left")
+    """Below everything, what a reader must know to read the picture."""
+    words = textwrap.fill(text, int(15 * made.get_figwidth()))
+    made.supxlabel(words, fontsize=SMALL, color=GREY, x=0.01, ha="left")

@@ -1,0 +1,252 @@
+"""One file that tells a run's story: everything escaped, nothing from outside, and what is missing is said."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import made_up
+import pytest
+import tiny_runs
+from data_pictures import draw
+
+import tcnn
+from tcnn.analysis.report import write
+from tcnn.cli.main import main
+from tcnn.errors import OutputError, RequestError
+from tcnn.evaluation.corruptions import CORRUPTIONS
+
+
+class Page(HTMLParser):
+    """The elements and the text of a page, and that every element is closed."""
+
+    VOID = frozenset({"meta", "img", "br", "link", "input", "hr"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.titles: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] != ["style"]:
+            self.text += data
+        if self._open[-1:] == ["h2"]:
+            self.titles.append(data)
+
+
+SECTIONS = ["What was converted", "Equivalence and drift", "Training", "Inside the layers", "Evaluation", "Settings"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real run, converted and trained."""
+    root = tmp_path_factory.mktemp("runs")
+    data = tiny_runs.colours(root / "data")
+    tiny_runs.run("test_resnet", data, root / "run")
+    return root
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained / "run", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def read(run: Path, **options: object) -> Page:
+    return Page(tcnn.report(run, **options))  # type: ignore[arg-type]
+
+
+def test_a_real_run(run: Path, trained: Path) -> None:
+    rows = [made_up.evaluated(name, top1, corruptions=CORRUPTIONS) for name, top1 in (("before", 0.5), ("after", 0.75))]
+    content = {"data": "photos", "images": 10, "rows": [row.model_dump() for row in rows]}
+    (run / "evaluation.json").write_text(json.dumps(content))
+    page = read(run, images=trained / "data")
+    assert page.titles == [title for title in SECTIONS if title != "Equivalence and drift"] + ["Versions"]
+    assert "no verification was kept" in page.text
+    last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
+    for expected in (
+        f"{last['val']['top1']:.1%}",
+        "layer4.0.conv1",
+        "75.0%",
+        "batch_size",
+        "torch",
+        "blue, green, red",
+    ):
+        assert expected in page.text, expected
+    assert page.tags.count("svg") + page.tags.count("img") >= 6
+
+
+def test_it_is_one_file_without_scripts(run: Path, trained: Path) -> None:
+    page = read(run, images=trained / "data")
+    assert {"script", "link", "iframe", "object", "embed", "base", "form"} & set(page.tags) == set()
+    for name, value in page.attributes:
+        assert not name.startswith("on"), name
+        if name in ("src", "href", "xlink:href", "action", "srcset", "poster"):
+            assert value is not None
+            assert value.startswith(("#", "data:image/png;base64,")), (name, value[:60])
+    assert "url(http" not in tcnn.report(run)
+    assert "@import" not in tcnn.report(run)
+
+
+def test_names_inside_of_drawings_are_each_ones_own(run: Path) -> None:
+    html = tcnn.report(run)
+    names = re.findall(r' id="([^"]+)"', html)
+    assert len(names) == len(set(names))
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', html))
+    assert used <= set(names)
+
+
+def test_hostile_names_stay_names(run: Path) -> None:
+    record = json.loads((run / "config.json").read_text())
+    names = list(made_up.HOSTILE)
+    record |= {"class_names": names, "data": names[0], "val": names[1], "versions": {names[0]: names[7]}}
+    record["config"] |= {names[0]: names[8]}
+    (run / "config.json").write_text(json.dumps(record))
+    rows = made_up.metrics(layers=len(names), heads=2, names=made_up.HOSTILE)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    evaluated = [made_up.evaluated(name, 0.5, size, CORRUPTIONS) for name in names[:3] for size in (64, 96)]
+    content = {"data": names[0], "images": 10, "rows": [row.model_dump() for row in evaluated]}
+    (run / "evaluation.json").write_text(json.dumps(content))
+    (run / "inspect.json").write_text(made_up.inspection(heads=4, names=made_up.HOSTILE, layers=3).model_dump_json())
+    elsewhere = run.rename(run.with_name("<img src=x onerror=alert(1)>"))
+    page = read(elsewhere)
+    assert "script" not in page.tags
+    assert all(not name.startswith("on") for name, _ in page.attributes)
+    assert "<script>alert(1)</script>" in page.text  # as text
+    assert "<img src=x onerror=alert(1)>" in page.text
+    assert "{{ 7*7 }}" in page.text
+    assert ("src", "x") not in page.attributes
+
+
+def test_a_half_written_line(run: Path) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "epoch", "epoch": 7, "val": {"to')
+    page = read(run)
+    assert re.search(r"metrics.jsonl: 1 of \d+ lines are cut off or no JSON; left out", page.text)
+    assert "Training" in page.titles
+
+
+def test_lines_that_tcnn_does_not_write(run: Path) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "epoch", "epoch": 2, "val": "good", "gates": {"a": ["high"]}}\n[1, 2]\n')
+    page = read(run)
+    assert re.search(r"1 of \d+ lines are not as tcnn writes them", page.text)
+    assert "Training" in page.titles
+
+
+@pytest.mark.parametrize(
+    ("remove", "said", "gone"),
+    [
+        (["metrics.jsonl"], "no metrics.jsonl: there are no curves", "Training"),
+        (["best.safetensors", "last.safetensors"], "no checkpoint: what was converted", "What was converted"),
+        (["config.json"], "no config.json: which settings the run had is not known", "Settings"),
+    ],
+)
+def test_what_is_missing_is_said_and_the_rest_is_made(run: Path, remove: list[str], said: str, gone: str) -> None:
+    before = read(run).titles
+    for name in remove:
+        (run / name).unlink()
+    page = read(run)
+    assert said in page.text
+    assert set(before) - set(page.titles) == {gone}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 7, b"\xff" * 40, b"\x02\0\0\0\0\0\0\0[]", b'\x08\0\0\0\0\0\0\0{"a": ']
+)
+def test_a_broken_checkpoint(run: Path, content: bytes) -> None:
+    (run / "best.safetensors").write_bytes(content)
+    page = read(run)
+    assert "best.safetensors: not a whole safetensors file; what was converted is not known" in page.text
+    assert "Training" in page.titles
+
+
+def test_other_files_that_are_broken(run: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "evaluation.json", "evaluation-2.json", "inspect.json"):
+        (run / name).write_text('{"rows": 1' if name != "evaluation-2.json" else '{"data": 3}')
+    page = read(run)
+    for said in ("config.json: not readable", "evaluation.json: expected what", "evaluation-2.json: expected what",
+                 "inspect.json: not what `tcnn inspect` writes"):  # fmt: skip
+        assert said in page.text
+    draw(tmp_path / "pictures" / "a.png").write_text("no picture")
+    assert "Inside the layers" in read(run, images=tmp_path / "pictures").titles
+    assert "no attention maps: " in read(run, images=tmp_path / "absent").text
+
+
+def test_a_run_that_has_only_begun(run: Path) -> None:
+    for name in ("best.safetensors", "last.safetensors", "summary.csv"):
+        (run / name).unlink()
+    (run / "metrics.jsonl").write_text('{"kind": "train", "epoch": 0, "step": 20, "loss": 0.5, "updates": 20}\n')
+    assert "no epoch has ended yet" in read(run).text
+
+
+def test_a_job_of_the_service(run: Path, tmp_path: Path) -> None:
+    """`run/` below, and what was converted beside it, with its verification."""
+    job = tmp_path / "job" / "1"
+    job.mkdir(parents=True)
+    run.rename(job / "run")
+    with pytest.raises(SystemExit):
+        main(["convert", "test_resnet", str(job / "converted.safetensors"), "--no-pretrained", "--json"])
+    page = read(job)
+    assert {"What was converted", "Equivalence and drift", "Training"} <= set(page.titles)
+    assert "converted.safetensors" in page.text
+
+
+def test_a_conversion_alone(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["convert", "test_resnet", str(tmp_path / "hub"), "--no-pretrained", "--json"])
+    page = read(tmp_path / "hub")
+    assert page.titles[:2] == ["What was converted", "Equivalence and drift"]
+
+
+def test_no_run_at_all(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"expected a run's directory .* found nothing of it"):
+        tcnn.report(tmp_path)
+    with pytest.raises(RequestError, match="found nothing"):
+        tcnn.report(tmp_path / "absent")
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match="found a file"):
+        tcnn.report(tmp_path / "file")
+
+
+def test_written_whole_or_not_at_all(run: Path, tmp_path: Path) -> None:
+    result = write(run, tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size == result.bytes
+    assert Page((tmp_path / "page.html").read_text(encoding="utf-8")).titles
+    with pytest.raises(OutputError, match="exists already"):
+        write(run, tmp_path / "page.html")
+
+
+def test_the_same_page_every_time(run: Path) -> None:
+    assert tcnn.report(run) == tcnn.report(run)
+
+
+def test_without_images_no_torch_is_loaded(run: Path) -> None:
+    script = (
+        "import sys, tcnn; tcnn.report(sys.argv[1])\n"
+        "print([name for name in ('torch', 'timm', 'torchvision') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(run)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
