@@ -1,5 +1,6 @@
 """The HTTP service: `create_app(settings)`. Nothing happens at import time, and torch is never loaded."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,7 @@ from api.middleware import Authenticate, LimitBody, Observe
 from api.routes import ROUTERS
 from api.settings import ApiSettings, load
 from api.stream import Streams
+from jobs.explorers import Explorers
 from jobs.home import Home
 from jobs.store import Store
 from tcnn.conversion import catalogue
@@ -34,13 +36,15 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         home = await run_in_threadpool(Home(settings.root).create)
         await run_in_threadpool(catalogue.entries)  # a tenth of a second that no request shall wait for
-        store = Store(settings.database)
+        store, explorers = Store(settings.database), Explorers()
         try:
             await run_in_threadpool(store.migrate)
             registry.register(QueueCollector(store))
-            app.state.service = Service(settings, home, store, keys, registry, Streams(settings.max_streams))
+            streams = Streams(settings.max_streams)
+            app.state.service = Service(settings, home, store, keys, registry, streams, explorers, asyncio.Lock())
             yield
         finally:
+            await explorers.close()
             store.close()
 
     app = FastAPI(

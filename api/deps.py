@@ -3,6 +3,7 @@
 All of them are coroutines: a plain function would take a turn on a thread, for every one of them.
 """
 
+import asyncio
 import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from api.keys import Keyring
 from api.settings import ApiSettings
 from jobs.errors import JobNotFound
+from jobs.explorers import Explorers
 from jobs.home import Home, checked
 from jobs.model import IdempotencyKey
 from jobs.store import Store
@@ -33,6 +35,8 @@ class Service:
     keys: Keyring
     registry: CollectorRegistry
     streams: "Streams"
+    explorers: Explorers
+    reports: asyncio.Lock
 
 
 _bearer = HTTPBearer(

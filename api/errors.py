@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from jobs.errors import IdempotencyMismatch, JobNotFound, StoreUnavailable, UploadNotFound, WrongState
+from jobs.explorers import ImageGone
 from jobs.requests import KINDS
 from tcnn.config.base import unknown_key
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError
@@ -91,6 +92,7 @@ STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
     (JobNotFound, 404, "id"),
     (UploadNotFound, 404, "id"),
     (NotFound, 404, None),
+    (ImageGone, 404, "image"),
     (WrongState, 409, "status"),
     (TooLarge, 413, "body"),
     (UnsupportedMedia, 415, "Content-Type"),

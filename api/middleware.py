@@ -23,6 +23,9 @@ OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 ROUTINE = frozenset({"/healthz", "/readyz", "/metrics"})
 """Asked every few seconds by machines: no line of the log unless something is wrong."""
 UPLOADS = frozenset({"/datasets", "/checkpoints"})
+PICTURES = re.compile(r"/jobs/[^/]+/attention/images")
+PICTURE = 32 << 20
+"""Bytes of one picture that is looked at."""
 FORM = 1 << 20
 """Bytes that the form around an upload may take; the route itself looks at the file's size."""
 METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"})
@@ -172,12 +175,8 @@ class LimitBody:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        upload = scope["path"] in UPLOADS
-        limit = self.settings.max_upload + FORM if upload else self.settings.max_body
-        refusal = TooLarge(
-            f"body: expected at most {limit:,} bytes; send less, or raise "
-            f"{'TCNN_MAX_UPLOAD_GB' if upload else 'TCNN_MAX_BODY_MB'} on the server"
-        )
+        limit, advice = self._limit(scope["path"])
+        refusal = TooLarge(f"body: expected at most {limit:,} bytes; send less{advice}")
         length = Headers(scope=scope).get("content-length", "")
         if length.isdigit() and int(length) > limit:
             await errors.respond(scope["path"], refusal)(scope, receive, send)
@@ -193,3 +192,10 @@ class LimitBody:
             return message
 
         await self.app(scope, counted, send)
+
+    def _limit(self, path: str) -> tuple[int, str]:
+        if path in UPLOADS:
+            return self.settings.max_upload + FORM, ", or raise TCNN_MAX_UPLOAD_GB on the server"
+        if PICTURES.fullmatch(path):
+            return PICTURE, ""
+        return self.settings.max_body, ", or raise TCNN_MAX_BODY_MB on the server"

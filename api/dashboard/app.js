@@ -2,6 +2,7 @@
 
 import { announce, h, say } from "./dom.js";
 import { Problem, get, key, onConnection, onKeyNeeded } from "./http.js";
+import * as attention from "./attention.js";
 import * as job from "./job.js";
 import * as jobs from "./jobs.js";
 import * as submit from "./submit.js";
@@ -11,6 +12,7 @@ const PAGES = [
   [/^\/transform$/, (main) => submit.show(main, "transform"), "transform"],
   [/^\/finetune(?:\?(.*))?$/, (main, query) => submit.show(main, "finetune", new URLSearchParams(query ?? "")), "finetune"],
   [/^\/jobs\/([\w-]+)$/, (main, id) => job.show(main, id), "jobs"],
+  [/^\/jobs\/([\w-]+)\/attention$/, (main, id) => attention.show(main, id), "jobs"],
 ];
 
 const main = document.getElementById("main");

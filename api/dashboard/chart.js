@@ -3,14 +3,13 @@
 import { fresh, h, s, say } from "./dom.js";
 import { count } from "./format.js";
 
-const WIDTH = 460;
-const HEIGHT = 220;
-const MARGIN = { left: 52, right: 12, top: 10, bottom: 30 };
+const HEIGHT = 210;
+const MARGIN = { left: 52, right: 12, top: 10, bottom: 40 };
 export const COLOURS = 7; // classes c0 … c6 of the style sheet: Okabe and Ito's, which colour-blind people tell apart
 
 /** `series`: [{name, points: [[x, y], …], thin}]. `from`, `to` are what the axis must reach. */
 export function chart({ title, unit, format, from, to }) {
-  const drawing = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
+  const drawing = s("svg", { height: HEIGHT, role: "img" });
   const reading = h("p", { class: "reading", "aria-live": "off" });
   const legend = h("ul", { class: "legend" });
   const name = fresh("chart");
@@ -20,23 +19,31 @@ export function chart({ title, unit, format, from, to }) {
   let shown = [];
   let place = null;
   let scales = null;
+  let width = 0;
 
   function draw(series) {
     shown = series.filter((one) => one.points.length);
+    plot();
+  }
+
+  /** In real pixels, so that letters are as large as all others, however wide the chart is. */
+  function plot() {
+    if (!shown.length || !width) return;
+    drawing.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const xs = shown.flatMap((one) => one.points.map(([x]) => x));
     const ys = shown.flatMap((one) => one.points.map(([, y]) => y));
     if (from !== undefined) ys.push(from);
     if (to !== undefined) ys.push(to);
-    const x = scale(xs, MARGIN.left, WIDTH - MARGIN.right, { whole: true });
+    const x = scale(xs, MARGIN.left, width - MARGIN.right, { whole: true });
     const y = scale(ys, HEIGHT - MARGIN.bottom, MARGIN.top);
     scales = { x, y, all: [...new Set(xs)].sort((a, b) => a - b) };
     drawing.setAttribute("aria-label", summary());
     drawing.replaceChildren(
       ...y.ticks.map((tick) => s("g", { class: "grid" },
-        s("line", { x1: MARGIN.left, x2: WIDTH - MARGIN.right, y1: y.at(tick), y2: y.at(tick) }),
+        s("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y.at(tick), y2: y.at(tick) }),
         s("text", { x: MARGIN.left - 7, y: y.at(tick) + 4, "text-anchor": "end" }, format(tick)))),
-      ...x.ticks.map((tick) => s("text", { class: "tick", x: x.at(tick), y: HEIGHT - 12, "text-anchor": "middle" }, count(tick))),
-      s("text", { class: "axis", x: WIDTH - MARGIN.right, y: HEIGHT - 1, "text-anchor": "end" }, "optimizer steps"),
+      ...x.ticks.map((tick) => s("text", { class: "tick", x: x.at(tick), y: HEIGHT - 24, "text-anchor": "middle" }, count(tick))),
+      s("text", { class: "axis", x: width - MARGIN.right, y: HEIGHT - 6, "text-anchor": "end" }, "optimizer steps"),
       ...shown.map((one, number) => line(one, number, x, y)),
       s("g", { class: "cursor" }));
     legend.replaceChildren(...(shown.length > 1 ? shown.map((one, number) => h("li", { class: `c${number % COLOURS}` }, one.name)) : []));
@@ -62,10 +69,15 @@ export function chart({ title, unit, format, from, to }) {
     say(reading, `${at === null ? "now" : `step ${count(x)}`}: ${parts.slice(0, 4).join(", ")}${parts.length > 4 ? ", …" : ""}`);
   }
 
+  new ResizeObserver(([entry]) => {
+    width = Math.round(entry.contentRect.width);
+    plot();
+  }).observe(element);
+
   drawing.addEventListener("pointermove", (event) => {
     if (!scales) return;
     const box = drawing.getBoundingClientRect();
-    const x = scales.x.from(((event.clientX - box.left) / box.width) * WIDTH);
+    const x = scales.x.from(((event.clientX - box.left) / box.width) * width);
     place = scales.all.reduce((best, one) => (Math.abs(one - x) < Math.abs(best - x) ? one : best));
     read(place);
   });
@@ -93,8 +105,7 @@ function line(one, number, x, y) {
 
 /** A linear scale that begins and ends at round numbers, from pixels `a` to `b`. */
 function scale(values, a, b, { whole = false } = {}) {
-  let low = Math.min(...values);
-  let high = Math.max(...values);
+  let [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
   if (low === high) {
     const room = whole ? 1 : Math.abs(low) * 0.1 || 0.5;
     low -= room;

@@ -4,6 +4,8 @@ import { h } from "./dom.js";
 import { number, percent } from "./format.js";
 import { chart } from "./chart.js";
 
+const MOST = 400;
+
 export function curves() {
   const charts = h("div", { class: "charts" });
   const rows = h("tbody");
@@ -31,7 +33,7 @@ export function curves() {
     element.hidden = false;
     const steps = table.rows.filter((row) => row.kind === "train");
     const epochs = table.rows.filter((row) => row.kind === "epoch");
-    const points = (from, column) => from.map((row) => [Number(row.updates), value(row[column])]).filter(([, y]) => y !== null);
+    const points = (from, column) => thinned(from.map((row) => [Number(row.updates), value(row[column])]).filter(([, y]) => y !== null));
     set("loss", { title: "Loss", format: number, series: [
       { name: "training, by step", points: points(steps, "loss"), thin: true },
       { name: "training", points: points(epochs, "train_loss") },
@@ -53,6 +55,18 @@ export function curves() {
   }
 
   return { element, draw };
+}
+
+/** No more points than a chart has pixels: means of neighbours, and the last one as it is. */
+function thinned(points) {
+  if (points.length <= MOST) return points;
+  const group = Math.ceil(points.length / MOST);
+  const found = [];
+  for (let at = 0; at < points.length - 1; at += group) {
+    const some = points.slice(at, Math.min(at + group, points.length - 1));
+    found.push([0, 1].map((axis) => some.reduce((sum, point) => sum + point[axis], 0) / some.length));
+  }
+  return [...found, points.at(-1)];
 }
 
 function value(text) {

@@ -20,7 +20,7 @@ export function equivalence(report, conversion) {
           h("td", {}, number(one.tolerance)),
           h("td", {}, percent(one.top1_agreement)),
           h("td", {}, one.passed ? "✓ passed" : "✕ failed")))))),
-    h("dl", { class: "facts" },
+    h("dl", { class: "facts roomy" },
       report.temperature !== undefined && fact("Compared at τ", number(report.temperature)),
       report.images && fact("On", report.images),
       drift && fact("Drift at τ = 1", `${percent(drift.logits.relative)} of the output, ${percent(drift.top1_agreement, 0)} same answers`),

@@ -1,9 +1,12 @@
 // Numbers, times and names as people read them, in their own locale.
 
+import { named } from "./names.js";
+
 const NONE = "–";
 
 const whole = new Intl.NumberFormat();
 const dates = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const times = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const ago = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
 
 export function count(value) {
@@ -44,6 +47,12 @@ export function date(iso) {
   return iso ? dates.format(new Date(iso)) : NONE;
 }
 
+/** The time of the day, with the date where it is another one than that of `beside`. */
+export function moment(iso, beside) {
+  const at = new Date(iso);
+  return beside && at.toDateString() === new Date(beside).toDateString() ? times.format(at) : dates.format(at);
+}
+
 export function since(iso, now = Date.now()) {
   if (!iso) return NONE;
   const seconds = (new Date(iso).getTime() - now) / 1000;
@@ -82,7 +91,7 @@ export function deed(job) {
   const request = job.request ?? {};
   const data = request.dataset ?? request.finetune?.dataset;
   const words = { transform: request.finetune ? "Convert and fine-tune" : "Convert", finetune: "Fine-tune", evaluate: "Evaluate" };
-  return `${words[job.kind] ?? job.kind}${data ? ` on ${data}` : ""}`;
+  return `${words[job.kind] ?? job.kind}${data ? ` on ${named(data)}` : ""}`;
 }
 
 /** Where it stands: "Training, epoch 2 of 10, 40 s left". */

@@ -3,7 +3,8 @@
 import { announce, h, say } from "./dom.js";
 import { curves } from "./curves.js";
 import { equivalence } from "./equivalence.js";
-import { ENDED, STATUS, bytes, date, deed, number, percent, standing, title } from "./format.js";
+import { ENDED, STATUS, bytes, date, deed, moment, number, percent, standing, title } from "./format.js";
+import { learn } from "./names.js";
 import { ask, get, key, once, post, save } from "./http.js";
 import { badge, bar, fileLink, setBadge, setBar, trouble } from "./parts.js";
 import { follow } from "./stream.js";
@@ -28,7 +29,7 @@ export function show(main, id) {
   const results = h("div", { class: "results" });
   const training = curves();
   const asked = card("What was asked for", h("dl", { class: "facts request" }));
-  const events = h("ol", { class: "events" });
+  const events = h("ol", { class: "events", tabindex: "0", "aria-label": "What happened, the newest first" });
   const history = card("What happened", events);
   const log = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log, the last lines" });
   const logs = h("details", { class: "card", ontoggle: () => logs.open && tail() }, h("summary", {}, "Log"), log,
@@ -47,6 +48,7 @@ export function show(main, id) {
     document.title = `${STATUS[job.status].icon} ${title(job)} · tcnn`;
     say(heading, title(job));
     say(about, `${deed(job)} · submitted ${date(job.created_at)}`);
+    if (first) learn([job]).then((news) => news && draw(state.job));
     setBadge(sign, job.status);
     drawProgress(job);
     drawActions(job);
@@ -87,7 +89,8 @@ export function show(main, id) {
     const focused = actions.contains(document.activeElement);
     actions.dataset.drawn = drawn;
     actions.replaceChildren(
-      ...(job.result?.checkpoint ? [h("a", { class: "button", href: `#/finetune?job=${id}` }, "Fine-tune it")] : []),
+      ...(job.result?.checkpoint ? [h("a", { class: "button main", href: `#/jobs/${id}/attention` }, "Explore attention"),
+        h("a", { class: "button", href: `#/finetune?job=${id}` }, "Fine-tune it")] : []),
       ...wanted.map(([word, verb, disabled]) =>
         h("button", { type: "button", class: verb === "delete" ? "danger" : "", disabled, onclick: () => act(verb) }, disabled ? "Stopping…" : word)),
     );
@@ -150,7 +153,7 @@ export function show(main, id) {
           if (logs.open) tail();
           return;
         }
-        events.append(h("li", {}, h("time", { datetime: data.at }, date(data.at)), " ", h("span", {}, told(data))));
+        events.prepend(h("li", {}, h("time", { datetime: data.at, title: date(data.at) }, moment(data.at, state.job?.created_at)), h("span", {}, told(data))));
         settle();
       },
       ended: () => {
@@ -224,6 +227,8 @@ function drawResults(job, place, url) {
         h("span", {}, fileLink(file.url.slice(1), file.name, { saving: save, keyed }), checkpoint?.sha256 === file.sha256 && h("span", { class: "tag" }, "the model")),
         h("span", { class: "muted" }, bytes(file.size)),
         h("code", { class: "sha", title: `SHA-256 ${file.sha256}` }, file.sha256)))),
+      h("p", {}, keyed ? fileLink(`${url}/report`, `${job.id}.html`, { saving: save, keyed }) : h("a", { href: `${url}/report`, target: "_blank", rel: "noopener" }, "The report"),
+        " tells the run’s story in one page: conversion, curves, gates, pictures of attention. Making it takes some seconds."),
     ));
   }
   if (notes.length) place.append(card("Notes", h("ul", {}, notes.map((note) => h("li", {}, note)))));

@@ -3,6 +3,7 @@
 import { announce, h, say } from "./dom.js";
 import { STATUS, date, deed, since, standing, title } from "./format.js";
 import { get } from "./http.js";
+import { learn } from "./names.js";
 import { badge, bar, setBadge, setBar, trouble } from "./parts.js";
 import { follow } from "./stream.js";
 
@@ -52,6 +53,7 @@ export function show(main, query) {
       for (const id of rows.keys()) if (!now.includes(id)) rows.delete(id);
       order = now;
     }
+    learn(changed).then((news) => news && rows.forEach((row) => row.retell()));
     if (!now.length) state.replaceChildren(empty(filters, after));
     const at = (extra) => `#/?${new URLSearchParams({ ...Object.fromEntries(Object.entries(filters).filter(([, v]) => v)), ...extra })}`;
     const key = `${more} ${now.at(-1)}`;
@@ -128,6 +130,7 @@ function make(job) {
       where.classList.toggle("bad", now.status === "failed");
       row.tick();
     },
+    retell: () => say(what, deed(job)),
     tick: () => say(when, since(job.created_at)),
   };
   return row;

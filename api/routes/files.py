@@ -43,7 +43,7 @@ FILE: dict[int | str, dict[str, Any]] = {
 @router.head("/{id}/checkpoint", include_in_schema=False)
 def checkpoint(job: JobId, request: Request, store: StoreDep, home: HomeDep, owner: Tenant) -> Response:
     """The safetensors file: `tcnn.load(FILE)` is the model. Takes `Range`, `If-Range` and `If-None-Match`."""
-    found = _succeeded(store.get(job, owner))
+    found = succeeded(store.get(job, owner))
     file = found.result.checkpoint if found.result else None
     if file is None:
         raise NotFound(f"{job}: this job made no checkpoint; GET /jobs/{job}/checkpoints lists its files")
@@ -67,7 +67,7 @@ Name = Annotated[str, InPath(description="A file's name.", examples=["summary.cs
 @router.head("/{id}/files/{name}", include_in_schema=False)
 def file(job: JobId, name: Name, request: Request, store: StoreDep, home: HomeDep, owner: Tenant) -> Response:
     """One of the files that `/checkpoints` lists, with the same headers as the checkpoint."""
-    found = _succeeded(store.get(job, owner))
+    found = succeeded(store.get(job, owner))
     for one in found.result.files if found.result else ():
         if one.name == name:
             return download(request, home, one, safe_name(name))
@@ -122,7 +122,8 @@ def logs(
     return StreamingResponse(content, media_type="text/plain", headers=_named(name, "inline"))
 
 
-def _succeeded(job: Job) -> Job:
+def succeeded(job: Job) -> Job:
+    """The job, if its files are there; raises `WrongState`."""
     if job.status is not Status.SUCCEEDED:
         raise WrongState(f"{job.id}: is {job.status}; its files are there when it has succeeded")
     return job

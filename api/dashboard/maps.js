@@ -1,0 +1,97 @@
+// Drawing attention: a head's map over the grey picture, the border that padding adds, and the pixel that asks.
+
+const HEAT = [213, 94, 0]; // vermilion: told apart from the blue of the query by everybody
+const QUERY = "#0072b2";
+
+/** base64 of float32 → maps, and the combined one: (1 − gate)·content + gate·positional. */
+export function unpack(layer) {
+  const size = layer.size[0] * layer.size[1];
+  const floats = (text) => new Float32Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+  const content = floats(layer.content);
+  const positional = layer.positional === null ? null : floats(layer.positional);
+  const combined = positional === null ? content : content.map((value, at) => {
+    const gate = layer.gate[Math.floor(at / size)];
+    return (1 - gate) * value + gate * positional[at];
+  });
+  layer.maps = { content, positional: positional ?? content, combined };
+}
+
+function mapOf(layer, head, part) {
+  const size = layer.size[0] * layer.size[1];
+  return layer.maps[part].subarray(head * size, (head + 1) * size);
+}
+
+/** One head's tile: the whole padded map. Returns its largest weight, and where it is. */
+export function drawHead(canvas, layer, head, part, picture) {
+  const [rows, columns] = layer.size;
+  const [left, right, top, bottom] = layer.padding;
+  const map = mapOf(layer, head, part);
+  const pen = canvas.getContext("2d");
+  const cell = [canvas.height / rows, canvas.width / columns];
+  pen.clearRect(0, 0, canvas.width, canvas.height);
+  hatch(pen, canvas);
+  pen.save();
+  pen.filter = "grayscale(1) brightness(1.15) contrast(0.75)";
+  pen.drawImage(picture, left * cell[1], top * cell[0], (columns - left - right) * cell[1], (rows - top - bottom) * cell[0]);
+  pen.restore();
+  const peak = heat(pen, map, columns, (row, column) => [column * cell[1], row * cell[0], cell[1], cell[0]]);
+  box(pen, layer.query[1] * cell[1], layer.query[0] * cell[0], cell[1], cell[0]);
+  return peak;
+}
+
+/** The picture itself, with the pixel that asks, and a head's map if one is chosen. */
+export function drawPicture(canvas, layer, head, part, picture) {
+  const [rows, columns] = layer.size;
+  const [left, right, top, bottom] = layer.padding;
+  const scale = Math.max(1, Math.round(448 / Math.max(picture.naturalWidth, picture.naturalHeight)));
+  canvas.width = picture.naturalWidth * scale;
+  canvas.height = picture.naturalHeight * scale;
+  const pen = canvas.getContext("2d");
+  const cell = [canvas.height / (rows - top - bottom), canvas.width / (columns - left - right)];
+  pen.imageSmoothingEnabled = scale < 4;
+  if (head !== null) pen.filter = "grayscale(1) brightness(1.15) contrast(0.75)";
+  pen.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  pen.filter = "none";
+  const at = (row, column) => [(column - left) * cell[1], (row - top) * cell[0], cell[1], cell[0]];
+  if (head !== null) heat(pen, mapOf(layer, head, part), columns, at);
+  const [x, y] = at(...layer.query);
+  box(pen, x, y, cell[1], cell[0], 3);
+}
+
+/** Colour as strong as the weight is beside the largest one of the map. */
+function heat(pen, map, columns, at) {
+  let peak = 0;
+  let where = 0;
+  map.forEach((value, place) => {
+    if (value > peak) [peak, where] = [value, place];
+  });
+  map.forEach((value, place) => {
+    const share = value / peak;
+    if (share < 0.01) return;
+    pen.fillStyle = `rgb(${HEAT.join(" ")} / ${0.9 * share})`;
+    pen.fillRect(...at(Math.floor(place / columns), place % columns));
+  });
+  return { peak, row: Math.floor(where / columns), column: where % columns };
+}
+
+function box(pen, x, y, width, height, line = 2) {
+  for (const [colour, extra] of [["#ffffff", 2], [QUERY, 0]]) {
+    pen.strokeStyle = colour;
+    pen.lineWidth = line + extra;
+    pen.strokeRect(x + 1, y + 1, Math.max(3, width - 2), Math.max(3, height - 2));
+  }
+}
+
+/** Padding is no image, but heads can look at it. */
+function hatch(pen, canvas) {
+  pen.fillStyle = "#d5dae0";
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  pen.strokeStyle = "#b9c1ca";
+  pen.lineWidth = 1;
+  pen.beginPath();
+  for (let at = -canvas.height; at < canvas.width; at += 6) {
+    pen.moveTo(at, canvas.height);
+    pen.lineTo(at + canvas.height, 0);
+  }
+  pen.stroke();
+}
