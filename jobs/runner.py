@@ -17,6 +17,9 @@ from tcnn.processes import die_with_parent, let_others_go_first
 
 log = logging.getLogger("tcnn.runner")
 
+_asked: list[int] = []
+"""Signals by which the worker has asked this process to stop."""
+
 
 def main(directory: Path, parent: int) -> int:
     """Do what the directory's assignment says; the outcome is in the directory. Returns the exit code."""
@@ -42,20 +45,24 @@ def main(directory: Path, parent: int) -> int:
     except Stopped as error:
         log.info("stopped: %s", error)
         return Stopped.exit_code
-    except TcnnError as error:
+    except Exception as error:
+        if _asked:  # a library that is interrupted in its own code makes an error of its own of it
+            log.info("stopped: %s", error)
+            return Stopped.exit_code
+        return _failed(error, attempt, assignment)
+
+
+def _failed(error: Exception, attempt: AttemptDirectory, assignment: Assignment) -> int:
+    """Say why, and whether a second try may help; returns the exit code."""
+    if isinstance(error, TcnnError):
         log.error("%s: %s", type(error).__name__, error)
-        attempt.finish(
-            Outcome(
-                error=Failure(code=error_code(error), message=public(str(error), assignment)),
-                retry=isinstance(error, EnvironmentFailure),
-            )
-        )
+        failure = Failure(code=error_code(error), message=public(str(error), assignment))
+        attempt.finish(Outcome(error=failure, retry=isinstance(error, EnvironmentFailure)))
         return error.exit_code
-    except Exception as error:  # nothing unforeseen may end without a word either
-        traceback.print_exc()
-        message = f"unexpected {type(error).__name__}: {one_line(error)}; the log has the details"
-        attempt.finish(Outcome(error=Failure(code="internal", message=message), retry=True))
-        return 1
+    traceback.print_exception(error)
+    message = f"unexpected {type(error).__name__}: {one_line(error)}; the log has the details"
+    attempt.finish(Outcome(error=Failure(code="internal", message=message), retry=True))
+    return 1
 
 
 def public(message: str, assignment: Assignment) -> str:
@@ -78,6 +85,7 @@ def _named(request: dict[str, Any], field: str) -> Any:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     """Outside of training, which stops at a whole step by itself, there is nothing to save."""
+    _asked.append(number)
     raise Stopped("asked to stop")
 
 

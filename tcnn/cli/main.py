@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from tcnn.cli import convert, demo, evaluate, finetune, inspect, models, report, verify
-from tcnn.errors import TcnnError
+from tcnn.errors import Stopped, TcnnError
 from tcnn.version import __version__
 
 INTERRUPTED = 130
@@ -22,6 +22,9 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 
 JOINED = "tcnn.commands"
 """The entry-point group of further commands, each a function or a `typer.Typer`: the service's are not tcnn's own."""
+
+_heard: list[int] = []
+"""Signals that have come since the command began."""
 
 app = typer.Typer(
     name="tcnn",
@@ -63,11 +66,15 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    before = signal.signal(signal.SIGTERM, _terminate)
+    _heard.clear()
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored, and stays so
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, _interrupt)
     try:
         code = _run(arguments, debug)
     finally:
-        signal.signal(signal.SIGTERM, before)  # what Python does on its way out is not to be unwound
+        for number, handler in before.items():  # what Python does on its way out is not to be unwound
+            signal.signal(number, handler)
     sys.exit(code)
 
 
@@ -77,6 +84,8 @@ def _run(arguments: list[str], debug: bool) -> int:
     try:
         code = _commands(arguments)(args=arguments, prog_name="tcnn", standalone_mode=False)
     except TcnnError as error:
+        if _heard and not isinstance(error, Stopped):
+            return _interrupted(_heard[0])
         _show(type(error).__name__, str(error), arguments, error if debug else None)
         return error.exit_code
     except UsageError as error:
@@ -86,6 +95,8 @@ def _run(arguments: list[str], debug: bool) -> int:
             _show("UsageError", f"{message}; `{command} --help` shows how", arguments)
         return 2
     except Exception as error:  # nothing unforeseen may end in a traceback either
+        if _heard:
+            return _interrupted(_heard[0])
         missing = _missing(error, arguments)
         message = (
             missing or f"unexpected {type(error).__name__}: {error}; run again with --debug and report what it shows"
@@ -93,8 +104,15 @@ def _run(arguments: list[str], debug: bool) -> int:
         _show("RequestError" if missing else "InternalError", message, arguments, error if debug else None)
         return 2 if missing else 1
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code
-        typer.echo("interrupted", err=True)
+        return _interrupted(signal.SIGINT)
     return code if isinstance(code, int) else 0
+
+
+def _interrupted(number: int) -> int:
+    """What a library that a signal interrupted makes of it is no news: safetensors calls it a damaged file."""
+    if number == signal.SIGINT:
+        typer.echo("interrupted", err=True)
+    return 128 + number
 
 
 def _commands(arguments: list[str]) -> Any:
@@ -145,4 +163,10 @@ def _show(kind: str, message: str, arguments: list[str], error: Exception | None
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
+    _heard.append(number)
     raise SystemExit(128 + number)  # unwinds, so that temporary files are removed
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _heard.append(number)
+    raise KeyboardInterrupt

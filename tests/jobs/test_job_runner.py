@@ -1,9 +1,12 @@
 """What leaves a job's process in words."""
 
+import subprocess
+import sys
 from pathlib import Path
 
-from jobs.attempt import Assignment
+from jobs.attempt import Assignment, AttemptDirectory
 from jobs.model import Kind
+from jobs.retry import HandBack, decide
 from jobs.runner import public
 
 
@@ -26,3 +29,34 @@ def test_a_transforms_data_set_is_named_inside_its_fine_tuning() -> None:
     paths = {"dataset": "/srv/datasets/ds_1", "val": "/srv/datasets/ds_2", "previous": "/srv/jobs/job_1/1"}
     assignment = Assignment(job="job_1", claim=2, kind=Kind.TRANSFORM, request=request, paths=paths)
     assert public("/srv/datasets/ds_2: empty; /srv/jobs/job_1/1/run", assignment) == "ds_2: empty; previous/run"
+
+
+SWALLOWS = """
+import os, signal, sys
+import subprocess
+import sys
+from pathlib import Path
+from jobs import runner, tasks
+from jobs.model import Kind
+from tcnn.errors import CheckpointError, Stopped
+
+def task(assignment, directory, reporter):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True: pass
+    except Stopped as error:
+        raise CheckpointError("damaged") from error
+
+tasks.TASKS[Kind.TRANSFORM] = task
+sys.exit(runner.main(Path(sys.argv[1]), os.getppid()))
+"""
+
+
+def test_a_stop_that_a_library_turns_into_its_own_error_is_still_a_stop(tmp_path: Path) -> None:
+    """safetensors, interrupted in the middle of a file, calls the file damaged: a drained job would have failed."""
+    directory = AttemptDirectory(tmp_path / "1")
+    directory.write(Assignment(job="job_1", claim=1, kind=Kind.TRANSFORM, request={"model": "resnet18"}))
+    done = subprocess.run([sys.executable, "-c", SWALLOWS, str(directory.path)], check=False, timeout=120)
+    assert done.returncode == 75
+    assert directory.outcome() is None
+    assert decide(75, None, draining=True, attempt=1, max_attempts=1, delay=0) == HandBack()
