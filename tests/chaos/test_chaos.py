@@ -6,11 +6,11 @@ import chaos
 import pytest
 from postgres import NoPostgres, postgres
 
-JOBS, KILLS, SEED = 4, 5, 20261121
+JOBS, KILLS, SEED = 3, 4, 20261121
 
 
 def test_nothing_is_lost_on_sqlite(tmp_path: Path) -> None:
-    result = chaos.run(None, JOBS, KILLS, 2, SEED, tmp_path, pace=3)
+    result = chaos.run(None, JOBS, KILLS, 2, SEED, tmp_path, pace=2.5)
     assert result["problems"] == []
     assert sum(result["kills"].values()) == KILLS
     assert sum(result["attempts"].values()) == JOBS
@@ -19,7 +19,7 @@ def test_nothing_is_lost_on_sqlite(tmp_path: Path) -> None:
 def test_nothing_is_lost_on_postgresql(tmp_path: Path) -> None:
     try:
         with postgres(durable=True) as server:
-            result = chaos.run(server.create("chaos"), JOBS, KILLS, 2, SEED + 1, tmp_path, pace=3)
+            result = chaos.run(server.create("chaos"), JOBS, KILLS, 2, SEED + 1, tmp_path, pace=2.5)
     except NoPostgres as missing:
         pytest.skip(f"NOT TESTED ON POSTGRESQL: {missing}")
     assert result["problems"] == []
