@@ -1,0 +1,124 @@
+"""`tcnn inspect` and `tcnn report`: what they print and write, and one line for everything that is wrong."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_runs
+from conftest import Result
+from data_pictures import draw_classes
+from torch import nn
+
+import tcnn as library
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, lively: Callable[..., nn.Module]) -> str:
+    return str(library.save(library.convert(lively(num_classes=3)).model, tmp_path / "t.safetensors"))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> str:
+    return str(draw_classes(tmp_path / "pets", ("cat", "dog"), 2))
+
+
+def test_a_table(tcnn: Run, checkpoint: str, pictures: str) -> None:
+    result = tcnn("inspect", checkpoint, "--images", pictures, "--size", 64)
+    assert (result.code, result.err) == (0, "")
+    assert "layer4.0.conv1" in result.out
+    assert "4 images" in result.out
+    assert "1.00–1.00" in result.out
+    assert tcnn("inspect", checkpoint).out.count(" – ") > 3
+
+
+def test_files(tcnn: Run, checkpoint: str, pictures: str, tmp_path: Path) -> None:
+    arguments = ("inspect", checkpoint, "--images", pictures, "--size", 64, "--out", "looks", "--shown", 1)
+    result = tcnn(*arguments, "--format", "svg", "--query", "0.25,0.75")
+    assert result.code == 0, result
+    names = {path.name for path in (tmp_path / "looks").iterdir()}
+    parts = {f"attention-1-{part}.svg" for part in ("combined", "content", "positional")}
+    assert names == {"inspect.json", "centres.svg", "non-locality.svg", *parts}
+    found = json.loads((tmp_path / "looks" / "inspect.json").read_text())
+    assert (found["images"], found["query"], len(found["pictures"])) == (4, [0.25, 0.75], 1)
+    assert tcnn(*arguments).error(2) == (
+        "looks/inspect.json: exists already; replace it with --force (in Python: force=True), or choose another name"
+    )
+    assert tcnn(*arguments, "--force", "--format", "svg").code == 0
+
+
+def test_json_is_what_is_written(tcnn: Run, checkpoint: str, tmp_path: Path) -> None:
+    found = tcnn("inspect", checkpoint, "--size", 64, "--out", "looks", "--format", "png", "--json").json
+    assert found == json.loads((tmp_path / "looks" / "inspect.json").read_text())
+    assert found["layers"][0]["heads"][0]["gate"] == 1
+    assert found["layers"][0]["heads"][0]["non_locality"] == {
+        "total": None, "content": None, "positional": pytest.approx(2**0.5),
+    }  # fmt: skip
+
+
+def test_a_run_and_its_report(tcnn: Run, tmp_path: Path) -> None:
+    data = tiny_runs.colours(tmp_path / "data")
+    tiny_runs.run("test_resnet", data, tmp_path / "run")
+    score = {"images": 9, "top1": 0.5, "top5": None, "loss": 1.0}
+    rows = [{"model": "a", "height": size, "width": size, "clean": score} for size in (32, 64)]
+    (tmp_path / "sizes.json").write_text(json.dumps({"data": "d", "images": 9, "rows": rows}))
+    told: Any = ("--images", data, "--evaluation", "sizes.json")
+    result = tcnn("inspect", "run", *told, "--out", "looks", "--shown", 0, "--format", "svg")
+    assert result.code == 0, result
+    names = {path.name for path in (tmp_path / "looks").iterdir()}
+    assert names == {
+        "training.svg", "gates-and-spans.svg", "centres.svg", "non-locality.svg", "resolution.svg", "inspect.json",
+    }  # fmt: skip
+    written = tcnn("report", "run", *told, "--json").json
+    assert written["report"] == "run/report.html"
+    assert written["missing"] == ["no verification was kept: equivalence error and drift are not known"]
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert len(page.encode()) == written["bytes"]
+    assert "Inside the layers" in page
+    assert "exists already" in tcnn("report", "run").error(2)
+    told_in_words = tcnn("report", "run", "--out", "again.html")
+    assert told_in_words.out.splitlines()[-1] == "wrote again.html"
+    assert told_in_words.out.startswith("missing: ")
+
+
+def test_nothing_but_broken_images(tcnn: Run, checkpoint: str, tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "words.jpg").write_text("no picture")
+    result = tcnn("inspect", checkpoint, "--images", "bad")
+    assert result.code == 0
+    assert "left out, no image: words.jpg: not an image" in result.out
+    assert "only what does not depend on images is told" in result.out
+
+
+def test_wrong_requests(tcnn: Run, checkpoint: str, local_source: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "words.json").write_text("words")
+    for arguments, message in (
+        (
+            ("inspect", local_source),
+            "ResNet has no attention to look at: expected GPSA layers",
+        ),
+        (("inspect", "absent.safetensors"), "absent.safetensors: expected a tcnn checkpoint, found nothing"),
+        (
+            ("inspect", checkpoint, "--images", "absent"),
+            "absent: expected an image or a folder of images, found",
+        ),
+        (("inspect", checkpoint, "--images", "empty"), "empty: expected images, found none"),
+        (("inspect", checkpoint, "--query", "2,3"), "--query: expected two shares between 0 and 1"),
+        (("inspect", checkpoint, "--query", "middle"), "--query: expected two shares between 0 and 1"),
+        (("inspect", checkpoint, "--format", "pdf"), "--format: expected png, svg or both, found 'pdf'"),
+        (
+            ("inspect", checkpoint, "--evaluation", "words.json"),
+            "words.json: expected what `tcnn evaluate --json` prints",
+        ),
+        (("inspect", checkpoint, "--evaluation", "no.json"), "no.json: expected what `tcnn evaluate --json` prints"),
+        (("inspect", checkpoint, "--against", "resnet0"), "resnet0: no timm model of this name"),
+        (("inspect", checkpoint, "--out", "words.json"), "words.json: cannot be used as a directory"),
+        (("report", "absent"), "absent: expected a run's directory, found nothing"),
+        (("report", "empty"), "found nothing of it"),
+    ):
+        assert message in tcnn(*arguments).error(2), arguments
+    assert "not usable here" in tcnn("inspect", checkpoint, "--device", "cuda:77").error(4)
