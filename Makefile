@@ -3,13 +3,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-slow check format constraints catalogue clean
+.PHONY: demo chromium test test-slow check format constraints catalogue clean
 
 demo: $(READY)  ## the main job on real data: train, convert, verify, reload, fine-tune
 	$(BIN)/tcnn demo
 
+chromium:  ## Debian's Chromium for the dashboard's tests, where it is or can be installed; otherwise they skip, and say so
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		timeout 300 sh -c 'apt-get -qq -o Acquire::Retries=0 -o Acquire::http::Timeout=10 update && \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install chromium fonts-dejavu-core' \
+		>/dev/null 2>&1; } || echo "NOT TESTED: the dashboard, for lack of chromium; install it and run this again"
+
 # One thread per process: two test processes on two cores are faster than two that fight over them.
-test: $(READY)  ## the tests
+test: $(READY) chromium  ## the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope
 
 test-slow: $(READY)  ## longer suites, not part of CI

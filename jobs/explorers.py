@@ -43,24 +43,20 @@ class _Child:
         self.checkpoint = checkpoint
         self.lock = asyncio.Lock()
         self.waiting = 0
+        """Questions that are asked or wait to be."""
         self.used = time.monotonic()
         self.process: asyncio.subprocess.Process | None = None
 
     async def ask(self, asked: dict[str, Any], content: bytes) -> bytes:
         """The answer's JSON; any failure ends the process, since its pipe could hold half an answer."""
-        self.waiting += 1
-        try:
-            async with self.lock:
-                try:
-                    return await self._ask(asked, content)
-                except RequestError:
-                    raise
-                except BaseException:
-                    await self.end()
-                    raise
-        finally:
-            self.waiting -= 1
-            self.used = time.monotonic()
+        async with self.lock:
+            try:
+                return await self._ask(asked, content)
+            except RequestError:
+                raise
+            except BaseException:
+                await self.end()
+                raise
 
     async def _ask(self, asked: dict[str, Any], content: bytes) -> bytes:
         if self.process is None or self.process.returncode is not None:
@@ -106,11 +102,17 @@ class _Child:
         raise (ImageGone if status == GONE else RequestError)(json.loads(answer)["error"])
 
     async def end(self) -> None:
-        process, self.process = self.process, None
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        """Kill the process, and read its pipes to their ends, so that nothing of it is left in the event loop."""
+        process = self.process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        with contextlib.suppress(RuntimeError):  # somebody still waits for an answer, and sees the end first
+            await process.communicate()
+        await process.wait()
+        if self.process is process:
+            self.process = None
 
 
 class Explorers:
@@ -118,6 +120,8 @@ class Explorers:
 
     def __init__(self) -> None:
         self._children: OrderedDict[str, _Child] = OrderedDict()
+        self._leaving: set[_Child] = set()
+        self._choosing = asyncio.Lock()
         self._sweeping: asyncio.Task[None] | None = None
 
     async def ask(self, name: str, checkpoint: Path, asked: dict[str, Any], content: bytes = b"") -> bytes:
@@ -126,36 +130,48 @@ class Explorers:
         Raises `RequestError` for what it refuses, `ImageGone` for an image that it does not keep, `EnvironmentFailure`
         when it fails or when all processes are busy with other models.
         """
-        child = self._children.get(name)
-        if child is None:
-            if asked["do"] != "open":
-                raise ImageGone("the image is no longer kept; send it again")
-            child = self._children[name] = await self._room(checkpoint)
-        self._children.move_to_end(name)
+        async with self._choosing:  # two that ask for the same model at once must find the same process
+            if name not in self._children:
+                if asked["do"] != "open":
+                    raise ImageGone("the image is no longer kept; send it again")
+                self._children[name] = await self._room(checkpoint)
+            child = self._children[name]
+            child.waiting += 1
+            self._children.move_to_end(name)
         if self._sweeping is None:
             self._sweeping = asyncio.create_task(self._sweep())
-        return await child.ask(asked, content)
+        try:
+            return await child.ask(asked, content)
+        finally:
+            child.waiting -= 1
+            child.used = time.monotonic()
 
     async def _room(self, checkpoint: Path) -> _Child:
         while len(self._children) >= MOST:
             idle = next((name for name, child in self._children.items() if not child.waiting), None)
             if idle is None:
                 raise EnvironmentFailure(f"{MOST} models are being looked at just now; try again in a moment")
-            await self._children.pop(idle).end()
+            await self._drop(idle)
         return _Child(checkpoint)
+
+    async def _drop(self, name: str) -> None:
+        child = self._children.pop(name)
+        self._leaving.add(child)  # so that `close` knows of it, even if this is cancelled
+        await child.end()
+        self._leaving.discard(child)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(min(15.0, IDLE / 4))
             for name, child in list(self._children.items()):
                 if not child.waiting and time.monotonic() - child.used > IDLE:
-                    del self._children[name]
-                    await child.end()
+                    await self._drop(name)
 
     async def close(self) -> None:
         """End all of them."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for child in self._children.values():
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        for child in (*self._children.values(), *self._leaving):
             await child.end()
         self._children.clear()

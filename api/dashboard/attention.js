@@ -187,10 +187,12 @@ export function show(main, id) {
     const known = state.image.layers[state.chosen.layer];
     const before = [layer.padding[2], layer.padding[0]];
     const after = [layer.padding[3], layer.padding[1]];
+    // From the place, not from the answer: keys may be faster than the server.
     state.place = [0, 1].map((axis) => {
-      const now = Math.round((layer.query[axis] - known.first[axis]) / known.stride[axis]);
-      const next = Math.max(0, Math.min(known.queries[axis] - 1, now + step[axis]));
       const inside = layer.size[axis] - before[axis] - after[axis];
+      const pixel = before[axis] + Math.min(inside - 1, Math.floor(state.place[axis] * inside));
+      const now = Math.round((pixel - known.first[axis]) / known.stride[axis]);
+      const next = Math.max(0, Math.min(known.queries[axis] - 1, now + step[axis]));
       return Math.max(0, Math.min(0.9999, (known.first[axis] + next * known.stride[axis] - before[axis] + 0.5) / inside));
     });
     look();

@@ -63,6 +63,7 @@ export function modelPicker({ value = "" } = {}) {
     const model = found[place];
     input.value = model.name;
     close();
+    asking.abort();
     tell(model);
     input.dispatchEvent(new Event("change", { bubbles: true }));
   }
@@ -70,6 +71,22 @@ export function modelPicker({ value = "" } = {}) {
   function tell(model) {
     const weights = model.weights.length ? `weights: ${model.weights.slice(0, 4).join(", ")}${model.weights.length > 4 ? ", …" : ""}` : "no pretrained weights";
     say(status, `${model.layers} layers (${model.kernels.join(", ")}) of ${model.stage} are converted; ${short(model.parameters)} → ${short(model.converted_parameters)} parameters; ${model.input_size.slice(1).join("×")} pixels; ${weights}.`);
+  }
+
+  /** What was typed without choosing may still be a model's name. */
+  async function confirm() {
+    asking.abort();
+    const name = input.value.trim().split(".")[0];
+    if (!name) return say(status, "");
+    asking = new AbortController();
+    try {
+      const query = new URLSearchParams({ query: name, limit: 500, convertible: "true" });
+      const exact = (await get(`models?${query}`, { signal: asking.signal })).data.find((model) => model.name === name);
+      if (exact) tell(exact);
+      else say(status, "");
+    } catch (error) {
+      if (error.name !== "AbortError") say(status, error.message);
+    }
   }
 
   function mark(place) {
@@ -85,7 +102,11 @@ export function modelPicker({ value = "" } = {}) {
     clearTimeout(timer);
     timer = setTimeout(search, 120);
   });
-  input.addEventListener("blur", () => (clearTimeout(timer), close()));
+  input.addEventListener("blur", () => {
+    clearTimeout(timer);
+    close();
+    confirm();
+  });
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();

@@ -1,0 +1,72 @@
+"""What the tests of the dashboard share: a data set with names of one's choice, and waiting for a job's end."""
+
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from houses import wait_for
+from serving import Server
+from tiny_runs import colours
+
+Axe: Any = pytest.importorskip("axe_playwright_python.sync_playwright", reason="NOT TESTED: accessibility").Axe
+sync_api = pytest.importorskip("playwright.sync_api", reason="NOT TESTED: the dashboard, for lack of playwright")
+
+FAST = {"TCNN_POLL": "0.1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TCNN_GRACE": "5"}
+HOSTILE = "<img src=x onerror=document.title='owned'>"
+"""As the name of a class and of a data set: one that runs if it is ever taken for markup."""
+TINY = {
+    "epochs": 2, "warmup_epochs": 1, "anneal_epochs": 1, "batch_size": 8, "size": 32, "workers": 0, "val_split": 0.2,
+    "device": "cpu", "log_steps": 1,
+}  # fmt: skip
+
+Open = Callable[..., Any]
+
+
+@contextmanager
+def client_of(server: Server) -> Iterator[httpx.Client]:
+    with server.client(None) as client:
+        yield client
+
+
+def archive(folder: Path, classes: tuple[str, ...] = ("blue", "green", "red")) -> bytes:
+    """A zip of class folders; the classes may have other names than their colours."""
+    made = colours(folder / "made")
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as packed:
+        for colour, name in zip(("blue", "green", "red"), classes, strict=True):
+            for image in sorted((made / colour).iterdir()):
+                packed.write(image, f"{name}/{image.name}")
+    return out.getvalue()
+
+
+def ended(client: httpx.Client, job: str) -> dict[str, Any]:
+    """The job, when it has ended."""
+
+    def look() -> dict[str, Any] | None:
+        now: dict[str, Any] = client.get(f"/jobs/{job}").json()
+        return now if now["status"] in ("succeeded", "failed", "cancelled") else None
+
+    found: dict[str, Any] = wait_for(look)
+    return found
+
+
+LOOKS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
+
+
+def inaccessible(page: Any) -> list[str]:
+    """What axe-core finds seriously wrong with a page as it is, and whether it is wider than the window."""
+    found = Axe().run(page).response["violations"]
+    lines = [
+        f"{each['id']}: {node['target']} {node['failureSummary']}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
+    if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+        lines.append("the page is wider than the window")
+    return lines

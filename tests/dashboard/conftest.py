@@ -1,0 +1,73 @@
+"""Debian's Chromium on a real server. Every page of a test is photographed at its end, into test-pictures/ (ignored by
+git), and no page may write an error to its console.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import FAST, Open, sync_api
+from serving import Server, serving
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PICTURES = Path(__file__).parents[2] / "test-pictures"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if CHROMIUM is None:
+        skip = pytest.mark.skip(reason="NOT TESTED: the dashboard, for lack of Chromium; apt-get install chromium")
+        for item in items:
+            if "browser" in getattr(item, "fixturenames", ()):
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Of a module and no longer: until it ends its process has an event loop, which others would stumble over."""
+    with sync_api.sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium's sandbox refuses to run as root
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Opens pages; keywords are the browser context's. Nothing outside of the server may be asked for."""
+    sync_api.expect.set_options(timeout=15_000)
+    contexts: list[Any] = []
+    said: list[str] = []
+
+    def open_page(url: str, **options: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, "locale": "en-GB", **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and said.append(message.text))
+        own = (url.split("#", maxsplit=1)[0].rstrip("/"), "data:", "blob:")
+        page.on("request", lambda asked: asked.url.startswith(own) or said.append(f"asked for {asked.url}"))
+        page.goto(url)
+        return page
+
+    yield open_page
+    PICTURES.mkdir(exist_ok=True)
+    for number, context in enumerate(contexts):
+        for page in context.pages:
+            name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
+            page.screenshot(path=PICTURES / f"{name}-{number}.png", full_page=True)
+        context.close()
+    # What a test provokes (a 404, a server that is away) the browser itself reports; anything else is a mistake.
+    mistakes = [text for text in said if not text.startswith("Failed to load resource")]
+    assert not mistakes
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With a worker, without keys."""
+    with serving(tmp_path_factory.mktemp("dashboard") / "home", **FAST) as running:
+        yield running

@@ -1,0 +1,112 @@
+"""The processes behind the attention explorer: how many there are, what a crash and a lost image look like."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import colours
+
+from jobs import explorers
+from jobs.explorers import Explorers, ImageGone
+from tcnn.config import ConversionConfig
+from tcnn.conversion.pipeline import convert_to_file
+from tcnn.errors import EnvironmentFailure, RequestError
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("model") / "model.safetensors"
+    convert_to_file("test_resnet", file, ConversionConfig(), pretrained=False)
+    return file
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return (colours(tmp_path_factory.mktemp("images"), 1) / "red" / "0.png").read_bytes()
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def exploring(script: Callable[[Explorers], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        own = Explorers()
+        try:
+            await script(own)
+        finally:
+            await own.close()
+
+    asyncio.run(main())
+
+
+def pids(own: Explorers) -> dict[str, int]:
+    return {name: child.process.pid for name, child in own._children.items() if child.process is not None}
+
+
+def test_a_crash_is_one_line_and_the_next_picture_works(checkpoint: Path, picture: bytes) -> None:
+    async def script(own: Explorers) -> None:
+        image = json.loads(await own.ask("a", checkpoint, {"do": "open"}, picture))["id"]
+        asked = {"do": "at", "image": image, "y": 0.5, "x": 0.5}
+        assert json.loads(await own.ask("a", checkpoint, asked))["layers"]
+        with pytest.raises(RequestError, match="cannot be read as an image"):
+            await own.ask("a", checkpoint, {"do": "open"}, b"no picture")
+        pid = pids(own)["a"]
+        os.kill(pid, signal.SIGSTOP)  # it says nothing any more
+        waiting = asyncio.create_task(own.ask("a", checkpoint, asked))
+        await asyncio.sleep(0.1)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(EnvironmentFailure, match="no answer"):
+            await waiting
+        with pytest.raises(ImageGone):
+            await own.ask("a", checkpoint, asked)
+        assert json.loads(await own.ask("a", checkpoint, {"do": "open"}, picture))["id"] != image
+        last = pids(own)["a"]
+        await own.close()
+        assert not alive(last)
+
+    exploring(script)
+
+
+def test_no_more_models_than_allowed(checkpoint: Path, picture: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explorers, "MOST", 1)
+    monkeypatch.setattr(explorers, "IDLE", 0.4)
+
+    async def script(own: Explorers) -> None:
+        first = asyncio.create_task(own.ask("a", checkpoint, {"do": "open"}, picture))
+        await asyncio.sleep(0.1)
+        with pytest.raises(EnvironmentFailure, match="try again"):
+            await own.ask("b", checkpoint, {"do": "open"}, picture)
+        await first
+        before = pids(own)["a"]
+        await own.ask("b", checkpoint, {"do": "open"}, picture)
+        assert list(pids(own)) == ["b"]
+        assert not alive(before)
+        pid = pids(own)["b"]
+        while alive(pid):  # nobody asks anything, so it leaves
+            await asyncio.sleep(0.05)
+        with pytest.raises(ImageGone):
+            await own.ask("b", checkpoint, {"do": "at", "image": "img_0", "y": 0, "x": 0})
+
+    exploring(script)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, picture: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"0" * 100)
+
+    async def script(own: Explorers) -> None:
+        for name in ("model", "absent"):
+            with pytest.raises(RequestError) as refused:
+                await own.ask(name, tmp_path / f"{name}.safetensors", {"do": "open"}, picture)
+            assert str(tmp_path) not in str(refused.value)
+
+    exploring(script)

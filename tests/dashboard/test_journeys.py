@@ -1,0 +1,210 @@
+"""What people come for: convert, fine-tune, watch, download, cancel, look at attention. One server, one story."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy
+import pytest
+from browsing import HOSTILE, TINY, Open, archive, client_of, ended, sync_api
+from serving import Server
+from tiny_runs import colours
+
+expect = sync_api.expect
+NUMBER = re.compile(r"most at row (\d+), column (\d+) of the map, (\d+(?:\.\d+)?)")
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[httpx.Client]:
+    with client_of(server) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def converted(client: httpx.Client) -> str:
+    """A job that has converted T-ResNet18, with random weights."""
+    job = client.post("/transform", json={"model": "resnet18", "pretrained": False}).json()
+    assert ended(client, job["id"])["status"] == "succeeded"
+    return str(job["id"])
+
+
+@pytest.fixture(scope="module")
+def trained(client: httpx.Client, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A job that has fine-tuned a tiny model on a data set whose names are hostile."""
+    data = archive(tmp_path_factory.mktemp("data"), ("blue", HOSTILE.replace("/", ""), "red"))
+    made = client.post("/datasets", files={"file": (f"{HOSTILE}.zip", data)})
+    assert made.status_code == 201, made.text
+    training = {"dataset": made.json()["id"], "preset": "quick", "config": TINY}
+    job = client.post("/transform", json={"model": "test_resnet", "pretrained": False, "finetune": training}).json()
+    assert ended(client, job["id"])["status"] == "succeeded"
+    return str(job["id"])
+
+
+def test_convert_watch_download(server: Server, client: httpx.Client, open_page: Open, tmp_path: Path) -> None:
+    page = open_page(server.url, accept_downloads=True)
+    page.get_by_role("link", name="Convert a model").first.click()
+    model = page.get_by_role("combobox", name="Model")
+    model.fill("test_resn")
+    expect(page.get_by_role("option", name="test_resnet")).to_be_visible()
+    model.press("ArrowDown")
+    model.press("Enter")
+    expect(model).to_have_value("test_resnet")
+    expect(page.get_by_text("of layer4 are converted")).to_be_visible()
+    page.get_by_label("Pretrained weights").uncheck()
+    page.get_by_role("button", name="Convert").click()
+
+    expect(page.get_by_role("heading", name="test_resnet")).to_be_visible()
+    expect(page.locator("h1 + .badge")).to_have_text("✓ Succeeded", timeout=60_000)  # no reload: the stream told
+    expect(page.get_by_text("computes the same function")).to_be_visible()
+    job = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
+    assert job["request"] == {"model": "test_resnet", "pretrained": False, "stride": "keep"}
+    drift = job["result"]["verification"]["drift"]["logits"]["relative"]
+    expect(page.get_by_text(f"{100 * drift:.1f}".rstrip("0").rstrip(".") + "%")).to_be_visible()
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="converted.safetensors").click()
+    waiting.value.save_as(tmp_path / "model.safetensors")
+    content = (tmp_path / "model.safetensors").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == job["result"]["checkpoint"]["sha256"]
+
+
+def test_fine_tune_with_an_upload(server: Server, open_page: Open, converted: str, tmp_path: Path) -> None:
+    (tmp_path / "pets.zip").write_bytes(archive(tmp_path))
+    page = open_page(f"{server.url}/#/finetune?job={converted}")
+    expect(page.get_by_label("Job", exact=True)).to_have_value(converted)
+    page.get_by_label("Upload a data set").set_input_files(tmp_path / "pets.zip")
+    expect(page.get_by_text("30 images of 3 classes")).to_be_visible()
+    page.get_by_label("Epochs").fill("0")
+    page.get_by_label("Batch size").fill("8")
+    page.get_by_text("All other settings").click()
+    settings = page.get_by_label("Settings, NAME=VALUE")
+    settings.fill("workers=0\nsize")
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(settings).to_have_attribute("aria-invalid", "true")  # before anything was sent
+    settings.fill("workers=0\nsize=64\nweight_decy=1")
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(page.locator("p.error:visible").first).to_contain_text("greater than or equal to 1")
+    expect(page.get_by_label("Epochs")).to_be_focused()
+    page.get_by_label("Epochs").fill("3")
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(settings).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("p.error:visible")).to_contain_text("weight_decay")  # what was meant
+    settings.fill("workers=0\nsize=64\nwarmup_epochs=1\nanneal_epochs=1\nlog_steps=1\ndevice=cpu")
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(page.locator("h1 + .badge")).to_have_text("◐ Running", timeout=30_000)
+    # Curves come while it trains.
+    expect(page.get_by_role("img", name=re.compile("^Loss: .*validation from"))).to_be_visible(timeout=60_000)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("h1 + .badge")).to_have_text(re.compile("Cancelled|Succeeded"), timeout=40_000)
+
+
+def test_cancel_and_resume_a_running_job(server: Server, client: httpx.Client, open_page: Open, trained: str) -> None:
+    data = client.get(f"/jobs/{trained}").json()["request"]["finetune"]["dataset"]
+    request = {"model": "test_resnet", "pretrained": False, "dataset": data, "config": {**TINY, "epochs": 400}}
+    job = client.post("/finetune", json=request).json()["id"]
+    page = open_page(f"{server.url}/#/jobs/{job}")
+    expect(page.locator(".standing")).to_contain_text("epoch", timeout=60_000)
+    page.get_by_role("button", name="Cancel").press("Enter")
+    expect(page.locator("h1 + .badge")).to_have_text("⊘ Cancelled", timeout=30_000)
+    assert client.get(f"/jobs/{job}").json()["status"] == "cancelled"
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("h1 + .badge")).to_have_text(re.compile("Queued|Running"))
+    expect(page.locator(".events")).to_contain_text("Resumed")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("h1 + .badge")).to_have_text("⊘ Cancelled", timeout=30_000)
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete it").click()
+    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+    assert client.get(f"/jobs/{job}").status_code == 404
+
+
+def test_curves_and_log_of_a_trained_job(server: Server, open_page: Open, trained: str) -> None:
+    page = open_page(f"{server.url}/#/jobs/{trained}")
+    for name in ("Loss", "Accuracy", "Temperature τ", "Gates", "Spans"):
+        expect(page.get_by_role("img", name=re.compile(f"^{name}"))).to_be_visible()
+    chart = page.get_by_role("group", name="Loss")
+    chart.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(chart.locator(".reading")).to_contain_text("step ")
+    page.get_by_text("The numbers, epoch by epoch").click()
+    expect(page.get_by_role("region", name="Epochs").locator("tbody tr")).to_have_count(2)
+    page.locator("summary", has_text="Log").click()
+    expect(page.get_by_role("region", name="Log")).to_contain_text("done")
+
+
+def test_hostile_names_are_text(server: Server, open_page: Open, trained: str) -> None:
+    page = open_page(server.url)
+    expect(page.get_by_text(HOSTILE).first).to_be_visible()  # the data set's name, in the list
+    page.goto(f"{server.url}/#/jobs/{trained}")
+    expect(page.get_by_text(HOSTILE).first).to_be_visible()
+    page.goto(f"{server.url}/#/jobs/{trained}/attention")
+    expect(page.locator(".explorer")).to_contain_text("onerror=document.title", timeout=60_000)  # the class's
+    assert page.locator("img[src=x]").count() == 0
+    assert "owned" not in page.title()
+
+
+def test_attention_of_a_converted_model(server: Server, client: httpx.Client, open_page: Open, converted: str) -> None:
+    page = open_page(f"{server.url}/#/jobs/{converted}/attention")
+    tiles = page.locator("[data-layer='layer4.1.conv2'] .tile")
+    expect(tiles).to_have_count(9, timeout=60_000)
+    expect(tiles.first).to_have_attribute("aria-label", NUMBER)
+    stage = page.get_by_role("application")
+    stage.focus()
+    for key in ("ArrowUp", "ArrowUp", "ArrowLeft"):
+        page.keyboard.press(key)
+    expect(page.locator("#place")).to_contain_text("row 3 of 7, column 4 of 7")
+    stage.click(position={"x": 3, "y": 3})
+    expect(page.locator("#place")).to_contain_text("row 1 of 7, column 1 of 7")
+    # The numbers behind the picture: every head looks at its own tap of the kernel, and nowhere else.
+    expected = [(1 + row, 1 + column, 100.0) for row in (-1, 0, 1) for column in (-1, 0, 1)]
+    for tile, place in zip(tiles.all(), expected, strict=True):
+        found = NUMBER.search(tile.get_attribute("aria-label"))
+        assert found and tuple(float(one) for one in found.groups()) == place
+    page.get_by_label("Content").check(force=True)
+    expect(tiles.first).not_to_have_attribute("aria-label", re.compile("100%"))
+    tiles.nth(4).click()
+    expect(tiles.nth(4)).to_have_attribute("aria-pressed", "true")
+    page.get_by_label("Your own picture").set_input_files(
+        files=[{"name": "x.png", "mimeType": "image/png", "buffer": b"no picture"}]
+    )
+    expect(page.get_by_role("alert")).to_contain_text("cannot be read as an image")
+
+
+def test_what_the_attention_routes_answer(client: httpx.Client, converted: str, trained: str, tmp_path: Path) -> None:
+    picture = (colours(tmp_path) / "red" / "0.png").read_bytes()
+    look = client.post(f"/jobs/{converted}/attention/images", content=picture)
+    assert look.status_code == 201, look.text
+    found = look.json()
+    assert [layer["kernel"] for layer in found["layers"]] == [[3, 3]] * len(found["layers"])
+    answer = client.get(f"/jobs/{converted}/attention/{found['id']}", params={"y": 0.5, "x": 0.5}).json()
+    for layer in answer["layers"]:
+        for part in ("content", "positional"):
+            maps = numpy.frombuffer(base64.b64decode(layer[part]), "<f4").reshape(9, *layer["size"])
+            assert numpy.allclose(maps.sum((1, 2)), 1, atol=1e-5)
+        row, column = layer["query"]
+        taps = [(row + i, column + j) for i in (-1, 0, 1) for j in (-1, 0, 1)]
+        assert [numpy.unravel_index(one.argmax(), one.shape) for one in maps] == taps
+        assert numpy.allclose(maps.max((1, 2)), 1)
+    data = client.get(f"/jobs/{trained}").json()["request"]["finetune"]["dataset"]
+    own = client.post(f"/jobs/{trained}/attention/images", params={"dataset": data, "number": 3})
+    assert own.status_code == 201
+    assert HOSTILE.replace("/", "") in {one["label"] for one in own.json()["says"]}
+    for content, params in ((b"", {}), (b"GIF89a", {}), (b"", {"dataset": "ds_000000000000000000000000"})):
+        assert client.post(f"/jobs/{converted}/attention/images", content=content, params=params).status_code == 422
+    assert client.get(f"/jobs/{converted}/attention/img_0000000000000000").status_code == 404
+    assert client.post(f"/jobs/{converted}/attention/images", content=b"x" * (33 << 20)).status_code == 413
+
+
+def test_the_report(server: Server, client: httpx.Client, open_page: Open, trained: str) -> None:
+    page = open_page(f"{server.url}/#/jobs/{trained}")
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="The report").click()
+    report: Any = opened.value
+    report.wait_for_load_state(timeout=90_000)
+    assert trained in report.title()
+    answer = client.get(f"/jobs/{trained}/report")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert str(server.home) not in answer.text
