@@ -218,7 +218,7 @@ def layer_maps(at: AttentionAt, image: int = 0) -> LayerMaps:
     """The maps of one image as plain numbers."""
 
     def plain(maps: Tensor) -> list[list[list[float]]]:
-        return [[[round(w, DIGITS) for w in row] for row in head] for head in maps.double().tolist()]
+        return [[[round(w, DIGITS) for w in row] for row in head] for head in maps.cpu().double().tolist()]
 
     return LayerMaps(
         layer=at.name,

@@ -4,8 +4,8 @@ Shapes: B images, K heads, d head width, H×W the layer's padded map, N keys = P
 M = Ho·Wo, q some of the queries.
 """
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -103,6 +103,12 @@ class KeptLayer:
     def prefix(self) -> int:
         """P, keys in front that have no place in the image: class, distillation and register tokens."""
         return self.key.shape[2] - self.grid.size[0] * self.grid.size[1]
+
+    def cpu(self) -> "KeptLayer":
+        """The same on the CPU, which computes in float64 where some devices do not."""
+        moved: dict[str, Any] = {name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
+        factors = None if self.factors is None else (self.factors[0].cpu(), self.factors[1].cpu())
+        return replace(self, factors=factors, **moved)
 
     def maps(self, queries: Tensor) -> Maps:
         """What the queries of these row-major numbers, (q,), look at; every row sums to 1."""

@@ -50,6 +50,8 @@ def measure(layer: KeptLayer) -> Measures:
 
     A key of the prefix has no place, so its weight adds nothing to the non-locality.
     """
+    if layer.query.device.type == "mps":
+        layer = layer.cpu()
     images, heads, queries, _ = layer.query.shape
     step = max(1, CHUNK_ELEMENTS // (images * heads * layer.key.shape[2]))
     sums: dict[str, Tensor] = {}

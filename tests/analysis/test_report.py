@@ -15,6 +15,7 @@ from data_pictures import draw
 
 import tcnn
 from tcnn.analysis.report import write
+from tcnn.analysis.rundirs import metadata
 from tcnn.cli.main import main
 from tcnn.errors import OutputError, RequestError
 from tcnn.evaluation.corruptions import CORRUPTIONS
@@ -56,6 +57,7 @@ class Page(HTMLParser):
             self.titles.append(data)
 
 
+WITHOUT_IMAGES = ["What was converted", "Training", "Settings"]
 SECTIONS = ["What was converted", "Equivalence and drift", "Training", "Inside the layers", "Evaluation", "Settings"]
 
 
@@ -172,19 +174,19 @@ def test_lines_that_tcnn_does_not_write(run: Path) -> None:
     ],
 )
 def test_what_is_missing_is_said_and_the_rest_is_made(run: Path, remove: list[str], said: str, gone: str) -> None:
-    before = read(run).titles
     for name in remove:
         (run / name).unlink()
     page = read(run)
     assert said in page.text
-    assert set(before) - set(page.titles) == {gone}
+    assert set(WITHOUT_IMAGES) - set(page.titles) == {gone}
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\xff" * 7, b"\xff" * 40, b"\x02\0\0\0\0\0\0\0[]", b'\x08\0\0\0\0\0\0\0{"a": ']
-)
-def test_a_broken_checkpoint(run: Path, content: bytes) -> None:
-    (run / "best.safetensors").write_bytes(content)
+def test_a_broken_checkpoint(run: Path) -> None:
+    broken = run / "best.safetensors"
+    for content in (b"", b"\xff" * 7, b"\xff" * 40, b"\x02\0\0\0\0\0\0\0[]", b"\x08\0\0\0\0\0\0\0{'a': "):
+        broken.write_bytes(content)
+        with pytest.raises(RequestError, match=r"best.safetensors: not a whole safetensors file"):
+            metadata(broken)
     page = read(run)
     assert "best.safetensors: not a whole safetensors file; what was converted is not known" in page.text
     assert "Training" in page.titles
@@ -244,10 +246,6 @@ def test_written_whole_or_not_at_all(run: Path, tmp_path: Path) -> None:
     assert Page((tmp_path / "page.html").read_text(encoding="utf-8")).titles
     with pytest.raises(OutputError, match="exists already"):
         write(run, tmp_path / "page.html")
-
-
-def test_the_same_page_every_time(run: Path) -> None:
-    assert tcnn.report(run) == tcnn.report(run)
 
 
 def test_without_images_no_torch_is_loaded(run: Path) -> None:
