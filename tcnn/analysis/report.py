@@ -4,6 +4,7 @@ It is made without torch from what lies in the run's directory, unless images ar
 """
 
 import base64
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def _inspect(run: Run, images: str | Path) -> None:
 def _page(run: Run) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tcnn.analysis", "."), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
+        finalize=_visible, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= FILTERS
     done = [Epoch.model_validate(row) for row in epochs(run.metrics)]
@@ -215,6 +216,13 @@ def _versions(run: Run) -> dict[str, str]:
     found = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     written = run.metadata.get("tcnn_version")
     return found | ({"tcnn that wrote the checkpoint": str(written)} if written else {})
+
+
+def _visible(value: Any) -> Any:
+    """Names without the characters that turn the reading direction or hide; what was made here stays as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(" " if unicodedata.category(each).startswith("C") else each for each in value)
 
 
 def _percent(value: Any) -> str:

@@ -147,6 +147,7 @@ def test_hostile_names_stay_names(run: Path) -> None:
     assert "<img src=x onerror=alert(1)>" in page.text
     assert "{{ 7*7 }}" in page.text
     assert ("src", "x") not in page.attributes
+    assert "\u202e" not in page.text
 
 
 def test_a_half_written_line(run: Path) -> None:

@@ -44,7 +44,8 @@ def centres(layers: Sequence[Layer]) -> Figure | None:
 
 
 def _panel(ax: Axes, layer: Layer) -> None:
-    style.axes(ax, style.label(layer.name, 26), "columns from the query (pixels)", "rows (pixels)")
+    style.axes(ax, "", "columns from the query (pixels)", "rows (pixels)")
+    ax.set_title(style.label(layer.name, 22), fontsize=style.NORMAL, color=style.INK, loc="left")
     ax.grid(False)
     reach = 0.8
     for head in layer.heads:
