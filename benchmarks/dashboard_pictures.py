@@ -23,7 +23,7 @@ from tcnn.training.digits import write_digits
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 800}
 CONFIG = {
-    "epochs": 8, "warmup_epochs": 2, "anneal_epochs": 4, "batch_size": 64, "size": 96, "workers": 0, "device": "cpu",
+    "epochs": 6, "warmup_epochs": 1, "anneal_epochs": 3, "batch_size": 64, "size": 96, "workers": 0, "device": "cpu",
     "log_steps": 2, "lr": 1e-3,
 }  # fmt: skip
 

@@ -51,7 +51,7 @@ def ended(client: httpx.Client, job: str) -> dict[str, Any]:
         now: dict[str, Any] = client.get(f"/jobs/{job}").json()
         return now if now["status"] in ("succeeded", "failed", "cancelled") else None
 
-    found: dict[str, Any] = wait_for(look)
+    found: dict[str, Any] = wait_for(look, 240)
     return found
 
 

@@ -49,7 +49,7 @@ def open_page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Open]:
         page.set_default_timeout(15_000)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("console", lambda message: message.type == "error" and said.append(message.text))
-        own = (url.split("#", maxsplit=1)[0].rstrip("/"), "data:", "blob:")
+        own = ("http://127.0.0.1:", "data:", "blob:")
         page.on("request", lambda asked: asked.url.startswith(own) or said.append(f"asked for {asked.url}"))
         page.goto(url)
         return page

@@ -1,6 +1,5 @@
 """The page around the stories: many jobs, keys, lost connections, the keyboard, colours, phones. No worker."""
 
-import hashlib
 import json
 import re
 import sqlite3
@@ -13,75 +12,10 @@ import pytest
 from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api
 from houses import House
 from serving import Server, serving
-
-from jobs.model import Artifact, Claim, Failure, Kind, Progress, Result
+from story import Story
 
 expect = sync_api.expect
-VERIFICATION: dict[str, Any] = {
-    "passed": True, "temperature": 0.0217, "images": "noise 2×3×224×224",
-    "passes": [{
-        "dtype": "float32", "tolerance": 1e-5, "top1_agreement": 1.0, "passed": True,
-        "logits": {"relative": 2e-7, "max_relative": 3e-7},
-        "layers": [{"name": "layer4.0.conv2", "random": {"relative": 1e-7, "max_relative": 2e-7}}],
-    }],
-    "drift": {"temperature": 1.0, "logits": {"relative": 0.79}, "top1_agreement": 0.1},
-}  # fmt: skip
-
-
-class Story:
-    """A home with a job in every state, made the way workers make them."""
-
-    def __init__(self, root: Path) -> None:
-        self.house = House(root)
-        self.succeeded = self._succeed()
-        self.failed = self._taken(model="resnet50d.ra2_in1k")
-        message = f"diverged: the loss of {HOSTILE} is no longer finite, for a reason that takes a long line to tell"
-        self.house.store.fail(self.failed, Failure(code="diverged", message=message))
-        self.cancelled = self.house.submit(request={"model": "convnext_tiny"})
-        self.house.store.cancel(self.cancelled.id)
-        self.running = self._taken(kind=Kind.FINETUNE, request={"model": "resnet18", "dataset": "ds_" + "0" * 24})
-        self.queued = self.house.submit(request={"model": HOSTILE})
-        self.tell(12.5)
-
-    def tell(self, percent: float) -> None:
-        """As the running job's worker does."""
-        from jobs.model import Beat, WorkerInfo
-
-        now = Progress(phase="training", epoch=2, epochs=10, percent=percent, eta_seconds=75, loss=1.42, lr=5e-4)
-        info = WorkerInfo(name=self.running.worker, host="here", slots=1, version="1")
-        self.house.store.heartbeat(info, [Beat(claim=self.running, progress=now)])
-
-    def _taken(self, model: str = "resnet18", **options: Any) -> Claim:
-        job = self.house.submit(**{"request": {"model": model}, **options})
-        taken = self.house.store.claim(f"worker-{job.number}")
-        assert taken is not None and taken.id == job.id
-        return Claim(job=job.id, worker=f"worker-{job.number}", number=taken.claim)
-
-    def _succeed(self) -> Claim:
-        claim = self._taken(model="test_resnet", request={"model": "test_resnet", "finetune": {"dataset": "pets"}})
-        run = self.house.home.attempt(claim.job, claim.number) / "run"
-        run.mkdir(parents=True)
-        layers = {f"layer4.{number}.conv{one}": 0.9 - 0.1 * number for number in (0, 1) for one in (1, 2)}
-        rows = [{"kind": "train", "updates": at, "loss": 2 / at, "temperature": at / 40} for at in range(1, 40)]
-        rows += [
-            {"kind": "epoch", "epoch": at, "updates": 10 * at + 10, "train_loss": 2 / (at + 1), "lr": 1e-4,
-             "temperature": 1.0, "val": {"loss": 1.5 / (at + 1), "top1": 0.5 + 0.1 * at, "top5": None},
-             "gate_mean": layers, "span_mean": layers}
-            for at in range(4)
-        ]  # fmt: skip
-        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (run.parent / "log.txt").write_text("converting\ndone\n")
-        (run / "best.safetensors").write_bytes(b"0" * 1000)
-        file = Artifact(
-            name="best.safetensors", path=f"{claim.job}/{claim.number}/run/best.safetensors", size=1000,
-            sha256=hashlib.sha256(b"0" * 1000).hexdigest(),
-        )  # fmt: skip
-        result = Result(
-            checkpoint=file, files=(file,), verification=VERIFICATION, notes=("classifier replaced: 1000 → 3 classes",),
-            metrics={"top1": 0.8, "epochs": 4, "train_images": 24, "val_images": 6},
-        )  # fmt: skip
-        self.house.store.finish(claim, result)
-        return claim
+STREAM = {"Accept": "text/event-stream"}
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +70,48 @@ def test_progress_is_live_and_filters_filter(server: Server, story: Story, open_
     expect(page.get_by_text("No job is like that")).to_be_visible()
     page.go_back()
     expect(page.locator(".jobs li")).to_have_count(1)
+
+
+def test_where_streams_are_not_to_be_had_it_polls(server: Server, story: Story, open_page: Open) -> None:
+    page = open_page("about:blank")
+    refused = {"status": 429, "content_type": "application/problem+json", "body": "{}"}
+    is_stream = re.compile(r"/jobs(\?|/[^/]+/events)")
+    page.route(is_stream, lambda route: route.fulfill(**refused) if stream(route) else route.continue_())
+    page.goto(server.url)
+    row = page.locator(".jobs li", has_text="resnet18")
+    expect(row).to_be_visible()
+    for percent in (31, 32):
+        story.tell(percent)
+        expect(row.get_by_role("progressbar")).to_have_js_property("value", percent)
+    page.goto(f"{server.url}/#/jobs/{story.running.job}")
+    story.tell(33)
+    expect(page.get_by_role("progressbar")).to_have_js_property("value", 33)
+
+
+def stream(route: Any) -> bool:
+    return "text/event-stream" in route.request.headers.get("accept", "")
+
+
+def test_the_list_of_jobs_as_a_stream(server: Server, story: Story) -> None:
+    with server.client(None) as client, client.stream("GET", "/jobs", headers=STREAM, params={"limit": 2}) as answer:
+        messages = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
+        first = next(messages)
+        assert first["order"] == [story.queued.id, story.running.job] and first["has_more"]
+        assert [job["id"] for job in first["changed"]] == first["order"]
+        assert "result" not in first["changed"][0]
+        story.tell(45)
+        then = next(messages)
+        assert [job["progress"]["percent"] for job in then["changed"]] == [45]  # and nothing of the other one
+        assert then["order"] == first["order"]
+    with server.client(None) as client:
+        assert client.get("/jobs", headers=STREAM, params={"after": "job_" + "0" * 24}).status_code == 404
+
+
+def test_the_tail_of_a_log(server: Server, story: Story) -> None:
+    with server.client(None) as client:
+        url = f"/jobs/{story.succeeded.job}/logs"
+        for tail, expected in ((3, ""), (5, "done\n"), (6, "done\n"), (15, "done\n"), (16, "converting\ndone\n")):
+            assert client.get(url, params={"tail": tail}).text == expected, tail
 
 
 def test_errors_stand_beside_their_fields(server: Server, open_page: Open) -> None:
@@ -256,7 +232,7 @@ def test_a_thousand_jobs(tmp_path: Path, open_page: Open, record_property: Any) 
             database.execute(f"INSERT INTO jobs VALUES ({','.join('?' * len(copy))})", tuple(copy.values()))
     with serving(house.home.root, "--no-worker", **FAST) as server:
         page = open_page(server.url)
-        page.wait_for_function("document.querySelectorAll('.jobs li').length === 20", polling="raf")
+        page.locator(".jobs li:nth-child(20)").wait_for()
         seen = page.evaluate("performance.now()") / 1000  # since the address was asked for
         record_property("first_view_seconds", round(seen, 3))  # a busy machine is no mistake: not asserted
         print(f"first view of 1,000 jobs: {seen:.2f} s")
