@@ -68,7 +68,7 @@ def photograph(url: str) -> None:
             page.context.close()
 
         wait(client, jobs[0], "succeeded")
-        until(lambda: (client.get(f"/jobs/{jobs[1]}").json()["progress"] or {}).get("epoch", 0) > 2)
+        until(lambda: ((client.get(f"/jobs/{jobs[1]}").json()["progress"] or {}).get("epoch") or 0) > 2)
         jobs += [submit(client, {"model": name, "pretrained": False}) for name in ("regnety_016", "resnet50d")]
         shoot("jobs", "", lambda page: page.locator("progress").wait_for())
         shoot("convert", "#/transform", choose)

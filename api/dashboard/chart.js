@@ -10,12 +10,13 @@ export const COLOURS = 7; // classes c0 … c6 of the style sheet: Okabe and Ito
 /** `series`: [{name, points: [[x, y], …], thin}]. `from`, `to` are what the axis must reach. */
 export function chart({ title, unit, format, from, to }) {
   const drawing = s("svg", { height: HEIGHT, role: "img" });
-  const reading = h("p", { class: "reading", "aria-live": "off" });
+  const where = h("span");
   const legend = h("ul", { class: "legend" });
+  const reading = h("div", { class: "reading", "aria-live": "off" }, where, legend);
   const name = fresh("chart");
   const element = h("figure", { class: "chart", tabindex: "0", "aria-labelledby": name, role: "group" },
     h("figcaption", { id: name }, title, unit && h("span", { class: "muted" }, ` (${unit})`)),
-    drawing, reading, legend);
+    drawing, reading);
   let shown = [];
   let place = null;
   let scales = null;
@@ -38,15 +39,16 @@ export function chart({ title, unit, format, from, to }) {
     const y = scale(ys, HEIGHT - MARGIN.bottom, MARGIN.top);
     scales = { x, y, all: [...new Set(xs)].sort((a, b) => a - b) };
     drawing.setAttribute("aria-label", summary());
+    const label = told(y.ticks, format);
     drawing.replaceChildren(
       ...y.ticks.map((tick) => s("g", { class: "grid" },
         s("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y.at(tick), y2: y.at(tick) }),
-        s("text", { x: MARGIN.left - 7, y: y.at(tick) + 4, "text-anchor": "end" }, format(tick)))),
+        s("text", { x: MARGIN.left - 7, y: y.at(tick) + 4, "text-anchor": "end" }, label(tick)))),
       ...x.ticks.map((tick) => s("text", { class: "tick", x: x.at(tick), y: HEIGHT - 24, "text-anchor": "middle" }, count(tick))),
       s("text", { class: "axis", x: width - MARGIN.right, y: HEIGHT - 6, "text-anchor": "end" }, "optimizer steps"),
       ...shown.map((one, number) => line(one, number, x, y)),
       s("g", { class: "cursor" }));
-    legend.replaceChildren(...(shown.length > 1 ? shown.map((one, number) => h("li", { class: `c${number % COLOURS}` }, one.name)) : []));
+    legend.replaceChildren(...shown.map((one, number) => h("li", { class: `c${number % COLOURS}` }, one.name, " ", h("b"))));
     read(place);
   }
 
@@ -61,12 +63,12 @@ export function chart({ title, unit, format, from, to }) {
     const cursor = drawing.querySelector(".cursor");
     cursor.replaceChildren();
     if (at !== null) cursor.append(s("line", { x1: scales.x.at(x), x2: scales.x.at(x), y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }));
-    const parts = shown.map((one, number) => {
+    shown.forEach((one, number) => {
       const nearest = one.points.reduce((best, point) => (Math.abs(point[0] - x) < Math.abs(best[0] - x) ? point : best));
       if (at !== null) cursor.append(s("circle", { class: `c${number % COLOURS}`, cx: scales.x.at(nearest[0]), cy: scales.y.at(nearest[1]), r: 3.5 }));
-      return shown.length > 1 ? `${one.name} ${format(nearest[1])}` : format(nearest[1]);
+      say(legend.children[number].lastChild, format(nearest[1]));
     });
-    say(reading, `${at === null ? "now" : `step ${count(x)}`}: ${parts.slice(0, 4).join(", ")}${parts.length > 4 ? ", …" : ""}`);
+    say(where, at === null ? "now" : `step ${count(x)}`);
   }
 
   new ResizeObserver(([entry]) => {
@@ -93,6 +95,13 @@ export function chart({ title, unit, format, from, to }) {
   });
   element.addEventListener("blur", () => (reading.setAttribute("aria-live", "off"), read((place = null))));
   return { element, draw };
+}
+
+/** A way to write round numbers in as many digits as they have. */
+function told(ticks, format) {
+  let digits = 2;
+  while (digits < 9 && ticks.some((tick) => Number(tick.toPrecision(digits)) !== tick)) digits += 1;
+  return (tick) => format(tick, digits);
 }
 
 function line(one, number, x, y) {

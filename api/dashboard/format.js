@@ -83,7 +83,7 @@ export const ENDED = new Set(["succeeded", "failed", "cancelled"]);
 /** What a job is about, in a few words. */
 export function title(job) {
   const request = job.request ?? {};
-  return String(request.model ?? request.job ?? request.checkpoint ?? job.id);
+  return String(request.model ?? named(request.job ?? request.checkpoint) ?? job.id);
 }
 
 /** What it does with it. */

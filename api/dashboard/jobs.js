@@ -130,7 +130,7 @@ function make(job) {
       where.classList.toggle("bad", now.status === "failed");
       row.tick();
     },
-    retell: () => say(what, deed(job)),
+    retell: () => (say(name, title(job)), say(what, deed(job))),
     tick: () => say(when, since(job.created_at)),
   };
   return row;

@@ -1,21 +1,28 @@
-// What people called the data sets that requests name by id.
+// What people call the data sets, jobs and checkpoints that requests name by id.
 
 import { get } from "./http.js";
 
+const KINDS = {
+  ds: [(id) => `datasets/${id}`, (found) => found.name],
+  ckpt: [(id) => `checkpoints/${id}`, (found) => found.name],
+  job: [(id) => `jobs/${id}`, (found) => found.request.model ?? found.id],
+};
 const names = new Map();
 
-/** The name of a data set, as soon as it is known. */
+/** The name of an id, as soon as it is known; until then, and of anything else, itself. */
 export function named(id) {
   return names.get(id) ?? id;
 }
 
-/** Ask for the names that jobs mention, each once; true if anything new was learnt. */
+/** Ask for the names that jobs mention, each once; true if anything new was asked. */
 export async function learn(jobs) {
-  const ids = new Set(jobs.map(({ request }) => request?.dataset ?? request?.finetune?.dataset).filter((id) => /^ds_\w+$/.test(id ?? "") && !names.has(id)));
+  const mentioned = jobs.flatMap(({ request }) => [request?.dataset, request?.finetune?.dataset, request?.job, request?.checkpoint]);
+  const ids = new Set(mentioned.filter((id) => /^(ds|ckpt|job)_[0-9a-z]+$/.test(id ?? "") && !names.has(id)));
   for (const id of ids) names.set(id, id);
   await Promise.all([...ids].map(async (id) => {
+    const [path, name] = KINDS[id.split("_")[0]];
     try {
-      names.set(id, (await get(`datasets/${id}`)).name);
+      names.set(id, String(name(await get(path(id)))));
     } catch {
       // deleted since, perhaps: then its id has to do
     }
