@@ -56,10 +56,8 @@ def photograph(url: str) -> None:
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
 
-        def shoot(
-            name: str, address: str, look: Any, scheme: str = "light", size: Any = WIDE, whole: bool = False
-        ) -> None:
-            page = browser.new_context(viewport=size, color_scheme=scheme, locale="en-GB").new_page()
+        def shoot(name: str, address: str, look: Any, whole: bool = False, **context: Any) -> None:
+            page = browser.new_context(**{"viewport": WIDE, "locale": "en-GB", **context}).new_page()
             page.set_default_timeout(120_000)
             page.goto(f"{url}/{address}")
             look(page)
@@ -70,7 +68,7 @@ def photograph(url: str) -> None:
         wait(client, jobs[0], "succeeded")
         until(lambda: ((client.get(f"/jobs/{jobs[1]}").json()["progress"] or {}).get("epoch") or 0) > 2)
         jobs += [submit(client, {"model": name, "pretrained": False}) for name in ("regnety_016", "resnet50d")]
-        shoot("jobs", "", lambda page: page.locator("progress").wait_for())
+        shoot("jobs", "", lambda page: page.locator("progress:visible").wait_for())
         shoot("convert", "#/transform", choose)
         wait(client, jobs[1], "succeeded")
         job = f"#/jobs/{jobs[1]}"
