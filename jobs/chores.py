@@ -1,4 +1,4 @@
-"""What a worker does beside its jobs, in a thread of its own: webhooks, and sweeping the house."""
+"""What a worker does beside its jobs, in a thread of its own: webhooks, the database's log, sweeping the house."""
 
 import threading
 import time
@@ -35,6 +35,7 @@ class Chores(threading.Thread):
     def step(self) -> None:
         """Whatever is due; nothing that goes wrong here may end the thread."""
         try:
+            self._store.checkpoint()
             while deliver_due(self._store, self._settings.webhook_secret):
                 pass
             if time.monotonic() - self._swept > SWEEP:

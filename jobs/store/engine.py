@@ -25,6 +25,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from jobs.errors import StoreUnavailable
 from tcnn.errors import RequestError, one_line
 
+LONGEST_LOG = 10_000
+"""Pages of 4 KiB after which a writer empties SQLite's log itself, should nobody else do so."""
+
 _NAP = 0.2
 _TURN = 0.0005, 0.003  # seconds between two looks whether another process has finished its transaction
 _MISSING_TABLE, _NO_PERMISSION = "42P01", "42501"  # of PostgreSQL
@@ -77,6 +80,12 @@ class Database:
     def place(self) -> str:
         """The database's address without its password, for messages."""
         return self.url.database or "" if self.is_sqlite else self.url.render_as_string(hide_password=True)
+
+    def checkpoint(self) -> None:
+        """SQLite: copy what its log has gathered into the file, while others read and write; elsewhere nothing."""
+        if self.is_sqlite:
+            with self.translated(), self.engine.connect() as connection:
+                connection.execution_options(begin="SELECT 1").exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -182,7 +191,8 @@ def _engine(url: URL, wait: float) -> Engine:
 
 def _sqlite_connection(connection: Any, record: Any) -> None:
     connection.isolation_level = None  # transactions begin where we say so
-    for pragma in ("synchronous = FULL", "foreign_keys = ON"):
+    # SQLite would have every hundredth request or so empty the log, for up to a second: `checkpoint` does that aside.
+    for pragma in ("synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {LONGEST_LOG}"):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -23,7 +23,8 @@ from tcnn.layers import filters
 
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 PAGES += [
-    f"docs/{name}.md" for name in ("cli", "python", "files", "conversion", "finetune", "data", "evaluation", "inspect", "http-api")
+    f"docs/{name}.md"
+    for name in ("cli", "python", "files", "conversion", "finetune", "data", "evaluation", "inspect", "http-api")
 ]
 SHOW = [page for page in PAGES if any(b.language == "bash" and pages.commands(b) for b in pages.blocks(page))]
 RUN = [
