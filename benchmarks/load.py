@@ -181,9 +181,9 @@ def start_training(client: httpx.Client) -> str:
         time.sleep(0.2)
     dataset = client.post("/datasets", files={"file": ("set.zip", archive(1000))}).json()["id"]
     # Resume points every ten minutes, as a job has them unless it asks for more.
-    config = TRAINING | {"epochs": 2000, "batch_size": 16, "checkpoint_steps": None}
+    config = TRAINING | {"epochs": 100, "batch_size": 16, "size": 64, "checkpoint_steps": None}
     training = {"dataset": dataset, "preset": "quick", "config": config}
-    request = {"model": "test_resnet", "pretrained": False, "priority": 100, "finetune": training}
+    request = {"model": "resnet18", "pretrained": False, "priority": 100, "finetune": training}
     job = str(client.post("/transform", json=request).raise_for_status().json()["id"])
     while trained_steps(client, job) == 0:
         if time.monotonic() > deadline:

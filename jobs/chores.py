@@ -16,6 +16,8 @@ log = structlog.stdlib.get_logger("tcnn.chores")
 
 SWEEP = 600.0
 """Seconds between two sweeps."""
+CHECKPOINT = 60.0
+"""Seconds between two times that SQLite's log is emptied: whoever writes at that moment waits for the disk."""
 
 
 class Chores(threading.Thread):
@@ -25,7 +27,7 @@ class Chores(threading.Thread):
         super().__init__(name="chores", daemon=True)
         self._store, self._home, self._settings = store, home, settings
         self._told = threading.Event()
-        self._swept = float("-inf")
+        self._swept = self._emptied = float("-inf")
 
     def run(self) -> None:
         """Until `stop`."""
@@ -35,7 +37,9 @@ class Chores(threading.Thread):
     def step(self) -> None:
         """Whatever is due; nothing that goes wrong here may end the thread."""
         try:
-            self._store.checkpoint()
+            if time.monotonic() - self._emptied > CHECKPOINT:
+                self._emptied = time.monotonic()
+                self._store.checkpoint()
             while deliver_due(self._store, self._settings.webhook_secret):
                 pass
             if time.monotonic() - self._swept > SWEEP:

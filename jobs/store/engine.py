@@ -25,7 +25,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from jobs.errors import StoreUnavailable
 from tcnn.errors import RequestError, one_line
 
-LONGEST_LOG = 10_000
+LONGEST_LOG = 50_000
 """Pages of 4 KiB after which a writer empties SQLite's log itself, should nobody else do so."""
 
 _NAP = 0.2
