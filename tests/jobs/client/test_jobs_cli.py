@@ -31,6 +31,10 @@ def taken(run: Run, worker: Worker) -> Claim:
     return claim
 
 
+def _hears_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class TestOneJob:
     def test_until_it_has_succeeded(self, run: Run, worker: Worker) -> None:
         claim = taken(run, worker)
@@ -78,6 +82,7 @@ class TestOneJob:
         process = subprocess.Popen(
             [sys.executable, "-m", "tcnn", "jobs", "watch", job],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
+            preexec_fn=_hears_ctrl_c,  # noqa: PLW1509 - a shell's background jobs are born deaf to it
         )  # fmt: skip
         wait_for(lambda: _connections(server))
         process.send_signal(signal.SIGINT)
