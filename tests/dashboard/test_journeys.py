@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import numpy
 import pytest
-from browsing import HOSTILE, TINY, Open, archive, client_of, ended, sync_api
+from browsing import HOSTILE, LOOKS, TINY, Open, archive, client_of, ended, inaccessible, sync_api
 from PIL import Image
 from serving import Server
 from tiny_runs import colours
@@ -172,6 +172,11 @@ def test_attention_of_a_converted_model(server: Server, client: httpx.Client, op
     expect(tiles.first).not_to_have_attribute("aria-label", re.compile("100%"))
     tiles.nth(4).click()
     expect(tiles.nth(4)).to_have_attribute("aria-pressed", "true")
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
+    page.set_viewport_size({"width": 1280, "height": 860})
     page.get_by_label("Your own picture").set_input_files(
         files=[{"name": "x.png", "mimeType": "image/png", "buffer": b"no picture"}]
     )
