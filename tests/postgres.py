@@ -4,7 +4,6 @@ It refuses to run as root, so root starts it as the distribution's `postgres` us
 """
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import shutil
@@ -14,12 +13,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-_PR_SET_PDEATHSIG = 1
+from tcnn.processes import die_with_parent
 
 
 class NoPostgres(Exception):
@@ -51,7 +51,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 # After the change of user: that would undo it.
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - nobody else holds a lock that prctl needs
+                preexec_fn=partial(die_with_parent, signal.SIGQUIT),  # noqa: PLW1509 - nobody else holds a lock that prctl needs
                 **self._user,
             )
         deadline = time.monotonic() + 60
@@ -93,10 +93,6 @@ class Server:
         subprocess.run(
             [self._programs / program, *arguments], cwd=self.folder, check=True, capture_output=True, **self._user
         )
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 @contextmanager

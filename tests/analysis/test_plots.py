@@ -58,7 +58,7 @@ def test_any_name_is_a_name() -> None:
     for drawn in pictures(1, len(made_up.HOSTILE), made_up.HOSTILE):
         nothing_clipped(drawn.figure)
         if not drawn.name.startswith("attention"):
-            ElementTree.fromstring(style.svg(drawn.figure))
+            assert ElementTree.fromstring(style.svg(drawn.figure)).tag.endswith("svg")
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,7 @@ def test_a_worker_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         eventually(lambda: not Path(f"/proc/{worker}").exists(), 20)
+        assert not Path(f"/proc/{worker}").exists()
 
 
 @needs_proc

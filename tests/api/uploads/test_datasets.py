@@ -185,6 +185,7 @@ class TestRefused:
         _eventually(lambda: server.files() != before)
         connection.close()
         _eventually(lambda: server.files() == before)
+        assert server.files() == before
 
     @pytest.mark.parametrize("size", [100, 2_000_000])
     def test_a_full_disk(self, tmp_path: Path, pets: Path, size: int) -> None:

@@ -38,6 +38,7 @@ def test_progress_arrives_while_the_job_runs(house: House) -> None:
     house.step_until(worker, lambda: step() > 5)
     first = step()
     house.step_until(worker, lambda: step() > first)
+    assert step() > first > 5
 
 
 def test_no_more_jobs_than_slots(house: House) -> None:
