@@ -29,6 +29,8 @@ class Assignment(Model):
     kind: Kind
     request: dict[str, Any]
     paths: dict[str, str] = Field(default={})
+    epochs_told: int = 0
+    """Of how many epochs the job's events speak already; a worker that died may have read more than it passed on."""
 
 
 class Outcome(Model):

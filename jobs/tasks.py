@@ -121,7 +121,7 @@ def _finetune(
     pretrained: bool = True,
 ) -> FinetuneResult:  # fmt: skip
     _inherit_run(assignment.paths.get("previous"), directory.run)
-    epochs_told = len(RunDirectory(directory.run).rows("epoch"))
+    epochs_told = assignment.epochs_told
 
     def report(now: TrainingProgress) -> None:
         nonlocal epochs_told

@@ -182,7 +182,12 @@ class Worker:
             previous = janitor.newest_attempt(self.home, job.id, job.claim)
             if previous is not None:
                 paths["previous"] = str(previous)
-            directory.write(Assignment(job=job.id, claim=job.claim, kind=job.kind, request=job.request, paths=paths))
+            told = self.store.count_events(job.id, "epoch")
+            directory.write(
+                Assignment(
+                    job=job.id, claim=job.claim, kind=job.kind, request=job.request, paths=paths, epochs_told=told
+                )
+            )
             process = self.engine.start(directory.path, self._free[0])
         except RequestError as error:  # what the request refers to is gone
             return Fail(Failure(code=error_code(error), message=str(error)))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from jobs.errors import IdempotencyMismatch, WrongState
 from jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
@@ -110,6 +110,14 @@ class Submission(Database):
                 .limit(limit)
             ).all()
         return [Event(seq=row.seq, at=row.at, kind=row.kind, data=row.data) for row in rows]
+
+    def count_events(self, job: str, kind: str) -> int:
+        """How often this has happened to a job; raises `JobNotFound`."""
+        table = schema.events
+        with self.reading() as connection:
+            number = find(connection, job, None).number
+            query = select(func.count()).where(table.c.job == number, table.c.kind == kind)
+            return connection.scalar(query) or 0
 
     def expired(self, before_days: float | None, limit: int = 100) -> Jobs:
         """Jobs that ended more than so many days ago by the database's clock (None: all that ended), oldest first."""

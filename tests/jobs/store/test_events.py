@@ -26,8 +26,11 @@ def test_replay_from_anywhere(store: Store) -> None:
     assert store.events(job, after=2, limit=2) == events[2:4]
     assert store.events(job, after=6) == store.events(job, after=10**30) == []
     assert store.events(job, "ann") == events
+    assert [store.count_events(job, kind) for kind in ("epoch", "queued", "failed")] == [3, 1, 0]
     with pytest.raises(JobNotFound):
         store.events(job, "bob")
+    with pytest.raises(JobNotFound):
+        store.count_events("job_of_nobody", "epoch")
 
 
 def test_no_gaps_when_many_write_at_once(store: Store) -> None:
