@@ -15,6 +15,7 @@ from tcnn.training.optim import create_optimizer, create_schedule, gpsa_layers, 
 from tcnn.training.prepare import ablate
 from tcnn.training.resume import Position, ResumePoint
 from tcnn.training.step import Arithmetic, Outcome, Part, accumulate, update
+from tcnn.training.whole_batch import whole_batch
 
 
 class Learner:
@@ -117,7 +118,8 @@ class Learner:
 
     def accumulate(self, parts: list[Part], chunk: int | None) -> Outcome:
         """Gradients of a batch, `chunk` images at a time; raises `torch.OutOfMemoryError`, then incomplete."""
-        return accumulate(self.task, parts, self.arithmetic, chunk)
+        with whole_batch(self._processes):
+            return accumulate(self.task, parts, self.arithmetic, chunk)
 
     def update(self, updates: int) -> None:
         """Apply the gradients; with this there are so many updates, which sets what the next one learns at."""

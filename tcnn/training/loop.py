@@ -144,9 +144,9 @@ class Trainer:
                 self._save_point()
 
     def _prepare_step(self) -> None:
-        """What a step depends on beside its images: the generators and τ, both functions of where the run stands."""
+        """What a step depends on beside its images: generators, alike everywhere, and τ, by where the run stands."""
         position = self.position
-        torch.manual_seed(step_seed(self.config.seed + 1_000_003 * self.processes.rank, position.epoch, position.step))
+        torch.manual_seed(step_seed(self.config.seed, position.epoch, position.step))
         self.learner.set_temperature(position)
 
     def _parts(self, batches: list[Batch]) -> list[Part]:

@@ -1,4 +1,4 @@
-"""Two gloo processes under torchrun: one batch between them, one result, files from the first."""
+"""Gloo processes under torchrun: one batch between them, one result however many they are, files from the first."""
 
 import json
 import os
@@ -17,8 +17,9 @@ from tcnn.training.rundir import RunDirectory
 
 OPTIONS = {
     "size": 48, "epochs": 2, "batch_size": 8, "workers": 0, "device": "cpu", "val_split": 0.25, "mixup": 0.8,
-    "drop_path": 0.0, "log_steps": 1, "checkpoint_steps": 2,
+    "drop_path": 0.2, "log_steps": 1, "checkpoint_steps": 2,
 }  # fmt: skip
+MODEL = "test_resnet"  # batch normalisation and stochastic depth
 
 SCRIPT = """
 import json, sys
@@ -29,7 +30,7 @@ from tcnn.training.finetune import finetune
 torch.set_num_threads(1)
 out, data, options = sys.argv[1:4]
 config = finetune_config("quick", options=json.loads(options))
-finetune("test_convnext", data, config=config, out=out, pretrained=False, resume=True)
+finetune("test_resnet", data, config=config, out=out, pretrained=False, resume=True)
 """
 
 
@@ -51,15 +52,22 @@ def torchrun(
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_two_processes_learn_what_one_does(images: Path, tmp_path: Path) -> None:
-    """Without batch normalisation (test_convnext has none) nothing depends on how a batch is shared but rounding."""
-    done = torchrun(tmp_path / "two", images, tmp_path, 2)
+@pytest.fixture(scope="module")
+def alone(images: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """What one process learns."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    finetune(MODEL, str(images), config=finetune_config("quick", options=OPTIONS), out=out, pretrained=False)
+    return RunDirectory(out)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_learn_what_one_does(
+    images: Path, tmp_path: Path, alone: RunDirectory, processes: int
+) -> None:
+    """Nothing depends on how a batch is shared but rounding: eleven images to validate with divide by neither."""
+    done = torchrun(tmp_path / "run", images, tmp_path, processes)
     assert done.returncode == 0, done.stderr[-2000:]
-    finetune(
-        "test_convnext", str(images), config=finetune_config("quick", options=OPTIONS), out=tmp_path / "one",
-        pretrained=False,
-    )  # fmt: skip
-    one, two = RunDirectory(tmp_path / "one"), RunDirectory(tmp_path / "two")
+    one, two = alone, RunDirectory(tmp_path / "run")
     assert [row["kind"] for row in two.rows()] == [row["kind"] for row in one.rows()]
     for a, b in zip(one.rows("train"), two.rows("train"), strict=True):
         assert b["loss"] == pytest.approx(a["loss"], rel=1e-4)
@@ -80,7 +88,7 @@ def test_a_run_of_two_goes_on_with_one(images: Path, tmp_path: Path) -> None:
     for path in sorted(run.resume.glob("step-*"), reverse=True)[:1]:
         path.unlink()  # back to the point before the last validation
     result = finetune(
-        "test_convnext", str(images), config=finetune_config("quick", options=OPTIONS), out=run.path, resume=True,
+        MODEL, str(images), config=finetune_config("quick", options=OPTIONS), out=run.path, resume=True,
         pretrained=False,
     )  # fmt: skip
     assert result.epochs == 2

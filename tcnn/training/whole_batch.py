@@ -1,0 +1,135 @@
+"""Several processes compute what one would: every layer that looks across images sees those of all processes.
+
+Two kinds of layer do. Batch normalisation takes mean and variance over a batch; stochastic depth and dropout draw one
+number an image, or a value, from a generator that runs on from layer to layer. `WholeBatch` stands around a forward and
+backward pass and gives both the images of all processes, whatever class of whichever library the layer is of: what is
+caught is the function that it calls. PyTorch's own `SyncBatchNorm` needs a GPU and its class in the model.
+
+Shapes: B images of one process, W processes, C channels, … the rest of a map.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from tcnn.training.distributed import Processes
+
+
+def whole_batch(processes: Processes) -> AbstractContextManager[object]:
+    """The context of a training step; nothing at all where there is only one process."""
+    return WholeBatch(processes) if processes.world > 1 else nullcontext()
+
+
+class WholeBatch(TorchFunctionMode):
+    """Within it training sees one batch of W·B images, of which this process has those at rank·B … rank·B + B − 1.
+
+    All processes must run the same layers on equally many images, with generators that were seeded alike.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        super().__init__()
+        self._rank, self._world = processes.rank, processes.world
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.batch_norm and kwargs.get("training"):
+            return batch_norm(*args, **kwargs)
+        if func is Tensor.bernoulli_ and args[0].dim():
+            return args[0].copy_(self._own(args[0], lambda whole: whole.bernoulli_(*args[1:], **kwargs)))
+        if func is F.dropout and kwargs.get("training") and kwargs.get("p"):
+            return args[0] * self._own(args[0], lambda whole: F.dropout(whole.fill_(1.0), kwargs["p"]))
+        return func(*args, **kwargs)
+
+    def _own(self, like: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
+        """This process's rows of what one process would draw for all images."""
+        images = len(like)
+        whole = draw(like.new_empty((self._world * images, *like.shape[1:])))
+        return whole[self._rank * images : (self._rank + 1) * images]
+
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`F.batch_norm` in training, (B, C, …), with the statistics of the W·B images of all processes.
+
+    Every process comes to the same running statistics.
+    """
+    mean, variance, count = _statistics(x.detach())
+    if running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            unbiased = variance * (count / max(1, count - 1))
+            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    y: Tensor = _Normalise.apply(x, mean, (variance + eps).rsqrt())
+    shape = (1, -1, *(1,) * (x.dim() - 2))
+    if weight is not None:
+        y = y * weight.view(shape)
+    if bias is not None:
+        y = y + bias.view(shape)
+    return y.to(x.dtype)
+
+
+class _Normalise(torch.autograd.Function):
+    """x̂ = (x − μ)/σ, where μ and σ depend on the images of every process.
+
+    With g the gradient of x̂ and ⟨·⟩ the mean over all images and positions of a channel, that of x is
+    (g − ⟨g⟩ − x̂·⟨g·x̂⟩)/σ (Ioffe & Szegedy 2015, §3): two sums a channel have to be exchanged.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mean: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(x, mean, inverse)
+        return _normalised(x, mean, inverse)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        x, mean, inverse = ctx.saved_tensors
+        over, shape = _layout(x)
+        normalised = _normalised(x, mean, inverse)
+        means = torch.stack([g.mean(over), (g * normalised).mean(over)]).contiguous()
+        dist.all_reduce(means)
+        first, second = (means / dist.get_world_size()).unbind()
+        gradient = (g - first.view(shape) - normalised * second.view(shape)) * inverse.view(shape)
+        return gradient.to(x.dtype), None, None
+
+
+def _normalised(x: Tensor, mean: Tensor, inverse: Tensor) -> Tensor:
+    _, shape = _layout(x)
+    return (x.to(mean.dtype) - mean.view(shape)) * inverse.view(shape)
+
+
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Mean and biased variance of every channel, (C,) each, over all processes, and of how many values.
+
+    Variances are put together as the variance within the processes and the one between them (Chan et al. 1979): the
+    difference of two large sums would lose what float32 cannot hold. Reduced precision is summed in float32.
+    """
+    over, _ = _layout(x)
+    values = x if x.dtype == torch.float64 else x.float()
+    variance, mean = torch.var_mean(values, over, correction=0)
+    own = torch.stack([mean, variance])
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, own)
+    means, variances = torch.stack(parts).unbind(1)
+    between, mean = torch.var_mean(means, 0, correction=0)
+    return mean, variances.mean(0) + between, len(parts) * (x.numel() // x.shape[1])
+
+
+def _layout(x: Tensor) -> tuple[list[int], tuple[int, ...]]:
+    """The dimensions that a channel's statistics are taken over, and the shape in which they stand beside x."""
+    return [dim for dim in range(x.dim()) if dim != 1], (1, -1, *(1,) * (x.dim() - 2))
