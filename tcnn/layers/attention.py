@@ -11,6 +11,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+class Weights(NamedTuple):
+    """The matrices of a layer; `GPSA2d` says what they are."""
+
+    query: Tensor
+    """(K·d, C_in)."""
+    key: Tensor
+    """(K·d, C_in)."""
+    value: Tensor | None
+    """(C_in, C_in); None where it is folded into `proj`."""
+    proj: Tensor
+    """(C_out, K·C_in/G)."""
+    bias: Tensor | None
+    """(C_out,)."""
+    groups: int
+
+
 class AttentionMaps(NamedTuple):
     """What every head looks at, before the gate mixes the two parts."""
 

@@ -1,20 +1,24 @@
-"""The attention of a map that fits into memory: padding costs nothing, and two matrix products do the rest.
+"""The attention without its padding, in two matrix products; all at once, or in parts of bounded memory.
 
 Zero padding has no bias behind it, so a padded pixel's value is 0 and its content logit is 0: it needs no row in any
 product. In the content softmax all of them together are one column, the sink, whose logit is the logarithm of their
 number; in the positional attention their columns are dropped after normalisation. Exact, not an approximation.
 
-Shapes: B batch, C channels, h×w map without padding, R = h·w its pixels, M queries, K heads, G groups.
-"""
+Queries do not depend on each other, nor do images, so both can be cut into parts. When gradients are wanted a part's
+maps are forgotten and computed again backwards, which costs the small product of queries and keys once more: the maps
+are by far the largest thing that training would have to keep.
 
-import math
+Shapes: B batch, C channels, h×w map without padding, R = h·w its pixels, Ho×Wo output map, M = Ho·Wo queries, K heads,
+d head width, G groups.
+"""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from tcnn.layers import attention, positions
-from tcnn.layers.attention import at_least_float32
+from tcnn.layers.attention import Weights, at_least_float32
 from tcnn.layers.positions import Geometry
 
 
@@ -23,50 +27,91 @@ def attend(
     geometry: Geometry,
     factors: tuple[Tensor, Tensor],
     gate: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    proj: Tensor,
-    bias: Tensor | None,
-    groups: int,
+    weights: Weights,
+    limit: int | None = None,
 ) -> Tensor:
-    """The output tokens of a whole map, (B, M, C_out); the parameters are `GPSA2d`'s.
+    """The output tokens of a whole map, (B, M, C_out).
 
     Args:
         x: (B, C_in, h, w), not padded.
         factors: of `positions.positional_attention` on the padded map, (K, Ho, H) and (K, Wo, W).
         gate: σ(λ/τ), (K,).
+        limit: the most elements of attention maps (images × heads × queries × keys) that are held at once; None: all.
     """
     heads = gate.shape[0]
     padded = positions.pad(x, geometry)
     rows, columns = factors
-    sinks = 0
-    if geometry.padding_mode == "zeros":
+    sinks = None
+    pixels = padded
+    if positions.zero_padded(geometry):
         top, left = positions.origin(x.shape[-2:], geometry)
-        sinks = padded.shape[-2] * padded.shape[-1] - x.shape[-2] * x.shape[-1]
         rows, columns = rows[..., top : top + x.shape[-2]], columns[..., left : left + x.shape[-1]]
+        sinks = padded.shape[-2] * padded.shape[-1] - x.shape[-2] * x.shape[-1]
         pixels = x
-    else:
-        pixels = padded
-    asking = attention.split(positions.at_queries(padded, geometry), query, heads)
-    content = content_with_sinks(asking, attention.split(pixels, key, heads), sinks)
+    tokens = pixels.flatten(2).transpose(1, 2)  # (B, R, C_in)
+    asking = attention.split(positions.at_queries(padded, geometry), weights.query, heads)
+    keys = attention.split(pixels, weights.key, heads)
+    values = tokens if weights.value is None else F.linear(tokens, weights.value)
+    if limit is None:
+        return project(bring(asking, keys, values, rows, columns, gate, sinks), weights)
+    images, lines = part_size(limit, x.shape[0], rows.shape[1], heads * columns.shape[1] * tokens.shape[1])
+    parts = []
+    for few, *seen in zip(*(whole.split(images) for whole in (asking, keys, values)), strict=True):
+        cut = zip(few.split(lines * columns.shape[1], dim=2), rows.split(lines, dim=1), strict=True)
+        brought = (_forgetful(query, *seen, few_rows, columns, gate, sinks) for query, few_rows in cut)
+        parts.append(torch.cat([project(part, weights) for part in brought], dim=1))
+    return torch.cat(parts)
+
+
+def part_size(limit: int, images: int, lines: int, line: int) -> tuple[int, int]:
+    """How many images, and lines of their output, are one part of at most `limit` elements of `line` per line.
+
+    Whole images while one fits; one line of one image at the least.
+    """
+    if lines * line <= limit:
+        return min(images, max(1, limit // (lines * line))), lines
+    return 1, max(1, limit // line)
+
+
+def bring(
+    query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, gate: Tensor, sinks: int | None
+) -> Tensor:
+    """A_h X W_val of every head side by side, (B, M, K, C_in).
+
+    Args:
+        query: (B, K, M, d). key: (B, K, R, d). value: (B, R, C_in).
+        rows, columns: factors of the positional attention, (K, Ho, h) and (K, Wo, w).
+        sinks: the number of keys beside these whose logit and value are 0; None where there can be none.
+    """
+    content = content_with_sinks(query, key, sinks)
     # Queries outside, heads inside: then what the heads bring together lies as the projection reads it.
     positional = (gate[:, None, None] * attention.outer(rows, columns)).transpose(0, 1)  # (M, K, R)
     maps = torch.addcmul(positional, (1 - gate)[:, None], content.transpose(1, 2))  # (B, M, K, R)
-    tokens = F.linear(pixels.flatten(2).transpose(1, 2), value)  # (B, R, C_in)
-    brought = torch.bmm(maps.to(tokens.dtype).flatten(1, 2), tokens)  # (B, M·K, C_in)
-    if groups == 1:
-        return F.linear(brought.unflatten(1, (-1, heads)).flatten(2), proj, bias)
-    return attention.project(brought.unflatten(1, (-1, heads)).transpose(1, 2), proj, bias, groups)
+    return torch.bmm(maps.to(value.dtype).flatten(1, 2), value).unflatten(1, (-1, gate.shape[0]))
 
 
-def content_with_sinks(query: Tensor, key: Tensor, sinks: int) -> Tensor:
+def _forgetful(*given: Tensor | int | None) -> Tensor:
+    """`bring`, whose maps are computed again for the gradients instead of kept."""
+    if not torch.is_grad_enabled():
+        return bring(*given)  # type: ignore[arg-type]
+    brought: Tensor = checkpoint(bring, *given, use_reentrant=False, preserve_rng_state=False)
+    return brought
+
+
+def project(brought: Tensor, weights: Weights) -> Tensor:
+    """What the heads brought, (B, M, K, C_in), to the output tokens, (B, M, C_out)."""
+    if weights.groups == 1:
+        return F.linear(brought.flatten(2), weights.proj, weights.bias)
+    return attention.project(brought.transpose(1, 2), weights.proj, weights.bias, weights.groups)
+
+
+def content_with_sinks(query: Tensor, key: Tensor, sinks: int | None) -> Tensor:
     """softmax_k(Q Kᵀ/√d) over the keys given and `sinks` more whose logit is 0; only the former are returned.
 
     (B, K, M, d) and (B, K, R, d) to (B, K, M, R), at least float32; rows sum to less than 1 if there are sinks.
     """
     logits = at_least_float32((query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2))
-    if not sinks:
+    if sinks is None:
         return torch.softmax(logits, dim=-1)
-    sink = logits.new_full((1,), math.log(sinks)).expand(*logits.shape[:-1], 1)
+    sink = logits.new_full((1,), sinks).log().expand(*logits.shape[:-1], 1)  # of no sinks at all: −∞, which is nothing
     return torch.softmax(torch.cat((logits, sink), dim=-1), dim=-1)[..., :-1]

@@ -10,16 +10,14 @@ from torch.nn import functional as F
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.errors import RequestError, UnsupportedLayerError
-from tcnn.layers import attention, dense, filters, positions
+from tcnn.layers import attention, compute, filters, positions
 from tcnn.layers.attention import AttentionMaps, at_least_float32
+from tcnn.layers.memo import Memo
 from tcnn.layers.positions import Geometry
-from tcnn.layers.ways import way
 
 SOFTPLUS_BETA = 5
 UNIT_STRENGTH = 1 + torch.log(-torch.expm1(torch.tensor(-5.0, dtype=torch.float64))).item() / SOFTPLUS_BETA
 """softplus⁻¹(1) at β = 5: the raw parameter at which the locality strength α is 1."""
-CHUNK_ELEMENTS = 2**27
-"""Largest attention map (batch × heads × queries × keys) that is held at once: 0.5 GiB in float32."""
 
 
 def default_head_dim(in_channels: int, heads: int) -> int:
@@ -129,6 +127,7 @@ class GPSA2d(nn.Module):
         self.locality_raw = empty(heads)
         self.attention_centers = empty(heads, 2)
         self.register_buffer("temperature", torch.empty((), device=device, dtype=dtype))
+        self.memo = Memo()
 
     @torch.no_grad()
     def reset_parameters(self, temperature: float = HARD_TEMPERATURE, generator: torch.Generator | None = None) -> None:
@@ -206,6 +205,11 @@ class GPSA2d(nn.Module):
         return torch.sigmoid(at_least_float32(self.gating_param) / at_least_float32(self.temperature))
 
     @property
+    def strength(self) -> Tensor:
+        """α/τ, (K,), in 1/pixel², at least float32: how fast positional attention falls off around its centre."""
+        return self.locality_strength / at_least_float32(self.temperature)
+
+    @property
     def filter(self) -> Tensor:
         """W_out seen as a convolution's filter, (C_out, C_in/G, kh, kw); W_val is not folded in."""
         taps = self.proj.unflatten(1, (self.heads, -1)).transpose(1, 2)
@@ -216,55 +220,31 @@ class GPSA2d(nn.Module):
             return self.forward(x[None])[0]
         self._check(x)
         channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-        padded = positions.pad(x, self.geometry)
-        rows, columns = positions.output_size(padded.shape[-2:], self.geometry)
-        chunks = self._row_chunks(x.shape[0], padded.shape[-2] * padded.shape[-1], rows, columns)
-        if not torch.compiler.is_compiling() and len(chunks) == 1 and way() == "auto":
-            tokens = dense.attend(
-                x, self.geometry, self._positional(padded), self.gate,
-                self.query, self.key, self.value, self.proj, self.bias, self.groups,
-            )  # fmt: skip
-        else:
-            value = F.linear(padded.flatten(2).transpose(1, 2), self.value)  # (B, N, C_in)
-            tokens = torch.cat([self._attend(padded, value, part) for part in chunks], dim=1)  # (B, M, C_out)
-        y = tokens.unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
-        return y if channels_last else y.contiguous()
+        y = compute.output(self, x)
+        return y.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
     def attention(self, x: Tensor) -> AttentionMaps:
         """The attention maps on an input (B, C_in, H, W), for looking at: what `forward` mixes, whichever way."""
         self._check(x)
-        return self._attention(positions.pad(x, self.geometry), slice(None))
+        return self.attention_of_padded(positions.pad(x, self.geometry))
 
-    def _row_chunks(self, batch: int, keys: int, rows: int, columns: int) -> list[slice]:
-        """Slices of the output's rows whose attention maps fit `CHUNK_ELEMENTS`; queries do not depend on each other.
-
-        A compiler gets one chunk: it cannot loop over a number that depends on the size of the map.
-        """
-        if torch.compiler.is_compiling() or batch * self.heads * rows * columns * keys <= CHUNK_ELEMENTS:
-            return [slice(None)]
-        step = max(1, CHUNK_ELEMENTS // (batch * self.heads * columns * keys))
-        return [slice(start, start + step) for start in range(0, rows, step)]
-
-    def _attend(self, padded: Tensor, value: Tensor, part: slice) -> Tensor:
-        """The output tokens of some rows, (B, M, C_out)."""
-        maps = self._attention(padded, part)
-        return attention.project(maps.total.to(value.dtype) @ value[:, None], self.proj, self.bias, self.groups)
-
-    def _attention(self, padded: Tensor, part: slice) -> AttentionMaps:
-        """The maps whose queries lie in the output rows `part`."""
-        at_queries = positions.at_queries(padded, self.geometry)[:, :, part]
-        query = attention.split(at_queries, self.query, self.heads)
+    def attention_of_padded(self, padded: Tensor) -> AttentionMaps:
+        """`attention` on a map that is padded already, (B, C_in, H, W)."""
+        query = attention.split(positions.at_queries(padded, self.geometry), self.query, self.heads)
         content = attention.content(query, attention.split(padded, self.key, self.heads))
-        rows, columns = self._positional(padded)
-        return AttentionMaps(content, attention.outer(rows[:, part], columns), self.gate)
-
-    def _positional(self, padded: Tensor) -> tuple[Tensor, Tensor]:
-        return positions.positional_attention(
-            self.locality_strength / at_least_float32(self.temperature),
-            at_least_float32(self.attention_centers),
-            padded.shape[-2:],
-            self.geometry,
+        return AttentionMaps(
+            content, attention.outer(*self.positional_factors((padded.shape[-2], padded.shape[-1]))), self.gate
         )
+
+    def positional_factors(self, size: positions.Pair) -> tuple[Tensor, Tensor]:
+        """Rows (K, Ho, H) and columns (K, Wo, W) of the positional attention on a padded map of `size` (H, W)."""
+        centres = at_least_float32(self.attention_centers)
+        return positions.positional_attention(self.strength, centres, size, self.geometry)
+
+    def train(self, mode: bool = True) -> "GPSA2d":
+        """As every module's; what was kept for inference is dropped."""
+        self.memo.clear()
+        return super().train(mode)
 
     def _check(self, x: Tensor) -> None:
         if x.dim() != 4 or x.shape[1] != self.in_channels:

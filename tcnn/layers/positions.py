@@ -82,6 +82,11 @@ def origin(size: Sequence[int], geometry: Geometry) -> Pair:
     return top, left
 
 
+def zero_padded(geometry: Geometry) -> bool:
+    """Whether pixels of zeros may surround the map."""
+    return geometry.padding_mode == "zeros" and (geometry.padding == "dynamic" or any(geometry.padding))
+
+
 def pad(x: Tensor, geometry: Geometry) -> Tensor:
     """Pad (…, H, W) explicitly, as the convolution pads it inside."""
     if geometry.padding != "dynamic" and not any(geometry.padding):

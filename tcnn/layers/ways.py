@@ -1,8 +1,14 @@
-"""Which of the exact ways to compute attention is taken.
+"""Which of the exact ways to compute the layer is taken.
 
-`TCNN_ATTENTION=reference` computes every map as the formula is written, padding and all; `auto`, the default, takes the
-fastest way that gives the same result for the shape at hand. Looking at attention, and verifying a conversion, never
-depends on it.
+`TCNN_ATTENTION` forces one; all of them give the same output and the same gradients, to rounding:
+
+reference   every map as the formula is written, padding and all
+dense       all maps at once, padding left out (`dense.py`)
+fused       the same in parts that are forgotten and computed again backwards: memory linear in pixels (`dense.py`)
+auto        the fastest of the last two for the shape at hand; while the layer is still a convolution, a convolution
+            (`hard.py`). The default.
+
+Looking at attention, and verifying a conversion, never depend on it.
 """
 
 import os
@@ -13,8 +19,8 @@ from typing import Literal
 
 from tcnn.errors import RequestError
 
-Way = Literal["auto", "reference"]
-WAYS: tuple[Way, ...] = ("auto", "reference")
+Way = Literal["auto", "reference", "dense", "fused"]
+WAYS: tuple[Way, ...] = ("auto", "reference", "dense", "fused")
 
 
 def _from_environment() -> Way:

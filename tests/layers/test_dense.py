@@ -90,5 +90,7 @@ def test_the_way_can_be_chosen_and_no_other(monkeypatch: pytest.MonkeyPatch) -> 
         assert way() == "auto"
     assert way() == "reference"
     monkeypatch.setenv("TCNN_ATTENTION", "quick")
-    with pytest.raises(RequestError, match="TCNN_ATTENTION: expected one of auto, reference, found 'quick'"):
+    with pytest.raises(
+        RequestError, match="TCNN_ATTENTION: expected one of auto, reference, dense, fused, found 'quick'"
+    ):
         way()

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tcnn.layers import GPSA2d, gpsa
+from tcnn.layers import GPSA2d, compute
+from tcnn.layers.dense import part_size
 from tcnn.layers.ways import Way, taking
 
 RelativeError = Callable[[Tensor, Tensor], float]
@@ -80,13 +81,15 @@ def test_large_maps_run_in_chunks_of_rows(
 
     whole, gradients = run()
     operations.outputs.clear()
-    limit = B * K * rows * OUTPUT[1] * N
-    monkeypatch.setattr(gpsa, "CHUNK_ELEMENTS", limit)
+    limit = K * rows * OUTPUT[1] * (REAL + 1)
+    monkeypatch.setattr(compute, "DENSE_ELEMENTS", limit)
+    monkeypatch.setattr(compute, "PART_ELEMENTS", limit)
     chunked, chunked_gradients = run()
 
-    assert max(shape.numel() for _, shape, _ in operations.outputs) <= limit
+    maps = [shape for _, shape, _ in operations.outputs if shape and shape[-1] in (REAL, REAL + 1)]
+    assert max(shape.numel() for shape in maps) <= limit
     contents = [tuple(shape) for name, shape, _ in operations.outputs if name == "_softmax" and len(shape) == 4]
-    assert len(contents) == math.ceil(OUTPUT[0] / rows)
+    assert len(contents) == B * math.ceil(OUTPUT[0] / rows)
     assert relative_error(chunked, whole) < REORDERED
     for name, expected in gradients.items():
         assert relative_error(chunked_gradients[name], expected) < REORDERED, name
@@ -97,8 +100,36 @@ def test_a_row_is_the_smallest_chunk(
     layer: GPSA2d, x: Tensor, relative_error: RelativeError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = layer(x)
-    monkeypatch.setattr(gpsa, "CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(compute, "DENSE_ELEMENTS", 1)
+    monkeypatch.setattr(compute, "PART_ELEMENTS", 1)
     assert relative_error(layer(x), expected) < REORDERED
     channels_last = layer(x.to(memory_format=torch.channels_last))
     assert channels_last.is_contiguous(memory_format=torch.channels_last)
     assert relative_error(channels_last, expected) < REORDERED
+
+
+@pytest.mark.parametrize(
+    ("limit", "part"), [(10**6, (3, 5)), (2 * 5 * 40, (2, 5)), (5 * 40, (1, 5)), (90, (1, 2)), (1, (1, 1))]
+)
+def test_parts(limit: int, part: tuple[int, int]) -> None:
+    """Whole images while one fits, then lines of one; 3 images of 5 lines of 40 elements."""
+    assert part_size(limit, 3, 5, 40) == part
+
+
+class Kept:
+    """What autograd keeps for the way back, in elements."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        self.sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().size() // tensor.element_size()
+        return tensor
+
+
+@pytest.mark.parametrize(("way", "maps"), [("dense", True), ("fused", False)])
+def test_parts_keep_no_maps_for_the_gradients(layer: GPSA2d, x: Tensor, way: Way, maps: bool) -> None:
+    kept = Kept()
+    with taking(way), torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
+        layer(x)
+    assert (max(kept.sizes.values()) >= B * K * M * REAL) is maps

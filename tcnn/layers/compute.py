@@ -1,0 +1,108 @@
+"""How a layer is computed: which of the exact ways, and what is kept from one call to the next.
+
+In eval mode without gradients, what depends on parameters alone (the factors of the positional attention, W_val folded
+into W_out, the filter) is computed once; it is dropped when they change, or when training begins.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tcnn.layers import attention, dense, hard, positions
+from tcnn.layers.attention import Weights, at_least_float32
+from tcnn.layers.ways import Way, way
+
+if TYPE_CHECKING:
+    from tcnn.layers.gpsa import GPSA2d
+
+T = TypeVar("T")
+
+DENSE_ELEMENTS = 2**25
+"""Largest attention maps (batch × heads × queries × keys) that are computed at once: 128 MiB in float32, of which
+training would keep five to seven."""
+PART_ELEMENTS = 2**23
+"""Parts into which larger ones are cut."""
+
+
+def output(layer: "GPSA2d", x: Tensor) -> Tensor:
+    """What the layer makes of a map: (B, C_in, h, w) to (B, C_out, Ho, Wo), in whatever memory format."""
+    wanted = way()
+    if wanted == "auto" and is_convolution(layer):
+        return _convolution(layer, x)
+    padded = positions.pad(x, layer.geometry)
+    rows, columns = positions.output_size(padded.shape[-2:], layer.geometry)
+    tokens = _reference(layer, padded) if wanted == "reference" else _dense(layer, x, padded, wanted)
+    return tokens.unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
+
+
+def is_convolution(layer: "GPSA2d") -> bool:
+    """Whether no head looks anywhere but at its own tap; where that cannot be known, False.
+
+    A compiler cannot branch on values, a layer on the meta device has none, and what takes the parameters' place under
+    `torch.func` may stand for many layers at once.
+    """
+    moving = (layer.gating_param, layer.locality_raw, layer.attention_centers, layer.temperature)
+    if torch.compiler.is_compiling() or any(t.is_meta for t in moving) or not _plain(layer):
+        return False
+
+    def look() -> bool:
+        return hard.is_hard(layer.gate, layer.strength, at_least_float32(layer.attention_centers), layer.geometry)
+
+    if moving[0].device.type == "cpu":
+        return look()
+    return layer.memo.get("hard", moving, look)  # to look makes the host wait for the device
+
+
+def _convolution(layer: "GPSA2d", x: Tensor) -> Tensor:
+    weights = _weights(layer)
+    kernel = _once(layer, "kernel", (layer.value, layer.proj), lambda: hard.filter_of(weights, layer.geometry))
+    still = (layer.query, layer.key, layer.gating_param, layer.locality_raw, layer.attention_centers)
+    return hard.convolve(x, layer.geometry, weights, kernel, still)
+
+
+def _reference(layer: "GPSA2d", padded: Tensor) -> Tensor:
+    """The output tokens (B, M, C_out) as the formula is written."""
+    value = F.linear(padded.flatten(2).transpose(1, 2), layer.value)  # (B, N, C_in)
+    maps = layer.attention_of_padded(padded).total.to(value.dtype)
+    return attention.project(maps @ value[:, None], layer.proj, layer.bias, layer.groups)
+
+
+def _dense(layer: "GPSA2d", x: Tensor, padded: Tensor, wanted: Way) -> Tensor:
+    """The output tokens (B, M, C_out), all maps at once or in parts.
+
+    A compiler gets them at once: it cannot loop over a number that depends on the size of the map.
+    """
+    size, limit = (padded.shape[-2], padded.shape[-1]), None
+    if wanted != "dense" and not torch.compiler.is_compiling():
+        queries = prod(positions.output_size(size, layer.geometry))
+        if wanted == "fused" or x.shape[0] * layer.heads * queries * prod(x.shape[-2:]) > DENSE_ELEMENTS:
+            limit = PART_ELEMENTS
+    moving = (layer.locality_raw, layer.attention_centers, layer.temperature)
+    factors = _once(layer, "positional", moving, lambda: layer.positional_factors(size), of=size)
+    return dense.attend(x, layer.geometry, factors, layer.gate, _weights(layer), limit)
+
+
+def _weights(layer: "GPSA2d") -> Weights:
+    weights = Weights(layer.query, layer.key, layer.value, layer.proj, layer.bias, layer.groups)
+    if not _settled(layer):
+        return weights
+    folded = _once(layer, "folded", (layer.value, layer.proj), lambda: hard.fold_value(weights))
+    return weights._replace(value=folded.value, proj=folded.proj)
+
+
+def _once(layer: "GPSA2d", name: str, tensors: tuple[Tensor, ...], compute: Callable[[], T], of: object = None) -> T:
+    return layer.memo.get(name, tensors, compute, of) if _settled(layer) else compute()
+
+
+def _settled(layer: "GPSA2d") -> bool:
+    """Whether nothing trains the layer, so that what is computed once will be used again."""
+    quiet = not layer.training and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return quiet and _plain(layer) and not layer.proj.is_meta
+
+
+def _plain(layer: "GPSA2d") -> bool:
+    return isinstance(layer.gating_param, nn.Parameter) and isinstance(layer.proj, nn.Parameter)

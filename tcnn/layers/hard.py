@@ -1,0 +1,98 @@
+"""The hard limit: while no head looks anywhere but at its own tap, the layer is a convolution and is computed as one.
+
+So a converted model costs what its CNN costs until training moves it. In that limit the gradients of everything that
+moves attention vanish as well: a gate of exactly 1 has the slope g(1 − g) = 0, content has the weight 1 − g = 0, and a
+positional softmax that is one-hot to the last bit does not change with α or Δ.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tcnn.layers import positions
+from tcnn.layers.attention import Weights, at_least_float32
+from tcnn.layers.positions import Geometry
+
+STRENGTH = 40.0
+"""α/τ from which a pixel beside the tap weighs less than half a unit in the last place of float64: e⁻⁴⁰ = 4e-18."""
+
+
+@torch.no_grad()
+def is_hard(gate: Tensor, strength: Tensor, centres: Tensor, geometry: Geometry) -> bool:
+    """Whether every head looks at its own tap alone, to the last bit.
+
+    Args:
+        gate: σ(λ/τ), (K,). strength: α/τ, in 1/pixel², (K,). centres: Δ, (K, 2), pixels.
+    """
+    taps = _taps(geometry).to(centres)
+    return bool(((gate == 1) & (strength >= STRENGTH) & (centres == taps).all(dim=1)).all())
+
+
+_taps = cache(positions.tap_offsets)
+
+
+def filter_of(weights: Weights, geometry: Geometry) -> Tensor:
+    """W_out as a filter, (C_out, C_in/G, kh, kw), contiguous."""
+    taps = weights.proj.unflatten(1, (geometry.heads, -1)).transpose(1, 2)
+    return taps.unflatten(2, geometry.kernel_size).contiguous()
+
+
+def convolve(x: Tensor, geometry: Geometry, weights: Weights, kernel: Tensor, still: tuple[Tensor, ...]) -> Tensor:
+    """The layer in the hard limit, (B, C_out, Ho, Wo).
+
+    Args:
+        x: (B, C_in, h, w), not padded.
+        kernel: `filter_of(weights, geometry)`.
+        still: the parameters that have no say here; their gradients are zeros, not missing.
+    """
+    if weights.value is not None:
+        x = F.conv2d(x, weights.value[:, :, None, None])
+    left, right, top, bottom = positions.padding_of(x.shape[-2:], geometry)
+    padding = (0, 0)
+    if geometry.padding_mode == "zeros" and (left, top) == (right, bottom):
+        padding = (top, left)
+    else:
+        x = positions.pad(x, geometry)
+    y = F.conv2d(x, kernel, weights.bias, geometry.stride, padding, geometry.dilation, weights.groups)
+    moving = [parameter for parameter in still if parameter.requires_grad]
+    return _Still.apply(y, *moving) if moving and torch.is_grad_enabled() else y
+
+
+def fold_value(weights: Weights) -> Weights:
+    """W_val multiplied into W_out, so that it costs nothing any more: W_out^h W_val.
+
+    Where the channels are grouped the product would not be: there W_val stays, unless it is the identity.
+    """
+    value = weights.value
+    if value is None:
+        return weights
+    if weights.groups > 1:
+        identity = torch.eye(value.shape[0], device=value.device, dtype=value.dtype)
+        return weights._replace(value=None) if torch.equal(value, identity) else weights
+    with torch.autocast(value.device.type, enabled=False):
+        heads = at_least_float32(weights.proj).unflatten(1, (-1, value.shape[0]))  # (C_out, K, C_in)
+        folded = (heads @ at_least_float32(value)).flatten(1).to(value.dtype)
+    return weights._replace(value=None, proj=folded)
+
+
+class _Still(torch.autograd.Function):
+    """Its first argument as it is; to the others it gives zeros for gradients."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: Tensor, *still: Tensor) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.shapes = [(parameter.shape, parameter.dtype, parameter.device) for parameter in inputs[1:]]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        (gradient,) = gradients
+        zeros = (torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.shapes)
+        return gradient, *zeros
