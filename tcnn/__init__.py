@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tcnn.config import finetune_config as finetune_config
     from tcnn.conversion.checkpoint import load as load
     from tcnn.conversion.checkpoint import save as save
+    from tcnn.conversion.fold import Folding as Folding
+    from tcnn.conversion.fold import fold as fold
     from tcnn.conversion.hub import save_directory as save_directory
     from tcnn.conversion.surgery import Conversion as Conversion
     from tcnn.conversion.surgery import convert as convert
@@ -40,6 +42,7 @@ _HOMES = {
     "Conversion": "tcnn.conversion.surgery",
     "ConversionConfig": "tcnn.config",
     "FinetuneConfig": "tcnn.config",
+    "Folding": "tcnn.conversion.fold",
     "GPSA2d": "tcnn.layers.gpsa",
     "TcnnError": "tcnn.errors",
     "VerificationConfig": "tcnn.config",
@@ -47,6 +50,7 @@ _HOMES = {
     "evaluate": "tcnn.evaluation.evaluate",
     "finetune": "tcnn.training.finetune",
     "finetune_config": "tcnn.config",
+    "fold": "tcnn.conversion.fold",
     "inspect": "tcnn.analysis.inspect",
     "load": "tcnn.conversion.checkpoint",
     "report": "tcnn.analysis.report",

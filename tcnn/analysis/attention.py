@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tcnn.analysis.kept import Grid, KeptLayer, Kind, keep_gpsa2d
 from tcnn.analysis.timm_attention import patch_grid, watching_timm
+from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.running import watching
 from tcnn.conversion.trace import evaluating
 from tcnn.errors import RequestError, one_line, shorten
@@ -79,6 +80,9 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
 
     Raises: `RequestError` if the model has no such layer, or does not run on images of this size.
     """
+    record = getattr(model, "conversion_report", None)
+    if record is not None:  # heads that went into a convolution cannot be seen any more
+        refuse_folded(record, record.base_model, "inspect")
     kept: dict[str, KeptLayer] = {}
     own = [name for name, module in model.named_modules() if isinstance(module, GPSA2d)]
     size = images.shape[-2], images.shape[-1]

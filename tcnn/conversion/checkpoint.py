@@ -192,9 +192,9 @@ def assemble(
     """Build the model of a checkpoint that was read."""
     report = checkpoint.conversion
     cfg = checkpoint.section("pretrained_cfg") or {}
-    base = _architecture(report, name, model_args) if source is None else source
+    base = architecture(report, name, model_args) if source is None else source
     try:
-        model = rebuild(_hollow(base), report)
+        model = rebuild(hollow(base), report)
     except RequestError as error:
         raise CheckpointError(f"{name}: does not fit {type(base).__name__}: {error}") from error
     try:
@@ -218,7 +218,8 @@ def _tied_again(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tenso
     return tensors
 
 
-def _architecture(report: ConversionReport, name: str, model_args: dict[str, object]) -> nn.Module:
+def architecture(report: ConversionReport, name: str, model_args: dict[str, object]) -> nn.Module:
+    """The source architecture that timm builds for a report, with weights of no meaning."""
     base, args = report.base_model, {**report.model_args, **model_args}
     argument = forbidden(report.model_args)
     if argument is not None:
@@ -233,7 +234,7 @@ def _architecture(report: ConversionReport, name: str, model_args: dict[str, obj
         ) from error
 
 
-def _hollow(model: nn.Module) -> nn.Module:
+def hollow(model: nn.Module) -> nn.Module:
     """A copy without parameter data (the file brings it); buffers stay, for those that are computed, not stored."""
     import copy
 

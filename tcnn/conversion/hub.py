@@ -32,6 +32,8 @@ def save_directory(
             f"{type(model).__name__} is no timm model: write one .safetensors file instead of a directory"
         )
     tensors, metadata = contents(model, verification, sections)
+    if model.conversion_report.folded:  # type: ignore[union-attr]
+        raise RequestError(f"{path}: timm has no name for a folded model: write one .safetensors file instead")
     with replacing(path, force) as temporary:
         temporary.mkdir()
         save_file(tensors, temporary / "model.safetensors", metadata)

@@ -7,7 +7,7 @@ from tcnn.config import VerificationConfig
 from tcnn.conversion import checkpoint
 from tcnn.conversion.images import load_images
 from tcnn.conversion.pipeline import Progress, Source, open_source, usable_device
-from tcnn.conversion.report import VerificationReport
+from tcnn.conversion.report import VerificationReport, refuse_folded
 from tcnn.conversion.surgery import without_stride
 from tcnn.conversion.verify import verify
 from tcnn.errors import RequestError
@@ -34,6 +34,7 @@ def recheck(
     place = usable_device(device)
     progress("reading")
     content = checkpoint.read(path)
+    refuse_folded(content.conversion, str(path), "verify")
     model = checkpoint.assemble(content, name=str(path)).to(place)
     recorded = Source.model_validate(content.section("source")) if "source" in content.metadata else None
     unknown = against is None and weights is None

@@ -1,12 +1,22 @@
 """What a conversion did and how well it was verified: the records that go to the terminal, the API and the file."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict
 
 from tcnn.config import ConversionConfig
+from tcnn.errors import RequestError
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class FoldRecord(_Record):
+    """What `tcnn.fold` made of a layer: of its heads, in their order, and of W_val, which only groups keep apart."""
+
+    heads: tuple[Literal["convolution", "content", "attention", "dropped"], ...]
+    value: bool
 
 
 class LayerReport(_Record):
@@ -28,6 +38,7 @@ class LayerReport(_Record):
     parameters_before: int
     parameters_after: int
     note: str | None = None
+    fold: FoldRecord | None = None
 
 
 class SkippedLayer(_Record):
@@ -49,9 +60,20 @@ class ConversionReport(_Record):
     parameters_after: int
 
     @property
+    def folded(self) -> bool:
+        """Whether some layer is part convolution and part attention: it was folded, and not to the end."""
+        return any(layer.fold for layer in self.layers)
+
+    @property
     def standardised(self) -> bool:
         """Whether a weight-standardised filter was baked in (and so rounded to the weight's dtype)."""
         return any(layer.note for layer in self.layers)
+
+
+def refuse_folded(report: ConversionReport, name: str, verb: str) -> None:
+    """Raise `RequestError` for a model that is only partly attention: folding is the last step before inference."""
+    if report.folded:
+        raise RequestError(f"{name}: was folded, for inference only; {verb} the checkpoint that it was folded from")
 
 
 class ErrorStats(_Record):

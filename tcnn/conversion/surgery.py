@@ -9,10 +9,11 @@ from torch import nn
 from tcnn.config import ConversionConfig, build
 from tcnn.conversion import select, stride
 from tcnn.conversion.catalogue import registered_name
-from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
+from tcnn.conversion.report import ConversionReport, FoldRecord, LayerReport, SkippedLayer
 from tcnn.conversion.trace import Step, meta_copy, trace
 from tcnn.errors import NothingToConvertError, UnsupportedLayerError
-from tcnn.layers.filters import is_standardised
+from tcnn.layers.filters import geometry_of, is_standardised
+from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 
 
@@ -67,8 +68,23 @@ def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
         source = swaps.get(layer.name) or modules.get(layer.name)
         if not isinstance(source, nn.Conv2d):
             raise UnsupportedLayerError(f"{layer.name}: expected a convolution in {report.base_model}, found none")
-        swaps[layer.name] = GPSA2d.from_conv2d(source, layer.head_dim, config.temperature, generator)
+        swaps[layer.name] = (
+            GPSA2d.from_conv2d(source, layer.head_dim, config.temperature, generator)
+            if layer.fold is None
+            else _folded(source, layer, layer.fold)
+        )
     return _signed(_copy_with(model, swaps), report)
+
+
+def _folded(source: nn.Conv2d, layer: LayerReport, fold: FoldRecord) -> FoldedGPSA2d:
+    """The layer that folding left in the place of a convolution; its parameters are for the file to bring."""
+    geometry = geometry_of(source)
+    if len(fold.heads) != geometry.heads:
+        raise UnsupportedLayerError(f"{layer.name}: expected {geometry.heads} heads, found {len(fold.heads)}")
+    return FoldedGPSA2d(
+        source.in_channels, source.out_channels, geometry, source.groups, source.bias is not None, layer.head_dim,
+        fold.heads, fold.value, source.weight.device, source.weight.dtype,
+    )  # fmt: skip
 
 
 def unconverted(model: nn.Module) -> nn.Module:

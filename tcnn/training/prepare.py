@@ -9,6 +9,7 @@ from torch import nn
 
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion import catalogue, checkpoint
+from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.sources import create_source
 from tcnn.conversion.surgery import convert, unconverted
 from tcnn.conversion.trace import input_shape
@@ -52,6 +53,9 @@ def prepare(
             model = _checkpoint(Path(source), config, notes)
         else:
             model = _named(str(source), config, pretrained, weights, notes)
+        record = getattr(model, "conversion_report", None)
+        if record is not None:
+            refuse_folded(record, str(source) if not isinstance(source, nn.Module) else record.base_model, "fine-tune")
         cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
         size = size_for(config, str(cfg.get("architecture")).removeprefix("t_"), cfg)
         _fit_classes(model, class_names, notes)

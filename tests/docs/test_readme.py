@@ -22,10 +22,8 @@ from tcnn.conversion.stride import KNOWN_FAMILIES
 from tcnn.layers import filters
 
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-PAGES += [
-    f"docs/{name}.md"
-    for name in ("cli", "python", "files", "conversion", "finetune", "data", "evaluation", "inspect", "http-api")
-]
+EXPLAINING = "cli python files conversion fold finetune data evaluation inspect http-api"
+PAGES += [f"docs/{name}.md" for name in EXPLAINING.split()]
 SHOW = [page for page in PAGES if any(b.language == "bash" and pages.commands(b) for b in pages.blocks(page))]
 RUN = [
     page

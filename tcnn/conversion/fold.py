@@ -1,0 +1,250 @@
+"""`fold`: heads that are convolutions go back into one; a T-CNN that never left its CNN becomes that CNN again.
+
+What each head may become is decided in `foldable`; here it is done, measured on logits and, where an error is allowed,
+done again more boldly or more timidly until the measured error is within it.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tcnn.config import VerificationConfig
+from tcnn.conversion import checkpoint
+from tcnn.conversion.fold_report import FoldedLayer, FoldReport
+from tcnn.conversion.foldable import Head, heads_of, last_within, tolerances
+from tcnn.conversion.randomise import randomised
+from tcnn.conversion.report import ConversionReport, ErrorStats, FoldRecord, refuse_folded
+from tcnn.conversion.running import exact_arithmetic, in_dtype, logits_of, replacements
+from tcnn.conversion.surgery import rebuild
+from tcnn.conversion.trace import evaluating, input_shape
+from tcnn.conversion.verify import errors
+from tcnn.errors import NothingToConvertError, RequestError, VerificationError
+from tcnn.layers.folded import FoldedGPSA2d, HeadKind, mixes_value
+from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.standardise import load_filter
+from tcnn.layers.ways import taking
+
+Progress = Callable[[str], None]
+Kinds = dict[str, tuple[HeadKind, ...]]
+"""What every head of every GPSA layer becomes, by the layer's dotted name."""
+
+
+class Folding(NamedTuple):
+    """The folded model and the report of what was done; unpacks as `model, report`."""
+
+    model: nn.Module
+    report: FoldReport
+
+
+def fold(
+    model: nn.Module,
+    max_error: float | None = None,
+    images: Tensor | None = None,
+    randomise: bool = False,
+    source: nn.Module | None = None,
+    config: VerificationConfig | None = None,
+    progress: Progress = lambda step: None,
+) -> Folding:
+    """Make a T-CNN cheaper: convolutional heads become a convolution, content heads lose their position, dead ones go.
+
+    Args:
+        model: what `tcnn.convert` or `tcnn.load` returned, trained further or not; it is left as it was.
+        max_error: the largest relative error of the logits that is accepted; as much is folded as stays within. By
+            default only what changes nothing is folded.
+        images: (B, C, H, W), normalised as the model expects, on which the error is measured; noise when None.
+        randomise: for random weights: make the models look trained while they are compared, as in `tcnn.verify`.
+        source: the architecture that was converted, for models that timm does not know.
+        config: size and seed of the noise, and the tolerance of a fold that changes nothing.
+
+    Returns: `Folding(model, report)`. When every layer became a convolution again the model is a plain CNN with the
+    state dict of its source architecture.
+
+    Raises: `NothingToConvertError` when no head can be folded, `VerificationError` when none can within `max_error`.
+    """
+    config = config or VerificationConfig()
+    record = _check(model, max_error)
+    layers = replacements(model)
+    heads = {name: heads_of(layer) for name, layer in layers.items()}
+    convolutions = _convolutions(record, source, layers)
+    batch = _noise(model, config) if images is None else images
+    steps = tolerances(head for found in heads.values() for head in found) if max_error is not None else [0.0]
+    found: dict[int, tuple[ErrorStats, float]] = {}
+
+    def error(step: int) -> float:
+        progress(f"measuring at tolerance {steps[step]:.1e}")
+        candidate = _surgery(model, _kinds(heads, steps[step]), heads, convolutions)[0]
+        found[step] = _compare(expected, candidate, batch)
+        return found[step][0].worst
+
+    changing = [step for step, tolerance in enumerate(steps) if _folds(_kinds(heads, tolerance))]
+    if not changing:
+        raise NothingToConvertError(_nothing(heads, max_error))
+    looks_trained = randomised(model, model, batch, config.seed, enabled=randomise)
+    # The T-CNN's attention runs, never a shortcut through a convolution: that would compare like with like.
+    with exact_arithmetic(), torch.no_grad(), taking("reference"), looks_trained:
+        expected = _logits(model, batch)
+        bound = config.tolerance_float32 if max_error is None else max_error
+        chosen = last_within(len(changing), lambda i: error(changing[i]), bound)
+    if chosen is None:
+        raise VerificationError(
+            f"fold: the least that can be folded changes the logits by {found[changing[0]][0].worst:.1e}, expected at "
+            f"most {bound:.1e}; nothing was folded, " + ("allow more" if max_error is not None else "give --max-error")
+        )
+    step = changing[chosen]
+    progress("folding")
+    kinds = _kinds(heads, steps[step])
+    folded, notes = _surgery(model, kinds, heads, convolutions)
+    entries = tuple(_entry(name, layers[name], folded.get_submodule(name), kinds[name], notes) for name in layers)
+    complete = all(entry.becomes == "convolution" for entry in entries)
+    report = FoldReport(
+        complete=complete,
+        tolerance=steps[step],
+        max_error=max_error,
+        layers=entries,
+        logits=found[step][0],
+        top1_agreement=found[step][1],
+        images=f"{'noise' if images is None else 'images'} {'×'.join(map(str, batch.shape))}",
+        seed=config.seed,
+        statistics_randomised=randomise,
+        parameters_before=_count(model),
+        parameters_after=_count(folded),
+    )
+    return Folding(_signed(folded, record, entries, kinds), report)
+
+
+def _check(model: nn.Module, max_error: float | None) -> ConversionReport:
+    """The model's record, or a refusal that says what was expected."""
+    record = getattr(model, "conversion_report", None)
+    if not isinstance(record, ConversionReport):
+        raise RequestError(
+            f"{type(model).__name__} was not converted by tcnn: expected a T-CNN; call tcnn.convert first"
+        )
+    refuse_folded(record, record.base_model, "fold")
+    if not any(isinstance(module, GPSA2d) for module in model.modules()):
+        raise NothingToConvertError(f"{record.base_model}: has no GPSA layer, it is a CNN; there is nothing to fold")
+    if max_error is not None and not 0 <= max_error < torch.inf:
+        raise RequestError(f"max_error: expected a relative error of 0 or more, found {max_error}")
+    return record
+
+
+def _convolutions(
+    record: ConversionReport, source: nn.Module | None, layers: dict[str, GPSA2d]
+) -> dict[str, nn.Conv2d]:
+    """The convolution that each layer was made from, without its weights, and with its stride if that was removed."""
+    base = checkpoint.architecture(record, record.base_model, {}) if source is None else source
+    plain = rebuild(checkpoint.hollow(base), record.model_copy(update={"layers": ()}))
+    found = {}
+    for name in layers:
+        conv = plain.get_submodule(name)
+        assert isinstance(conv, nn.Conv2d)  # noqa: S101 - it was converted, and so is one
+        found[name] = conv
+    return found
+
+
+def _kinds(heads: dict[str, tuple[Head, ...]], tolerance: float) -> Kinds:
+    return {name: tuple(head.kind(tolerance) for head in found) for name, found in heads.items()}
+
+
+def _folds(kinds: Kinds) -> bool:
+    return any(kind != "attention" for found in kinds.values() for kind in found)
+
+
+def _surgery(
+    model: nn.Module, kinds: Kinds, heads: dict[str, tuple[Head, ...]], convolutions: dict[str, nn.Conv2d]
+) -> tuple[nn.Module, dict[str, str]]:
+    """A copy of the model with its layers folded, and what has to be said of some of them."""
+    memo: dict[int, object] = {}
+    notes: dict[str, str] = {}
+    for name, layer in replacements(model).items():
+        targets = [head.tap for head in heads[name]]
+        own = kinds[name]
+        if set(own) == {"attention"}:
+            continue
+        memo[id(layer)] = swap = FoldedGPSA2d.from_gpsa2d(layer, own, targets)
+        if swap.heads:
+            continue
+        if mixes_value(layer):
+            notes[name] = "its 1×1 W_val mixes the groups, so it stays before the convolution"
+            continue
+        conv = copy.deepcopy(convolutions[name])
+        if load_filter(conv, swap.weight.detach(), layer.bias):  # type: ignore[union-attr]  # without heads it convolves
+            memo[id(layer)] = conv.train(layer.training).requires_grad_(layer.proj.requires_grad)
+        else:
+            notes[name] = f"its filter is none that a {type(conv).__name__} can standardise to, so it stays as it is"
+    return copy.deepcopy(model, memo), notes
+
+
+def _compare(expected: Tensor, folded: nn.Module, batch: Tensor) -> tuple[ErrorStats, float]:
+    found = _logits(folded, batch)
+    agreement = (expected.flatten(1).argmax(1) == found.flatten(1).argmax(1)).double().mean().item()
+    return errors(expected, found), agreement
+
+
+def _logits(model: nn.Module, batch: Tensor) -> Tensor:
+    """In float64, so that an error is the fold's and not the rounding's of either model."""
+    dtype = torch.float32 if next(model.parameters()).device.type == "mps" else torch.float64
+    wide = in_dtype(model, dtype)
+    with evaluating(wide):
+        return logits_of(wide, batch, dtype)
+
+
+def _entry(
+    name: str, before: GPSA2d, after: nn.Module, kinds: tuple[HeadKind, ...], notes: dict[str, str]
+) -> FoldedLayer:
+    plain = isinstance(after, nn.Conv2d)
+    return FoldedLayer(
+        name=name,
+        becomes="convolution" if plain else "folded" if isinstance(after, FoldedGPSA2d) else "attention",
+        convolution=kinds.count("convolution"),
+        content=kinds.count("content"),
+        attention=kinds.count("attention"),
+        dropped=kinds.count("dropped"),
+        parameters_before=_count(before),
+        parameters_after=_count(after),
+        note=notes.get(name),
+    )
+
+
+def _signed(model: nn.Module, record: ConversionReport, entries: tuple[FoldedLayer, ...], kinds: Kinds) -> nn.Module:
+    """Leave on the folded model the record that rebuilds it: a layer that is a convolution again is in it no more."""
+    remaining = []
+    became = {entry.name: entry.becomes for entry in entries}
+    for layer in record.layers:
+        module = model.get_submodule(layer.name)
+        if isinstance(module, FoldedGPSA2d):
+            own = FoldRecord(heads=kinds[layer.name], value=module.value is not None)
+            remaining.append(layer.model_copy(update={"fold": own, "parameters_after": _count(module)}))
+        elif became.get(layer.name) != "convolution":
+            remaining.append(layer)
+    update = {"layers": tuple(remaining), "parameters_after": _count(model)}
+    model.conversion_report = record.model_copy(update=update)  # type: ignore[assignment]
+    cfg = getattr(model, "pretrained_cfg", None)
+    if not remaining and cfg and cfg.get("architecture"):
+        own_cfg = {**cfg, "architecture": record.base_model.partition(".")[0]}
+        model.pretrained_cfg = model.default_cfg = own_cfg  # type: ignore[assignment]
+        fields = type(record.config).model_fields
+        args = getattr(model, "_model_args", {})
+        model._model_args = {key: value for key, value in args.items() if key not in fields}  # type: ignore[assignment]
+    return model
+
+
+def _nothing(heads: dict[str, tuple[Head, ...]], max_error: float | None) -> str:
+    every = [head for found in heads.values() for head in found]
+    nearest = min(head.elsewhere for head in every)
+    return (
+        f"no head to fold: expected one of {len(every)} to look at one pixel of its kernel only, at content only, or "
+        f"to have no output weight; the nearest looks elsewhere with {nearest:.1%} of its attention"
+        + ("; accept an error with --max-error" if max_error is None else "")
+    )
+
+
+def _noise(model: nn.Module, config: VerificationConfig) -> Tensor:
+    shape = (config.batch_size, *input_shape(model, config.input_size))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(config.seed))
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,110 @@
+"""From a checkpoint to a folded file: what `tcnn fold` does."""
+
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tcnn.conversion import checkpoint
+from tcnn.conversion.fold import Progress, fold
+from tcnn.conversion.fold_report import FoldResult, Speed
+from tcnn.conversion.images import load_images
+from tcnn.conversion.pipeline import file_digest, is_directory, usable_device
+from tcnn.conversion.trace import evaluating, input_shape
+from tcnn.errors import OutputError, VerificationError
+from tcnn.files import check_output
+
+RUNS = 5
+"""Timed forward passes of either model; the median counts."""
+
+
+def fold_to_file(
+    path: Path,
+    output: Path,
+    max_error: float | None = None,
+    images: Path | None = None,
+    *,
+    device: str = "cpu",
+    force: bool = False,
+    progress: Progress = lambda step: None,
+) -> FoldResult:
+    """Read, fold, measure, write, read back; the file gets its name only after all of it.
+
+    Args:
+        path: a tcnn checkpoint.
+        output: a `.safetensors` file: the plain state dict of the timm model when every layer became a convolution
+            again, else a tcnn checkpoint. `tcnn.load` reads both.
+        max_error: as for `fold`.
+        images: a directory of pictures to measure the error on, instead of noise.
+
+    Raises: `NothingToConvertError`, `VerificationError`, `CheckpointError`, `OutputError`.
+    """
+    started = time.monotonic()
+    check_fold_output(output, force)
+    place = usable_device(device)
+    progress("reading")
+    content = checkpoint.read(path)
+    model = checkpoint.assemble(content, name=str(path)).to(place)
+    batch = None if images is None else load_images(images, model).to(place)
+    # Weights that were drawn and never trained leave residual branches multiplied by zero, which would hide an error.
+    trained = "training" in content.metadata or content.section("weights") in ("pretrained", "file")
+    folded, report = fold(model, max_error, batch, randomise=not trained, progress=progress)
+
+    def read_back(file: Path) -> None:
+        progress("verifying the written file")
+        found = checkpoint.load(file).state_dict()
+        written = folded.state_dict()
+        if found.keys() != written.keys() or not all(torch.equal(found[k], written[k].cpu()) for k in written):
+            raise VerificationError(f"{output}: what was read back is not what was written; nothing was written")
+
+    progress("measuring the speed")
+    speed = measure_speed(model, folded, batch)
+    progress("writing")
+    sections = {name: content.section(name) for name in content.metadata if name not in checkpoint.RESERVED}
+    sections["fold"] = report.model_dump(mode="json")
+    checkpoint.save(folded, output, None, sections, force, read_back)
+    progress("done")
+    return FoldResult(
+        checkpoint=str(path),
+        output=str(output),
+        bytes=output.stat().st_size,
+        sha256=file_digest(output),
+        seconds=round(time.monotonic() - started, 3),
+        format="timm" if report.complete else "tcnn",
+        base_model=content.conversion.base_model,
+        fold=report,
+        speed=speed,
+    )
+
+
+def check_fold_output(output: Path, force: bool = False) -> None:
+    """Raise `OutputError` unless the output can be one new file: timm's hub layout knows no half-folded model."""
+    if is_directory(output):
+        raise OutputError(f"{output}: expected one file, whose name ends in .safetensors, found a directory's name")
+    check_output(output, force)
+
+
+def measure_speed(before: nn.Module, after: nn.Module, images: Tensor | None = None) -> Speed:
+    """Images per second of two models, run in turn, so that whatever else the machine does slows both down."""
+    weight = next(before.parameters())
+    given = torch.zeros(2, *input_shape(before)) if images is None else images
+    batch = given.to(device=weight.device, dtype=weight.dtype)
+    seconds: tuple[list[float], list[float]] = ([], [])
+    with torch.no_grad(), evaluating(before), evaluating(after):
+        for run in range(RUNS + 1):
+            for model, own in zip((before, after), seconds, strict=True):
+                _wait(weight.device)
+                started = time.perf_counter()
+                model(batch)
+                _wait(weight.device)
+                if run > 0:  # the first pass sets things up
+                    own.append(time.perf_counter() - started)
+    first, second = (len(batch) / statistics.median(own) for own in seconds)
+    return Speed(before=first, after=second, batch_size=len(batch), device=str(weight.device))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,247 @@
+"""A GPSA layer some of whose heads went back into one convolution: cheaper, and the same function as before.
+
+Shapes: B batch, C channels, H×W padded map, M queries, N keys, K heads of the GPSA layer, n ≤ K heads that remain,
+a ≤ n of them with a positional part, d head width, G groups.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tcnn.layers import attention, positions
+from tcnn.layers.attention import at_least_float32
+from tcnn.layers.gpsa import SOFTPLUS_BETA, GPSA2d
+from tcnn.layers.positions import Geometry
+
+HeadKind = Literal["convolution", "content", "attention", "dropped"]
+"""What becomes of a head: a tap of the convolution, attention without its positional part, all of it, or nothing."""
+
+CHUNK_ELEMENTS = 2**25
+"""Largest attention maps (batch × heads × queries × keys) that are held at once: 128 MiB in float32."""
+
+
+def mixes_value(layer: GPSA2d) -> bool:
+    """Whether W_val has to stay: it mixes the channels of groups that the filters keep apart."""
+    return layer.groups > 1 and not _is_identity(layer.value)
+
+
+def taps_through_value(layer: GPSA2d) -> Tensor:
+    """W_out^h of every head with W_val in it where that can be, (K, C_out, C_in/G), in the layer's dtype.
+
+    A head computes A_h X W_val W_out^h and the product of the two matrices is one matrix, taken in float64 and rounded
+    once. With groups it would be dense, G times the work; then W_val stays a 1×1 convolution before the taps, which is
+    as exact, padding included: it has no bias, and acts on one pixel at a time.
+    """
+    taps = layer.proj.detach().unflatten(1, (layer.heads, -1)).transpose(0, 1)
+    if layer.groups > 1 or _is_identity(layer.value):
+        return taps  # not even a zero changes its sign
+    return (taps.double() @ layer.value.detach().double()).to(taps.dtype)
+
+
+def convolution_filter(layer: GPSA2d, targets: Sequence[int | None]) -> Tensor:
+    """The filter of the heads that became taps, (C_out, C_in/G, kh, kw).
+
+    Args:
+        targets: for every head the tap that it becomes, row-major over the kernel, or None. Two may share one.
+    """
+    taps = taps_through_value(layer)
+    found = torch.zeros_like(taps)
+    taken: set[int] = set()
+    for head, tap in enumerate(targets):
+        if tap is not None:
+            found[tap] = found[tap] + taps[head] if tap in taken else taps[head]
+            taken.add(tap)
+    return found.permute(1, 2, 0).unflatten(2, layer.geometry.kernel_size).contiguous()
+
+
+class FoldedGPSA2d(nn.Module):
+    r"""A convolution, and beside it the attention of the heads that are none.
+
+    .. math::
+        Y = b + w * X + \sum_{h ≤ n} A_h X W_{out}^h
+
+    with :math:`A_h` as in `GPSA2d` for the first a heads and :math:`A_h = softmax_k(Q_h K_h^⊤/\sqrt d)` for the others.
+    W_val is part of the filter w and of W_out; only with groups it stays (``value``), and then X is X W_val.
+
+    =========================================================  =======================================================
+    ``weight``                                                 w, (C_out, C_in/G, kh, kw), or None
+    ``query``, ``key``                                         (n·d, C_in), or None if n = 0
+    ``proj``                                                   W_out, (C_out, n·C_in/G), or None if n = 0
+    ``value``                                                  W_val, (C_in, C_in), or None
+    ``gating_param``, ``locality_raw``, ``attention_centers``  λ (a,), softplus⁻¹ of α (a,), Δ (a, 2); None if a = 0
+    ``temperature``                                            τ, a buffer, or None if a = 0
+    =========================================================  =======================================================
+
+    Args:
+        kinds: what became of every head of the GPSA layer; the parameters keep the heads in their order, those with
+            a positional part first.
+        value: whether W_val stays.
+
+    Input and output as `GPSA2d`'s. Made by `from_gpsa2d`; the constructor leaves its parameters without values.
+    """
+
+    weight: nn.Parameter | None
+    value: nn.Parameter | None
+    bias: nn.Parameter | None
+    query: nn.Parameter
+    key: nn.Parameter
+    proj: nn.Parameter
+    gating_param: nn.Parameter
+    locality_raw: nn.Parameter
+    attention_centers: nn.Parameter
+    temperature: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        geometry: Geometry,
+        groups: int,
+        bias: bool,
+        head_dim: int,
+        kinds: Sequence[HeadKind],
+        value: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.geometry = geometry
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.groups = groups
+        self.head_dim = head_dim
+        self.kinds = tuple(kinds)
+        self.positional_heads = self.kinds.count("attention")
+        self.heads = heads = self.positional_heads + self.kinds.count("content")
+        convolves = "convolution" in self.kinds or not heads
+
+        def parameter(name: str, there: bool, *shape: int) -> None:
+            empty = nn.Parameter(torch.empty(*shape, device=device, dtype=dtype)) if there else None
+            self.register_parameter(name, empty)
+
+        parameter("weight", convolves, out_channels, in_channels // groups, *geometry.kernel_size)
+        parameter("bias", bias, out_channels)
+        parameter("value", value, in_channels, in_channels)
+        parameter("query", heads > 0, heads * head_dim, in_channels)
+        parameter("key", heads > 0, heads * head_dim, in_channels)
+        parameter("proj", heads > 0, out_channels, heads * in_channels // groups)
+        parameter("gating_param", self.positional_heads > 0, self.positional_heads)
+        parameter("locality_raw", self.positional_heads > 0, self.positional_heads)
+        parameter("attention_centers", self.positional_heads > 0, self.positional_heads, 2)
+        self.register_buffer(
+            "temperature", torch.empty((), device=device, dtype=dtype) if self.positional_heads else None
+        )
+
+    @classmethod
+    @torch.no_grad()
+    def from_gpsa2d(cls, layer: GPSA2d, kinds: Sequence[HeadKind], targets: Sequence[int | None]) -> "FoldedGPSA2d":
+        """Fold the heads of a layer as `kinds` says.
+
+        Args:
+            targets: for every head of kind "convolution" the tap that it becomes, row-major over the kernel.
+        """
+        folded = cls(
+            layer.in_channels, layer.out_channels, layer.geometry, layer.groups, layer.bias is not None, layer.head_dim,
+            kinds, mixes_value(layer), layer.proj.device, layer.proj.dtype,
+        )  # fmt: skip
+        positional = [head for head, kind in enumerate(kinds) if kind == "attention"]
+        remaining = positional + [head for head, kind in enumerate(kinds) if kind == "content"]
+        own: dict[str, Tensor | None] = {
+            "bias": layer.bias,
+            "value": layer.value,
+            "weight": convolution_filter(
+                layer, [tap if kind == "convolution" else None for tap, kind in zip(targets, kinds, strict=True)]
+            ),
+            "query": layer.query.unflatten(0, (layer.heads, -1))[remaining].flatten(0, 1),
+            "key": layer.key.unflatten(0, (layer.heads, -1))[remaining].flatten(0, 1),
+            "proj": taps_through_value(layer)[remaining].transpose(0, 1).flatten(1),
+            "gating_param": layer.gating_param[positional],
+            "locality_raw": layer.locality_raw[positional],
+            "attention_centers": layer.attention_centers[positional],
+            "temperature": layer.temperature,
+        }
+        for name, tensor in (*folded.named_parameters(), *folded.named_buffers()):
+            given = own[name]
+            assert given is not None  # noqa: S101 - a bias is there in both or in neither
+            tensor.copy_(given)
+        trainable = any(parameter.requires_grad for parameter in layer.parameters())
+        return folded.requires_grad_(trainable).train(layer.training)
+
+    @property
+    def kernel_size(self) -> positions.Pair:
+        """(kh, kw), as `nn.Conv2d` has it."""
+        return self.geometry.kernel_size
+
+    @property
+    def stride(self) -> positions.Pair:
+        """(rows, columns), as `nn.Conv2d` has it."""
+        return self.geometry.stride
+
+    @property
+    def dilation(self) -> positions.Pair:
+        """(rows, columns), as `nn.Conv2d` has it."""
+        return self.geometry.dilation
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 3:
+            return self.forward(x[None])[0]
+        padded = positions.pad(x, self.geometry)
+        seen = padded if self.value is None else F.conv2d(padded, self.value[:, :, None, None])
+        if self.weight is None:
+            return self._attend(padded, seen, self.bias)
+        y = F.conv2d(seen, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+        return y + self._attend(padded, seen, None) if self.heads else y
+
+    def _attend(self, padded: Tensor, seen: Tensor, bias: Tensor | None) -> Tensor:
+        """What the remaining heads bring together, (B, C_out, Ho, Wo), some rows of the output at a time."""
+        rows, columns = positions.output_size(padded.shape[-2:], self.geometry)
+        at_queries = positions.at_queries(padded, self.geometry)
+        key = attention.split(padded, self.key, self.heads)
+        values = seen.flatten(2).transpose(1, 2)[:, None]  # (B, 1, N, C_in)
+        factors = self._positional(padded) if self.positional_heads else None
+        parts = []
+        for part in self._row_chunks(len(padded) * self.heads * columns * key.shape[2], rows):
+            query = attention.split(at_queries[:, :, part], self.query, self.heads)
+            maps = attention.content(query, key)  # (B, n, M, N)
+            if factors is not None:
+                gate = self._gate()[:, None, None]
+                positional = gate * attention.outer(factors[0][:, part], factors[1])
+                mixed = (1 - gate) * maps[:, : self.positional_heads] + positional
+                maps = torch.cat((mixed, maps[:, self.positional_heads :]), dim=1)
+            parts.append(attention.project(maps.to(values.dtype) @ values, self.proj, bias, self.groups))
+        return torch.cat(parts, dim=1).transpose(1, 2).unflatten(2, (rows, columns))
+
+    def _row_chunks(self, row_elements: int, rows: int) -> list[slice]:
+        """Slices of the output's rows whose maps fit `CHUNK_ELEMENTS`; a compiler, which cannot loop, gets one."""
+        if torch.compiler.is_compiling() or row_elements * rows <= CHUNK_ELEMENTS:
+            return [slice(None)]
+        step = max(1, CHUNK_ELEMENTS // row_elements)
+        return [slice(start, start + step) for start in range(0, rows, step)]
+
+    def _gate(self) -> Tensor:
+        """σ(λ/τ), (a,), at least float32."""
+        return torch.sigmoid(at_least_float32(self.gating_param) / at_least_float32(self.temperature))
+
+    def _positional(self, padded: Tensor) -> tuple[Tensor, Tensor]:
+        strength = F.softplus(at_least_float32(self.locality_raw), beta=SOFTPLUS_BETA)
+        return positions.positional_attention(
+            strength / at_least_float32(self.temperature),
+            at_least_float32(self.attention_centers),
+            padded.shape[-2:],
+            self.geometry,
+        )
+
+    def extra_repr(self) -> str:
+        counts = ", ".join(f"{kind}={self.kinds.count(kind)}" for kind in dict.fromkeys(self.kinds))
+        g = self.geometry
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, stride={g.stride}, "
+            f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, bias={self.bias is not None}, {counts}"
+        )
+
+
+def _is_identity(matrix: Tensor) -> bool:
+    return torch.equal(matrix.detach(), torch.eye(len(matrix), device=matrix.device, dtype=matrix.dtype))

@@ -1,0 +1,263 @@
+"""Folding whole models: back to the CNN bit for bit, part of the way after training, or not at all."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import tiny_runs
+import torch
+from nets import PlainNet, image, relative_error, same_state, snapshot, with_random_statistics
+from safetensors.torch import load_file
+from timm.layers import BatchNormAct2d, StdConv2d
+from timm.models.resnetv2 import ResNetV2
+from torch import nn
+
+import tcnn
+from tcnn.conversion import checkpoint, fold_file
+from tcnn.conversion.surgery import unconverted
+from tcnn.errors import NothingToConvertError, RequestError, VerificationError
+from tcnn.layers import GPSA2d
+from tcnn.layers.folded import FoldedGPSA2d
+
+Lively = Callable[..., nn.Module]
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "test_resnet": {},
+    "test_efficientnet": {},  # depthwise
+    "test_efficientnet same": {"pad_type": "same"},  # dynamic padding
+    "test_byobnet": {},
+}
+
+
+def made(name: str, lively: Lively) -> nn.Module:
+    return lively(name.partition(" ")[0], **PLAIN[name])
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_conversion_folds_back_bit_for_bit(name: str, lively: Lively, tmp_path: Path) -> None:
+    source = made(name, lively)
+    model, _ = tcnn.convert(source)
+    before = snapshot(model)
+    found, report = tcnn.fold(model)
+    assert report.complete
+    assert report.logits.worst < 1e-12
+    assert report.parameters_after == sum(p.numel() for p in source.parameters())
+    assert same_state(model, before)
+    tcnn.save(found, tmp_path / "cnn.safetensors")
+    state = load_file(tmp_path / "cnn.safetensors")
+    fresh = made(name, lambda *a, **k: timm.create_model(*a, pretrained=False, **k))
+    fresh.load_state_dict(state, strict=True)
+    for key, tensor in source.state_dict().items():
+        assert torch.equal(state[key], tensor), key
+    again = tcnn.load(tmp_path / "cnn.safetensors")
+    assert not any(isinstance(module, GPSA2d | FoldedGPSA2d) for module in again.modules())
+    assert again.pretrained_cfg["architecture"] == name.partition(" ")[0]
+    x = image((96, 96))
+    with torch.no_grad():
+        assert torch.equal(again(x), source(x))
+        assert torch.equal(found(x), source(x))
+
+
+def test_without_its_stride(lively: Lively, tmp_path: Path) -> None:
+    source = lively()
+    found, report = tcnn.fold(tcnn.convert(source, stride="remove").model)
+    assert report.complete
+    expected = tcnn.without_stride(source)
+    assert same_state(found, snapshot(expected))
+    tcnn.save(found, tmp_path / "cnn.safetensors")
+    built = tcnn.without_stride(timm.create_model("test_resnet")).eval()
+    built.load_state_dict(load_file(tmp_path / "cnn.safetensors"))
+    x = image((64, 64))
+    with torch.no_grad():
+        assert torch.equal(built(x), expected(x))
+        assert torch.equal(tcnn.load(tmp_path / "cnn.safetensors")(x), expected(x))
+
+
+def test_standardised_convolutions_compute_the_same(lively: Lively, tmp_path: Path) -> None:
+    source = lively("test_nfnet")
+    found, report = tcnn.fold(tcnn.convert(source).model)
+    assert report.complete
+    tcnn.save(found, tmp_path / "cnn.safetensors")
+    fresh = timm.create_model("test_nfnet").eval()
+    fresh.load_state_dict(load_file(tmp_path / "cnn.safetensors"), strict=True)
+    _same_function(source, fresh)
+
+
+def test_standardised_convolutions_without_a_gain() -> None:
+    """BiT's ResNet, made small."""
+    small = {"layers": (1, 1, 1, 1), "channels": (16, 16, 32, 32), "stem_chs": 8}
+    layers = {"conv_layer": StdConv2d, "norm_layer": BatchNormAct2d}
+    source = with_random_statistics(tiny_runs.seeded(lambda: ResNetV2(**small, **layers))).eval()
+    config = tcnn.VerificationConfig(input_size=(96, 96))
+    found, report = tcnn.fold(tcnn.convert(source).model, source=source, config=config)
+    assert report.complete
+    _same_function(source, found)
+
+
+@torch.no_grad()
+def _same_function(source: nn.Module, found: nn.Module) -> None:
+    x = image((96, 96))
+    assert relative_error(source(x), found(x)) < 1e-5
+    assert relative_error(source.double()(x.double()), found.double()(x.double())) < 1e-6
+
+
+def test_a_filter_that_cannot_be_standardised_stays_beside_it(lively: Lively, tmp_path: Path) -> None:
+    model, _ = tcnn.convert(lively("test_nfnet"))
+    layer = next(module for module in model.modules() if isinstance(module, GPSA2d))
+    with torch.no_grad():
+        layer.proj.add_(0.01)
+    found, report = tcnn.fold(model)
+    assert [entry.becomes for entry in report.layers] == ["folded", *["convolution"] * (len(report.layers) - 1)]
+    assert "standardise" in (report.layers[0].note or "")
+    assert not report.complete
+    _comes_back(found, tmp_path)
+
+
+def test_channels_mixed_across_groups_keep_their_own_convolution(lively: Lively, tmp_path: Path) -> None:
+    model, _ = tcnn.convert(lively("test_efficientnet"))
+    layer = next(module for module in model.modules() if isinstance(module, GPSA2d))
+    with torch.no_grad():
+        layer.value.add_(0.1 * torch.randn_like(layer.value))
+    found, report = tcnn.fold(model)
+    assert report.layers[0].becomes == "folded"
+    assert "W_val" in (report.layers[0].note or "")
+    assert report.logits.worst < 1e-6
+    _comes_back(found, tmp_path)
+
+
+@torch.no_grad()
+def _comes_back(model: nn.Module, tmp_path: Path) -> None:
+    """A folded model is the same after saving and loading, bit for bit."""
+    tcnn.save(model, tmp_path / "folded.safetensors")
+    again = tcnn.load(tmp_path / "folded.safetensors")
+    assert same_state(again, snapshot(model))
+    x = image((64, 64))
+    assert torch.equal(again(x), model(x))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ResNet fine-tuned to τ = 1; half of its heads began so hard that they are taps there too."""
+    folder = tmp_path_factory.mktemp("trained")
+    model, _ = tcnn.convert(tiny_runs.seeded(lambda: timm.create_model("test_resnet", num_classes=3)))
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, GPSA2d):
+                layer.locality_raw[::2] = 60.0
+                layer.gating_param[::2] = 60.0
+                layer.gating_param[1] = -60.0
+    tiny_runs.run(model, tiny_runs.colours(folder / "data"), folder / "run")
+    return folder / "run" / "last.safetensors"
+
+
+def test_training_leaves_something_to_fold(trained: Path, tmp_path: Path) -> None:
+    model = tcnn.load(trained)
+    layers = [module for module in model.modules() if isinstance(module, GPSA2d)]
+    assert all(float(layer.temperature) == 1 for layer in layers)
+    assert all(not torch.equal(layer.value, torch.eye(len(layer.value))) for layer in layers)
+    found, report = tcnn.fold(model)
+    for entry in report.layers:
+        assert (entry.convolution, entry.content, entry.attention, entry.dropped) == (5, 1, 3, 0)
+        assert entry.becomes == "folded"
+    assert report.logits.worst < 1e-6
+    with torch.no_grad():
+        x = image((32, 32), batch=3)
+        assert relative_error(model(x), found(x)) < 1e-5
+    _comes_back(found, tmp_path)
+
+
+@pytest.mark.parametrize("allowed", [1e-5, 1e-4, 0.01])
+def test_as_much_is_folded_as_the_error_allows(trained: Path, allowed: float) -> None:
+    model = tcnn.load(trained)
+    found, report = tcnn.fold(model, max_error=allowed)
+    assert report.logits.worst <= allowed
+    assert report.max_error == allowed
+    x = image((160, 160), batch=2)
+    with torch.no_grad():
+        measured = relative_error(model.double()(x.double()), found.double()(x.double()))
+    assert measured <= 2 * allowed
+    if allowed > 1e-5:
+        assert report.tolerance > 0
+
+
+def test_more_error_folds_more(trained: Path) -> None:
+    model = tcnn.load(trained)
+    attending = [
+        sum(layer.attention for layer in tcnn.fold(model, max_error=allowed).report.layers)
+        for allowed in (1e-5, 1e-4, 0.01)
+    ]
+    assert attending[0] > attending[1] > attending[2]
+
+
+def test_nothing_within_the_error_is_refused(trained: Path) -> None:
+    with pytest.raises(VerificationError, match="expected at most"):
+        tcnn.fold(tcnn.load(trained), max_error=0)
+
+
+def test_no_head_to_fold(lively: Lively) -> None:
+    model, _ = tcnn.convert(lively(), temperature=1)
+    with pytest.raises(NothingToConvertError, match=r"no head to fold: expected one of 18 .* --max-error"):
+        tcnn.fold(model)
+
+
+def test_what_is_not_a_tcnn(lively: Lively, trained: Path) -> None:
+    with pytest.raises(RequestError, match="not converted by tcnn"):
+        tcnn.fold(lively())
+    with pytest.raises(NothingToConvertError, match="it is a CNN"):
+        tcnn.fold(unconverted(lively()))
+    with pytest.raises(RequestError, match="max_error: expected"):
+        tcnn.fold(tcnn.load(trained), max_error=float("nan"))
+
+
+def test_a_folded_model_says_what_it_is_no_good_for(trained: Path, tmp_path: Path) -> None:
+    found, _ = tcnn.fold(tcnn.load(trained))
+    with pytest.raises(RequestError, match="was folded, for inference only; fold the checkpoint"):
+        tcnn.fold(found)
+    with pytest.raises(RequestError, match="inspect the checkpoint"):
+        tcnn.inspect(found)
+    with pytest.raises(RequestError, match="fine-tune the checkpoint"):
+        tiny_runs.run(found, tiny_runs.colours(tmp_path / "data"), tmp_path / "run")
+    with pytest.raises(RequestError, match="write one"):
+        tcnn.save_directory(found, tmp_path / "hub")
+
+
+def test_a_module_that_is_not_timms(tmp_path: Path) -> None:
+    net = tiny_runs.seeded(PlainNet).eval()
+    model, _ = tcnn.convert(net, input_size=(24, 24))
+    with pytest.raises(RequestError, match="give its module as `source`"):
+        tcnn.fold(model)
+    config = tcnn.VerificationConfig(input_size=(24, 24))
+    found, report = tcnn.fold(model, source=net, config=config)
+    assert report.complete
+    assert same_state(found, snapshot(net))
+    tcnn.save(found, tmp_path / "net.safetensors")
+    assert same_state(tcnn.load(tmp_path / "net.safetensors", source=net), snapshot(net))
+
+
+def test_half_precision_and_frozen_layers(lively: Lively) -> None:
+    source = lively().half()
+    model, _ = tcnn.convert(source)
+    found, report = tcnn.fold(model.requires_grad_(False))
+    assert report.complete
+    assert same_state(found, snapshot(source))
+    assert not any(
+        p.requires_grad for name, p in found.named_parameters() if "conv2.weight" in name and "layer4" in name
+    )
+
+
+def test_a_file_is_read_back_before_it_gets_its_name(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = checkpoint.load
+
+    def other(path: Path, **options: Any) -> nn.Module:
+        model = real(path, **options)
+        next(model.parameters()).data.add_(1)
+        return model
+
+    monkeypatch.setattr(checkpoint, "load", other)
+    with pytest.raises(VerificationError, match="read back"):
+        fold_file.fold_to_file(trained, tmp_path / "out.safetensors")
+    assert list(tmp_path.iterdir()) == []
