@@ -16,8 +16,8 @@ from api.middleware import Authenticate, LimitBody, Observe
 from api.routes import ROUTERS
 from api.settings import ApiSettings, load
 from api.stream import Streams
+from jobs.artifacts.opened import home_of, open_artifacts
 from jobs.explorers import Explorers
-from jobs.home import Home
 from jobs.store import Store
 from tcnn.conversion import catalogue
 from tcnn.version import __version__
@@ -34,14 +34,17 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        home = await run_in_threadpool(Home(settings.root).create)
+        home = await run_in_threadpool(home_of(settings).create)
+        artifacts = await run_in_threadpool(open_artifacts, settings, home)
         await run_in_threadpool(catalogue.entries)  # a tenth of a second that no request shall wait for
         store, explorers = Store(settings.database), Explorers()
         try:
             await run_in_threadpool(store.migrate)
             registry.register(QueueCollector(store))
             streams = Streams(settings.max_streams)
-            app.state.service = Service(settings, home, store, keys, registry, streams, explorers, asyncio.Lock())
+            app.state.service = Service(
+                settings, home, store, keys, registry, streams, explorers, asyncio.Lock(), artifacts
+            )
             yield
         finally:
             await explorers.close()

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from api.keys import Keyring
 from api.settings import ApiSettings
+from jobs.artifacts.base import Artifacts
 from jobs.errors import JobNotFound
 from jobs.explorers import Explorers
 from jobs.home import Home, checked
@@ -37,6 +38,7 @@ class Service:
     streams: "Streams"
     explorers: Explorers
     reports: asyncio.Lock
+    artifacts: Artifacts
 
 
 _bearer = HTTPBearer(
@@ -63,6 +65,10 @@ async def _home(parts: ServiceDep) -> Home:
     return parts.home
 
 
+async def _artifacts(parts: ServiceDep) -> Artifacts:
+    return parts.artifacts
+
+
 async def _store(parts: ServiceDep) -> Store:
     return parts.store
 
@@ -84,6 +90,7 @@ async def _job_id(
 
 SettingsDep = Annotated[ApiSettings, Depends(_settings)]
 HomeDep = Annotated[Home, Depends(_home)]
+ArtifactsDep = Annotated[Artifacts, Depends(_artifacts)]
 StoreDep = Annotated[Store, Depends(_store)]
 Tenant = Annotated[str, Depends(_tenant)]
 JobId = Annotated[str, Depends(_job_id)]

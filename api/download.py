@@ -1,21 +1,26 @@
 """Files with ranges, a strong ETag and a digest, so that a broken download can be continued and checked."""
 
 import base64
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
+from anyio import to_thread
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from api.errors import NotFound, problem
-from jobs.home import Home
+from jobs.artifacts.base import Artifacts, Opened
 from jobs.model import Artifact
 
 
-def download(request: Request, home: Home, file: Artifact, name: str) -> Response:
+def download(request: Request, artifacts: Artifacts, file: Artifact, name: str) -> Response:
     """A job's file under a name, 304 if the client has it already. Raises `NotFound` if it is no longer there."""
-    path = home.inside(home.jobs, file.path)
     headers = {
         "ETag": f'"{file.sha256}"',  # the content itself: strong, and the same on every host
         "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(file.sha256)).decode()}:",  # RFC 9530
@@ -24,14 +29,23 @@ def download(request: Request, home: Home, file: Artifact, name: str) -> Respons
     if has(request.headers.get("if-none-match", ""), headers["ETag"]):
         return Response(status_code=304, headers=headers)
     try:
-        found = path.stat()
+        opened = artifacts.open(file)
     except OSError as error:
         raise NotFound(f"{name}: the file is no longer on the server; run the job again") from error
-    return Download(path, headers=headers, filename=name, stat_result=found, media_type=_media(path))
+    return Download(opened, headers=headers, filename=name, media_type=_media(Path(file.path)))
 
 
 class Download(FileResponse):
-    """Starlette's, whose own refusals become problem+json."""
+    """Starlette's, of a file that is open already, wherever it lies; its refusals become problem+json."""
+
+    def __init__(self, opened: Opened, headers: dict[str, str], filename: str, media_type: str) -> None:
+        found = os.stat_result((stat.S_IFREG, 0, 0, 0, 0, 0, opened.size, 0, int(opened.modified), 0))
+        super().__init__(filename, headers=headers, filename=filename, stat_result=found, media_type=media_type)
+        self._opened = opened
+
+    @asynccontextmanager
+    async def _open_file(self) -> AsyncIterator[anyio.AsyncFile[bytes]]:
+        yield anyio.wrap_file(self._opened.handle)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file, a part of it, or what is wrong with the range that was asked for."""
@@ -45,7 +59,11 @@ class Download(FileResponse):
             elif refused is None:
                 await send(message)
 
-        await super().__call__(scope, receive, relay)
+        try:
+            await super().__call__(scope, receive, relay)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(self._opened.handle.close)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         size = self.headers.get("content-length")

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from jobs.artifacts.bucket import BucketError
 from jobs.errors import IdempotencyMismatch, JobNotFound, StoreUnavailable, UploadNotFound, WrongState
 from jobs.explorers import ImageGone
 from jobs.requests import KINDS
@@ -102,6 +103,7 @@ STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
     (IdempotencyMismatch, 422, "Idempotency-Key"),
     (RequestError, 422, None),
     (StoreUnavailable, 503, None),
+    (BucketError, 503, None),
     (StorageError, 507, None),
     (EnvironmentFailure, 503, None),
 )

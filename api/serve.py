@@ -87,6 +87,7 @@ class WorkerProcess:
         given = {
             "TCNN_HOME": str(settings.root),
             "TCNN_DATABASE_URL": settings.database_url,
+            "TCNN_ARTIFACTS": settings.artifacts,
             "TCNN_SLOTS": settings.slots,
             "TCNN_LOG_FORMAT": settings.log_format,
             "TCNN_LOG_LEVEL": settings.log_level,

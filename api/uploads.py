@@ -6,7 +6,6 @@ What becomes of a refused one is that its folder below `TCNN_HOME/incoming` is r
 import asyncio
 import contextlib
 import json
-import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,16 +63,16 @@ async def accept(
 
         def publish() -> Upload:
             with storage_errors(Path(file.name)):
-                examined.path.rename(target)
+                kept = parts.artifacts.add(upload, examined.path)
             try:
-                added = parts.store.add_upload(upload)
+                added = parts.store.add_upload(kept)
                 winner = parts.store.remember(identity, identifier) if identity else identifier
             except BaseException:
-                _withdraw(parts, upload, target)
+                _withdraw(parts, kept)
                 raise
             if winner == identifier:
                 return added
-            _withdraw(parts, upload, target)  # the same request came twice at once, and the other one was faster
+            _withdraw(parts, kept)  # the same request came twice at once, and the other one was faster
             return parts.store.upload(winner, kind, owner)
 
         return await to_thread.run_sync(publish)
@@ -88,7 +87,7 @@ def forget(parts: Service, identifier: str, kind: str, owner: str) -> None:
     if job := _needed_by(parts.store, identifier, owner):
         raise WrongState(f"{identifier}: {job.id} is {job.status} and needs it; cancel the job first, or wait for it")
     upload = parts.store.remove_upload(identifier, owner)
-    remove(parts.home.inside(parts.home.root, upload.path))
+    parts.artifacts.remove_upload(upload)
 
 
 def identified(identifier: str, kind: str) -> str:
@@ -97,14 +96,6 @@ def identified(identifier: str, kind: str) -> str:
         return checked(identifier)
     except RequestError as error:
         raise UploadNotFound(f"no {kind} of this id; GET /{kind}s lists yours") from error
-
-
-def remove(path: Path) -> None:
-    """A file or a folder, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _needed_by(store: Store, identifier: str, owner: str) -> Job | None:
@@ -120,10 +111,10 @@ def _needed_by(store: Store, identifier: str, owner: str) -> Job | None:
     return None
 
 
-def _withdraw(parts: Service, upload: Upload, target: Path) -> None:
+def _withdraw(parts: Service, upload: Upload) -> None:
     with contextlib.suppress(TcnnError):  # it may never have got a row, or the database is away
         parts.store.remove_upload(upload.id, upload.owner)
-    remove(target)
+    parts.artifacts.remove_upload(upload)
 
 
 def _checks(request: Request) -> asyncio.Semaphore:

@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import Field
 
+from jobs.artifacts.base import Reference
 from jobs.model import Failure, Kind, Model, NewEvent, Progress, Result
 
 
@@ -29,6 +30,8 @@ class Assignment(Model):
     kind: Kind
     request: dict[str, Any]
     paths: dict[str, str] = Field(default={})
+    needs: tuple[Reference, ...] = ()
+    """What of `paths` must be fetched before the process can start."""
     epochs_told: int = 0
     """Of how many epochs the job's events speak already; a worker that died may have read more than it passed on."""
 

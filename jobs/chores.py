@@ -6,6 +6,7 @@ import time
 import structlog
 
 from jobs import janitor
+from jobs.artifacts.base import Artifacts
 from jobs.errors import StoreUnavailable
 from jobs.home import Home
 from jobs.settings import QueueSettings
@@ -23,9 +24,10 @@ CHECKPOINT = 60.0
 class Chores(threading.Thread):
     """Slow things that must not hold up a heartbeat. Ends with the process, or when told to."""
 
-    def __init__(self, store: Store, home: Home, settings: QueueSettings) -> None:
+    def __init__(self, store: Store, home: Home, settings: QueueSettings, artifacts: Artifacts) -> None:
         super().__init__(name="chores", daemon=True)
         self._store, self._home, self._settings = store, home, settings
+        self._artifacts = artifacts
         self._told = threading.Event()
         self._swept = self._emptied = float("-inf")
 
@@ -44,7 +46,7 @@ class Chores(threading.Thread):
                 pass
             if time.monotonic() - self._swept > SWEEP:
                 self._swept = time.monotonic()
-                janitor.sweep(self._home, self._store, self._settings)
+                janitor.sweep(self._home, self._store, self._settings, self._artifacts)
         except StoreUnavailable:
             return  # the worker says so
         except Exception:

@@ -5,6 +5,7 @@ jobs/JOB/CLAIM/             one attempt: what it was told, its log, its reports,
 datasets/ID/                an uploaded data set, unpacked
 checkpoints/ID.safetensors  an uploaded checkpoint
 incoming/                   uploads that are still being received
+cache/                      what was fetched from the store of TCNN_ARTIFACTS, if there is one
 """
 
 import re
@@ -16,18 +17,19 @@ _ID = re.compile(r"(job|ds|ckpt)_[0-9a-z]{8,40}")
 
 
 class Home:
-    """The service's root directory."""
+    """The service's root directory. `shared`: what has succeeded, and uploads, lie in a store that hosts share."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, shared: bool = False) -> None:
+        self.root, self.shared = root, shared
         self.jobs, self.datasets = root / "jobs", root / "datasets"
         self.checkpoints, self.incoming = root / "checkpoints", root / "incoming"
+        self.cache = root / "cache"
 
     def create(self) -> "Home":
         """Make the folders, readable by this user alone; raises `EnvironmentFailure`."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for folder in (self.jobs, self.datasets, self.checkpoints, self.incoming):
+            for folder in (self.jobs, self.datasets, self.checkpoints, self.incoming, *[self.cache] * self.shared):
                 folder.mkdir(exist_ok=True)
             probe = self.root / ".writable"
             probe.touch()

@@ -1,10 +1,9 @@
 """From what a request names (a job, a checkpoint, a data set) to where it lies."""
 
 import re
-from pathlib import Path
 
+from jobs.artifacts.base import Artifacts, Reference
 from jobs.errors import WrongState
-from jobs.home import Home
 from jobs.model import Artifact, Job
 from jobs.requests import KINDS, EvaluateRequest, ModelReference, Training, TransformRequest
 from jobs.store import Store
@@ -17,34 +16,34 @@ def is_dataset_id(name: str) -> bool:
     return _DATASET.fullmatch(name) is not None
 
 
-def resolve(job: Job, store: Store, home: Home) -> dict[str, str]:
+def resolve(job: Job, store: Store, artifacts: Artifacts) -> dict[str, Reference]:
     """The place of everything that a job's request refers to, by the field's name.
 
     `source` is the model, `against.0`, … the others. What is a name already (a timm model, a data set that the server
     knows by name) is left out. Raises `RequestError` when something is no longer there, or is another tenant's.
     """
     request = KINDS[job.kind](**job.request)
-    places: dict[str, Path | None] = {}
+    places: dict[str, Reference | None] = {}
     if isinstance(request, TransformRequest):
         named: Training | EvaluateRequest | None = request.finetune
     else:
         named = request
-        places["source"] = _model(request, store, home, job.owner)
+        places["source"] = _model(request, store, artifacts, job.owner)
     if isinstance(request, EvaluateRequest):
         for place, reference in enumerate(request.against):
-            places[f"against.{place}"] = _model(reference, store, home, job.owner)
+            places[f"against.{place}"] = _model(reference, store, artifacts, job.owner)
     for field in ("dataset", "val"):
         name = getattr(named, field, None)
         if name is not None and is_dataset_id(name):
-            places[field] = home.dataset(store.upload(name, "dataset", job.owner).id)
-    return {field: str(path) for field, path in places.items() if path is not None}
+            places[field] = artifacts.upload(store.upload(name, "dataset", job.owner))
+    return {field: place for field, place in places.items() if place is not None}
 
 
-def _model(reference: ModelReference, store: Store, home: Home, owner: str) -> Path | None:
+def _model(reference: ModelReference, store: Store, artifacts: Artifacts, owner: str) -> Reference | None:
     if reference.job is not None:
-        return home.inside(home.jobs, checkpoint_of(store.get(reference.job, owner)).path)
+        return artifacts.file(checkpoint_of(store.get(reference.job, owner)))
     if reference.checkpoint is not None:
-        return home.checkpoint(store.upload(reference.checkpoint, "checkpoint", owner).id)
+        return artifacts.upload(store.upload(reference.checkpoint, "checkpoint", owner))
     return None
 
 

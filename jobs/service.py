@@ -9,7 +9,12 @@ from types import FrameType
 import structlog
 
 from jobs import gpus, logs
+from jobs.artifacts.courier import Courier
+from jobs.artifacts.local import LocalArtifacts
+from jobs.artifacts.opened import home_of, open_artifacts
+from jobs.artifacts.shared import SharedArtifacts
 from jobs.chores import Chores
+from jobs.engines.base import Engine
 from jobs.engines.local import LocalEngine
 from jobs.home import Home
 from jobs.settings import QueueSettings
@@ -25,14 +30,16 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     Raises `EnvironmentFailure` if the home directory or the database cannot be used.
     """
     logs.configure(settings.log_format, settings.log_level)
-    home = Home(settings.root).create()
+    home = home_of(settings).create()
+    artifacts = open_artifacts(settings, home)
     store = Store(settings.database)
     store.migrate()
     host = socket.gethostname()
     name = f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
     slots = slots_for(settings.slots)
-    worker = Worker(store, home, LocalEngine(), settings, name=name, host=host, slots=slots)
-    chores = Chores(store, home, settings)
+    engine = _engine(artifacts, home)
+    worker = Worker(store, home, engine, settings, name=name, host=host, slots=slots, artifacts=artifacts)
+    chores = Chores(store, home, settings, artifacts)
 
     def leave(number: int, frame: FrameType | None) -> None:
         worker.drain()
@@ -49,6 +56,11 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
     log.info("left", worker=name)
+
+
+def _engine(artifacts: LocalArtifacts | SharedArtifacts, home: Home) -> Engine:
+    """Children of this process; where results are kept elsewhere, with somebody who brings and sends."""
+    return LocalEngine() if isinstance(artifacts, LocalArtifacts) else Courier(LocalEngine(), artifacts, home)
 
 
 def slots_for(wanted: int | None) -> list[str | None]:

@@ -19,6 +19,14 @@ class QueueSettings(BaseSettings):
     database_url: str | None = Field(
         default=None, description="postgresql://… shares the queue among hosts; default a SQLite file in TCNN_HOME."
     )
+    artifacts: str | None = Field(
+        default=None,
+        description="s3://BUCKET/PREFIX, or another URL of fsspec, keeps results and uploads for hosts that share no "
+        "folder; default TCNN_HOME.",
+    )
+    cache_gb: float = Field(
+        default=100, gt=0, description="Of what was fetched from TCNN_ARTIFACTS this much stays on a host."
+    )
     lease: float = Field(default=60, ge=1, description="A worker that is silent for so long has lost its jobs.")
     grace: float = Field(default=30, ge=0, description="From SIGTERM to SIGKILL: time to write a resume point.")
     poll: float = Field(default=1, gt=0, description="Between two looks at the queue.")

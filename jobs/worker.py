@@ -8,6 +8,8 @@ from enum import StrEnum
 import structlog
 
 from jobs import gpus, janitor
+from jobs.artifacts.base import Artifacts
+from jobs.artifacts.local import LocalArtifacts
 from jobs.attempt import Assignment, AttemptDirectory, Listener
 from jobs.engines.base import Engine, Process
 from jobs.errors import LostClaim, StoreUnavailable
@@ -67,6 +69,7 @@ class Worker:
     Args:
         name: unlike any other worker's, ever: claims are fenced by it.
         slots: how many jobs at once, and each one's GPU; None is a job on the CPU.
+        artifacts: where uploads and other jobs' results lie; default the home.
     """
 
     def __init__(
@@ -79,9 +82,11 @@ class Worker:
         name: str,
         host: str,
         slots: list[str | None],
+        artifacts: Artifacts | None = None,
     ) -> None:
         self.store, self.home, self.engine, self.settings = store, home, engine, settings
         self.name, self.host = name, host
+        self.artifacts = artifacts or LocalArtifacts(home)
         self._drains = 0
         self._size, self._free = len(slots), list(slots)
         self._waiting: list[Job] = []
@@ -178,16 +183,18 @@ class Worker:
     def _start(self, job: Job) -> Fail | None:
         directory = AttemptDirectory(self.home.attempt(job.id, job.claim))
         try:
-            paths = resolve(job, self.store, self.home)
+            places = resolve(job, self.store, self.artifacts)
+            paths = {field: place.path for field, place in places.items()}
             previous = janitor.newest_attempt(self.home, job.id, job.claim)
             if previous is not None:
                 paths["previous"] = str(previous)
             told = self.store.count_events(job.id, "epoch")
-            directory.write(
-                Assignment(
-                    job=job.id, claim=job.claim, kind=job.kind, request=job.request, paths=paths, epochs_told=told
-                )
-            )
+            needs = tuple(place for place in places.values() if place.key)
+            assignment = Assignment(
+                job=job.id, claim=job.claim, kind=job.kind, request=job.request, paths=paths, needs=needs,
+                epochs_told=told,
+            )  # fmt: skip
+            directory.write(assignment)
             process = self.engine.start(directory.path, self._free[0])
         except RequestError as error:  # what the request refers to is gone
             return Fail(Failure(code=error_code(error), message=str(error)))

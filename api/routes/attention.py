@@ -153,11 +153,11 @@ def _checkpoint(parts: Service, job: str, owner: str) -> Path:
     file = found.result.checkpoint if found.result else None
     if file is None:
         raise NotFound(f"{job}: this job made no checkpoint; name a transform or finetune job")
-    return parts.home.inside(parts.home.jobs, file.path)
+    return parts.artifacts.path(parts.artifacts.file(file))
 
 
 def _folder(parts: Service, dataset: str, owner: str) -> Path:
     try:
-        return parts.home.dataset(parts.store.upload(dataset, "dataset", owner).id)
+        return parts.artifacts.path(parts.artifacts.upload(parts.store.upload(dataset, "dataset", owner)))
     except UploadNotFound as error:
         raise Refused("dataset", "no uploaded data set of this id; GET /datasets lists yours") from error

@@ -9,14 +9,13 @@ from fastapi import Path as InPath
 from starlette.responses import Response, StreamingResponse
 
 from api import examples
-from api.deps import AUTHENTICATED, HomeDep, JobId, StoreDep, Tenant
+from api.deps import AUTHENTICATED, ArtifactsDep, JobId, StoreDep, Tenant
 from api.download import download
 from api.errors import NotFound
 from api.flatten import table
 from api.openapi import problems
 from api.schemas import FileList, download_name, files, page_of, safe_name
 from jobs.errors import WrongState
-from jobs.home import Home
 from jobs.model import Job, Status
 from tcnn.training.rundir import read_metrics
 
@@ -41,13 +40,13 @@ FILE: dict[int | str, dict[str, Any]] = {
 
 @router.get("/{id}/checkpoint", summary="Download the checkpoint", response_class=Response, responses=FILE)
 @router.head("/{id}/checkpoint", include_in_schema=False)
-def checkpoint(job: JobId, request: Request, store: StoreDep, home: HomeDep, owner: Tenant) -> Response:
+def checkpoint(job: JobId, request: Request, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) -> Response:
     """The safetensors file: `tcnn.load(FILE)` is the model. Takes `Range`, `If-Range` and `If-None-Match`."""
     found = succeeded(store.get(job, owner))
     file = found.result.checkpoint if found.result else None
     if file is None:
         raise NotFound(f"{job}: this job made no checkpoint; GET /jobs/{job}/checkpoints lists its files")
-    return download(request, home, file, download_name(found, file))
+    return download(request, artifacts, file, download_name(found, file))
 
 
 @router.get(
@@ -65,12 +64,12 @@ Name = Annotated[str, InPath(description="A file's name.", examples=["summary.cs
 
 @router.get("/{id}/files/{name}", summary="Download a file", response_class=Response, responses=FILE)
 @router.head("/{id}/files/{name}", include_in_schema=False)
-def file(job: JobId, name: Name, request: Request, store: StoreDep, home: HomeDep, owner: Tenant) -> Response:
+def file(job: JobId, name: Name, request: Request, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) -> Response:
     """One of the files that `/checkpoints` lists, with the same headers as the checkpoint."""
     found = succeeded(store.get(job, owner))
     for one in found.result.files if found.result else ():
         if one.name == name:
-            return download(request, home, one, safe_name(name))
+            return download(request, artifacts, one, safe_name(name))
     raise NotFound(f"{job}: no file of this name; GET /jobs/{job}/checkpoints lists them")
 
 
@@ -80,12 +79,12 @@ def file(job: JobId, name: Name, request: Request, store: StoreDep, home: HomeDe
     response_class=Response,
     responses={200: examples.answer(examples.METRICS, "A line every few steps and every epoch.", "text/csv")},
 )
-def metrics(job: JobId, store: StoreDep, home: HomeDep, owner: Tenant) -> Response:
+def metrics(job: JobId, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) -> Response:
     """All that training has measured so far, one row a measurement; nested values have dotted names."""
     store.get(job, owner)
-    for attempt in reversed(_attempts(home, job)):
-        path = home.attempt(job, attempt) / "run" / "metrics.jsonl"
-        if path.is_file():
+    for attempt in reversed(artifacts.attempts(job)):
+        path = artifacts.attempt_file(job, attempt, "run/metrics.jsonl")
+        if path is not None:
             return Response(table(read_metrics(path)), media_type="text/csv", headers=_named(f"{job}.csv"))
     raise NotFound(f"{job}: nothing has been measured yet; only jobs that train have metrics")
 
@@ -99,7 +98,7 @@ def metrics(job: JobId, store: StoreDep, home: HomeDep, owner: Tenant) -> Respon
 def logs(
     job: JobId,
     store: StoreDep,
-    home: HomeDep,
+    artifacts: ArtifactsDep,
     owner: Tenant,
     attempt: Annotated[
         int | None,
@@ -111,12 +110,13 @@ def logs(
 ) -> StreamingResponse:
     """What the job's process wrote, so far; every time that a worker took the job has a log of its own."""
     store.get(job, owner)
-    there = [one for one in _attempts(home, job) if (home.attempt(job, one) / "log.txt").is_file()]
+    logs = {one: path for one in artifacts.attempts(job) if (path := artifacts.attempt_file(job, one, "log.txt"))}
+    there = list(logs)
     chosen = attempt if attempt is not None else (there[-1] if there else 0)
-    if chosen not in there:
+    if chosen not in logs:
         listed = f"there are logs of {', '.join(map(str, there))}" if there else "no worker has taken the job yet"
         raise NotFound(f"{job}: no log of attempt {chosen}; {listed}" if attempt else f"{job}: {listed}")
-    path = home.attempt(job, chosen) / "log.txt"
+    path = logs[chosen]
     name = f"{job}.{chosen}.txt"
     content = _so_far(path.open("rb"), path, tail)
     return StreamingResponse(content, media_type="text/plain", headers=_named(name, "inline"))
@@ -127,14 +127,6 @@ def succeeded(job: Job) -> Job:
     if job.status is not Status.SUCCEEDED:
         raise WrongState(f"{job.id}: is {job.status}; its files are there when it has succeeded")
     return job
-
-
-def _attempts(home: Home, job: str) -> list[int]:
-    """The numbers of the attempts whose files are there, the oldest first."""
-    folder = home.job(job)
-    if not folder.is_dir():
-        return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
 
 
 def _so_far(handle: BinaryIO, path: Path, tail: int | None = None) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 import shutil
 
+import structlog
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
@@ -13,6 +14,8 @@ from api.openapi import problems
 from api.schemas import Health, Readiness
 from tcnn.errors import EnvironmentFailure
 from tcnn.version import __version__
+
+log = structlog.get_logger("tcnn.api")
 
 router = APIRouter(tags=["operation"])
 
@@ -34,7 +37,7 @@ async def healthz() -> Health:
     responses={200: examples.answer({"status": "ready", "free_bytes": 123456789000}, "Yes."), **problems(503)},
 )
 def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
-    """The database answers and is of this version, TCNN_HOME can be written to, and has space. No key is needed."""
+    """The database answers and is of this version, TCNN_HOME can be written to and has space, the store answers. No key needed."""
     wrong = []
     try:
         parts.store.check()
@@ -49,6 +52,11 @@ def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
     else:
         if free < parts.settings.min_free_gb * 1e9:
             wrong.append(FieldError(field="space", message=f"expected {parts.settings.min_free_gb:g} GB, found less"))
+    try:
+        parts.artifacts.check()
+    except EnvironmentFailure as error:
+        log.warning("failed", error=str(error))
+        wrong.append(FieldError(field="artifacts", message="the store of results does not answer; the log says more"))
     if wrong:
         detail = "; ".join(f"{one.field}: {one.message}" for one in wrong)
         return problem(request.url.path, 503, detail, wrong, "NotReady", {"Retry-After": str(RETRY_AFTER)})

@@ -1,6 +1,5 @@
 """`/jobs`: look, cancel, resume, delete."""
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated
@@ -11,7 +10,7 @@ from sse_starlette import EventSourceResponse
 from starlette.responses import JSONResponse, Response
 
 from api import examples
-from api.deps import AUTHENTICATED, HomeDep, Idempotency, JobId, ServiceDep, StoreDep, Tenant
+from api.deps import AUTHENTICATED, ArtifactsDep, Idempotency, JobId, ServiceDep, StoreDep, Tenant
 from api.openapi import problems
 from api.schemas import JOB, JobList, JobView, page_of
 from jobs.model import IdempotencyKey, Job, Kind, Status
@@ -89,11 +88,11 @@ def resume(job: JobId, request: Request, store: StoreDep, owner: Tenant, key: Id
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a job", responses=problems(409))
-def delete(job: JobId, store: StoreDep, home: HomeDep, owner: Tenant) -> None:
+def delete(job: JobId, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) -> None:
     """A job that has ended, with its events, logs and files."""
     store.delete(job, owner)
     # The row first: files without a row are swept by the janitor, a row without files would lie.
-    shutil.rmtree(home.job(job), ignore_errors=True)
+    artifacts.remove_job(job)
 
 
 def _once(

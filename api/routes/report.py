@@ -42,9 +42,9 @@ async def report(job: JobId, parts: ServiceDep, owner: Tenant) -> Response:
     Making it takes seconds, once. The pictures are of the job's own data set, if that was uploaded and is still there.
     """
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
-    attempt = parts.home.attempt(job, winner(found))
-    page = parts.home.job(job) / f"report-{winner(found)}-{__version__}.html"
-    if not attempt.is_dir():
+    attempt = await to_thread.run_sync(parts.artifacts.attempt, found, winner(found))
+    page = parts.artifacts.beside(job, f"report-{winner(found)}-{__version__}.html")
+    if attempt is None:
         raise NotFound(f"{job}: its files are no longer on the server; run the job again")
     async with parts.reports:  # one at a time, and what waited for the same one finds it made
         if not page.is_file():
@@ -69,7 +69,7 @@ def _images(parts: Service, job: Job, owner: str) -> str:
     """Where the job's data set lies, if it is an uploaded one; else nothing."""
     name = str(job.request.get("dataset") or (job.request.get("finetune") or {}).get("dataset") or "")
     try:
-        folder = parts.home.dataset(parts.store.upload(name, "dataset", owner).id)
+        folder = parts.artifacts.path(parts.artifacts.upload(parts.store.upload(name, "dataset", owner)))
     except UploadNotFound:
         return ""
     return str(folder) if folder.is_dir() else ""

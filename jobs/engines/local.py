@@ -8,7 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-SECRETS = ("TCNN_DATABASE_URL", "TCNN_API_KEYS", "TCNN_API_KEYS_FILE", "TCNN_WEBHOOK_SECRET", "TCNN_API_KEY")
+SECRETS = (
+    *("TCNN_DATABASE_URL", "TCNN_API_KEYS", "TCNN_API_KEYS_FILE", "TCNN_WEBHOOK_SECRET", "TCNN_API_KEY"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+)
 """What a job's process has no use for: it reads uploaded files, so it is told nothing it does not need."""
 
 

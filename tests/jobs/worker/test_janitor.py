@@ -8,6 +8,7 @@ import pytest
 from houses import House
 
 from jobs import janitor
+from jobs.artifacts.local import LocalArtifacts
 from jobs.errors import JobNotFound
 from jobs.model import Artifact, Claim, Failure, Job, Result
 
@@ -80,7 +81,7 @@ def test_old_jobs_are_deleted_with_their_files(house: House) -> None:
     attempt(house, going_on, 1)
     settings = house.settings.model_copy(update={"retention_days": 1e-9})
     time.sleep(0.01)
-    janitor.sweep(house.home, house.store, settings)
+    janitor.sweep(house.home, house.store, settings, LocalArtifacts(house.home))
     with pytest.raises(JobNotFound):
         house.store.get(job.id)
     assert not house.home.job(job.id).exists()
@@ -90,7 +91,7 @@ def test_old_jobs_are_deleted_with_their_files(house: House) -> None:
 
 def test_nothing_is_deleted_unless_it_is_asked_for(house: House) -> None:
     job = ended(house, "failed")
-    janitor.sweep(house.home, house.store, house.settings)
+    janitor.sweep(house.home, house.store, house.settings, LocalArtifacts(house.home))
     assert house.store.get(job.id) == job
     assert files(house, job) != set()
 
@@ -99,7 +100,9 @@ def test_when_room_is_short_the_oldest_go_first_and_no_more_than_needed(house: H
     jobs = [ended(house, "succeeded", size=1_000_000) for _ in range(4)]
     for job in jobs:
         janitor.clean(house.home, job)
-    janitor.sweep(house.home, house.store, house.settings.model_copy(update={"retention_gb": 0.0025}))
+    janitor.sweep(
+        house.home, house.store, house.settings.model_copy(update={"retention_gb": 0.0025}), LocalArtifacts(house.home)
+    )
     assert [house.home.job(job.id).exists() for job in jobs] == [False, False, True, True]
 
 
@@ -112,7 +115,7 @@ def test_strays_are_swept_once_nobody_can_be_making_them(house: House) -> None:
     upload.write_bytes(b"x")
     for path, age in ((old, 2 * janitor.YOUNG), (upload, 25 * janitor.YOUNG)):
         os.utime(path, (time.time() - age,) * 2)
-    janitor.sweep(house.home, house.store, house.settings)
+    janitor.sweep(house.home, house.store, house.settings, LocalArtifacts(house.home))
     assert not old.exists() and not upload.exists() and young.exists()
 
 
@@ -120,5 +123,5 @@ def test_losing_attempts_that_reappeared_are_swept(house: House) -> None:
     job = ended(house, "succeeded", claims=2)
     janitor.clean(house.home, job)
     attempt(house, job, 1)  # a worker that was frozen woke up, wrote on, and died
-    janitor.sweep(house.home, house.store, house.settings)
+    janitor.sweep(house.home, house.store, house.settings, LocalArtifacts(house.home))
     assert [path.name for path in house.home.job(job.id).iterdir()] == ["2"]

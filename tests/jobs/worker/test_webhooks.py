@@ -13,6 +13,7 @@ import pytest
 from houses import House
 
 from jobs import webhooks
+from jobs.artifacts.local import LocalArtifacts
 from jobs.chores import Chores
 from jobs.model import Status
 from jobs.webhooks import deliver_due
@@ -109,7 +110,7 @@ def test_a_receiver_that_never_answers_is_given_up(house: House, monkeypatch: py
 
 
 def test_calls_are_made_beside_the_work(house: House, receiver: Receiver) -> None:
-    chores = Chores(house.store, house.home, house.settings)
+    chores = Chores(house.store, house.home, house.settings, LocalArtifacts(house.home))
     chores.start()
     job = house.submit(webhook=receiver.url)
     house.store.cancel(job.id)

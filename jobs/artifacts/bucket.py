@@ -1,0 +1,225 @@
+"""A store of objects by its URL (`s3://bucket/prefix`, or any other that fsspec knows): whole objects, or none.
+
+Nothing here is left to chance: what was sent is read back and hashed, what is fetched is hashed on its way, and what
+fails is tried again, each time after twice the pause. An object that is refused for want of rights is not tried again.
+"""
+
+import hashlib
+import random
+import threading
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+import fsspec
+from fsspec.callbacks import Callback
+
+from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, one_line
+
+T = TypeVar("T")
+
+TRIES = 6
+"""Of one transfer: with a first pause of one second, half a minute in all."""
+PIECE = 16 << 20
+"""Bytes of one part of a multipart upload; four are on their way at once."""
+NEVER = threading.Event()
+"""For those who do not want to stop."""
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "s3": {
+        "max_concurrency": 4,
+        "config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"total_max_attempts": 2}},
+    },
+    "file": {"auto_mkdir": True},
+}
+_SENDING: dict[str, dict[str, Any]] = {"s3": {"chunksize": PIECE}}
+
+
+class BucketError(StorageError):
+    """The store did not do what it was asked for; `again` says whether that may change by itself."""
+
+    def __init__(self, message: str, *, again: bool) -> None:
+        super().__init__(message)
+        self.again = again
+
+
+class ObjectGone(RequestError):
+    """There is no object of this key."""
+
+
+class Object(NamedTuple):
+    """What a listing says: bytes, and seconds since 1970, 0 if the store does not tell."""
+
+    size: int
+    modified: float
+
+
+class Bucket:
+    """Objects below a URL. Safe in many threads; every method raises `BucketError`, and `Stopped` once `stop` is set.
+
+    Args:
+        pause: seconds before the second try; doubled before every next one.
+
+    Raises `RequestError` for a URL that nothing can read, `EnvironmentFailure` if its library is not installed.
+    """
+
+    def __init__(self, url: str, pause: float = 1.0) -> None:
+        self.url = url.rstrip("/")
+        self._pause = pause
+        scheme = url.partition("://")[0]
+        try:
+            self._fs, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
+        except ImportError as error:
+            extra = "pip install 'tcnn[s3]'" if scheme == "s3" else one_line(error)
+            raise EnvironmentFailure(f"{url}: the library that reads {scheme}:// is missing: {extra}") from error
+        except ValueError as error:
+            raise RequestError(
+                f"{url}: expected s3://bucket/prefix or another URL of fsspec ({one_line(error)})"
+            ) from None
+        self._root = root.rstrip("/")
+        self._scheme = scheme
+
+    def put(self, local: Path, key: str, sha256: str, stop: threading.Event = NEVER) -> None:
+        """Send a file, and see that the store gives the same bytes back."""
+
+        def send() -> None:
+            self._send(local, key, stop)
+            if (found := self._digest(key, stop)) != sha256:
+                raise OSError(f"expected SHA-256 {sha256[:12]}… back, got {found[:12]}…")
+
+        self._tried("send", key, send, stop)
+
+    def put_text(self, key: str, text: str, stop: threading.Event = NEVER) -> None:
+        """Write a small object anew."""
+        self._tried("write", key, lambda: self._fs.pipe_file(self._path(key), text.encode()), stop)
+
+    def get(self, key: str, local: Path, sha256: str, stop: threading.Event = NEVER) -> None:
+        """Fetch an object into a new file; raises `ObjectGone`."""
+
+        def fetch() -> None:
+            self._fs.get_file(self._path(key), str(local), callback=_StopOn(stop))
+            with local.open("rb") as handle:
+                if (found := _hashed(handle, stop)) != sha256:
+                    raise OSError(f"expected SHA-256 {sha256[:12]}…, got {found[:12]}…")
+
+        self._tried("fetch", key, fetch, stop)
+
+    def text(self, key: str, stop: threading.Event = NEVER) -> str:
+        """A small object; raises `ObjectGone`."""
+        return str(self._tried("read", key, lambda: self._fs.cat_file(self._path(key)).decode(), stop))
+
+    def open(self, key: str, block: int = 1 << 20) -> BinaryIO:
+        """An object as a file that can seek and reads so many bytes at once; raises fsspec's own errors."""
+        handle: BinaryIO = self._fs.open(self._path(key), "rb", block_size=block, cache_type="readahead")
+        return handle
+
+    def look(self, key: str) -> Object:
+        """An object's size and time; raises `ObjectGone`."""
+        info = self._tried("look at", key, lambda: self._fs.info(self._path(key)), NEVER)
+        return Object(int(info["size"]), _modified(info))
+
+    def keys(self, prefix: str, stop: threading.Event = NEVER) -> dict[str, Object]:
+        """Every object whose key begins with `prefix/`."""
+        place = self._path(prefix)
+
+        def find() -> dict[str, Any]:
+            try:
+                return dict(self._fs.find(place, detail=True))
+            except FileNotFoundError:
+                return {}
+
+        found = self._tried("list", prefix, find, stop)
+        return {path[len(self._root) + 1 :]: Object(int(info["size"]), _modified(info)) for path, info in found.items()}
+
+    def remove(self, *keys: str) -> None:
+        """Delete objects that may be gone already."""
+
+        def drop() -> None:
+            for key in keys:
+                try:
+                    self._fs.rm_file(self._path(key))
+                except FileNotFoundError:
+                    continue
+
+        self._tried("delete", keys[0] if keys else "", drop, NEVER)
+
+    def check(self) -> None:
+        """Raise `BucketError` if it cannot be listed just now; tried once."""
+        try:
+            self._fs.ls(self._root, detail=False)
+        except FileNotFoundError:  # an empty prefix, or no bucket: which of the two only writing tells
+            return
+        except Exception as error:
+            raise self._error("list", "", error) from error
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def _send(self, local: Path, key: str, stop: threading.Event) -> None:
+        """An object store shows an object when it is whole; a folder shows a file while it grows, so it is renamed."""
+        path = self._path(key)
+        if self._scheme != "file":
+            self._fs.put_file(str(local), path, callback=_StopOn(stop), **_SENDING.get(self._scheme, {}))
+            return
+        growing = Path(path).with_name(f".{uuid.uuid4().hex}.tmp")
+        try:
+            self._fs.put_file(str(local), str(growing))
+            growing.replace(path)
+        finally:
+            growing.unlink(missing_ok=True)
+
+    def _digest(self, key: str, stop: threading.Event) -> str:
+        with self.open(key, PIECE // 2) as handle:
+            return _hashed(handle, stop)
+
+    def _tried(self, what: str, key: str, call: Callable[[], T], stop: threading.Event) -> T:
+        for number in range(TRIES):
+            try:
+                if stop.is_set():
+                    raise Stopped("asked to stop")
+                return call()
+            except Stopped:
+                raise
+            except FileNotFoundError as error:
+                if what in ("fetch", "read", "look at"):
+                    raise ObjectGone(f"{key.rpartition('/')[2]}: no longer in the store") from error
+                raise self._error(what, key, error, again=False) from error
+            except PermissionError as error:
+                raise self._error(what, key, error, again=False) from error
+            except Exception as error:  # every library of fsspec has errors of its own
+                if number == TRIES - 1:
+                    raise self._error(what, key, error) from error
+                stop.wait(self._pause * 2**number * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
+        raise AssertionError("unreachable")
+
+    def _error(self, what: str, key: str, error: Exception, again: bool = True) -> BucketError:
+        name = key.rpartition("/")[2] or "objects"
+        return BucketError(f"the store of results: cannot {what} {name} ({one_line(error)})", again=again)
+
+
+class _StopOn(Callback):  # type: ignore[misc]
+    """Ends a transfer between two of its parts; the store then forgets those that it has."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def relative_update(self, inc: int = 1) -> None:
+        """A part has arrived."""
+        if self._stop.is_set():
+            raise Stopped("asked to stop")
+
+
+def _hashed(handle: BinaryIO, stop: threading.Event) -> str:
+    digest = hashlib.sha256()
+    while piece := handle.read(1 << 20):
+        if stop.is_set():
+            raise Stopped("asked to stop")
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _modified(info: dict[str, Any]) -> float:
+    found = info.get("LastModified", info.get("mtime", info.get("updated", 0.0)))
+    return found.timestamp() if isinstance(found, datetime) else float(found or 0.0)
