@@ -84,7 +84,7 @@ def fold(
         raise NothingToConvertError(_nothing(heads, max_error))
     looks_trained = randomised(model, model, batch, config.seed, enabled=randomise)
     # The T-CNN's attention runs, never a shortcut through a convolution: that would compare like with like.
-    with exact_arithmetic(), torch.no_grad(), taking("reference"), looks_trained:
+    with exact_arithmetic(), torch.no_grad(), taking("fused"), looks_trained:
         expected = _logits(model, batch)
         bound = config.tolerance_float32 if max_error is None else max_error
         chosen = last_within(len(changing), lambda i: error(changing[i]), bound)

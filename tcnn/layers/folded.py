@@ -11,16 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcnn.layers import attention, positions
-from tcnn.layers.attention import at_least_float32
+from tcnn.layers import dense, positions
+from tcnn.layers.attention import Weights, at_least_float32
+from tcnn.layers.compute import DENSE_ELEMENTS, PART_ELEMENTS
 from tcnn.layers.gpsa import SOFTPLUS_BETA, GPSA2d
 from tcnn.layers.positions import Geometry
 
 HeadKind = Literal["convolution", "content", "attention", "dropped"]
 """What becomes of a head: a tap of the convolution, attention without its positional part, all of it, or nothing."""
-
-CHUNK_ELEMENTS = 2**25
-"""Largest attention maps (batch × heads × queries × keys) that are held at once: 128 MiB in float32."""
 
 
 def mixes_value(layer: GPSA2d) -> bool:
@@ -188,51 +186,43 @@ class FoldedGPSA2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() == 3:
             return self.forward(x[None])[0]
+        if self.weight is None:
+            return self._attend(x, self.bias)
         padded = positions.pad(x, self.geometry)
         seen = padded if self.value is None else F.conv2d(padded, self.value[:, :, None, None])
-        if self.weight is None:
-            return self._attend(padded, seen, self.bias)
         y = F.conv2d(seen, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
-        return y + self._attend(padded, seen, None) if self.heads else y
+        return y + self._attend(x, None) if self.heads else y
 
-    def _attend(self, padded: Tensor, seen: Tensor, bias: Tensor | None) -> Tensor:
-        """What the remaining heads bring together, (B, C_out, Ho, Wo), some rows of the output at a time."""
-        rows, columns = positions.output_size(padded.shape[-2:], self.geometry)
-        at_queries = positions.at_queries(padded, self.geometry)
-        key = attention.split(padded, self.key, self.heads)
-        values = seen.flatten(2).transpose(1, 2)[:, None]  # (B, 1, N, C_in)
-        factors = self._positional(padded) if self.positional_heads else None
-        parts = []
-        for part in self._row_chunks(len(padded) * self.heads * columns * key.shape[2], rows):
-            query = attention.split(at_queries[:, :, part], self.query, self.heads)
-            maps = attention.content(query, key)  # (B, n, M, N)
-            if factors is not None:
-                gate = self._gate()[:, None, None]
-                positional = gate * attention.outer(factors[0][:, part], factors[1])
-                mixed = (1 - gate) * maps[:, : self.positional_heads] + positional
-                maps = torch.cat((mixed, maps[:, self.positional_heads :]), dim=1)
-            parts.append(attention.project(maps.to(values.dtype) @ values, self.proj, bias, self.groups))
-        return torch.cat(parts, dim=1).transpose(1, 2).unflatten(2, (rows, columns))
+    def _attend(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """What the remaining heads bring together, (B, C_out, Ho, Wo)."""
+        left, right, top, bottom = positions.padding_of(x.shape[-2:], self.geometry)
+        size = (x.shape[-2] + top + bottom, x.shape[-1] + left + right)
+        rows, columns = positions.output_size(size, self.geometry)
+        elements = x.shape[0] * self.heads * rows * columns * size[0] * size[1]
+        at_once = torch.compiler.is_compiling() or elements <= DENSE_ELEMENTS  # a compiler cannot loop over parts
+        weights = Weights(self.query, self.key, self.value, self.proj, bias, self.groups)
+        gate, factors = self._positional(size)
+        tokens = dense.attend(x, self.geometry, factors, gate, weights, None if at_once else PART_ELEMENTS)
+        return tokens.transpose(1, 2).unflatten(2, (rows, columns))
 
-    def _row_chunks(self, row_elements: int, rows: int) -> list[slice]:
-        """Slices of the output's rows whose maps fit `CHUNK_ELEMENTS`; a compiler, which cannot loop, gets one."""
-        if torch.compiler.is_compiling() or row_elements * rows <= CHUNK_ELEMENTS:
-            return [slice(None)]
-        step = max(1, CHUNK_ELEMENTS // row_elements)
-        return [slice(start, start + step) for start in range(0, rows, step)]
+    def _positional(self, size: positions.Pair) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Gates (n,) and the factors (n, Ho, H) and (n, Wo, W) of the positional attention on a padded map.
 
-    def _gate(self) -> Tensor:
-        """σ(λ/τ), (a,), at least float32."""
-        return torch.sigmoid(at_least_float32(self.gating_param) / at_least_float32(self.temperature))
-
-    def _positional(self, padded: Tensor) -> tuple[Tensor, Tensor]:
+        A content head has a gate of exactly 0 and factors of zeros.
+        """
+        content = self.heads - self.positional_heads
+        if not self.positional_heads:
+            counts = positions.output_size(size, self.geometry)
+            gate = at_least_float32(self.query.new_zeros(content))
+            rows, columns = (gate.new_zeros(content, count, n) for count, n in zip(counts, size, strict=True))
+            return gate, (rows, columns)
+        tau = at_least_float32(self.temperature)
+        gate = torch.sigmoid(at_least_float32(self.gating_param) / tau)
         strength = F.softplus(at_least_float32(self.locality_raw), beta=SOFTPLUS_BETA)
-        return positions.positional_attention(
-            strength / at_least_float32(self.temperature),
-            at_least_float32(self.attention_centers),
-            padded.shape[-2:],
-            self.geometry,
-        )
+        centres = at_least_float32(self.attention_centers)
+        rows, columns = positions.positional_attention(strength / tau, centres, size, self.geometry)
+        beside = (0, 0, 0, 0, 0, content)
+        return F.pad(gate, (0, content)), (F.pad(rows, beside), F.pad(columns, beside))
 
     def extra_repr(self) -> str:
         counts = ", ".join(f"{kind}={self.kinds.count(kind)}" for kind in dict.fromkeys(self.kinds))

@@ -186,7 +186,8 @@ def test_large_maps_are_done_in_parts(monkeypatch: pytest.MonkeyPatch, relative_
     layer, x = made({"kernel_size": 3, "padding": 1, "size": (9, 7)})
     found = folding(layer, [KINDS[h % 4] for h in range(9)])[0]
     whole = found(x)
-    monkeypatch.setattr(folded, "CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(folded, "DENSE_ELEMENTS", 1)
+    monkeypatch.setattr(folded, "PART_ELEMENTS", 1)
     assert relative_error(found(x), whole) < 1e-14
 
 
