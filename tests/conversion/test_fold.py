@@ -17,7 +17,7 @@ from torch import nn
 import tcnn
 from tcnn.conversion import checkpoint, fold_file
 from tcnn.conversion.surgery import unconverted
-from tcnn.errors import NothingToConvertError, RequestError, VerificationError
+from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, VerificationError
 from tcnn.layers import GPSA2d
 from tcnn.layers.folded import FoldedGPSA2d
 
@@ -221,6 +221,27 @@ def test_a_folded_model_says_what_it_is_no_good_for(trained: Path, tmp_path: Pat
         tiny_runs.run(found, tiny_runs.colours(tmp_path / "data"), tmp_path / "run")
     with pytest.raises(RequestError, match="write one"):
         tcnn.save_directory(found, tmp_path / "hub")
+
+
+def test_a_file_whose_records_do_not_fit(trained: Path, tmp_path: Path) -> None:
+    found, _ = tcnn.fold(tcnn.load(trained))
+    report: Any = found.conversion_report
+    layer = report.layers[0]
+    short = layer.fold.model_copy(update={"heads": layer.fold.heads[:4]})
+    for fold, reason in ((short, "expected 9 heads, found 4"), (None, "does not fit")):
+        layers = (layer.model_copy(update={"fold": fold}), *report.layers[1:])
+        found.conversion_report = report.model_copy(update={"layers": layers})  # type: ignore[assignment]
+        tcnn.save(found, tmp_path / "odd.safetensors", force=True)
+        with pytest.raises(CheckpointError, match=reason):
+            tcnn.load(tmp_path / "odd.safetensors")
+
+
+def test_a_cnn_that_folding_gave_back_can_be_fine_tuned(lively: Lively, tmp_path: Path) -> None:
+    cnn, _ = tcnn.fold(tcnn.convert(lively(num_classes=3)).model)
+    tcnn.save(cnn, tmp_path / "cnn.safetensors")
+    tiny_runs.run(tmp_path / "cnn.safetensors", tiny_runs.colours(tmp_path / "data"), tmp_path / "run", epochs=1)
+    tuned = tcnn.load(tmp_path / "run" / "last.safetensors")
+    assert sum(isinstance(module, GPSA2d) for module in tuned.modules()) == 2
 
 
 def test_a_module_that_is_not_timms(tmp_path: Path) -> None:
