@@ -223,6 +223,18 @@ def test_a_folded_model_says_what_it_is_no_good_for(trained: Path, tmp_path: Pat
         tcnn.save_directory(found, tmp_path / "hub")
 
 
+def test_attention_to_less_than_the_map_is_not_widened(trained: Path, lively: Lively) -> None:
+    for model, complete in ((tcnn.convert(lively()).model, True), (tcnn.load(trained), False)):
+        report: Any = model.conversion_report
+        config = report.config.model_copy(update={"content": "window:2"})
+        model.conversion_report = report.model_copy(update={"config": config})  # type: ignore[assignment]
+        if complete:
+            assert tcnn.fold(model).report.complete
+            continue
+        with pytest.raises(RequestError, match=r"some heads stay attention, with the content scope window:2"):
+            tcnn.fold(model)
+
+
 def test_a_file_whose_records_do_not_fit(trained: Path, tmp_path: Path) -> None:
     found, _ = tcnn.fold(tcnn.load(trained))
     report: Any = found.conversion_report
