@@ -67,16 +67,18 @@ class Bucket:
     def __init__(self, url: str, pause: float = 1.0) -> None:
         self.url = url.rstrip("/")
         self._pause = pause
-        scheme = url.partition("://")[0]
+        scheme, slashes, _ = url.partition("://")
+        options = {"use_listings_cache": False, "skip_instance_cache": True, **_OPTIONS.get(scheme, {})}
         try:
-            self._fs, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **_OPTIONS.get(scheme, {}))
+            if not slashes:
+                raise ValueError("there is no :// in it")
+            self._fs, root = fsspec.core.url_to_fs(url, **options)
         except ImportError as error:
             extra = "pip install 'tcnn[s3]'" if scheme == "s3" else one_line(error)
             raise EnvironmentFailure(f"{url}: the library that reads {scheme}:// is missing: {extra}") from error
         except ValueError as error:
-            raise RequestError(
-                f"{url}: expected s3://bucket/prefix or another URL of fsspec ({one_line(error)})"
-            ) from None
+            reason = one_line(error)
+            raise RequestError(f"{url}: expected s3://bucket/prefix or another URL of fsspec ({reason})") from None
         self._root = root.rstrip("/")
         self._scheme = scheme
 

@@ -1,0 +1,56 @@
+"""A host that shares nothing with others but a database and a store; its jobs are scripts."""
+
+import sys
+from pathlib import Path
+
+from houses import PRELUDE, House
+from s3 import BUCKET
+
+from jobs.artifacts.courier import Courier
+from jobs.artifacts.opened import home_of, open_artifacts
+from jobs.artifacts.shared import SharedArtifacts
+from jobs.engines.local import LocalEngine
+from jobs.store import Store
+from jobs.worker import Worker
+
+URL = f"s3://{BUCKET}/team"
+RESULT = """
+import hashlib
+told = json.loads((here / "assignment.json").read_text())
+def publish(name, content):
+    path = here / name; path.parent.mkdir(parents=True, exist_ok=True); path.write_bytes(content)
+    return dict(name=path.name, path=f"{told['job']}/{told['claim']}/{name}", size=len(content),
+                sha256=hashlib.sha256(content).hexdigest())
+def point(number, content): publish(f"run/resume/step-{number:09d}.safetensors", content)
+def succeed(content=b"weights" * 1000):
+    publish("run/config.json", b"{}"); publish("run/metrics.jsonl", b'{"loss": 1}\\n')
+    best = publish("run/best.safetensors", content)
+    outcome(result={"checkpoint": best, "files": [best]})
+"""
+"""What a script that plays a job can do beside `PRELUDE`'s."""
+
+
+class Host(House):
+    """A host with a home of its own, whose results go to the store."""
+
+    def __init__(self, root: Path, database: str, every: float = 0.2) -> None:
+        super().__init__(root)
+        self.store.close()
+        self.settings = self.settings.model_copy(update={"artifacts": URL, "database_url": database})
+        self.home = home_of(self.settings).create()
+        self.store = Store(database)
+        self.store.migrate()
+        opened = open_artifacts(self.settings, self.home)
+        assert isinstance(opened, SharedArtifacts)
+        self.artifacts, self._every = opened, every
+
+    def courier(self, script: str, slots: int = 1, **settings: object) -> Worker:
+        self._made += 1
+        engine = LocalEngine((sys.executable, "-S", "-c", PRELUDE + RESULT + script))
+        worker = Worker(
+            self.store, self.home, Courier(engine, self.artifacts, self.home, self._every),
+            self.settings.model_copy(update=settings), name=f"{self.home.root.parent.name}-{self._made}",
+            host=self.home.root.parent.name, slots=[None] * slots, artifacts=self.artifacts,
+        )  # fmt: skip
+        self.workers.append(worker)
+        return worker

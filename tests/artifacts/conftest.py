@@ -1,0 +1,43 @@
+"""One S3 server for all tests of this folder, empty before each; two hosts share it and a database."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from apart import URL, Host
+from s3 import Gate, s3
+
+from jobs.artifacts.bucket import Bucket
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Gate]:
+    with s3() as gate:
+        yield gate
+
+
+@pytest.fixture
+def gate(server: Gate, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """The server, empty, and known to this process."""
+    server.empty()
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
+@pytest.fixture
+def bucket(gate: Gate) -> Bucket:
+    return Bucket(URL, pause=0.01)
+
+
+@pytest.fixture
+def hosts(gate: Gate, tmp_path: Path) -> Iterator[list[Host]]:
+    """Two of them, on one database."""
+    database = f"sqlite:///{tmp_path / 'shared.db'}"
+    hosts = [Host(tmp_path / name / "home", database) for name in ("first", "second")]
+    yield hosts
+    for host in hosts:
+        for worker in host.workers:
+            for attempt in worker._running:
+                attempt.process.kill()
+        host.store.close()

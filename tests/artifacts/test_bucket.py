@@ -1,0 +1,107 @@
+"""Objects: whole or not there, read back, tried again; against a real server that refuses and fails."""
+
+import hashlib
+import threading
+from pathlib import Path
+
+import pytest
+from s3 import Gate, fails, full, read_only
+
+from jobs.artifacts.bucket import Bucket, BucketError, ObjectGone
+from tcnn.errors import RequestError, Stopped
+
+
+def file(tmp_path: Path, content: bytes = b"0123456789" * 100) -> tuple[Path, str]:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    return path, hashlib.sha256(content).hexdigest()
+
+
+def test_what_is_sent_comes_back(bucket: Bucket, gate: Gate, tmp_path: Path) -> None:
+    path, digest = file(tmp_path)
+    bucket.put(path, "a/b", digest)
+    assert gate.objects() == {"team/a/b": path.read_bytes()}
+    bucket.get("a/b", tmp_path / "back", digest)
+    assert (tmp_path / "back").read_bytes() == path.read_bytes()
+    assert {key: item.size for key, item in bucket.keys("a").items()} == {"a/b": 1000}
+    bucket.remove("a/b", "a/never")
+    assert bucket.keys("a") == {}
+    with pytest.raises(ObjectGone):
+        bucket.get("a/b", tmp_path / "gone", digest)
+
+
+def test_large_files_go_in_parts_and_nothing_is_left_of_a_stopped_one(
+    bucket: Bucket, gate: Gate, tmp_path: Path
+) -> None:
+    path, digest = file(tmp_path, bytes(40 << 20))
+    bucket.put(path, "large", digest)
+    parts = [asked for method, asked in gate.seen if method == "PUT"]
+    assert len(parts) == 3 and all("partNumber" in asked for asked in parts)
+    stop = threading.Event()
+    gate.refuse = lambda method, asked: stop.set() if "partNumber=2" in asked else None
+    with pytest.raises(Stopped):
+        bucket.put(path, "stopped", digest, stop)
+    assert set(gate.objects()) == {"team/large"} and gate.unfinished() == []
+
+
+def test_what_fails_twice_is_tried_again(bucket: Bucket, gate: Gate, tmp_path: Path) -> None:
+    path, digest = file(tmp_path)
+    gate.refuse = fails(times=2)
+    bucket.put(path, "a", digest)
+    assert gate.objects() == {"team/a": path.read_bytes()}
+    assert [method for method, _ in gate.seen].count("PUT") == 3
+
+
+def test_what_comes_back_otherwise_is_no_success(bucket: Bucket, gate: Gate, tmp_path: Path) -> None:
+    path, digest = file(tmp_path)
+    wrong = hashlib.sha256(b"another").hexdigest()
+    with pytest.raises(BucketError, match=rf"cannot send a \(expected SHA-256 {wrong[:12]}… back, got {digest[:12]}…"):
+        bucket.put(path, "a", wrong)
+    bucket.put(path, "b", digest)
+    with pytest.raises(BucketError, match="expected SHA-256"):
+        bucket.get("b", tmp_path / "back", wrong)
+
+
+def test_without_rights_it_is_said_at_once(bucket: Bucket, gate: Gate, tmp_path: Path) -> None:
+    path, digest = file(tmp_path)
+    gate.refuse = read_only
+    with pytest.raises(
+        BucketError, match=r"^the store of results: cannot send a \(.*AccessDenied says the store"
+    ) as said:
+        bucket.put(path, "a", digest)
+    assert not said.value.again and "\n" not in str(said.value)
+    assert [method for method, _ in gate.seen] == ["PUT"]
+
+
+def test_without_space_or_a_server_it_is_tried_and_then_said(bucket: Bucket, gate: Gate, tmp_path: Path) -> None:
+    path, digest = file(tmp_path)
+    gate.refuse = full
+    with pytest.raises(BucketError, match="XMinioStorageFull says the store") as said:
+        bucket.put(path, "a", digest)
+    assert said.value.again and gate.objects() == {}
+
+
+def test_no_such_bucket(gate: Gate, tmp_path: Path) -> None:
+    path, digest = file(tmp_path)
+    with pytest.raises(BucketError, match="bucket does not exist") as said:
+        Bucket("s3://another", pause=0.01).put(path, "a", digest)
+    assert not said.value.again
+
+
+@pytest.mark.parametrize("url", ["nonsense://a/b", "s3//a"])
+def test_urls_that_nothing_reads(url: str) -> None:
+    with pytest.raises(RequestError, match=f"^{url}: expected s3://bucket/prefix"):
+        Bucket(url)
+
+
+def test_a_folder_is_a_store_too(tmp_path: Path) -> None:
+    path, digest = file(tmp_path)
+    folder = Bucket(f"file://{tmp_path}/store", pause=0.0)
+    folder.put(path, "a/b", digest)
+    folder.put_text("a/c", "text")
+    assert folder.text("a/c") == "text" and folder.look("a/b").modified > 0
+    assert sorted(folder.keys("a")) == ["a/b", "a/c"] and folder.keys("none") == {}
+    with folder.open("a/b") as handle:
+        handle.seek(990)
+        assert handle.read() == b"0123456789"
+    assert not list(tmp_path.rglob(".*")), "nothing half-written"
