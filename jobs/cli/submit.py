@@ -51,6 +51,7 @@ def transform(
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="τ > 0; 1/46 is the CNN.", metavar="T")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Width of a head's queries and keys.", metavar="N")] = None,
+    content: Annotated[str | None, typer.Option(help="global, window:W or pooled:R.", metavar="SCOPE")] = None,
     num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", metavar="N")] = None,
     pretrained: Pretrained = True,
     data: MaybeData = None,
@@ -69,7 +70,7 @@ def transform(
     """Convert a timm model, verify it, and with --data fine-tune it in the same job."""
     conversion = {
         "stride": stride, "stage": stage, "target": target, "temperature": temperature, "head_dim": head_dim,
-        "num_classes": num_classes,
+        "content": content, "num_classes": num_classes,
     }  # fmt: skip
     body = {
         "model": model,

@@ -10,10 +10,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from tcnn.layers import attention, positions
+from tcnn.layers import attention, positions, scopes
 from tcnn.layers.attention import AttentionMaps, at_least_float32
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.positions import Pair, Quad
+from tcnn.layers.scopes import GLOBAL, Scope
 
 Kind = Literal["gpsa2d", "convit", "attention"]
 """A tcnn layer; timm's GPSA of ConViT; attention by content alone (ViT, DeiT, and the last layers of ConViT)."""
@@ -49,10 +50,15 @@ class Grid:
         row, column = (f + s * q for f, s, q in zip(self.first, self.stride, query, strict=True))
         return row, column
 
-    def distances(self, queries: Tensor) -> Tensor:
-        """‖δ‖ in pixels from some queries, row-major numbers (q,), to every pixel of the map, (q, H·W), float64."""
+    def places(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows and columns of some queries, row-major numbers (q,), (q,) each."""
         rows = self.first[0] + self.stride[0] * (queries // self.queries[1])
         columns = self.first[1] + self.stride[1] * (queries % self.queries[1])
+        return rows, columns
+
+    def distances(self, queries: Tensor) -> Tensor:
+        """‖δ‖ in pixels from some queries, row-major numbers (q,), to every pixel of the map, (q, H·W), float64."""
+        rows, columns = self.places(queries)
         down, right = (torch.arange(n, dtype=torch.float64, device=queries.device) for n in self.size)
         return torch.hypot(
             (down[None] - rows[:, None])[:, :, None], (right[None] - columns[:, None])[:, None, :]
@@ -93,6 +99,8 @@ class KeptLayer:
     """Δ, (K, 2), (row, column), pixels; not a number where α is not above 0, for then there is no centre."""
     temperature: float = 1.0
     """τ."""
+    scope: Scope = GLOBAL
+    """What the content part sees."""
 
     @property
     def heads(self) -> int:
@@ -114,7 +122,7 @@ class KeptLayer:
         """What the queries of these row-major numbers, (q,), look at; every row sums to 1."""
         query = self.query[:, :, queries]
         if self.bias is None:
-            content = attention.content(query, self.key)
+            content = scopes.content(self.scope, query, self.key, self.grid.size, *self.grid.places(queries))
         else:
             logits = (query * query.shape[-1] ** -0.5) @ self.key.transpose(-1, -2)
             content = torch.softmax(at_least_float32(logits + self.bias[..., queries, :]), dim=-1)
@@ -156,6 +164,7 @@ def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
         strength=layer.locality_strength,
         centres=at_least_float32(layer.attention_centers),
         temperature=layer.temperature.item(),
+        scope=layer.scope,
     )
 
 

@@ -40,6 +40,13 @@ def command(
         float | None, typer.Option(help="τ: 1/46 (the default) is the CNN, 1 the paper's start.", metavar="T")
     ] = None,
     head_dim: Annotated[int | None, typer.Option(help="Width of a head's queries and keys.")] = None,
+    content: Annotated[
+        str,
+        typer.Option(
+            help="What content attention sees: global, window:W (W×W pixels) or pooled:R (means on an R×R grid).",
+            metavar="SCOPE",
+        ),
+    ] = "global",
     tolerance: Annotated[
         float | None, typer.Option(help="Largest relative error allowed in float32 (default 1e-5).", metavar="E")
     ] = None,
@@ -58,7 +65,7 @@ def command(
 
     chosen = {"temperature": temperature, "head_dim": head_dim, "target": target}
     given = {key: value for key, value in chosen.items() if value is not None}
-    config = build(ConversionConfig, {"stage": stage, "stride": stride, "seed": seed, **given})
+    config = build(ConversionConfig, {"stage": stage, "stride": stride, "content": content, "seed": seed, **given})
     bounds = {} if tolerance is None else {"tolerance_float32": tolerance, "tolerance_float64": min(tolerance, 1e-10)}
     verification = build(VerificationConfig, {**bounds, "seed": seed})
     if output is None and not dry_run:
@@ -118,6 +125,8 @@ def show(result: "ConversionResult") -> None:
     out.print(table)
     for skipped in report.skipped:
         out.print(f"left alone: {skipped.name}: {skipped.reason}", markup=False)
+    if report.config.content != "global":
+        out.print(f"content attention: {report.config.content}")
     for note in dict.fromkeys(layer.note for layer in report.layers if layer.note):
         out.print(f"note: {note}")
     out.print(f"parameters: {console.scale(report.parameters_before)} → {console.scale(report.parameters_after)}")

@@ -1,11 +1,12 @@
 """What can be chosen, as frozen models: one object for Python, command line, file and HTTP body."""
 
 from tcnn.config.base import Frozen, Size, build
-from tcnn.config.conversion import HARD_TEMPERATURE, ConversionConfig, VerificationConfig
+from tcnn.config.conversion import CONTENT, HARD_TEMPERATURE, ConversionConfig, VerificationConfig
 from tcnn.config.finetune import FinetuneConfig
 from tcnn.config.presets import PRESETS, finetune_config
 
 __all__ = [
+    "CONTENT",
     "HARD_TEMPERATURE",
     "PRESETS",
     "ConversionConfig",

@@ -8,6 +8,8 @@ from tcnn.config.base import Frozen, Size
 
 HARD_TEMPERATURE = 1 / 46
 """τ at which the layer is the convolution to the last bit: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
+CONTENT = r"global|(window|pooled):([1-9][0-9]{0,5})"
+"""How a content scope is written: `global`, `window:W` or `pooled:R`, W and R from 1 to 999999."""
 
 
 class ConversionConfig(Frozen):
@@ -36,6 +38,13 @@ class ConversionConfig(Frozen):
         ge=1,
         description="Channels of one head's queries and keys; default C_in // K rounded down to a multiple of 8.",
     )
+    content: str = Field(
+        default="global",
+        description="What a query's content attention sees: `global`, every pixel; `window:W`, those of its own W×W "
+        "window; `pooled:R`, means on an R×R grid. The last two need memory linear in the pixels.",
+        examples=["global", "window:14", "pooled:7"],
+        json_schema_extra={"pattern": f"^({CONTENT})$"},
+    )
     seed: int = Field(
         default=0,
         ge=0,
@@ -45,6 +54,15 @@ class ConversionConfig(Frozen):
         default=None,
         description="(height, width) in pixels at which the model is traced; default the model's own.",
     )
+
+    @field_validator("content")
+    @classmethod
+    def _is_a_scope(cls, value: str) -> str:
+        import re
+
+        if re.fullmatch(CONTENT, value) is None:
+            raise ValueError("expected global, or window or pooled with a size from 1 to 999999, as in window:14")
+        return value
 
     @field_validator("target")
     @classmethod

@@ -12,6 +12,10 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+STANDARDISATION_ENDED = "weight standardisation ended: the standardised filter was loaded"
+"""The note of a layer whose convolution standardised its weight."""
+
+
 class FoldRecord(_Record):
     """What `tcnn.fold` made of a layer: of its heads, in their order, and of W_val, which only groups keep apart."""
 
@@ -35,6 +39,7 @@ class LayerReport(_Record):
     bias: bool
     heads: int
     head_dim: int
+    content: str = "global"
     parameters_before: int
     parameters_after: int
     note: str | None = None
@@ -67,7 +72,7 @@ class ConversionReport(_Record):
     @property
     def standardised(self) -> bool:
         """Whether a weight-standardised filter was baked in (and so rounded to the weight's dtype)."""
-        return any(layer.note for layer in self.layers)
+        return any(STANDARDISATION_ENDED in (layer.note or "") for layer in self.layers)
 
 
 def refuse_folded(report: ConversionReport, name: str, verb: str) -> None:

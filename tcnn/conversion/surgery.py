@@ -9,10 +9,11 @@ from torch import nn
 from tcnn.config import ConversionConfig, build
 from tcnn.conversion import select, stride
 from tcnn.conversion.catalogue import registered_name
+from tcnn.conversion.notes import map_sizes, notes
 from tcnn.conversion.report import ConversionReport, FoldRecord, LayerReport, SkippedLayer
 from tcnn.conversion.trace import Step, meta_copy, trace
 from tcnn.errors import NothingToConvertError, UnsupportedLayerError
-from tcnn.layers.filters import geometry_of, is_standardised
+from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 
@@ -43,8 +44,8 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
         raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
     steps = trace(model, config.input_size)
     selection = select.select(model, steps, config)
-    swaps = _stride_swaps(model, steps, selection, config)
-    report = _report(model, config, selection, swaps)
+    swaps, steps = _stride_swaps(model, steps, selection, config)
+    report = _report(model, config, steps, selection, swaps)
     return Conversion(rebuild(model, report), report)
 
 
@@ -52,7 +53,7 @@ def without_stride(model: nn.Module, config: ConversionConfig | None = None, **o
     """The same CNN with the stride of its last stage removed: the reference for a ``stride="remove"`` conversion."""
     config = config or build(ConversionConfig, {**options, "stride": "remove"})
     steps = trace(model, config.input_size)
-    return _copy_with(model, _stride_swaps(model, steps, select.select(model, steps, config), config))
+    return _copy_with(model, _stride_swaps(model, steps, select.select(model, steps, config), config)[0])
 
 
 def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
@@ -69,7 +70,7 @@ def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
         if not isinstance(source, nn.Conv2d):
             raise UnsupportedLayerError(f"{layer.name}: expected a convolution in {report.base_model}, found none")
         swaps[layer.name] = (
-            GPSA2d.from_conv2d(source, layer.head_dim, config.temperature, generator)
+            GPSA2d.from_conv2d(source, layer.head_dim, config.temperature, generator, layer.content)
             if layer.fold is None
             else _folded(source, layer, layer.fold)
         )
@@ -83,7 +84,7 @@ def _folded(source: nn.Conv2d, layer: LayerReport, fold: FoldRecord) -> FoldedGP
         raise UnsupportedLayerError(f"{layer.name}: expected {geometry.heads} heads, found {len(fold.heads)}")
     return FoldedGPSA2d(
         source.in_channels, source.out_channels, geometry, source.groups, source.bias is not None, layer.head_dim,
-        fold.heads, fold.value, source.weight.device, source.weight.dtype,
+        fold.heads, fold.value, source.weight.device, source.weight.dtype, layer.content,
     )  # fmt: skip
 
 
@@ -110,9 +111,10 @@ def _signed(model: nn.Module, report: ConversionReport) -> nn.Module:
 
 def _stride_swaps(
     model: nn.Module, steps: list[Step], selection: select.Selection, config: ConversionConfig
-) -> dict[str, nn.Module]:
+) -> tuple[dict[str, nn.Module], list[Step]]:
+    """What replaces the layers that carry the stride, and the model's steps without it."""
     if config.stride == "keep":
-        return {}
+        return {}, steps
     swaps = stride.unstrided(model, [steps[i] for i in selection.span])
     try:
         after = trace(_copy_with(meta_copy(model), swaps), config.input_size)
@@ -121,7 +123,7 @@ def _stride_swaps(
             f"stride=remove: {type(model).__name__} does not run without its last stride; use stride=keep"
         ) from error
     stride.check_kept(steps, after, selection.names)
-    return swaps
+    return swaps, after
 
 
 def _copy_with(model: nn.Module, swaps: dict[str, nn.Module]) -> nn.Module:
@@ -139,8 +141,13 @@ def _detached(swap: nn.Module) -> nn.Module:
 
 
 def _report(
-    model: nn.Module, config: ConversionConfig, selection: select.Selection, swaps: dict[str, nn.Module]
+    model: nn.Module,
+    config: ConversionConfig,
+    steps: list[Step],
+    selection: select.Selection,
+    swaps: dict[str, nn.Module],
 ) -> ConversionReport:
+    sizes = map_sizes(steps)
     layers = []
     saved = 0
     for name in selection.names:
@@ -148,7 +155,7 @@ def _report(
         assert isinstance(conv, nn.Conv2d)  # noqa: S101 - selection chooses nothing else
         source = copy.copy(conv)
         source.stride = getattr(swaps.get(name), "stride", conv.stride)
-        layer = GPSA2d.from_conv2d(source, config.head_dim)
+        layer = GPSA2d.from_conv2d(source, config.head_dim, content=config.content)
         g = layer.geometry
         before, after = (sum(p.numel() for p in m.parameters()) for m in (conv, layer))
         saved += after - before
@@ -167,11 +174,10 @@ def _report(
                 bias=layer.bias is not None,
                 heads=layer.heads,
                 head_dim=layer.head_dim,
+                content=layer.content,
                 parameters_before=before,
                 parameters_after=after,
-                note="weight standardisation ended: the standardised filter was loaded"
-                if is_standardised(conv)
-                else None,
+                note="; ".join(notes(conv, layer, sizes.get(name))) or None,
             )
         )
     total = sum(p.numel() for p in model.parameters())

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcnn.layers import attention, dense, hard, positions
+from tcnn.layers import attention, dense, hard, positions, scoped
 from tcnn.layers.attention import Weights, at_least_float32
+from tcnn.layers.scopes import GLOBAL
 from tcnn.layers.ways import Way, way
 
 if TYPE_CHECKING:
@@ -35,7 +36,12 @@ def output(layer: "GPSA2d", x: Tensor) -> Tensor:
         return _convolution(layer, x)
     padded = positions.pad(x, layer.geometry)
     rows, columns = positions.output_size(padded.shape[-2:], layer.geometry)
-    tokens = _reference(layer, padded) if wanted == "reference" else _dense(layer, x, padded, wanted)
+    if wanted == "reference":
+        tokens = _reference(layer, padded)
+    elif _is_global(layer, padded):
+        tokens = _dense(layer, x, padded, wanted)
+    else:
+        tokens = _scoped(layer, padded)
     return tokens.unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
 
 
@@ -69,6 +75,26 @@ def _reference(layer: "GPSA2d", padded: Tensor) -> Tensor:
     value = F.linear(padded.flatten(2).transpose(1, 2), layer.value)  # (B, N, C_in)
     maps = layer.attention_of_padded(padded).total.to(value.dtype)
     return attention.project(maps @ value[:, None], layer.proj, layer.bias, layer.groups)
+
+
+def _is_global(layer: "GPSA2d", padded: Tensor) -> bool:
+    """Whether the content part sees the whole map.
+
+    A compiler is not asked about the size of the map, so that one graph serves all: computed within its scope, a layer
+    whose scope covers the map gives the same.
+    """
+    return layer.scope == GLOBAL or (not torch.compiler.is_compiling() and layer.scope.covers(padded.shape[-2:]))
+
+
+def _scoped(layer: "GPSA2d", padded: Tensor) -> Tensor:
+    """The output tokens (B, M, C_out) in memory that is linear in the pixels."""
+    size = padded.shape[-2], padded.shape[-1]
+    moving = (layer.locality_raw, layer.attention_centers, layer.temperature)
+    factors = _once(layer, "positional", moving, lambda: layer.positional_factors(size), of=size)
+    return scoped.attend(
+        padded, layer.geometry, layer.scope, factors, layer.gate,
+        layer.query, layer.key, layer.value, layer.proj, layer.bias, layer.groups,
+    )  # fmt: skip
 
 
 def _dense(layer: "GPSA2d", x: Tensor, padded: Tensor, wanted: Way) -> Tensor:

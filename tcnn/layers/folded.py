@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcnn.layers import dense, positions
+from tcnn.layers import dense, positions, scoped, scopes
 from tcnn.layers.attention import Weights, at_least_float32
 from tcnn.layers.compute import DENSE_ELEMENTS, PART_ELEMENTS
 from tcnn.layers.gpsa import SOFTPLUS_BETA, GPSA2d
@@ -77,6 +77,7 @@ class FoldedGPSA2d(nn.Module):
         kinds: what became of every head of the GPSA layer; the parameters keep the heads in their order, those with
             a positional part first.
         value: whether W_val stays.
+        content: what the content part sees, as for `GPSA2d`.
 
     Input and output as `GPSA2d`'s. Made by `from_gpsa2d`; the constructor leaves its parameters without values.
     """
@@ -104,6 +105,7 @@ class FoldedGPSA2d(nn.Module):
         value: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        content: str = "global",
     ) -> None:
         super().__init__()
         self.geometry = geometry
@@ -112,6 +114,7 @@ class FoldedGPSA2d(nn.Module):
         self.groups = groups
         self.head_dim = head_dim
         self.kinds = tuple(kinds)
+        self.scope = scopes.parse(content)
         self.positional_heads = self.kinds.count("attention")
         self.heads = heads = self.positional_heads + self.kinds.count("content")
         convolves = "convolution" in self.kinds or not heads
@@ -143,7 +146,7 @@ class FoldedGPSA2d(nn.Module):
         """
         folded = cls(
             layer.in_channels, layer.out_channels, layer.geometry, layer.groups, layer.bias is not None, layer.head_dim,
-            kinds, mixes_value(layer), layer.proj.device, layer.proj.dtype,
+            kinds, mixes_value(layer), layer.proj.device, layer.proj.dtype, layer.content,
         )  # fmt: skip
         positional = [head for head, kind in enumerate(kinds) if kind == "attention"]
         remaining = positional + [head for head, kind in enumerate(kinds) if kind == "content"]
@@ -202,7 +205,13 @@ class FoldedGPSA2d(nn.Module):
         at_once = torch.compiler.is_compiling() or elements <= DENSE_ELEMENTS  # a compiler cannot loop over parts
         weights = Weights(self.query, self.key, self.value, self.proj, bias, self.groups)
         gate, factors = self._positional(size)
-        tokens = dense.attend(x, self.geometry, factors, gate, weights, None if at_once else PART_ELEMENTS)
+        if self.scope == scopes.GLOBAL or (not torch.compiler.is_compiling() and self.scope.covers(size)):
+            tokens = dense.attend(x, self.geometry, factors, gate, weights, None if at_once else PART_ELEMENTS)
+        else:
+            tokens = scoped.attend(
+                positions.pad(x, self.geometry), self.geometry, self.scope, factors, gate,
+                self.query, self.key, self.value, self.proj, bias, self.groups,
+            )  # fmt: skip
         return tokens.transpose(1, 2).unflatten(2, (rows, columns))
 
     def _positional(self, size: positions.Pair) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -230,6 +239,7 @@ class FoldedGPSA2d(nn.Module):
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, stride={g.stride}, "
             f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, bias={self.bias is not None}, {counts}"
+            + ("" if self.scope == scopes.GLOBAL else f", content={str(self.scope)!r}")
         )
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.errors import RequestError, UnsupportedLayerError
-from tcnn.layers import attention, compute, filters, positions
+from tcnn.layers import attention, compute, filters, positions, scopes
 from tcnn.layers.attention import AttentionMaps, at_least_float32
 from tcnn.layers.memo import Memo
 from tcnn.layers.positions import Geometry
@@ -61,6 +61,8 @@ class GPSA2d(nn.Module):
             :class:`torch.nn.Conv2d`; ``padding`` may also be "dynamic" (TensorFlow's SAME).
         head_dim: d; default ``C_in // K`` rounded down to a multiple of 8, at least 8.
         temperature: τ > 0. It divides λ and α alike: τ → 0 is a convolution, τ = 1 the paper's layer.
+        content: what the content part sees: ``"global"``, every pixel; ``"window:W"``, the W×W window of the padded map
+            in which the query lies; ``"pooled:R"``, means on an R×R grid. The last two need memory linear in pixels.
 
     Input (B, C_in, H, W) or (C_in, H, W), any H and W; output (B, C_out, Ho, Wo) as the convolution's.
     """
@@ -83,6 +85,7 @@ class GPSA2d(nn.Module):
         temperature: float = HARD_TEMPERATURE,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        content: str = "global",
     ) -> None:
         super().__init__()
         # nn.Conv2d knows how to read and check these arguments; on the meta device it costs nothing.
@@ -93,7 +96,7 @@ class GPSA2d(nn.Module):
         geometry = filters.geometry_of(conv)
         if padding == "dynamic":
             geometry = Geometry(geometry.kernel_size, geometry.stride, geometry.dilation, "dynamic")
-        self._build(geometry, in_channels, out_channels, groups, bias, head_dim, device, dtype)
+        self._build(geometry, in_channels, out_channels, groups, bias, head_dim, device, dtype, content)
         self.reset_parameters(temperature)
 
     def _build(
@@ -106,8 +109,10 @@ class GPSA2d(nn.Module):
         head_dim: int | None,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
+        content: str,
     ) -> None:
         heads = geometry.heads
+        self.scope = scopes.parse(content)
         self.geometry = geometry
         self.in_channels = in_channels
         self.out_channels = out_channels
@@ -157,10 +162,12 @@ class GPSA2d(nn.Module):
         head_dim: int | None = None,
         temperature: float = HARD_TEMPERATURE,
         generator: torch.Generator | None = None,
+        content: str = "global",
     ) -> "GPSA2d":
         """A layer that computes the same function as `conv` (at the default temperature, to the last bit or so).
 
         Device, dtype, training mode and `requires_grad` follow the convolution. `generator` (CPU) draws query and key.
+        `content` is the scope of the content part, which at the default temperature changes nothing.
         Raises `UnsupportedLayerError` for a convolution that cannot be reproduced; nothing is approximated.
         """
         layer = cls.__new__(cls)
@@ -170,7 +177,7 @@ class GPSA2d(nn.Module):
         bias = conv.bias
         layer._build(
             geometry, conv.in_channels, conv.out_channels, conv.groups, bias is not None, head_dim,
-            weight.device, weight.dtype,
+            weight.device, weight.dtype, content,
         )  # fmt: skip
         layer._reset_attention(temperature, generator)
         layer.proj.copy_(filter_to_proj(weight))
@@ -193,6 +200,11 @@ class GPSA2d(nn.Module):
     def dilation(self) -> positions.Pair:
         """(rows, columns), as `nn.Conv2d` has it."""
         return self.geometry.dilation
+
+    @property
+    def content(self) -> str:
+        """What the content part sees: `global`, `window:W` or `pooled:R`."""
+        return str(self.scope)
 
     @property
     def locality_strength(self) -> Tensor:
@@ -230,11 +242,12 @@ class GPSA2d(nn.Module):
 
     def attention_of_padded(self, padded: Tensor) -> AttentionMaps:
         """`attention` on a map that is padded already, (B, C_in, H, W)."""
+        size = padded.shape[-2], padded.shape[-1]
         query = attention.split(positions.at_queries(padded, self.geometry), self.query, self.heads)
-        content = attention.content(query, attention.split(padded, self.key, self.heads))
-        return AttentionMaps(
-            content, attention.outer(*self.positional_factors((padded.shape[-2], padded.shape[-1]))), self.gate
-        )
+        key = attention.split(padded, self.key, self.heads)
+        places = scopes.query_pixels(size, self.geometry, padded.device)
+        content = scopes.content(self.scope, query, key, size, *places)
+        return AttentionMaps(content, attention.outer(*self.positional_factors(size)), self.gate)
 
     def positional_factors(self, size: positions.Pair) -> tuple[Tensor, Tensor]:
         """Rows (K, Ho, H) and columns (K, Wo, W) of the positional attention on a padded map of `size` (H, W)."""
@@ -258,6 +271,7 @@ class GPSA2d(nn.Module):
             f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, stride={g.stride}, "
             f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, bias={self.bias is not None}, "
             f"padding_mode={g.padding_mode!r}, heads={self.heads}, head_dim={self.head_dim}"
+            + ("" if self.scope == scopes.GLOBAL else f", content={self.content!r}")
         )
 
 

@@ -51,6 +51,8 @@ ON_RANDOM_WEIGHTS: dict[str, tuple[tuple[object, ...], int, tuple[str, ...]]] = 
     "tolerance inf": (("test_resnet", "o.safetensors", "--tolerance", "inf"), 2, ("tolerance", "inf")),
     "tolerance nan": (("test_resnet", "o.safetensors", "--tolerance", "nan"), 2, ("tolerance", "nan")),
     "head width 0": (("test_resnet", "o.safetensors", "--head-dim", 0), 2, ("head_dim", "1")),
+    "window 0": (("test_resnet", "o.safetensors", "--content", "window:0"), 2, ("content: expected", "'window:0'")),
+    "content of nothing": (("test_resnet", "o.safetensors", "--content", "local"), 2, ("window:14", "'local'")),
     "bad regex": (("test_resnet", "o.safetensors", "--target", "("), 2, ("target: not a regular expression", "'('")),
     "target of 1×1": (
         ("test_resnet", "o.safetensors", "--target", r"layer4\.0\.(downsample\.1|conv3)"),

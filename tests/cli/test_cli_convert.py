@@ -177,6 +177,15 @@ class TestOptions:
         _, model = self.converted(tcnn, "--head-dim", 4)
         assert model.layer4[0].conv1.query.shape == (9 * 4, 192)
 
+    def test_content(self, tcnn: Run) -> None:
+        result, model = self.converted(tcnn, "--content", "pooled:2")
+        assert result["conversion"]["config"]["content"] == "pooled:2"
+        assert {layer["content"] for layer in result["conversion"]["layers"]} == {"pooled:2"}
+        assert model.layer4[0].conv1.content == "pooled:2"
+        shown = tcnn("convert", "test_resnet", "--dry-run", "--content", "window:900").out
+        assert "content attention: window:900\n" in shown
+        assert "note: content window:900 acts as global: the map is " in shown
+
     def test_num_classes(self, tcnn: Run) -> None:
         _, model = self.converted(tcnn, "--num-classes", 7)
         assert model.num_classes == 7

@@ -1,0 +1,32 @@
+"""What a person should know of a replacement beside its numbers: the notes of a conversion's report."""
+
+from torch import nn
+
+from tcnn.conversion.report import STANDARDISATION_ENDED
+from tcnn.conversion.trace import Step
+from tcnn.layers import positions
+from tcnn.layers.filters import is_standardised
+from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.positions import Pair
+from tcnn.layers.scopes import GLOBAL
+
+
+def notes(conv: nn.Module, layer: GPSA2d, size: Pair | None) -> list[str]:
+    """Of the `layer` that takes the place of `conv`, on maps of `size` (h, w) where that is known."""
+    found = [STANDARDISATION_ENDED] if is_standardised(conv) else []
+    if layer.scope != GLOBAL and size is not None:
+        left, right, top, bottom = positions.padding_of(size, layer.geometry)
+        height, width = top + size[0] + bottom, left + size[1] + right
+        if layer.scope.covers((height, width)):
+            found.append(f"content {layer.content} acts as global: the map is {height}×{width}, padding included")
+    return found
+
+
+def map_sizes(steps: list[Step]) -> dict[str, Pair]:
+    """(h, w) of the largest map that each layer gets in one forward pass, by dotted name."""
+    sizes: dict[str, Pair] = {}
+    for step in steps:
+        if step.input_shape is not None and len(step.input_shape) >= 3:
+            size = step.input_shape[-2], step.input_shape[-1]
+            sizes[step.name] = max(size, sizes.get(step.name, size), key=max)
+    return sizes

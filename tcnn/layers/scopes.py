@@ -1,0 +1,137 @@
+"""How far a query's *content* attention sees: which keys, and how they are pooled. Pure functions.
+
+`global` is every pixel of the padded map. `window:W` cuts the padded map, from its first pixel on, into W×W windows
+that do not overlap, the last of them smaller; a query sees the window in which its own pixel (the kernel's centre)
+lies. `pooled:R` sees the map average-pooled to R×R. Windows and pools are separable, so a map has a table for its rows
+and one for its columns, and nothing is ever written down pair by pair but for looking at it.
+
+Shapes: B batch, K heads, d head width, H×W padded map, N = H·W keys, q some queries, R pools along an axis.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tcnn.config import CONTENT
+from tcnn.errors import RequestError
+from tcnn.layers import attention
+from tcnn.layers.attention import at_least_float32
+from tcnn.layers.positions import Geometry, output_size
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A content scope; `str` gives it back as it is written in configurations."""
+
+    kind: Literal["global", "window", "pooled"] = "global"
+    size: int = 0
+    """W or R; 0 for `global`."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.size}" if self.size else self.kind
+
+    def covers(self, size: Sequence[int]) -> bool:
+        """Whether it is the same as `global` on a padded map of `size` (H, W)."""
+        return self.kind == "global" or self.size >= max(size)
+
+    def along(self, size: int) -> int:
+        """W or R along an axis of `size` pixels: no window and no grid is larger than the map."""
+        return torch.sym_min(self.size, size)  # type: ignore[return-value]  # SymInt under export
+
+
+GLOBAL = Scope()
+
+
+def parse(text: str) -> Scope:
+    """`global`, `window:W` or `pooled:R`; raises `RequestError` for anything else."""
+    found = re.fullmatch(CONTENT, text) if isinstance(text, str) else None
+    if found is None:
+        raise RequestError(
+            f"content: expected global, window:W or pooled:R with a whole number from 1 to 999999, found {text!r}"
+        )
+    kind, size = found.groups()
+    return GLOBAL if kind is None else Scope("window" if kind == "window" else "pooled", int(size))
+
+
+class AxisWindows(NamedTuple):
+    """The windows along one axis, n of them, as tables of indices."""
+
+    keys: Tensor
+    """The pixels of every window, (n, W)."""
+    inside: Tensor
+    """Which of these are on the map, (n, W), bool; the others stand in for the rest of the last window."""
+    queries: Tensor
+    """The queries of every window, (n, S). A stride may leave a window short of queries: others stand in."""
+    home: Tensor
+    """Where every query stands in the flattened `queries`, (queries,)."""
+
+
+def axis_windows(window: int, size: int, first: int, stride: int, count: int, device: torch.device) -> AxisWindows:
+    """Tables for windows of `window` pixels on an axis of `size`, whose `count` queries stand at first + stride·i."""
+    starts = window * torch.arange((size + window - 1) // window, device=device)
+    pixels = starts[:, None] + torch.arange(window, device=device)
+    earliest = ((starts - first + stride - 1) // stride).clamp(min=0)  # the first query at or behind each start
+    slots = (window + stride - 1) // stride
+    queries = earliest[:, None] + torch.arange(slots, device=device)
+    number = torch.arange(count, device=device)
+    mine = (first + stride * number) // window
+    return AxisWindows(
+        keys=pixels.clamp(max=size - 1),
+        inside=pixels < size,
+        queries=queries.clamp(max=count - 1),
+        home=mine * slots + number - earliest[mine],
+    )
+
+
+def pooling(pools: int, size: int, like: Tensor) -> Tensor:
+    """The matrix of adaptive average pooling along an axis, (R, size), in the dtype and on the device of `like`.
+
+    Pool i is the mean of the pixels from ⌊i·size/R⌋ to before ⌈(i+1)·size/R⌉: every pixel is in one pool at least, and
+    in two where R does not divide the size. Rows sum to 1; as many pools as pixels give the identity.
+    """
+    number = torch.arange(pools, device=like.device)[:, None]
+    pixel = torch.arange(size, device=like.device)
+    member = (pixel >= number * size // pools) & (pixel < ((number + 1) * size + pools - 1) // pools)
+    weights = member.to(at_least_float32(like).dtype)
+    return (weights / weights.sum(1, keepdim=True)).to(like.dtype)
+
+
+def query_pixels(size: Sequence[int], geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The row and the column of a padded map of `size` (H, W) at which each query stands, row by row, (M,) each."""
+    rows, columns = (
+        first + stride * torch.arange(count, device=device)
+        for first, stride, count in zip(geometry.centre, geometry.stride, output_size(size, geometry), strict=True)
+    )
+    down, across = torch.meshgrid(rows, columns, indexing="ij")
+    return down.flatten(), across.flatten()
+
+
+def content(scope: Scope, query: Tensor, key: Tensor, size: Sequence[int], rows: Tensor, columns: Tensor) -> Tensor:
+    """The content attention over all pixels, written out: (B, K, q, N), at least float32; every row sums to 1.
+
+    Args:
+        query: (B, K, q, d). key: of every pixel of the padded map of `size` (H, W), (B, K, N, d).
+        rows, columns: the pixel at which each query stands, (q,) each.
+
+    A pooled key's weight is spread evenly over the pixels of its pool: softmax(Q K_poolᵀ/√d) times the pooling matrix.
+    """
+    if scope.kind == "global":
+        return attention.content(query, key)
+    if scope.kind == "window":
+        visible = _same_window(scope, rows, size[0])[:, :, None] & _same_window(scope, columns, size[1])[:, None]
+        logits = at_least_float32((query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2))
+        return torch.softmax(logits.masked_fill(~visible.flatten(1), -torch.inf), dim=-1)
+    down, across = (pooling(scope.along(n), n, key) for n in size)
+    pooled = torch.einsum("iy,jx,bkyxd->bkijd", down, across, key.unflatten(2, tuple(size))).flatten(2, 3)
+    weights = attention.content(query, pooled).unflatten(3, (down.shape[0], across.shape[0]))
+    return torch.einsum("bkqij,iy,jx->bkqyx", weights, down.to(weights.dtype), across.to(weights.dtype)).flatten(3)
+
+
+def _same_window(scope: Scope, places: Tensor, size: int) -> Tensor:
+    """Whether a query's row (or column) and a key's lie in the same row (or column) of windows, (q, size)."""
+    window = scope.along(size)
+    return (places // window)[:, None] == torch.arange(size, device=places.device) // window

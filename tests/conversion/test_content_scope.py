@@ -1,0 +1,158 @@
+"""`content`: a choice of the conversion that is verified, reported, written to files and read back like any other."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+import tcnn
+from tcnn.analysis.attention import encode
+from tcnn.conversion.report import ConversionReport, LayerReport
+from tcnn.conversion.running import watching
+from tcnn.errors import CheckpointError, RequestError
+from tcnn.layers import GPSA2d
+
+LOCAL = ("window:3", "pooled:2")
+
+
+def source() -> nn.Module:
+    torch.manual_seed(0)
+    return timm.create_model("test_resnet", num_classes=10).eval()
+
+
+def gpsa_layers(model: nn.Module) -> list[GPSA2d]:
+    return [module for module in model.modules() if isinstance(module, GPSA2d)]
+
+
+@pytest.mark.parametrize("content", LOCAL)
+@pytest.mark.parametrize("options", [{}, {"stage": 3}, {"stride": "remove"}], ids=str)
+def test_equivalent_at_conversion(content: str, options: dict[str, object]) -> None:
+    """The attention runs: at τ = 1 the same weights drift, and to another place than under another scope."""
+    cnn = source()
+    reference = tcnn.without_stride(cnn) if "stride" in options else cnn
+    model, report = tcnn.convert(cnn, content=content, **options)
+    assert {layer.content for layer in gpsa_layers(model)} == {content}
+    assert {layer.content for layer in report.layers} == {report.config.content} == {content}
+    check = tcnn.verify(reference, model, input_size=(128, 96), randomise=True)
+    assert check.passed, check.failure()
+    other = tcnn.verify(reference, tcnn.convert(cnn, **options).model, input_size=(128, 96), randomise=True)
+    assert check.drift.logits.relative != other.drift.logits.relative
+
+
+def test_a_scope_that_covers_the_map_says_so() -> None:
+    """The first map of the stage is 14×14 and the others 7×7, at 224 pixels a side; padding adds 2."""
+    cnn = source()
+    found = {}
+    for content in ("window:9", "pooled:16", "global"):
+        report = tcnn.convert(cnn, content=content, input_size=(224, 224)).report
+        found[content] = [layer.note for layer in report.layers]
+        assert not report.standardised
+    assert found["window:9"][0] is None
+    assert found["window:9"][1] == "content window:9 acts as global: the map is 9×9, padding included"
+    assert found["pooled:16"][0] == "content pooled:16 acts as global: the map is 16×16, padding included"
+    assert all(found["pooled:16"])
+    assert not any(found["global"])
+    removed = tcnn.convert(cnn, content="window:9", input_size=(224, 224), stride="remove").report
+    assert not any(layer.note for layer in removed.layers), "without the stride all maps are 14×14"
+
+
+@pytest.mark.parametrize("content", ["window:0", "window", "pooled:-1", "everything"])
+def test_nonsense_is_one_line(content: str) -> None:
+    with pytest.raises(RequestError, match=r"^content: expected global, or window or pooled .* got ") as caught:
+        tcnn.convert(source(), content=content)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", LOCAL)
+def test_files_bring_it_back(content: str, tmp_path: Path) -> None:
+    model = tcnn.convert(source(), content=content, temperature=1.0).model
+    image = torch.randn(1, 3, 96, 96)
+    loaded = tcnn.load(tcnn.save(model, tmp_path / "m.safetensors"))
+    assert {layer.content for layer in gpsa_layers(loaded)} == {content}
+    with torch.no_grad():
+        assert torch.equal(loaded(image), model(image))
+    directory = tcnn.save_directory(model, tmp_path / "hub")
+    again = timm.create_model(f"local-dir:{directory}", pretrained=True).eval()
+    with torch.no_grad():
+        assert torch.equal(again(image), model(image))
+
+
+def test_old_files_are_global(tmp_path: Path) -> None:
+    """What was written before there were scopes has no `content`, neither in its configuration nor in its layers."""
+    with safe_open(tcnn.save(tcnn.convert(source()).model, tmp_path / "m.safetensors"), "pt") as file:
+        written = json.loads(file.metadata()["conversion"])
+    assert written["config"].pop("content") == "global"
+    assert {layer.pop("content") for layer in written["layers"]} == {"global"}
+    report = ConversionReport.model_validate_json(json.dumps(written))
+    assert report.config.content == "global"
+    assert {layer.content for layer in report.layers} == {"global"}
+
+
+def test_a_file_with_nonsense_is_refused(tmp_path: Path) -> None:
+    model = tcnn.convert(source(), content="window:3").model
+    report = model.conversion_report
+    layers = tuple(LayerReport(**{**layer.model_dump(), "content": "window:0"}) for layer in report.layers)
+    model.conversion_report = report.model_copy(update={"layers": layers})
+    path = tcnn.save(model, tmp_path / "m.safetensors")
+    with pytest.raises(CheckpointError, match="content: expected global, window:W or pooled:R") as caught:
+        tcnn.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_registered_models_take_it() -> None:
+    model = timm.create_model("t_test_resnet", content="pooled:2")
+    assert {layer.content for layer in gpsa_layers(model)} == {"pooled:2"}
+    assert model.conversion_report.config.content == "pooled:2"
+
+
+@pytest.mark.parametrize("content", ("global", *LOCAL))
+def test_what_is_looked_at_is_what_the_layer_does(content: str) -> None:
+    """The maps that `tcnn inspect` shows are those of `GPSA2d.attention`, whatever the scope."""
+    model = tcnn.convert(source(), content=content, temperature=1.0).model
+    images = torch.randn(2, 3, 96, 64)
+    inputs: dict[str, tuple[GPSA2d, Tensor]] = {}
+
+    def keep(name: str, layer: nn.Module, x: Tensor, _: Tensor) -> None:
+        assert isinstance(layer, GPSA2d)
+        inputs[name] = layer, x
+
+    with torch.no_grad(), watching(model, [layer.name for layer in model.conversion_report.layers], keep):
+        model(images)
+    kept = encode(model, images).layers
+    assert kept.keys() == inputs.keys()
+    for name, (layer, x) in inputs.items():
+        with torch.no_grad():
+            expected = layer.attention(x)
+            found = kept[name].maps(torch.arange(expected.content.shape[2]))
+        torch.testing.assert_close(found.content, expected.content)
+        torch.testing.assert_close(found.total, expected.total)
+
+
+def test_inspection_of_a_local_model() -> None:
+    """Content within windows is nearer and narrower than content over the whole map."""
+    images = torch.randn(2, 3, 128, 128)
+
+    def content_of(scope: str) -> tuple[float, float]:
+        found = tcnn.inspect(tcnn.convert(source(), content=scope).model, images).layers[0]
+        assert found.non_locality.content is not None
+        assert found.entropy.content is not None
+        return found.non_locality.content, found.entropy.content
+
+    (far, wide), (near, narrow) = content_of("global"), content_of("window:3")
+    assert near < far / 2
+    assert narrow < wide / 2
+
+
+def test_the_configuration_tells_the_service() -> None:
+    schema = tcnn.ConversionConfig.model_json_schema()["properties"]["content"]
+    assert schema["default"] == "global"
+    assert re.search("window:W.*pooled:R", schema["description"])
+    for text in ("global", "window:1", "pooled:999999"):
+        assert re.search(schema["pattern"], text)
+    for text in ("window:0", "window:1000000", "global:1", "a window:7"):
+        assert not re.search(schema["pattern"], text)
