@@ -19,6 +19,7 @@ from tcnn.errors import NothingToConvertError, UnknownModelError
 _TIMM = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")
 _HUB_MODEL = re.compile(r"hf-hub:[A-Za-z0-9_-][A-Za-z0-9_.-]*/[A-Za-z0-9_-][A-Za-z0-9_.-]*(@[A-Za-z0-9_.-]+)?")
 _KINDS = ("hfds/", "wds/", "torch/")
+_URL = "://"
 _RANGE = re.compile(r"\{\d+\.\.\d+\}")
 """The only braces of a pattern that cannot spell the name of another directory."""
 
@@ -82,7 +83,7 @@ class References:
                 return name, self.store.upload(name, "dataset", self.tenant)
             except UploadNotFound as error:
                 raise Refused(field, f"no data set {quoted(name)}; POST /datasets uploads one") from error
-        if name.startswith(_KINDS):
+        if name.startswith(_KINDS) or _URL in name:
             if _climbs(name) or not self._allowed(name):
                 allowed = self._hub(name.partition("/")[0] + "/")
                 raise Refused(field, f"{quoted(name)}: this server allows {allowed}; upload it (POST /datasets)")
@@ -123,7 +124,10 @@ class References:
             raise Refused(field, f"host {host} is not allowed on this server; it allows {', '.join(allowed)}")
 
     def _allowed(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self.settings.hub_names)
+        """A URL only by a pattern that is of URLs: a looser one was not meant to let requests into the network."""
+        return any(
+            fnmatchcase(name, pattern) for pattern in self.settings.hub_names if _URL in pattern or _URL not in name
+        )
 
     def _hub(self, kind: str) -> str:
         """The allowed names of a kind, for messages."""

@@ -37,7 +37,7 @@ async def healthz() -> Health:
     responses={200: examples.answer({"status": "ready", "free_bytes": 123456789000}, "Yes."), **problems(503)},
 )
 def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
-    """The database answers and is of this version, TCNN_HOME can be written to and has space, the store answers. No key needed."""
+    """Database and store answer, the version fits, TCNN_HOME can be written to and has space. No key is needed."""
     wrong = []
     try:
         parts.store.check()

@@ -12,12 +12,13 @@ from tcnn.data.decode import Mode, UnreadableImage, decode, mode_of, reason
 from tcnn.data.folder import open_folder
 from tcnn.data.hub import open_hub
 from tcnn.data.order import shuffle_seed
+from tcnn.data.remote import is_remote
 from tcnn.data.shards import open_shards
 from tcnn.data.source import Found, Source
 from tcnn.data.tar import open_tar
 from tcnn.data.torchvision_sets import open_torch
 from tcnn.data.transforms import evaluation_transform, training_transform
-from tcnn.errors import RequestError, one_line
+from tcnn.errors import RequestError, TcnnError, one_line
 
 __all__ = [
     "ImageSet",
@@ -69,6 +70,8 @@ class ImageSet:
             opened = self._source.open(place)
             with opened:
                 return decode(opened, self.mode), target
+        except TcnnError:  # the store is away: no image's fault, and to pass it over would be another run
+            raise
         # PIL's decoders raise almost anything on broken files: struct.error, SyntaxError, IndexError, …
         except Exception as error:
             raise UnreadableImage(self._source.filename(place), reason(error)) from error
@@ -91,7 +94,8 @@ def open_dataset(
     in_chans: int = 3,
     download: bool = False,
 ) -> ImageSet:
-    """Open a folder or a tar of class folders, `hfds/NAME`, `torch/NAME:FOLDER` or `wds/SHARDS`; see docs/data.md.
+    """Open a folder or a tar of class folders, `hfds/NAME`, `torch/NAME:FOLDER`, `wds/SHARDS`, `s3://SHARDS`;
+    see docs/data.md.
 
     `class_names`: those of the training set, which then give the indices; a class that is missing here leaves the
     others where they are. `in_chans` is 3 for RGB or 1 for grey. `download` lets torchvision fetch its data sets.
@@ -158,8 +162,8 @@ def _found(spec: str, split: str, complete: bool, download: bool) -> Found:
         return open_hub(rest, split)
     if kind == "torch":
         return open_torch(rest, split, download)
-    if kind == "wds":
-        return open_shards(rest, split)
+    if kind == "wds" or is_remote(spec):
+        return open_shards(rest if kind == "wds" else spec, split)
     path = Path(spec).expanduser()
     if spec and _exists(path):
         return open_folder(path, split, complete) if path.is_dir() else open_tar(path, split, complete)

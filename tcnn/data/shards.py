@@ -1,4 +1,4 @@
-"""WebDataset shards on the disk, indexed once so that any sample can be read at any time.
+"""WebDataset shards, on the disk or in a store, indexed once so that any sample can be read at any time.
 
 In a shard the files of one sample share their name up to its first dot: `0001.jpg` is the image, `0001.cls` its class,
 a number or a name, or `0001.json` says it under `label`. The webdataset library reads shards as a stream, whose order
@@ -7,13 +7,14 @@ depends on the number of workers and cannot be resumed at a step.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from glob import glob
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy
 
+from tcnn.data.remote import RemoteSource, indexed, is_remote, matching, text
 from tcnn.data.source import (
     EXTENSIONS,
     Found,
@@ -25,8 +26,10 @@ from tcnn.data.source import (
     sort_key,
     words,
 )
-from tcnn.data.tar import Member, TarSource, members, read_at
-from tcnn.errors import EnvironmentFailure, RequestError
+from tcnn.data.tar import Member, TarSource, members_of
+from tcnn.errors import EnvironmentFailure, RequestError, one_line
+
+Shard = TypeVar("Shard", Path, str)
 
 KEY = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$")
 """A member's sample and field, as webdataset takes them apart."""
@@ -35,24 +38,57 @@ NAME_FILES = ("classes.txt", "classnames.txt")
 
 
 class Sample(NamedTuple):
-    shard: int
-    image: Member
+    """An image in a shard: where its `size` bytes begin, and its class as it is written there."""
+
+    name: str
+    offset: int
+    size: int
     label: str
 
 
 def open_shards(spec: str, split: str) -> Found:
     """Every sample of the shards in a folder, of one archive, or of a pattern (`train-{000..127}.tar`, `*.tar`).
 
-    Number labels are indices, named by the lines of a `classes.txt` beside the shards if there is one. Raises
-    `RequestError`.
+    A URL (`s3://bucket/train-{000..127}.tar`) names shards in a store, which are read there. Number labels are indices,
+    named by the lines of a `classes.txt` beside the shards if there is one. Raises `RequestError`, and `DownloadError`
+    when a store does not answer.
     """
-    shards, chosen = find_shards(spec, split)
-    found = [sample for place, shard in enumerate(shards) for sample in samples(place, shard)]
-    if not found:
+    if is_remote(spec):
+        urls, chosen = find_remote(spec, split)
+        found = indexed(urls, lambda handle: samples(handle, f"wds/{spec}"), Sample)
+    else:
+        shards, chosen = find_shards(spec, split)
+        found = [_local(shard) for shard in shards]
+    where = [place for place, inside in enumerate(found) for _ in inside]
+    every = [sample for inside in found for sample in inside]
+    if not every:
         raise RequestError(f"wds/{spec}: no images in its shards; a sample is NAME.jpg with NAME.cls or NAME.json")
-    names, labels = _names([sample.label for sample in found], shards[0].parent)
-    source = TarSource(shards, (sample.shard for sample in found), [sample.image for sample in found])
-    return Found(names, labels, source, chosen)
+    labels = [sample.label for sample in every]
+    if is_remote(spec):
+        folder = urls[0].rpartition("/")[0]
+        names, numbers = _names(labels, folder, lambda name: text(f"{folder}/{name}"))
+        images = [(sample.name, sample.offset, sample.size) for sample in every]
+        return Found(names, numbers, RemoteSource(urls, where, images), chosen)
+    beside = shards[0].parent
+    names, numbers = _names(labels, str(beside), lambda name: _text(beside / name))
+    members = [Member(sample.name, sample.offset, sample.size) for sample in every]
+    return Found(names, numbers, TarSource(shards, where, members), chosen)
+
+
+def find_remote(spec: str, split: str) -> tuple[list[str], str | None]:
+    """The URLs of a split's shards, and its name; of a folder those of its `*.tar` whose names say the split.
+
+    Raises `RequestError`, `DownloadError`, and `EnvironmentFailure` if braces cannot be expanded.
+    """
+    if spec.endswith(".tar"):
+        found = [url for pattern in _expanded(spec) for url in matching(pattern)]
+        if not found:
+            raise RequestError(f"wds/{spec}: no such shard in the store")
+        return found, None
+    found = matching(f"{spec.rstrip('/')}/*.tar")
+    if not found:
+        raise RequestError(f"wds/{spec}: expected shards (*.tar) there, found none")
+    return _of_split(found, split, spec)
 
 
 def find_shards(spec: str, split: str) -> tuple[list[Path], str | None]:
@@ -60,8 +96,8 @@ def find_shards(spec: str, split: str) -> tuple[list[Path], str | None]:
 
     Raises `RequestError`, and `EnvironmentFailure` if braces cannot be expanded.
     """
-    if "://" in spec or spec.startswith("pipe:"):
-        raise RequestError(f"wds/{spec}: shards are read from the disk, at any place; copy them here first")
+    if spec.startswith("pipe:"):
+        raise RequestError(f"wds/{spec}: expected shards that can be read at any place, found a pipe; name their files")
     path = Path(spec).expanduser()
     if not path.is_dir():
         patterns = _expanded(str(path))
@@ -82,59 +118,85 @@ def find_shards(spec: str, split: str) -> tuple[list[Path], str | None]:
         raise RequestError(f"wds/{spec}: expected shards (*.tar) in {path}, found none")
     if within:
         return shards, within
-    by_split: dict[str, list[Path]] = {}
+    return _of_split(shards, split, spec)
+
+
+def _of_split(shards: Sequence[Shard], split: str, spec: str) -> tuple[list[Shard], str | None]:
+    """Those whose names have a word that means the split, and which one; all of them where no name has any."""
+    by_split: dict[str, list[Shard]] = {}
     for shard in shards:
-        by_split.setdefault(next((word for word in words(shard.stem) if canonical(word)), ""), []).append(shard)
+        stem = PurePosixPath(str(shard)).stem
+        by_split.setdefault(next((word for word in words(stem) if canonical(word)), ""), []).append(shard)
     chosen = choose_split([name for name in by_split if name], split, f"wds/{spec}")
-    return (by_split[chosen] if chosen else shards), chosen
+    return (by_split[chosen] if chosen else list(shards)), chosen
 
 
-def samples(place: int, shard: Path) -> Iterator[Sample]:
+def _local(shard: Path) -> list[Sample]:
+    try:
+        with shard.open("rb") as handle:
+            return samples(handle, str(shard))
+    except OSError as error:
+        raise RequestError(f"{shard}: expected an uncompressed, whole tar archive; {one_line(error)}") from error
+
+
+def samples(handle: BinaryIO, shard: str) -> list[Sample]:
     """The samples of one shard in its order. Raises `RequestError` for an image without a label."""
     fields: dict[str, dict[str, Member]] = {}
-    for member in members(shard):
+    written: dict[Member, bytes] = {}
+    for member in members_of(handle, shard):
         match = KEY.match(member.name)
         if match and not member.folder and not is_junk(member.name):
-            fields.setdefault(match[1], {}).setdefault(match[2].lower(), member)
+            field = match[2].lower()
+            fields.setdefault(match[1], {}).setdefault(field, member)
+            if field in LABELS:  # now that it is near: in a store every way back is a request
+                handle.seek(member.offset)
+                written[member] = handle.read(member.size)
+    found = []
     for key, parts in fields.items():
         image = next((member for field, member in parts.items() if f".{field}" in EXTENSIONS), None)
         if image:
-            yield Sample(place, image, _label(shard, key, parts))
+            label = _label(shard, key, {field: written[parts[field]] for field in LABELS if field in parts})
+            found.append(Sample(image.name, image.offset, image.size, label))
+    return found
 
 
-def _label(shard: Path, key: str, parts: dict[str, Member]) -> str:
-    field = next((field for field in LABELS if field in parts), None)
-    if field:
-        text = read_at(shard, parts[field].offset, parts[field].size).decode(errors="replace").strip()
-        if field == "cls" and text:
-            return text
+def _label(shard: str, key: str, written: dict[str, bytes]) -> str:
+    for field, content in written.items():
+        said = content.decode(errors="replace").strip()
+        if field == "cls" and said:
+            return said
         try:
-            value = json.loads(text)
+            value = json.loads(said)
         except ValueError:
             value = None
         value = value.get("label", value.get("cls")) if isinstance(value, dict) else None
         if isinstance(value, int | str):
             return str(value)
+        break
     raise RequestError(f"{shard}/{key}: an image without a label; expected {key}.cls, or {key}.json with a label")
 
 
 def _names(
-    labels: Sequence[str], folder: Path
+    labels: Sequence[str], folder: str, read: Callable[[str], str | None]
 ) -> tuple[tuple[str, ...], "numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]"]:
-    """Numbers are indices; anything else is a name."""
+    """Numbers are indices; anything else is a name. `read` gives the text of a file of the folder, if there is one."""
     if not all(label.isascii() and label.isdigit() for label in labels):
         return number(labels)
     values = [int(label) for label in labels]
-    highest = check_indices(values, str(folder))
+    highest = check_indices(values, folder)
     indices = numpy.array(values, dtype=numpy.int64)
     for name in NAME_FILES:
-        if (folder / name).is_file():
-            lines = (folder / name).read_text(encoding="utf-8").splitlines()
-            names = tuple(line.strip() for line in lines if line.strip())
+        content = read(name)
+        if content is not None:
+            names = tuple(line.strip() for line in content.splitlines() if line.strip())
             if len(names) <= highest:
-                raise RequestError(f"{folder / name}: names {len(names)} classes; the shards use label {highest}")
+                raise RequestError(f"{folder}/{name}: names {len(names)} classes; the shards use label {highest}")
             return names, indices
     return tuple(str(index) for index in range(highest + 1)), indices
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def _info(folder: Path) -> dict[str, list[str]]:

@@ -51,9 +51,18 @@ def read_at(archive: Path, offset: int, size: int) -> bytes:
 
 def members(archive: Path) -> Iterator[Member]:
     """Files and folders of an archive, hard links as the file they stand for. Raises `RequestError`."""
+    try:
+        with archive.open("rb") as handle:
+            yield from members_of(handle, str(archive))
+    except OSError as error:
+        raise _no_tar(str(archive), one_line(error)) from error
+
+
+def members_of(handle: BinaryIO, archive: str) -> Iterator[Member]:
+    """The same of an open file, read from its beginning on. Between two members the caller may read elsewhere in it."""
     seen: dict[str, Member] = {}
     try:
-        with tarfile.open(archive, "r:") as tar:
+        with tarfile.open(fileobj=handle, mode="r:") as tar:
             while (info := tar.next()) is not None:
                 # tarfile remembers every member; at a million that is gigabytes.
                 tar.members.clear()  # type: ignore[attr-defined]
@@ -65,12 +74,17 @@ def members(archive: Path) -> Iterator[Member]:
                     yield seen[name]
                 elif info.islnk() and (target := seen.get(str(PurePosixPath(info.linkname)))):
                     yield target._replace(name=name)
-            if read_at(archive, tar.offset, tarfile.BLOCKSIZE).strip(b"\0") or tar.offset >= archive.stat().st_size:
+            handle.seek(tar.offset)
+            end = handle.read(tarfile.BLOCKSIZE)
+            if not end or end.strip(b"\0"):
                 # tarfile takes an archive that was cut between two members, or is damaged behind one, for its end.
                 raise tarfile.ReadError
-    except (tarfile.TarError, OSError, EOFError) as error:
-        why = one_line(error) if isinstance(error, OSError) else "it is cut off, damaged, compressed, or something else"
-        raise RequestError(f"{archive}: expected an uncompressed, whole tar archive; {why}") from error
+    except (tarfile.TarError, EOFError) as error:
+        raise _no_tar(archive, "it is cut off, damaged, compressed, or something else") from error
+
+
+def _no_tar(archive: str, why: str) -> RequestError:
+    return RequestError(f"{archive}: expected an uncompressed, whole tar archive; {why}")
 
 
 def open_tar(archive: Path, split: str, complete: bool) -> Found:

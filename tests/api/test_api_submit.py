@@ -173,6 +173,10 @@ def test_data_sets_that_cannot_be_used(alice: TestClient, upload: Callable[..., 
         ("hfds/stranger/data", "only hfds/timm/*"),
         ("hfds/timm/../../etc", "only hfds/timm/*"),
         ("wds//shared/../etc", "only wds//shared/*"),
+        ("wds/s3://others/a.tar", "only wds//shared/*, wds/s3://data/*"),
+        ("wds//shared/s3://data/a.tar", "only wds//shared/*"),
+        ("wds/s3://data/../others/a.tar", "only wds//shared/*"),
+        ("s3://data/a.tar", "allows no s3:/ names"),
         ("wds//shared/{..,x}/etc", "only wds//shared/*"),
         ("torch/cifar10:/etc", "no torch/ names"),
     ):
@@ -188,6 +192,7 @@ def test_data_sets_of_the_server(alice: TestClient, service: Service) -> None:
         ("./pets/.", pets),
         ("hfds/timm/oxford-iiit-pet", "hfds/timm/oxford-iiit-pet"),
         ("wds//shared/train-{000..127}.tar", "wds//shared/train-{000..127}.tar"),
+        ("wds/s3://data/train-{000..127}.tar", "wds/s3://data/train-{000..127}.tar"),
     ):
         body = {"model": "resnet18", "dataset": name, "val": name}
         answer = alice.post("/finetune", json=body)

@@ -1,0 +1,174 @@
+"""Shards in a store of objects, read where they are: `s3://bucket/train-000.tar`, or any URL that fsspec knows.
+
+A shard is looked through once, from end to end, and its index kept on this machine for as long as the object does not
+change. Then any image is one request for its own bytes, so order and resume are those of shards on the disk. A request
+that fails is made again; a store that stays away ends the run, for an image that is skipped would be another run.
+"""
+
+import hashlib
+import json
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import numpy
+
+from tcnn.data.source import packed, sort_key
+from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, TcnnError, one_line
+
+T = TypeVar("T")
+
+TRIES = 6
+"""Of one request, with half a minute between the first and the last."""
+BLOCK = 8 << 20
+"""Bytes that are asked for at once when a shard is looked through; at least two in memory, for each of `AT_ONCE`."""
+AT_ONCE = 4
+"""Shards that are looked through at the same time."""
+_PAUSE = 1.0
+
+
+def is_remote(spec: str) -> bool:
+    """Whether a name is a URL."""
+    return "://" in spec
+
+
+class RemoteSource:
+    """As `Source`: images at (archive, offset, size). Holds no connection, so that worker processes may be forked."""
+
+    def __init__(self, archives: Sequence[str], where: Sequence[int], images: Sequence[tuple[str, int, int]]) -> None:
+        self.archives = tuple(archives)
+        self.where = numpy.array(where, dtype=numpy.int64)
+        self.names = packed(name for name, _, _ in images)
+        self.offsets = numpy.array([(offset, size) for _, offset, size in images], dtype=numpy.int64)
+
+    def filename(self, index: int) -> str:
+        """As `Source.filename`."""
+        return f"{self.archives[self.where[index]]}/{self.names[index].decode(errors='replace')}"
+
+    def open(self, index: int) -> BinaryIO:
+        """As `Source.open`; raises `DownloadError` when the store is away."""
+        offset, size = self.offsets[index].tolist()
+        url = self.archives[self.where[index]]
+        content = retried(url, lambda: _bytes(url, offset, size))
+        return BytesIO(content)
+
+
+def matching(pattern: str) -> list[str]:
+    """The URLs that a pattern with `*` or `?` stands for, in natural order; a URL without them stands for itself."""
+    if not any(sign in pattern for sign in "*?["):
+        return [pattern]
+    files, path = filesystem(pattern)
+    scheme = pattern.partition("://")[0]
+    found = retried(pattern, lambda: files.glob(path))
+    return sorted((f"{scheme}://{name}" for name in found), key=sort_key)
+
+
+def indexed(urls: Sequence[str], read: Callable[[Any], list[T]], make: Callable[..., T]) -> list[list[T]]:
+    """What `read(file)` finds in every shard, from this machine's memory where it was found before.
+
+    `make` makes one of its items from a list of JSON values. Raises `RequestError` for an object that is not there,
+    `DownloadError` for a store that is away, and what `read` raises.
+    """
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda url: _indexed(url, read, make), urls))
+
+
+def text(url: str) -> str | None:
+    """A small object; None if there is none."""
+    files, path = filesystem(url)
+    try:
+        return str(retried(url, lambda: files.cat_file(path).decode()))
+    except RequestError:
+        return None
+
+
+def _indexed(url: str, read: Callable[[Any], list[T]], make: Callable[..., T]) -> list[T]:
+    files, path = filesystem(url)
+    info = retried(url, lambda: files.info(path))
+    version = [url, int(info["size"]), str(info.get("ETag") or info.get("mtime") or info.get("LastModified"))]
+    name = hashlib.sha256(json.dumps(version).encode()).hexdigest()
+    kept = _memory() / f"{name}.json"
+    try:
+        return [make(*item) for item in json.loads(kept.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        pass
+
+    def look() -> list[T]:
+        with files.open(path, "rb", block_size=BLOCK, cache_type="readahead") as handle:
+            return read(handle)
+
+    found = retried(url, look)
+    _keep(kept, json.dumps(found))
+    return found
+
+
+def _memory() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tcnn" / "shards"
+
+
+def _keep(path: Path, content: str) -> None:
+    """Whole or not at all; without a place for it the shard is looked through again next time."""
+    growing = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        growing.write_text(content, encoding="utf-8")
+        growing.replace(path)
+    except OSError:
+        growing.unlink(missing_ok=True)
+
+
+def _bytes(url: str, offset: int, size: int) -> bytes:
+    files, path = filesystem(url)
+    content: bytes = files.cat_file(path, start=offset, end=offset + size)
+    if len(content) != size:
+        raise OSError(f"expected {size} bytes at {offset}, got {len(content)}")
+    return content
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """fsspec's reader of a URL and the path in it; one a process, since its connections survive no fork."""
+    files = _filesystem(url.partition("://")[0], os.getpid())
+    return files, files._strip_protocol(url)
+
+
+@cache
+def _filesystem(scheme: str, process: int) -> Any:
+    import fsspec
+
+    # The library's own patience would be multiplied by ours.
+    options = {"config_kwargs": {"connect_timeout": 10, "retries": {"total_max_attempts": 2}}} if scheme == "s3" else {}
+    try:
+        return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **options)
+    except ImportError as error:
+        extra = "pip install 'tcnn[s3]'" if scheme == "s3" else one_line(error)
+        raise EnvironmentFailure(f"{scheme}:// needs a library that is missing: {extra}") from error
+    except ValueError as error:
+        raise RequestError(f"{scheme}://: expected s3:// or another store of fsspec ({one_line(error)})") from None
+
+
+def retried(url: str, call: Callable[[], T]) -> T:
+    """What a call returns, made again when the store fails.
+
+    Raises `RequestError` for what is not there or may not be read, `DownloadError` when the store stays away.
+    """
+    for number in range(TRIES):
+        try:
+            return call()
+        except TcnnError:
+            raise
+        except FileNotFoundError as error:
+            raise RequestError(f"{url}: no such object in the store") from error
+        except PermissionError as error:
+            raise RequestError(f"{url}: the store refuses to give it ({one_line(error)}); check the keys") from error
+        except Exception as error:  # every library of fsspec has errors of its own
+            if number == TRIES - 1:
+                raise DownloadError(f"{url}: the store does not answer ({one_line(error)})") from error
+            time.sleep(_PAUSE * 2**number * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
+    raise AssertionError("unreachable")

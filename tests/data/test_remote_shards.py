@@ -1,0 +1,146 @@
+"""Shards in a store: the same images in the same order as from the disk, and an outage changes nothing of it."""
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from data_pictures import picture
+from s3 import BUCKET, Gate, s3
+
+from tcnn.data import remote
+from tcnn.data.image_set import ImageSet, open_dataset, training_transform
+from tcnn.data.loader import TrainingLoader
+from tcnn.errors import DownloadError, RequestError
+
+
+def shard(first: int, count: int = 5) -> bytes:
+    """Pictures of three classes in turn, half of them labelled the other way."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for number in range(first, first + count):
+            encoded = io.BytesIO()
+            picture(number).save(encoded, "PNG")
+            label = ("cls", str(number % 3)) if number % 2 else ("json", f'{{"label": {number % 3}}}')
+            for name, content in (("png", encoded.getvalue()), (label[0], label[1].encode())):
+                info = tarfile.TarInfo(f"{number:04}.{name}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+SHARDS = {f"train-{number:03}.tar": shard(5 * number) for number in range(3)} | {"val-000.tar": shard(100, 3)}
+NAMES = b"zero\none\ntwo\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Gate]:
+    with s3() as gate:
+        files = gate._files()
+        for name, content in SHARDS.items():
+            files.pipe_file(f"{BUCKET}/set/{name}", content)
+        files.pipe_file(f"{BUCKET}/set/classes.txt", NAMES)
+        yield gate
+
+
+@pytest.fixture
+def gate(server: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """The server, known to this process, and a memory of indices of this test alone."""
+    for name, value in {**server.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(remote, "_PAUSE", 0.01)
+    remote._filesystem.cache_clear()
+    server.refuse = lambda method, path: None
+    server.seen.clear()
+    yield server
+    remote._filesystem.cache_clear()
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Path:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name, content in SHARDS.items():
+        (folder / name).write_bytes(content)
+    (folder / "classes.txt").write_bytes(NAMES)
+    return folder
+
+
+def epoch(data: ImageSet, workers: int, start_step: int = 0) -> list[torch.Tensor]:
+    transform = training_transform(size=(16, 16), mean=(0.5,) * 3, std=(0.25,) * 3)
+    loader = TrainingLoader(data, transform, batch_size=3, micro_batch=3, seed=7, workers=workers)
+    batches = list(loader.epoch(1, start_step=start_step))
+    loader.close()
+    assert not any(batch.unreadable for batch in batches)
+    return [batch.images for batch in batches]
+
+
+@pytest.mark.parametrize("spec", ["", "/train-{000..002}.tar", "/train-*.tar", "/train-001.tar"])
+def test_they_are_what_they_are_on_the_disk(gate: Gate, on_disk: Path, spec: str) -> None:
+    ours, theirs = open_dataset(f"wds/s3://{BUCKET}/set{spec}"), open_dataset(f"wds/{on_disk}{spec}")
+    assert ours.class_names == theirs.class_names == ("zero", "one", "two")
+    assert ours.targets.tolist() == theirs.targets.tolist() and ours.split == theirs.split
+    for index in range(len(theirs)):
+        assert ours.load(index)[0].tobytes() == theirs.load(index)[0].tobytes()
+    assert ours.filename(3) == theirs.filename(3).replace(str(on_disk), f"s3://{BUCKET}/set")
+
+
+def test_order_and_resume_are_those_of_the_disk(gate: Gate, on_disk: Path) -> None:
+    ours, theirs = open_dataset(f"s3://{BUCKET}/set"), open_dataset(f"wds/{on_disk}")
+    expected = epoch(theirs, workers=0)
+    found = epoch(ours, workers=2)
+    resumed = epoch(ours, workers=0, start_step=2)
+    assert len(expected) == 5
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(resumed, expected[2:], strict=True))
+
+
+def test_a_shard_is_looked_through_once_and_an_image_is_one_request(gate: Gate) -> None:
+    spec = f"wds/s3://{BUCKET}/set/train-{{000..002}}.tar"
+    open_dataset(spec)
+    gate.seen.clear()
+    data = open_dataset(spec)
+    assert not [path for method, path in gate.seen if method == "GET" and path.endswith(".tar")]
+    gate.seen.clear()
+    data.load(11)
+    assert gate.seen == [("GET", f"/{BUCKET}/set/train-002.tar")]
+
+
+def test_an_outage_is_waited_for_and_never_passed_over(gate: Gate) -> None:
+    data = open_dataset(f"s3://{BUCKET}/set/train-000.tar")
+    expected = data.load(2)[0].tobytes()
+    left = [12]
+
+    def briefly(method: str, path: str) -> tuple[int, str] | None:
+        left[0] -= 1
+        return (503, "ServiceUnavailable") if left[0] > 0 else None
+
+    gate.refuse = briefly
+    assert data.load(2)[0].tobytes() == expected
+    gate.refuse = lambda method, path: (503, "ServiceUnavailable")
+    with pytest.raises(DownloadError, match=r"^s3://results/set/train-000.tar: the store does not answer \("):
+        epoch(data, workers=0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("wds/s3://results/none", "expected shards .* found none"),
+        ("wds/s3://results/set/train-{007..008}.tar", r"train-007\.tar: no such object in the store"),
+        ("wds/s3://results/set/test-*.tar", "no such shard in the store"),
+        ("s3://results/set/classes.tar", "no such object"),
+        ("nonsense://results/a.tar", "expected s3:// or another store"),
+    ],
+)
+def test_what_is_not_there(gate: Gate, spec: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message) as said:
+        open_dataset(spec)
+    assert "\n" not in str(said.value)
+
+
+def test_a_store_that_refuses(gate: Gate) -> None:
+    gate.refuse = lambda method, path: (403, "AccessDenied")
+    with pytest.raises(RequestError, match=r"the store refuses to give it .* check the keys"):
+        open_dataset(f"s3://{BUCKET}/set/train-000.tar")
