@@ -107,6 +107,17 @@ class References:
                 continue  # a name that is none to this system, or links in a circle
         raise Refused(field, f"{quoted(name)}: no data set of this path below the directories that this server allows")
 
+    def workers(self, field: str, count: int) -> None:
+        """So many slots of one worker at once, where it is known how many there can be.
+
+        To a queue in PostgreSQL a larger worker may come at any time, and Ray's cluster may grow: there a job waits.
+        """
+        if count == 1 or self.settings.engine == "ray" or not self.settings.database.startswith("sqlite"):
+            return
+        most = max((worker.slots for worker in self.store.statistics().workers), default=None)
+        if most is not None and count > most:
+            raise Refused(field, f"expected at most {most}, the slots of this host's largest worker, found {count}")
+
     def webhook(self, field: str, url: str) -> None:
         """An address that this server may call."""
         allowed = self.settings.webhook_hosts

@@ -54,6 +54,7 @@ class JobLine(BaseModel):
     max_attempts: int
     priority: int
     queue_position: int | None = Field(default=None, description="Jobs before this one; null unless it is queued.")
+    waiting_for: str | None = Field(default=None, description="Why a queued job will not start when its turn comes.")
     cancel_requested: bool
     progress: Progress | None = None
     request: dict[str, Any] = Field(description="What was asked for.")
@@ -62,7 +63,11 @@ class JobLine(BaseModel):
     @classmethod
     def of(cls, job: Job) -> Self:
         """As its owner sees it."""
-        own = job.model_dump(include={"id", "kind", "status", "attempt", "max_attempts", "priority", "queue_position"})
+        own = job.model_dump(
+            include={
+                "id", "kind", "status", "attempt", "max_attempts", "priority", "queue_position", "waiting_for",
+            }
+        )  # fmt: skip
         return cls(
             **own,
             created_at=iso(job.created_at),

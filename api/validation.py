@@ -10,6 +10,7 @@ from api.references import References, train_images
 from jobs.model import Upload
 from jobs.requests import EvaluateRequest, FinetuneRequest, ModelReference, Request, Training, TransformRequest
 from tcnn.config import PRESETS, ConversionConfig, FinetuneConfig
+from tcnn.config.placement import uneven
 from tcnn.conversion.catalogue import Entry
 from tcnn.data.source import canonical
 from tcnn.errors import RequestError
@@ -93,6 +94,10 @@ def _training(training: Training, given: dict[str, Any], names: References, pref
     except RequestError as error:
         raise _in(f"{prefix}config", error) from error
     _runs(config.device, config.workers, f"{prefix}config", names)
+    names.workers(f"{prefix}num_workers", training.num_workers)
+    wrong = uneven(config, training.num_workers)
+    if wrong is not None:
+        raise Refused(f"{prefix}num_workers", wrong)
     if config.teacher not in (None, "source"):
         field = f"{prefix}config.teacher"
         names.weights(field, names.model(field, str(config.teacher), convertible=False), "name another teacher")

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from jobs.artifacts.base import Reference
 from jobs.model import Failure, Kind, Model, NewEvent, Progress, Result
+from tcnn.config.placement import Placement
 
 
 class Assignment(Model):
@@ -32,6 +33,7 @@ class Assignment(Model):
     paths: dict[str, str] = Field(default={})
     needs: tuple[Reference, ...] = ()
     """What of `paths` must be fetched before the process can start."""
+    placement: Placement = Placement()
     epochs_told: int = 0
     """Of how many epochs the job's events speak already; a worker that died may have read more than it passed on."""
 

@@ -114,8 +114,12 @@ class Job(Model):
     result: Result | None = None
     error: Failure | None = None
     webhook: str | None = None
+    slots: int = 1
+    """How many of one worker's slots it needs at once."""
     queue_position: int | None = None
     """Jobs before this one, 0 when it is next; None unless it is queued."""
+    waiting_for: str | None = None
+    """Why a queued job will not start, wherever it stands in the queue."""
 
     @property
     def terminal(self) -> bool:
@@ -132,6 +136,7 @@ class NewJob(Model):
     priority: int = Field(default=0, ge=-100, le=100)
     max_attempts: int = Field(default=3, ge=1, le=100)
     webhook: str | None = None
+    slots: int = Field(default=1, ge=1)
 
 
 class IdempotencyKey(NamedTuple):

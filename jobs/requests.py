@@ -48,6 +48,9 @@ class Training(Frozen):
     val: Name | None = Field(default=None, description="Validation images; default the data set's own split.")
     preset: str = Field(default="paper", description="Settings to begin with: paper, quick, cifar.")
     config: dict[str, Any] = Field(default={}, description="Any settings of `FinetuneConfig`, over the preset's.")
+    num_workers: int = Field(
+        default=1, ge=1, le=4096, description="Processes that share the training, a GPU each: one worker's, or Ray's."
+    )
 
     @property
     def settings(self) -> FinetuneConfig:
@@ -95,3 +98,9 @@ KINDS: dict[str, type[Request]] = {
     "finetune": FinetuneRequest,
     "evaluate": EvaluateRequest,
 }
+
+
+def num_workers(request: dict[str, Any]) -> int:
+    """How many processes share the training of a job, by its request as it is kept."""
+    training = request.get("finetune") or request
+    return int(training.get("num_workers", 1))

@@ -16,6 +16,7 @@ from jobs.artifacts.shared import SharedArtifacts
 from jobs.chores import Chores
 from jobs.engines.base import Engine
 from jobs.engines.local import LocalEngine
+from jobs.engines.ray import RayEngine
 from jobs.home import Home
 from jobs.settings import QueueSettings
 from jobs.store import Store
@@ -37,7 +38,7 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     host = socket.gethostname()
     name = f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
     slots = slots_for(settings.slots)
-    engine = _engine(artifacts, home)
+    engine = carried(engine_for(settings), artifacts, home)
     worker = Worker(store, home, engine, settings, name=name, host=host, slots=slots, artifacts=artifacts)
     chores = Chores(store, home, settings, artifacts)
 
@@ -58,9 +59,9 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     log.info("left", worker=name)
 
 
-def _engine(artifacts: LocalArtifacts | SharedArtifacts, home: Home) -> Engine:
-    """Children of this process; where results are kept elsewhere, with somebody who brings and sends."""
-    return LocalEngine() if isinstance(artifacts, LocalArtifacts) else Courier(LocalEngine(), artifacts, home)
+def carried(engine: Engine, artifacts: LocalArtifacts | SharedArtifacts, home: Home) -> Engine:
+    """The engine; where results are kept elsewhere, with somebody who brings and sends."""
+    return engine if isinstance(artifacts, LocalArtifacts) else Courier(engine, artifacts, home)
 
 
 def slots_for(wanted: int | None) -> list[str | None]:
@@ -68,3 +69,8 @@ def slots_for(wanted: int | None) -> list[str | None]:
     found: list[str | None] = [*gpus.visible()] or [None]
     count = wanted or len(found)
     return [found[place % len(found)] for place in range(count)]
+
+
+def engine_for(settings: QueueSettings) -> Engine:
+    """What this deployment trains with."""
+    return RayEngine(settings.ray_address, settings.grace) if settings.engine == "ray" else LocalEngine()

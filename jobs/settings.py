@@ -1,6 +1,7 @@
 """What every process of the service must agree on: `TCNN_…` environment variables."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -33,6 +34,10 @@ class QueueSettings(BaseSettings):
     slots: int | None = Field(
         default=None, ge=1, le=256, description="Jobs at once on this host; default one a GPU, one without a GPU."
     )
+    engine: Literal["local", "ray"] = Field(
+        default="local", description="What trains: local, this host, or ray, a cluster that it belongs to."
+    )
+    ray_address: str = Field(default="127.0.0.1:6379", description="HOST:PORT of the Ray cluster.")
     retry_delay: float = Field(
         default=10, ge=0, description="Before the second attempt; doubled before every next one."
     )

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from jobs.requests import EvaluateRequest, FinetuneRequest, Training, TransformR
 from tcnn.conversion import checkpoint
 from tcnn.conversion.pipeline import STEPS, ConversionResult, convert_to_file, file_digest
 from tcnn.evaluation.comparison import compare
-from tcnn.training.finetune import FinetuneResult, finetune
+from tcnn.training.finetune import FinetuneResult
+from tcnn.training.launch import finetune_on
 from tcnn.training.progress import Progress as TrainingProgress
 from tcnn.training.rundir import RunDirectory
 
@@ -133,10 +135,11 @@ def _finetune(
         log.info("%s", message)
         reporter.event("message", text=message)
 
-    result = finetune(
-        source, assignment.paths.get("dataset", training.dataset),
+    result = finetune_on(
+        assignment.placement, source, assignment.paths.get("dataset", training.dataset),
         assignment.paths.get("val", training.val) if training.val else None,
         training.settings, directory.run, resume=True, pretrained=pretrained, report=report, say=say,
+        log=sys.stdout.buffer,
     )  # fmt: skip
     _tell_epochs(reporter, directory.run, epochs_told)
     return result

@@ -13,9 +13,11 @@ from jobs.artifacts.local import LocalArtifacts
 from jobs.attempt import Assignment, AttemptDirectory, Listener
 from jobs.engines.base import Engine, Process
 from jobs.errors import LostClaim, StoreUnavailable
+from jobs.gangs import gang, widest
 from jobs.home import Home
 from jobs.model import Beat, Claim, Failure, Hold, Job, NewEvent, Progress, WorkerInfo
 from jobs.references import resolve
+from jobs.requests import num_workers
 from jobs.retry import Cancel, Decision, Fail, Finish, HandBack, backoff, decide, error_code
 from jobs.settings import QueueSettings
 from jobs.store import Store
@@ -42,7 +44,7 @@ class Attempt:
 
     job: Job
     claim: Claim
-    slot: str | None
+    slots: list[str | None]
     process: Process
     directory: AttemptDirectory
     listener: Listener
@@ -68,7 +70,7 @@ class Worker:
 
     Args:
         name: unlike any other worker's, ever: claims are fenced by it.
-        slots: how many jobs at once, and each one's GPU; None is a job on the CPU.
+        slots: how many jobs at once, and each one's GPU; None is a job on the CPU. A wide job takes several.
         artifacts: where uploads and other jobs' results lie; default the home.
     """
 
@@ -88,8 +90,9 @@ class Worker:
         self.name, self.host = name, host
         self.artifacts = artifacts or LocalArtifacts(home)
         self._drains = 0
-        self._size, self._free = len(slots), list(slots)
+        self._size, self._widest, self._free = len(slots), widest(slots), list(slots)
         self._waiting: list[Job] = []
+        self._explained: set[str] = set()
         self._running: list[Attempt] = []
         self._ended: list[Attempt] = []
         self._due = dict.fromkeys(("beat", "claim", "reap"), 0.0)
@@ -141,7 +144,7 @@ class Worker:
                     self._due["claim"] = 0.0
                     log.warning("its worker is silent", job=job.id, status=job.status, attempt=job.attempt)
                     janitor.clean(self.home, job)
-            if not self.draining and self._free and self._is_due("claim", self.settings.poll):
+            if not self.draining and self._unpromised > 0 and self._is_due("claim", self.settings.poll):
                 claimed = self._claim()
             self._start_waiting()
         except StoreUnavailable as error:
@@ -162,17 +165,27 @@ class Worker:
         return True
 
     def _claim(self) -> bool:
+        """As many jobs as there are slots for. One that needs more than are free is claimed, too, and then no other
+        until it has them: narrow jobs would never leave it enough."""
         before = len(self._waiting)
-        while len(self._waiting) < len(self._free) and (job := self.store.claim(self.name)) is not None:
+        while self._unpromised > 0 and (job := self.store.claim(self.name, slots=self._widest)) is not None:
             log.info("claimed", job=job.id, kind=job.kind, attempt=job.attempt, claim=job.claim)
             self._waiting.append(job)
         return len(self._waiting) > before
+
+    @property
+    def _unpromised(self) -> int:
+        """Free slots that no waiting job is to get."""
+        return len(self._free) - sum(job.slots for job in self._waiting)
 
     def _start_waiting(self) -> None:
         """Start what was claimed. A job leaves the list only when it runs or the store knows why it does not."""
         while self._waiting:
             job = self._waiting[0]
-            refusal = HandBack() if self.draining else self._start(job)
+            slots = gang(self._free, job.slots)
+            if slots is None and not self.draining:
+                break  # all or none
+            refusal = HandBack() if slots is None or self.draining else self._start(job, slots)
             if refusal is not None:
                 self._tell(job, self._claim_of(job), refusal)
             del self._waiting[0]
@@ -180,7 +193,7 @@ class Worker:
     def _claim_of(self, job: Job) -> Claim:
         return Claim(job=job.id, worker=self.name, number=job.claim)
 
-    def _start(self, job: Job) -> Fail | None:
+    def _start(self, job: Job, slots: list[str | None]) -> Fail | None:
         directory = AttemptDirectory(self.home.attempt(job.id, job.claim))
         try:
             places = resolve(job, self.store, self.artifacts)
@@ -192,18 +205,19 @@ class Worker:
             needs = tuple(place for place in places.values() if place.key)
             assignment = Assignment(
                 job=job.id, claim=job.claim, kind=job.kind, request=job.request, paths=paths, needs=needs,
-                epochs_told=told,
+                epochs_told=told, placement=self.engine.placement(num_workers(job.request)),
             )  # fmt: skip
             directory.write(assignment)
-            process = self.engine.start(directory.path, self._free[0])
+            process = self.engine.start(directory.path, [slot for slot in slots if slot is not None])
         except RequestError as error:  # what the request refers to is gone
             return Fail(Failure(code=error_code(error), message=str(error)))
         except OSError as error:
             delay = backoff(job.attempt, self.settings.retry_delay) if job.attempt < job.max_attempts else None
             message = f"the job's process could not be started: {one_line(error)}"
             return Fail(Failure(code="environment", message=message), delay)
-        slot = self._free.pop(0)
-        self._running.append(Attempt(job, self._claim_of(job), slot, process, directory, Listener(directory)))
+        for slot in slots:
+            self._free.remove(slot)
+        self._running.append(Attempt(job, self._claim_of(job), slots, process, directory, Listener(directory)))
         self._due["beat"] = 0.0
         return None
 
@@ -216,7 +230,7 @@ class Worker:
                 attempt.exit_code = code
                 attempt.listen()
                 self._running.remove(attempt)
-                self._free.append(attempt.slot)
+                self._free += attempt.slots
                 self._ended.append(attempt)
                 self._due["claim"] = 0.0
                 log.info("process ended", job=attempt.job.id, exit_code=code, why=attempt.why)
@@ -239,8 +253,13 @@ class Worker:
         attempts = [*self._running, *self._ended]
         sent = {attempt.job.id: (attempt.progress, len(attempt.events)) for attempt in attempts}
         info = WorkerInfo(name=self.name, host=self.host, slots=self._size, version=__version__, gpus=gpus.memory())
-        waiting = [Beat(claim=self._claim_of(job)) for job in self._waiting]
-        holds = self.store.heartbeat(info, [*(attempt.beat for attempt in attempts), *waiting])
+        waiting = list(self._waiting)
+        holds = self.store.heartbeat(info, [*(attempt.beat for attempt in attempts), *map(self._waits, waiting)])
+        self._explained = {job.id for job in waiting}
+        for job in waiting:
+            if holds[job.id] is not Hold.HELD:
+                self._waiting.remove(job)
+                self._tell(job, self._claim_of(job), Cancel())  # one that is lost will be left alone
         for attempt in attempts:
             progress, events = sent[attempt.job.id]
             attempt.progress = None if attempt.progress is progress else attempt.progress
@@ -252,6 +271,14 @@ class Worker:
                 attempt.process.kill()
             elif hold is Hold.CANCEL and attempt in self._running:
                 self._ask(attempt, Why.CANCELLED, self.settings.grace)
+
+    def _waits(self, job: Job) -> Beat:
+        """What is told of a job that was claimed and does not run yet; why, once."""
+        why = (
+            f"needs {job.slots} slots at once, {len(self._free)} of {self._size} are free; no other job is started here"
+        )
+        events = () if job.id in self._explained else (NewEvent(kind="message", data={"text": why}),)
+        return Beat(claim=self._claim_of(job), progress=Progress(phase="waiting"), events=events)
 
     def _settle(self) -> None:
         """Tell the store of jobs that have ended: first the last of what they said, then how."""

@@ -10,7 +10,7 @@ from api.references import References
 from api.schemas import JobView
 from api.validation import validate
 from jobs.model import IdempotencyKey, Job, Kind, NewJob
-from jobs.requests import EvaluateRequest, FinetuneRequest, TransformRequest
+from jobs.requests import EvaluateRequest, FinetuneRequest, TransformRequest, num_workers
 from jobs.requests import Request as JobRequest
 
 router = APIRouter(tags=["submit"], dependencies=AUTHENTICATED)
@@ -71,13 +71,15 @@ def _accept(
 ) -> JobView:
     job = _replayed(parts, owner, key)
     if job is None:
+        checked = validate(body, References(parts.settings, parts.store, owner))
         new = NewJob(
             owner=owner,
             kind=kind,
-            request=validate(body, References(parts.settings, parts.store, owner)),
+            request=checked,
             priority=body.priority,
             max_attempts=body.max_attempts,
             webhook=body.webhook,
+            slots=num_workers(checked) if parts.settings.engine == "local" else 1,
         )
         job = parts.store.enqueue(new, key)
     request.state.job = job.id

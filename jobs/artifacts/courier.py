@@ -7,7 +7,7 @@ It happens in threads: a transfer holds up no heartbeat, and whoever is asked to
 import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -22,6 +22,7 @@ from jobs.engines.base import Engine, Process
 from jobs.home import Home
 from jobs.model import Failure, Progress
 from jobs.retry import STOPPED, error_code
+from tcnn.config.placement import Placement
 from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, TcnnError, one_line
 
 log = structlog.stdlib.get_logger("tcnn.courier")
@@ -38,9 +39,13 @@ class Courier:
     def __init__(self, engine: Engine, artifacts: SharedArtifacts, home: Home, every: float = EVERY) -> None:
         self._engine, self.artifacts, self.home, self.every = engine, artifacts, home, every
 
-    def start(self, directory: Path, gpu: str | None) -> Process:
+    def start(self, directory: Path, gpus: Sequence[str]) -> Process:
         """As `Engine.start`; the process begins when all that it needs is here."""
-        return _Carried(self, directory, lambda: self._engine.start(directory, gpu))
+        return _Carried(self, directory, lambda: self._engine.start(directory, gpus))
+
+    def placement(self, num_workers: int) -> Placement:
+        """As `Engine.placement`."""
+        return self._engine.placement(num_workers)
 
 
 class _Carried:

@@ -167,6 +167,8 @@ def _tell(job: "Json", as_json: bool) -> None:
 def _standing(job: "Json") -> str:
     """Where a job stands, in a few words."""
     if job["status"] == "queued":
+        if job.get("waiting_for"):
+            return str(job["waiting_for"])
         return "next" if not job["queue_position"] else f"{job['queue_position']} before it"
     now = job["progress"]
     if job["status"] != "running" or not now:

@@ -28,6 +28,7 @@ Preset = Annotated[str, typer.Option(help="Settings to begin with: paper, quick,
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting, as often as needed.", metavar="KEY=VALUE")
 ]
+Workers = Annotated[int, typer.Option(help="Processes that share the training, a GPU each.", metavar="N", min=1)]
 Pretrained = Annotated[bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")]
 Priority = Annotated[int, typer.Option(help="Higher ones run first, −100 to 100.", metavar="N")]
 Attempts = Annotated[int, typer.Option(help="Tries before the job counts as failed.", metavar="N")]
@@ -58,6 +59,7 @@ def transform(
     val: Val = None,
     preset: Preset = "paper",
     assignments: Settings = None,
+    num_workers: Workers = 1,
     priority: Priority = 0,
     max_attempts: Attempts = 3,
     webhook: Webhook = None,
@@ -79,11 +81,13 @@ def transform(
         **_queueing(priority, max_attempts, webhook),
     }
     config = _settings(assignments)
-    if data is None and (val or config):
-        raise typer.BadParameter("--val and --set are for fine-tuning; name the images", param_hint="--data")
+    if data is None and (val or config or num_workers > 1):
+        raise typer.BadParameter(
+            "--val, --set and --num-workers are for fine-tuning; name the images", param_hint="--data"
+        )
     with connect(server, key) as client:
         if data is not None:
-            body["finetune"] = _training(client, data, val, preset, config, idempotency_key)
+            body["finetune"] = _training(client, data, val, preset, config, num_workers, idempotency_key)
         _submit(client, "transform", body, idempotency_key, watch, as_json)
 
 
@@ -94,6 +98,7 @@ def finetune(
     val: Val = None,
     preset: Preset = "paper",
     assignments: Settings = None,
+    num_workers: Workers = 1,
     pretrained: Pretrained = True,
     priority: Priority = 0,
     max_attempts: Attempts = 3,
@@ -108,7 +113,7 @@ def finetune(
     with connect(server, key) as client:
         body = {
             **_reference(client, source, idempotency_key),
-            **_training(client, data, val, preset, _settings(assignments), idempotency_key),
+            **_training(client, data, val, preset, _settings(assignments), num_workers, idempotency_key),
             "pretrained": pretrained, **_queueing(priority, max_attempts, webhook),
         }  # fmt: skip
         _submit(client, "finetune", body, idempotency_key, watch, as_json)
@@ -157,8 +162,12 @@ def _submit(client: "Client", kind: str, body: "Json", key: str | None, watch: b
         typer.echo(job["id"])
 
 
-def _training(client: "Client", data: str, val: str | None, preset: str, config: "Json", key: str | None) -> "Json":
-    found = {"dataset": _dataset(client, data, key), "preset": preset, "config": config}
+def _training(
+    client: "Client", data: str, val: str | None, preset: str, config: "Json", num_workers: int, key: str | None
+) -> "Json":
+    found: Json = {"dataset": _dataset(client, data, key), "preset": preset, "config": config}
+    if num_workers > 1:
+        found["num_workers"] = num_workers
     return found if val is None else {**found, "val": _dataset(client, val, key)}
 
 

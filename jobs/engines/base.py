@@ -1,7 +1,10 @@
 """What a worker needs of whatever runs a job's process."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
+
+from tcnn.config.placement import Placement
 
 
 class Process(Protocol):
@@ -23,6 +26,10 @@ class Process(Protocol):
 class Engine(Protocol):
     """Starts processes."""
 
-    def start(self, directory: Path, gpu: str | None) -> Process:
-        """Start the process of the attempt that was written to `directory`, on a GPU of its own if one is named."""
+    def start(self, directory: Path, gpus: Sequence[str]) -> Process:
+        """Start the process of the attempt that was written to `directory`; none but these GPUs are its own."""
+        ...
+
+    def placement(self, num_workers: int) -> Placement:
+        """Where the training of a job goes that asks for so many processes."""
         ...

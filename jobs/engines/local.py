@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tcnn.config.placement import Placement
+
 SECRETS = (
     *("TCNN_DATABASE_URL", "TCNN_API_KEYS", "TCNN_API_KEYS_FILE", "TCNN_WEBHOOK_SECRET", "TCNN_API_KEY"),
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
@@ -21,11 +23,11 @@ RUNNER = (sys.executable, "-m", "jobs.runner")
 class LocalProcess:
     """A child, and all that it starts."""
 
-    def __init__(self, command: Sequence[str], directory: Path, gpu: str | None) -> None:
+    def __init__(self, command: Sequence[str], directory: Path, gpus: Sequence[str]) -> None:
         environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
         environment["PYTHONUNBUFFERED"] = "1"
-        if gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        if gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         with (directory / "log.txt").open("ab") as log:
             # The child asks the kernel to end it with the thread that starts it, so that must be the main one.
             self._child = subprocess.Popen(  # noqa: S603 - no word of it comes from a request
@@ -64,6 +66,10 @@ class LocalEngine:
     def __init__(self, command: Sequence[str] = RUNNER) -> None:
         self._command = command
 
-    def start(self, directory: Path, gpu: str | None) -> LocalProcess:
+    def start(self, directory: Path, gpus: Sequence[str]) -> LocalProcess:
         """As `Engine.start`."""
-        return LocalProcess(self._command, directory, gpu)
+        return LocalProcess(self._command, directory, gpus)
+
+    def placement(self, num_workers: int) -> Placement:
+        """On this host; several processes under torchrun."""
+        return Placement(num_workers=num_workers)

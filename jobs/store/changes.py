@@ -13,9 +13,12 @@ from jobs.errors import JobNotFound, WrongState
 from jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
 from jobs.store import schema
 from jobs.store.engine import upsert
-from jobs.store.schema import jobs, now
+from jobs.store.schema import jobs, now, workers
 
-FIELDS = tuple(name for name in Job.model_fields if name != "queue_position")
+HEARD_OF = 60.0
+"""Seconds for which a silent worker still counts as one that may take a job."""
+
+FIELDS = tuple(name for name in Job.model_fields if name not in ("queue_position", "waiting_for"))
 
 
 def new_id(prefix: str) -> str:
@@ -33,9 +36,9 @@ def shown(text: str) -> str:
     return text if storable(text) else ascii(text)
 
 
-def as_job(row: Row[Any], position: int | None = None) -> Job:
+def as_job(row: Row[Any], position: int | None = None, waiting_for: str | None = None) -> Job:
     """A row of the jobs table as the value that everybody else knows."""
-    return Job(**{name: getattr(row, name) for name in FIELDS}, queue_position=position)
+    return Job(**{name: getattr(row, name) for name in FIELDS}, queue_position=position, waiting_for=waiting_for)
 
 
 def find(connection: Connection, job: str, owner: str | None, *, lock: bool = False) -> Row[Any]:
@@ -68,13 +71,29 @@ def _queue() -> Any:
 _PLACES = _queue()
 
 
+_LARGEST = select(func.max(workers.c.slots)).where(workers.c.heartbeat_at > now() - HEARD_OF)
+
+
 def placed(connection: Connection, rows: Sequence[Row[Any]]) -> list[Job]:
     """Jobs with their places in the queue."""
     queued = [row.number for row in rows if row.status == Status.QUEUED]
     places: dict[int, int] = {}
     if queued:
         places = {row.number: row.place for row in connection.execute(_PLACES, {"numbers": queued})}
-    return [as_job(row, places.get(row.number)) for row in rows]
+    wide = any(row.slots > 1 and row.number in places for row in rows)
+    largest = (connection.scalar(_LARGEST) or 0) if wide else 1
+    return [
+        as_job(row, places.get(row.number), _too_wide(row.slots, largest) if row.number in places else None)
+        for row in rows
+    ]
+
+
+def _too_wide(slots: int, largest: int) -> str | None:
+    """Why a queued job has to wait for more than its turn, if it has to."""
+    if slots <= max(1, largest):
+        return None
+    there = f"the largest worker has {largest}" if largest else "no worker is there"
+    return f"needs {slots} slots of one worker at once; {there}"
 
 
 def change(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, false, select, update
+from sqlalchemy import Connection, Integer, Row, bindparam, delete, false, select, update
 
 from jobs.errors import LostClaim
 from jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status, WorkerInfo
@@ -16,12 +16,15 @@ from jobs.store.schema import finite, jobs, now, workers
 class Queue(Database):
     """Claiming jobs, holding them, and letting go of them."""
 
-    def claim(self, worker: str, kinds: Sequence[Kind] | None = None) -> Job | None:
+    def claim(self, worker: str, kinds: Sequence[Kind] | None = None, *, slots: int = 1) -> Job | None:
         """Of the due jobs of the highest priority the oldest is this worker's from now on; None if there is none.
 
-        One UPDATE finds and takes it. On PostgreSQL rows that others are just taking are skipped, not waited for.
+        Jobs that need more than `slots` at once are passed over: they are for larger workers. One UPDATE finds and
+        takes it. On PostgreSQL rows that others are just taking are skipped, not waited for.
         """
-        bound: dict[str, Any] = {"by": worker} if kinds is None else {"by": worker, "kinds": list(kinds)}
+        bound: dict[str, Any] = {"by": worker, "most": slots}
+        if kinds is not None:
+            bound["kinds"] = list(kinds)
         with self.writing() as connection:
             row = connection.execute(_take(kinds is None), bound).one_or_none()
             if row is None:
@@ -104,8 +107,10 @@ class Queue(Database):
 
 @cache
 def _take(any_kind: bool) -> Any:
-    """The UPDATE of a claim; its parameters are `by` and, unless any kind will do, `kinds`."""
-    due = select(jobs.c.number).where(jobs.c.status == Status.QUEUED, jobs.c.not_before <= now())
+    """The UPDATE of a claim; its parameters are `by`, `most` and, unless any kind will do, `kinds`."""
+    due = select(jobs.c.number).where(
+        jobs.c.status == Status.QUEUED, jobs.c.not_before <= now(), jobs.c.slots <= bindparam("most", type_=Integer())
+    )
     if not any_kind:
         due = due.where(jobs.c.kind.in_(bindparam("kinds", expanding=True)))
     due = due.order_by(jobs.c.priority.desc(), jobs.c.number).limit(1).with_for_update(skip_locked=True)

@@ -117,6 +117,7 @@ jobs = Table(
     Column("error", Document),
     Column("webhook", Text),
     Column("event_count", Integer, nullable=False),
+    Column("slots", Integer, nullable=False, server_default="1"),
     UniqueConstraint("id", name="jobs_id"),
     sqlite_autoincrement=True,  # the number of a deleted job is never given again: lists are paged by it
 )

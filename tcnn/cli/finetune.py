@@ -48,6 +48,13 @@ def command(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.", metavar="N")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")] = None,
+    num_workers: Annotated[
+        int, typer.Option(help="Processes that share the training, a GPU each.", metavar="N", min=1)
+    ] = 1,
+    engine: Annotated[
+        str, typer.Option(help="What starts them: local (torchrun on this host) or ray.", metavar="local|ray")
+    ] = "local",
+    address: Annotated[str | None, typer.Option(help="The Ray cluster's.", metavar="HOST:PORT")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="Any other setting, as often as needed.", metavar="KEY=VALUE")
@@ -68,7 +75,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Fine-tune on a data set: the paper's recipe, any part of it changed by an option, --set, a file or a preset."""
-    from tcnn.config import finetune_config
+    from tcnn.config import build, finetune_config
+    from tcnn.config.placement import Placement
 
     given = {
         "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": parse_size(size), "convert": convert,
@@ -77,6 +85,7 @@ def command(
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     settings = finetune_config(preset, config, assignments or (), options)
+    placement = build(Placement, {"engine": engine, "num_workers": num_workers, "address": address})
     if print_config:
         import yaml
 
@@ -90,11 +99,11 @@ def command(
 
         catalogue.check(model, default_choice=settings.convert and settings.conversion == type(settings.conversion)())
 
-    from tcnn.training.finetune import finetune
+    from tcnn.training.launch import finetune_on
 
     with console.training(quiet=as_json) as (report, say):
-        result = finetune(
-            model, data, val, settings, directory, resume=resume, force=force, allow_changes=allow_changes,
+        result = finetune_on(
+            placement, model, data, val, settings, directory, resume=resume, force=force, allow_changes=allow_changes,
             pretrained=pretrained, weights=weights, report=report, say=say,
         )  # fmt: skip
     if as_json:

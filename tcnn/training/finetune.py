@@ -25,7 +25,7 @@ from tcnn.training.progress import Report
 from tcnn.training.recorder import check_tensorboard
 from tcnn.training.resume import Position
 from tcnn.training.rundir import RunDirectory, differences
-from tcnn.training.signals import stop_on_signal
+from tcnn.training.signals import Asked, stop_on_signal
 from tcnn.version import __version__
 
 Say = Callable[[str], None]
@@ -68,6 +68,7 @@ def finetune(
     weights: Path | None = None,
     report: Report = lambda progress: None,
     say: Say = lambda message: None,
+    stop: Asked = lambda: False,
     **options: object,
 ) -> FinetuneResult:
     """Fine-tune a T-CNN, or a CNN that is converted on the way, with the paper's recipe (Transformed CNNs, §3).
@@ -82,6 +83,7 @@ def finetune(
         force: replace a run that lives in `out`. allow_changes: resume with other settings than the run began with.
         pretrained, weights: as for `tcnn convert`.
         report: called after every step with a `Progress`. say: called with what a user should know.
+        stop: whether the run is to save what it has and end, asked before every step; signals need no mention.
 
     Returns: a `FinetuneResult`. Under `torchrun` every process calls this; the first writes.
 
@@ -93,7 +95,20 @@ def finetune(
         if not processes.first:
             report, say = (lambda progress: None), (lambda message: None)
         return _finetune(
-            model, data, val, config, run, processes, resume, force, allow_changes, pretrained, weights, report, say
+            model,
+            data,
+            val,
+            config,
+            run,
+            processes,
+            resume,
+            force,
+            allow_changes,
+            pretrained,
+            weights,
+            report,
+            say,
+            stop,
         )
 
 
@@ -111,6 +126,7 @@ def _finetune(
     weights: Path | None,
     report: Report,
     say: Say,
+    asked: Asked,
 ) -> FinetuneResult:
     started = time.monotonic()
     device = place(config.device, processes)
@@ -145,7 +161,7 @@ def _finetune(
     if processes.first:
         run.tidy()
         points.clean(run.resume)
-    with stop_on_signal() as stop:
+    with stop_on_signal(asked) as stop:
         trainer = Trainer(
             start, loader, val_set, config.scaled(), run, device=device, processes=processes, teacher=teacher,
             record=record, report=report, warn=say,

@@ -1,0 +1,147 @@
+"""Jobs that need several slots at once: all or none, and no narrow job gets in between."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from houses import House, RealWorkers, processes_of, wait_for
+from tiny_runs import colours
+
+from jobs.engines.local import LocalEngine
+from jobs.gangs import gang, widest
+from jobs.model import Kind, Status
+from jobs.service import engine_for
+from jobs.settings import QueueSettings
+from jobs.worker import Worker
+from tcnn.config.placement import Placement
+
+CONFIG: dict[str, Any] = {
+    "epochs": 12, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 0, "val_split": 0.2,
+    "checkpoint_steps": 1, "anneal_epochs": None, "device": "cpu",
+}  # fmt: skip
+
+
+def test_all_or_none() -> None:
+    assert gang([None, None, None], 2) == [None, None]
+    assert gang([None], 2) is None
+    assert gang(["0", "1", "2"], 2) == ["0", "1"]
+
+
+def test_no_gpu_twice() -> None:
+    assert gang(["0", "0", "1"], 2) == ["0", "1"]
+    assert gang(["0", "0"], 2) is None
+    assert (widest(["0", "1", "0"]), widest([None, None])) == (2, 2)
+
+
+def test_narrow_jobs_do_not_starve_a_wide_one(house: House) -> None:
+    script = "event('ready')\nwhile not (here.parent / 'go').exists(): time.sleep(0.01)\nsucceed()"
+    first = house.submit()
+    worker = house.worker(script, slots=2)
+    house.step_until(worker, lambda: "ready" in house.kinds(first))
+    wide, last = house.submit(slots=2), house.submit()
+    house.step_until(worker, lambda: "message" in house.kinds(wide))
+    for _ in range(20):
+        worker.step()
+    assert house.store.get(last.id).status is Status.QUEUED, "one slot is free, and promised"
+    held = house.store.get(wide.id)
+    assert held.progress is not None and held.progress.phase == "waiting"
+    texts = [event.data["text"] for event in house.store.events(wide.id) if event.kind == "message"]
+    assert texts == ["needs 2 slots at once, 1 of 2 are free; no other job is started here"], "said once"
+    (house.home.job(first.id) / "go").touch()
+    house.step_until(worker, lambda: "ready" in house.kinds(wide))
+    assert house.store.get(last.id).status is Status.QUEUED
+    (house.home.job(wide.id) / "go").touch()
+    house.step_until(worker, lambda: "ready" in house.kinds(last))
+    (house.home.job(last.id) / "go").touch()
+    house.step_until(worker, lambda: not worker.busy)
+    assert {house.store.get(job.id).status for job in (first, wide, last)} == {Status.SUCCEEDED}
+
+
+def test_a_wide_job_that_waits_can_be_cancelled_and_handed_back(house: House) -> None:
+    running = house.submit()
+    worker = house.worker("wait_for_stop()", slots=2)
+    house.step_until(worker, lambda: "ready" in house.kinds(running))
+    cancelled = house.submit(slots=2)
+    house.step_until(worker, lambda: house.store.get(cancelled.id).status is Status.RUNNING)
+    house.store.cancel(cancelled.id)
+    house.step_until(worker, lambda: house.store.get(cancelled.id).status is Status.CANCELLED)
+    waiting = house.submit(slots=2)
+    house.step_until(worker, lambda: house.store.get(waiting.id).status is Status.RUNNING)
+    worker.drain()
+    worker.run()
+    assert house.store.get(waiting.id).status is Status.QUEUED
+    assert house.store.get(waiting.id).attempt == 0
+
+
+def test_a_job_too_wide_for_a_worker_waits_for_a_larger_one_and_says_so(house: House) -> None:
+    wide = house.submit(slots=3)
+    assert house.store.get(wide.id).waiting_for == "needs 3 slots of one worker at once; no worker is there"
+    house.worker("succeed()", slots=2).run(until_empty=True)
+    assert house.store.get(wide.id).status is Status.QUEUED
+    small = house.worker("succeed()", slots=2)
+    small.step()
+    assert house.store.get(wide.id).waiting_for == "needs 3 slots of one worker at once; the largest worker has 2"
+    house.worker("succeed()", slots=3).run(until_empty=True)
+    done = house.store.get(wide.id)
+    assert (done.status, done.waiting_for) == (Status.SUCCEEDED, None)
+
+
+def test_a_wide_job_has_as_many_gpus(house: House) -> None:
+    script = "(here / 'gpus').write_text(os.environ['CUDA_VISIBLE_DEVICES']); wait_for_stop()"
+    job = house.submit(slots=2, request={"model": "resnet18", "finetune": {"dataset": "x/", "num_workers": 2}})
+    narrow = house.worker(script)
+    worker = Worker(
+        house.store, house.home, LocalEngine(narrow.engine._command), house.settings, name="w", host="here",
+        slots=["0", "0", "1"],
+    )  # fmt: skip
+    house.workers.append(worker)
+    house.step_until(worker, lambda: "ready" in house.kinds(job))
+    directory = house.home.attempt(job.id, 1)
+    assert (directory / "gpus").read_text() == "0,1"
+    assert '"num_workers": 2' in (directory / "assignment.json").read_text()
+    worker.drain()
+    worker.run()
+
+
+def test_the_deployment_chooses_the_engine() -> None:
+    assert engine_for(QueueSettings()).placement(2) == Placement(num_workers=2)
+    settings = QueueSettings(engine="ray", ray_address="head:6379", grace=7)
+    assert engine_for(settings).placement(2) == Placement(engine="ray", num_workers=2, address="head:6379", grace=7)
+
+
+def test_a_killed_rank_costs_no_more_than_the_steps_since_the_last_checkpoint(
+    house: House, workers: RealWorkers, tmp_path: Path
+) -> None:
+    """torchrun really: the other process does not stay behind, the queue tries again, and the job finishes."""
+    request = {
+        "model": "test_resnet", "pretrained": False, "dataset": str(colours(tmp_path / "images")), "preset": "quick",
+        "config": CONFIG, "num_workers": 2,
+    }  # fmt: skip
+    job = house.submit(kind=Kind.FINETUNE, slots=2, request=request)
+    workers.start("--slots", "2")
+    wait_for(lambda: "epoch" in house.kinds(job))
+    ranks = [pid for pid in processes_of(house.home.job(job.id)) if b"tcnn.training.rank" in _words(pid)]
+    ranks = [pid for pid in ranks if b"tcnn.training.launch" not in _words(pid)]
+    assert len(ranks) == 2
+    os.kill(ranks[1], signal.SIGKILL)
+    wait_for(lambda: house.store.get(job.id).terminal)
+    after = house.store.get(job.id)
+    assert (after.status, after.attempt) == (Status.SUCCEEDED, 2), after.error
+    events = house.store.events(job.id)
+    assert [event.data["message"] for event in events if event.kind == "retrying"] == [
+        "one of the 2 training processes ended without a word, as it does when memory runs out; "
+        "go on with --resume; the log says more"
+    ]
+    texts = [event.data["text"] for event in events if event.kind == "message"]
+    assert any(text.startswith("going on in epoch") and "epoch 1 at step 0" not in text for text in texts)
+    told = [event.data["epoch"] for event in events if event.kind == "epoch"]
+    assert told == list(range(CONFIG["epochs"])), "every epoch is told once, whoever trained it"
+    assert processes_of(house.home.job(job.id)) == []
+
+
+def _words(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

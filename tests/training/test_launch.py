@@ -1,0 +1,101 @@
+"""Runs that are started from outside: what is refused, what the processes say, and that a stop reaches all of them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from houses import processes_of
+from tiny_runs import TINY, colours, tiny
+
+from tcnn.config import build
+from tcnn.config.placement import Placement, uneven
+from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
+from tcnn.training.exchange import Exchange, Order
+from tcnn.training.launch import finetune_on
+from tcnn.training.progress import Progress
+from tcnn.training.resume import points
+
+
+def test_shares() -> None:
+    assert uneven(tiny(batch_size=8, mixup=0, cutmix=0), 8) is None
+    assert uneven(tiny(batch_size=8, mixup=0.8), 4) is None
+    assert uneven(tiny(batch_size=7, mixup=0, cutmix=0), 1) is None
+    assert uneven(tiny(batch_size=8, mixup=0.8), 8) == (
+        "batch_size 8 cannot be shared equally among 8 processes, an even number for each as mixup takes pairs; "
+        "give 16, or another number of processes"
+    )
+
+
+def test_what_cannot_be_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="batch_size 8 cannot be shared"):
+        finetune_on(Placement(num_workers=3), "test_resnet", "x/", config=tiny(), out=tmp_path / "run")
+    with pytest.raises(RequestError, match="engine: expected ray and the cluster's address, or neither"):
+        build(Placement, {"engine": "ray"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_ray_cluster_at_the_address(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="TRAINING ON RAY IS NOT TESTED: pip install 'tcnn[ray]'")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"  # nobody listens there, and nobody else will
+        placement = Placement(engine="ray", address=address, num_workers=2)
+        with pytest.raises(EnvironmentFailure, match=f"{address}: no Ray cluster answers") as caught:
+            finetune_on(placement, "test_resnet", "x/", config=tiny(), out=tmp_path / "run")
+    assert caught.value.exit_code == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_processes_say_arrives_once(tmp_path: Path) -> None:
+    exchange = Exchange(tmp_path / "x")
+    order = Order(model="m", data="d", val=None, config=tiny(), out="run", directory=str(tmp_path))
+    exchange.open(order)
+    rank = Exchange(tmp_path / "x")
+    assert rank.order() == order
+    heard: list[object] = []
+    rank.say("one")
+    rank.report(Progress(phase="training", epoch=1, epochs=2, step=0, steps=3, percent=0))
+    with (tmp_path / "x" / "said.jsonl").open("a") as handle:
+        handle.write('"tw')
+    for _ in range(2):
+        exchange.relay(lambda now: heard.append(now.phase), heard.append)
+    assert heard == ["training", "one"]
+    with (tmp_path / "x" / "said.jsonl").open("a") as handle:
+        handle.write('o"\n')
+    exchange.relay(lambda now: heard.append(now.phase), heard.append)
+    assert heard == ["training", "one", "two"]
+    rank.fail(EnvironmentFailure("later"), 1)
+    rank.fail(DivergedError("the loss is not finite"), 0)
+    error = exchange.error()
+    assert isinstance(error, DivergedError) and str(error) == "the loss is not finite"
+    exchange.open(order)
+    assert exchange.error() is None and not rank.stop_asked(), "a new start knows nothing of the last"
+
+
+def test_a_stop_reaches_every_process_and_the_run_resumes(tmp_path: Path) -> None:
+    colours(tmp_path / "images")
+    options = {**TINY, "epochs": 200, "checkpoint_steps": 1}
+    command = [
+        sys.executable, "-m", "tcnn", "finetune", "test_resnet", "--no-pretrained", "--data", "images", "--preset",
+        "quick", "--num-workers", "2", "--out", "run",
+        *(word for key, value in options.items() for word in ("--set", f"{key}={'null' if value is None else value}")),
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while len(points(tmp_path / "run" / "resume")) < 2:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    assert len(processes_of(tmp_path)) == 4, "the command, torchrun, and two that train"
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 75, said
+    assert "go on with --resume" in said and "Traceback" not in said
+    assert processes_of(tmp_path) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "run"]
