@@ -34,5 +34,5 @@ def configure(form: str = "json", level: str = "info") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for talkative in ("alembic", "httpx", "botocore", "aiobotocore"):
+        logging.getLogger(talkative).setLevel(logging.WARNING)

@@ -38,7 +38,7 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     host = socket.gethostname()
     name = f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
     slots = slots_for(settings.slots)
-    engine = carried(engine_for(settings), artifacts, home)
+    engine = carried(engine_for(settings), artifacts, home, settings.mirror)
     worker = Worker(store, home, engine, settings, name=name, host=host, slots=slots, artifacts=artifacts)
     chores = Chores(store, home, settings, artifacts)
 
@@ -59,9 +59,9 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     log.info("left", worker=name)
 
 
-def carried(engine: Engine, artifacts: LocalArtifacts | SharedArtifacts, home: Home) -> Engine:
+def carried(engine: Engine, artifacts: LocalArtifacts | SharedArtifacts, home: Home, every: float) -> Engine:
     """The engine; where results are kept elsewhere, with somebody who brings and sends."""
-    return engine if isinstance(artifacts, LocalArtifacts) else Courier(engine, artifacts, home)
+    return engine if isinstance(artifacts, LocalArtifacts) else Courier(engine, artifacts, home, every)
 
 
 def slots_for(wanted: int | None) -> list[str | None]:

@@ -28,6 +28,9 @@ class QueueSettings(BaseSettings):
     cache_gb: float = Field(
         default=100, gt=0, description="Of what was fetched from TCNN_ARTIFACTS this much stays on a host."
     )
+    mirror: float = Field(
+        default=30, gt=0, description="Between two looks whether a running job has something new for TCNN_ARTIFACTS."
+    )
     lease: float = Field(default=60, ge=1, description="A worker that is silent for so long has lost its jobs.")
     grace: float = Field(default=30, ge=0, description="From SIGTERM to SIGKILL: time to write a resume point.")
     poll: float = Field(default=1, gt=0, description="Between two looks at the queue.")

@@ -81,18 +81,18 @@ def fails(times: int, method: str = "PUT") -> Answer:
 
 
 @contextmanager
-def s3() -> Iterator[Gate]:
-    """A server with an empty bucket, until the block ends."""
+def s3(host: str = "127.0.0.1") -> Iterator[Gate]:
+    """A server with an empty bucket, on an address of this machine, until the block ends."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+        [sys.executable, "-m", "moto.server", "-H", host, "-p", "0"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     assert process.stdout is not None
-    behind = next((found[0] for line in process.stdout if (found := re.search(r"http://127[\d.:]+", line))), "")
+    behind = next((found[0] for line in process.stdout if (found := re.search(r"http://[\d.:]+", line))), "")
     threading.Thread(target=process.stdout.read, daemon=True).start()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = ThreadingHTTPServer((host, 0), _Handler)
     server.daemon_threads = True
-    gate = Gate(f"http://127.0.0.1:{server.server_address[1]}", behind)
+    gate = Gate(f"http://{host}:{server.server_address[1]}", behind)
     server.gate = gate  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

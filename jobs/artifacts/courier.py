@@ -27,16 +27,18 @@ from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError,
 
 log = structlog.stdlib.get_logger("tcnn.courier")
 
-EVERY = 30.0
-"""Seconds between two looks whether a running job has written something new."""
 RESUME = "; what was done is kept, so resume the job when the store works"
 _KILLED = -int(signal.SIGKILL)
 
 
 class Courier:
-    """As `Engine`, for workers whose results are kept in a store."""
+    """As `Engine`, for workers whose results are kept in a store.
 
-    def __init__(self, engine: Engine, artifacts: SharedArtifacts, home: Home, every: float = EVERY) -> None:
+    Args:
+        every: seconds between two looks whether a running job has written something new.
+    """
+
+    def __init__(self, engine: Engine, artifacts: SharedArtifacts, home: Home, every: float) -> None:
         self._engine, self.artifacts, self.home, self.every = engine, artifacts, home, every
 
     def start(self, directory: Path, gpus: Sequence[str]) -> Process:
