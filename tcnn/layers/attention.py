@@ -8,23 +8,48 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from tcnn.layers.packed import Matrix, Packed, linear
 
 
 class Weights(NamedTuple):
     """The matrices of a layer; `GPSA2d` says what they are."""
 
-    query: Tensor
+    query: Matrix
     """(K·d, C_in)."""
-    key: Tensor
+    key: Matrix
     """(K·d, C_in)."""
     value: Tensor | None
     """(C_in, C_in); None where it is folded into `proj`."""
-    proj: Tensor
+    proj: Matrix
     """(C_out, K·C_in/G)."""
     bias: Tensor | None
     """(C_out,)."""
     groups: int
+
+    @property
+    def plain_proj(self) -> Tensor:
+        """`proj`, where it has not been packed."""
+        if isinstance(self.proj, Packed):
+            raise TypeError("a packed matrix cannot be read back")
+        return self.proj
+
+
+def fold_value(weights: Weights) -> Weights:
+    """W_val multiplied into W_out, so that it costs nothing any more: W_out^h W_val.
+
+    Where the channels are grouped the product would not be: there W_val stays, unless it is the identity.
+    """
+    value, proj = weights.value, weights.plain_proj
+    if value is None:
+        return weights
+    if weights.groups > 1:
+        identity = torch.eye(value.shape[0], device=value.device, dtype=value.dtype)
+        return weights._replace(value=None) if torch.equal(value, identity) else weights
+    with torch.autocast(value.device.type, enabled=False):
+        heads = at_least_float32(proj).unflatten(1, (-1, value.shape[0]))  # (C_out, K, C_in)
+        folded = (heads @ at_least_float32(value)).flatten(1).to(value.dtype)
+    return weights._replace(value=None, proj=folded)
 
 
 class AttentionMaps(NamedTuple):
@@ -44,9 +69,9 @@ class AttentionMaps(NamedTuple):
         return (1 - gate) * self.content + gate * self.positional
 
 
-def split(pixels: Tensor, weight: Tensor, heads: int) -> Tensor:
+def split(pixels: Tensor, weight: Matrix, heads: int) -> Tensor:
     """Pixels as each head sees them, queries or keys: (B, C_in, H, W) by W (K·d, C_in) to (B, K, H·W, d)."""
-    tokens = F.linear(pixels.flatten(2).transpose(1, 2), weight)
+    tokens = linear(pixels.flatten(2).transpose(1, 2), weight)
     return tokens.unflatten(2, (heads, weight.shape[0] // heads)).transpose(1, 2)
 
 
@@ -62,7 +87,7 @@ def outer(rows: Tensor, columns: Tensor) -> Tensor:
     return product.flatten(3).flatten(1, 2)
 
 
-def project(heads: Tensor, proj: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+def project(heads: Tensor, proj: Matrix, bias: Tensor | None, groups: int) -> Tensor:
     """Σ_h (A_h X W_val) W_out^h + b, each group of channels by itself.
 
     Args:
@@ -71,8 +96,8 @@ def project(heads: Tensor, proj: Tensor, bias: Tensor | None, groups: int) -> Te
 
     Returns: (B, M, C_out).
     """
-    if groups == 1:
-        return F.linear(heads.transpose(1, 2).flatten(2), proj, bias)
+    if groups == 1 or isinstance(proj, Packed):
+        return linear(heads.transpose(1, 2).flatten(2), proj, bias)
     grouped = heads.unflatten(3, (groups, -1))
     weight = proj.unflatten(0, (groups, -1)).unflatten(2, (heads.shape[1], -1))
     y = torch.einsum("bkmgc,gokc->bmgo", grouped, weight).flatten(2)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcnn.layers import attention, dense, hard, positions, scoped
-from tcnn.layers.attention import Weights, at_least_float32
+from tcnn.layers.attention import Weights, at_least_float32, fold_value
+from tcnn.layers.packed import pack
 from tcnn.layers.scopes import GLOBAL
 from tcnn.layers.ways import Way, way
 
@@ -27,6 +28,8 @@ DENSE_ELEMENTS = 2**25
 training would keep five to seven."""
 PART_ELEMENTS = 2**23
 """Parts into which larger ones are cut."""
+CACHED_ELEMENTS = 2**20
+"""Parts for inference on a CPU, where nothing is computed again and what fits its caches is quicker."""
 
 
 def output(layer: "GPSA2d", x: Tensor) -> Tensor:
@@ -64,10 +67,13 @@ def is_convolution(layer: "GPSA2d") -> bool:
 
 
 def _convolution(layer: "GPSA2d", x: Tensor) -> Tensor:
-    weights = _weights(layer)
-    kernel = _once(layer, "kernel", (layer.value, layer.proj), lambda: hard.filter_of(weights, layer.geometry))
+    def prepare() -> tuple[Tensor | None, Tensor]:
+        weights = fold_value(_weights(layer)) if _settled(layer) else _weights(layer)
+        return weights.value, hard.filter_of(weights.plain_proj, layer.geometry)
+
+    value, kernel = _once(layer, "kernel", (layer.value, layer.proj), prepare)
     still = (layer.query, layer.key, layer.gating_param, layer.locality_raw, layer.attention_centers)
-    return hard.convolve(x, layer.geometry, weights, kernel, still)
+    return hard.convolve(x, layer.geometry, value, kernel, layer.bias, layer.groups, still)
 
 
 def _reference(layer: "GPSA2d", padded: Tensor) -> Tensor:
@@ -88,13 +94,8 @@ def _is_global(layer: "GPSA2d", padded: Tensor) -> bool:
 
 def _scoped(layer: "GPSA2d", padded: Tensor) -> Tensor:
     """The output tokens (B, M, C_out) in memory that is linear in the pixels."""
-    size = padded.shape[-2], padded.shape[-1]
-    moving = (layer.locality_raw, layer.attention_centers, layer.temperature)
-    factors = _once(layer, "positional", moving, lambda: layer.positional_factors(size), of=size)
-    return scoped.attend(
-        padded, layer.geometry, layer.scope, factors, layer.gate,
-        layer.query, layer.key, layer.value, layer.proj, layer.bias, layer.groups,
-    )  # fmt: skip
+    factors = _factors(layer, padded)
+    return scoped.attend(padded, layer.geometry, layer.scope, factors, layer.gate, _prepared_weights(layer))
 
 
 def _dense(layer: "GPSA2d", x: Tensor, padded: Tensor, wanted: Way) -> Tensor:
@@ -102,22 +103,43 @@ def _dense(layer: "GPSA2d", x: Tensor, padded: Tensor, wanted: Way) -> Tensor:
 
     A compiler gets them at once: it cannot loop over a number that depends on the size of the map.
     """
-    size, limit = (padded.shape[-2], padded.shape[-1]), None
+    limit = None
     if wanted != "dense" and not torch.compiler.is_compiling():
-        queries = prod(positions.output_size(size, layer.geometry))
-        if wanted == "fused" or x.shape[0] * layer.heads * queries * prod(x.shape[-2:]) > DENSE_ELEMENTS:
+        queries = prod(positions.output_size(padded.shape[-2:], layer.geometry))
+        elements = x.shape[0] * layer.heads * queries * prod(x.shape[-2:])
+        if x.device.type == "cpu" and not torch.is_grad_enabled():
+            limit = CACHED_ELEMENTS
+        elif wanted == "fused" or elements > DENSE_ELEMENTS:
             limit = PART_ELEMENTS
+    factors = _factors(layer, padded)
+    return dense.attend(x, layer.geometry, factors, layer.gate, _prepared_weights(layer), limit)
+
+
+def _factors(layer: "GPSA2d", padded: Tensor) -> tuple[Tensor, Tensor]:
+    size = (padded.shape[-2], padded.shape[-1])
     moving = (layer.locality_raw, layer.attention_centers, layer.temperature)
-    factors = _once(layer, "positional", moving, lambda: layer.positional_factors(size), of=size)
-    return dense.attend(x, layer.geometry, factors, layer.gate, _weights(layer), limit)
+    return _once(layer, "positional", moving, lambda: layer.positional_factors(size), of=size)
 
 
 def _weights(layer: "GPSA2d") -> Weights:
-    weights = Weights(layer.query, layer.key, layer.value, layer.proj, layer.bias, layer.groups)
+    return Weights(layer.query, layer.key, layer.value, layer.proj, layer.bias, layer.groups)
+
+
+def _prepared_weights(layer: "GPSA2d") -> Weights:
+    """The layer's matrices, ready for use: W_val folded in, in the order in which the processor wants them."""
     if not _settled(layer):
-        return weights
-    folded = _once(layer, "folded", (layer.value, layer.proj), lambda: hard.fold_value(weights))
-    return weights._replace(value=folded.value, proj=folded.proj)
+        return _weights(layer)
+    plain = not torch.is_autocast_enabled(layer.proj.device.type)
+
+    def prepare() -> Weights:
+        weights = fold_value(_weights(layer))
+        if plain:
+            proj = pack(weights.proj) if weights.groups == 1 else weights.proj
+            weights = weights._replace(query=pack(layer.query), key=pack(layer.key), proj=proj)
+        return weights._replace(bias=None)
+
+    matrices = (layer.query, layer.key, layer.value, layer.proj)
+    return _once(layer, "weights", matrices, prepare, of=plain)._replace(bias=layer.bias)
 
 
 def _once(layer: "GPSA2d", name: str, tensors: tuple[Tensor, ...], compute: Callable[[], T], of: object = None) -> T:

@@ -14,11 +14,11 @@ d head width, G groups.
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tcnn.layers import attention, positions
 from tcnn.layers.attention import Weights, at_least_float32
+from tcnn.layers.packed import linear
 from tcnn.layers.positions import Geometry
 
 
@@ -51,7 +51,7 @@ def attend(
     tokens = pixels.flatten(2).transpose(1, 2)  # (B, R, C_in)
     asking = attention.split(positions.at_queries(padded, geometry), weights.query, heads)
     keys = attention.split(pixels, weights.key, heads)
-    values = tokens if weights.value is None else F.linear(tokens, weights.value)
+    values = tokens if weights.value is None else linear(tokens, weights.value)
     if limit is None:
         return project(bring(asking, keys, values, rows, columns, gate, sinks), weights)
     images, lines = part_size(limit, x.shape[0], rows.shape[1], heads * columns.shape[1] * tokens.shape[1])
@@ -101,7 +101,7 @@ def _forgetful(*given: Tensor | int | None) -> Tensor:
 def project(brought: Tensor, weights: Weights) -> Tensor:
     """What the heads brought, (B, M, K, C_in), to the output tokens, (B, M, C_out)."""
     if weights.groups == 1:
-        return F.linear(brought.flatten(2), weights.proj, weights.bias)
+        return linear(brought.flatten(2), weights.proj, weights.bias)
     return attention.project(brought.transpose(1, 2), weights.proj, weights.bias, weights.groups)
 
 

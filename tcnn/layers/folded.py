@@ -208,10 +208,8 @@ class FoldedGPSA2d(nn.Module):
         if self.scope == scopes.GLOBAL or (not torch.compiler.is_compiling() and self.scope.covers(size)):
             tokens = dense.attend(x, self.geometry, factors, gate, weights, None if at_once else PART_ELEMENTS)
         else:
-            tokens = scoped.attend(
-                positions.pad(x, self.geometry), self.geometry, self.scope, factors, gate,
-                self.query, self.key, self.value, self.proj, bias, self.groups,
-            )  # fmt: skip
+            padded = positions.pad(x, self.geometry)
+            tokens = scoped.attend(padded, self.geometry, self.scope, factors, gate, weights)
         return tokens.transpose(1, 2).unflatten(2, (rows, columns))
 
     def _positional(self, size: positions.Pair) -> tuple[Tensor, tuple[Tensor, Tensor]]:

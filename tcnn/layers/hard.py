@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tcnn.layers import positions
-from tcnn.layers.attention import Weights, at_least_float32
 from tcnn.layers.positions import Geometry
 
 STRENGTH = 40.0
@@ -34,48 +33,40 @@ def is_hard(gate: Tensor, strength: Tensor, centres: Tensor, geometry: Geometry)
 _taps = cache(positions.tap_offsets)
 
 
-def filter_of(weights: Weights, geometry: Geometry) -> Tensor:
-    """W_out as a filter, (C_out, C_in/G, kh, kw), contiguous."""
-    taps = weights.proj.unflatten(1, (geometry.heads, -1)).transpose(1, 2)
+def filter_of(proj: Tensor, geometry: Geometry) -> Tensor:
+    """W_out, (C_out, K·C_in/G), as a filter, (C_out, C_in/G, kh, kw), contiguous."""
+    taps = proj.unflatten(1, (geometry.heads, -1)).transpose(1, 2)
     return taps.unflatten(2, geometry.kernel_size).contiguous()
 
 
-def convolve(x: Tensor, geometry: Geometry, weights: Weights, kernel: Tensor, still: tuple[Tensor, ...]) -> Tensor:
+def convolve(
+    x: Tensor,
+    geometry: Geometry,
+    value: Tensor | None,
+    kernel: Tensor,
+    bias: Tensor | None,
+    groups: int,
+    still: tuple[Tensor, ...],
+) -> Tensor:
     """The layer in the hard limit, (B, C_out, Ho, Wo).
 
     Args:
         x: (B, C_in, h, w), not padded.
-        kernel: `filter_of(weights, geometry)`.
+        value: W_val, (C_in, C_in); None where it is folded into the kernel.
+        kernel: `filter_of` the layer's W_out.
         still: the parameters that have no say here; their gradients are zeros, not missing.
     """
-    if weights.value is not None:
-        x = F.conv2d(x, weights.value[:, :, None, None])
+    if value is not None:
+        x = F.conv2d(x, value[:, :, None, None])
     left, right, top, bottom = positions.padding_of(x.shape[-2:], geometry)
     padding = (0, 0)
     if geometry.padding_mode == "zeros" and (left, top) == (right, bottom):
         padding = (top, left)
     else:
         x = positions.pad(x, geometry)
-    y = F.conv2d(x, kernel, weights.bias, geometry.stride, padding, geometry.dilation, weights.groups)
+    y = F.conv2d(x, kernel, bias, geometry.stride, padding, geometry.dilation, groups)
     moving = [parameter for parameter in still if parameter.requires_grad]
     return _Still.apply(y, *moving) if moving and torch.is_grad_enabled() else y
-
-
-def fold_value(weights: Weights) -> Weights:
-    """W_val multiplied into W_out, so that it costs nothing any more: W_out^h W_val.
-
-    Where the channels are grouped the product would not be: there W_val stays, unless it is the identity.
-    """
-    value = weights.value
-    if value is None:
-        return weights
-    if weights.groups > 1:
-        identity = torch.eye(value.shape[0], device=value.device, dtype=value.dtype)
-        return weights._replace(value=None) if torch.equal(value, identity) else weights
-    with torch.autocast(value.device.type, enabled=False):
-        heads = at_least_float32(weights.proj).unflatten(1, (-1, value.shape[0]))  # (C_out, K, C_in)
-        folded = (heads @ at_least_float32(value)).flatten(1).to(value.dtype)
-    return weights._replace(value=None, proj=folded)
 
 
 class _Still(torch.autograd.Function):

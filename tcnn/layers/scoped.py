@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from tcnn.layers import attention, positions, scopes
-from tcnn.layers.attention import at_least_float32
+from tcnn.layers.attention import Weights, at_least_float32
+from tcnn.layers.packed import Matrix, linear
 from tcnn.layers.positions import Geometry
 from tcnn.layers.scopes import Scope
 
@@ -41,14 +41,9 @@ def attend(
     scope: Scope,
     factors: tuple[Tensor, Tensor],
     gate: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor | None,
-    proj: Tensor,
-    bias: Tensor | None,
-    groups: int,
+    weights: Weights,
 ) -> Tensor:
-    """The output tokens of a map, (B, M, C_out); the parameters are `GPSA2d`'s; no `value` is W_val = I.
+    """The output tokens of a map, (B, M, C_out).
 
     Args:
         padded: (B, C_in, H, W).
@@ -57,18 +52,18 @@ def attend(
         gate: σ(λ/τ), (K,).
     """
     pixels = padded.permute(0, 2, 3, 1)  # (B, H, W, C_in)
-    values = _through(pixels, value)
-    asking = F.linear(positions.at_queries(padded, geometry).permute(0, 2, 3, 1), query)  # (B, Ho, Wo, K·d)
-    asking = asking * (query.shape[0] // gate.shape[0]) ** -0.5
+    values = _through(pixels, weights.value)
+    asking = linear(positions.at_queries(padded, geometry).permute(0, 2, 3, 1), weights.query)  # (B, Ho, Wo, K·d)
+    asking = asking * (weights.query.shape[0] // gate.shape[0]) ** -0.5
     if scope.kind == "window":
-        windows = _windows(scope, geometry, asking, F.linear(pixels, key), values)
+        windows = _windows(scope, geometry, asking, linear(pixels, weights.key), values)
     else:
-        windows = _pools(scope, asking, pixels, key, value)
+        windows = _pools(scope, asking, pixels, weights.key, weights.value)
     seen = _content(windows, 1 - gate, padded.shape[0])  # (B, M, K, C_in)
     rows, columns = factors
     placed = apply_positions(gate[:, None, None] * rows, columns, values)
     heads = seen + placed.flatten(1, 2)  # the sum lies in memory as the first of the two: as the projection reads it
-    return attention.project(heads.transpose(1, 2), proj, bias, groups)
+    return attention.project(heads.transpose(1, 2), weights.proj, weights.bias, weights.groups)
 
 
 def apply_positions(rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
@@ -138,7 +133,7 @@ def _both(down: Tensor, across: Tensor, width: int) -> Tensor:
     return (down[:, None, :, None] * width + across[None, :, None]).flatten(2).flatten(0, 1)
 
 
-def _pools(scope: Scope, asking: Tensor, pixels: Tensor, key: Tensor, value: Tensor | None) -> Windows:
+def _pools(scope: Scope, asking: Tensor, pixels: Tensor, key: Matrix, value: Tensor | None) -> Windows:
     """The pooled grid: (B, Ho, Wo, K·d) ask the means of (B, H, W, C_in)."""
     batch, height, width, channels = pixels.shape
     down, across = (scopes.pooling(scope.along(n), n, pixels) for n in (height, width))
@@ -147,9 +142,9 @@ def _pools(scope: Scope, asking: Tensor, pixels: Tensor, key: Tensor, value: Ten
     pooled = across @ pooled.view(-1, width, channels)  # (R·B, R, C_in)
     pooled = pooled.view(down.shape[0], batch, -1, channels).transpose(0, 1).flatten(1, 2)  # (B, R·R, C_in)
     hidden = torch.zeros(1, pooled.shape[1], device=pixels.device)
-    return Windows(asking.flatten(1, 2), F.linear(pooled, key), _through(pooled, value), hidden, None)
+    return Windows(asking.flatten(1, 2), linear(pooled, key), _through(pooled, value), hidden, None)
 
 
 def _through(tokens: Tensor, value: Tensor | None) -> Tensor:
     """X W_val."""
-    return tokens if value is None else F.linear(tokens, value)
+    return tokens if value is None else linear(tokens, value)

@@ -57,7 +57,7 @@ def test_large_logits_do_not_overflow() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_both_ways_agree_to_rounding(
+def test_every_way_agree_to_rounding(
     options: dict[str, object], size: tuple[int, int], relative_error: RelativeError
 ) -> None:
     torch.manual_seed(0)

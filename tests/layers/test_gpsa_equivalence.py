@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations, parametrize
 from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
 
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = pytest.mark.usefixtures("every_way")
 
 RelativeError = Callable[[Tensor, Tensor], float]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tcnn.layers import GPSA2d
 
-pytestmark = pytest.mark.usefixtures("both_ways")
+pytestmark = pytest.mark.usefixtures("every_way")
 
 TEMPERATURES = (1 / 46, 0.3, 1.0)
 

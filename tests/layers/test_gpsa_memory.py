@@ -100,8 +100,7 @@ def test_a_row_is_the_smallest_chunk(
     layer: GPSA2d, x: Tensor, relative_error: RelativeError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = layer(x)
-    monkeypatch.setattr(compute, "DENSE_ELEMENTS", 1)
-    monkeypatch.setattr(compute, "PART_ELEMENTS", 1)
+    monkeypatch.setattr(compute, "CACHED_ELEMENTS", 1)
     assert relative_error(layer(x), expected) < REORDERED
     channels_last = layer(x.to(memory_format=torch.channels_last))
     assert channels_last.is_contiguous(memory_format=torch.channels_last)

@@ -38,6 +38,11 @@ def image(*size: int) -> Tensor:
     return torch.randn(2, 4, *(size or (6, 7)), dtype=torch.float64, generator=generator)
 
 
+def kept(layer: GPSA2d) -> object:
+    """The matrices that a call has prepared for the next one."""
+    return layer.memo.get("weights", (layer.query, layer.key, layer.value, layer.proj), lambda: None, of=True)
+
+
 def new_parameters(layer: GPSA2d) -> None:
     """Freed and made again, a tensor may well come to lie where the one before lay."""
     for name in ("value", "proj", "locality_raw"):
@@ -75,16 +80,15 @@ def test_nothing_stale_is_used(change: Callable[[GPSA2d], object], relative_erro
 def test_kept_in_eval_mode_only() -> None:
     layer = trained()
     first = layer(image())
-    kept = layer.memo.get("folded", (layer.value, layer.proj), lambda: None)
-    assert kept is not None, "the second call finds what the first has computed"
+    assert kept(layer) is not None, "the second call finds what the first has computed"
     assert torch.equal(layer(image()), first)
     layer.train()
-    assert layer.memo.get("folded", (layer.value, layer.proj), lambda: None) is None, "dropped"
+    assert kept(layer) is None, "dropped"
     layer.train()
     layer(image())
     with torch.enable_grad():
         layer.eval()(image())
-    assert layer.memo.get("folded", (layer.value, layer.proj), lambda: None) is None, "gradients need the parameters"
+    assert kept(layer) is None, "gradients need the parameters"
 
 
 def test_neither_copied_nor_pickled(relative_error: RelativeError) -> None:
@@ -96,7 +100,7 @@ def test_neither_copied_nor_pickled(relative_error: RelativeError) -> None:
         file.seek(0)
         for other in (copy.deepcopy(layer), torch.load(file, weights_only=False)):
             assert other.memo is not layer.memo
-            assert other.memo.get("folded", (other.value, other.proj), lambda: None) is None
+            assert kept(other) is None
             other.proj.mul_(2)
             other.bias.mul_(2)
             assert relative_error(other(image()), 2 * expected) < REORDERED

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tcnn.layers import GPSA2d, positions, scoped
+from tcnn.layers.attention import Weights
 from tcnn.layers.ways import taking
 
 RelativeError = Callable[[Tensor, Tensor], float]
@@ -193,10 +194,8 @@ def test_a_scope_as_large_as_the_map_is_global(content: str, way: str, relative_
 def linear(layer: GPSA2d, x: Tensor) -> Tensor:
     padded = positions.pad(x, layer.geometry)
     factors = layer.positional_factors((padded.shape[-2], padded.shape[-1]))
-    return scoped.attend(
-        padded, layer.geometry, layer.scope, factors, layer.gate,
-        layer.query, layer.key, layer.value, layer.proj, layer.bias, layer.groups,
-    )  # fmt: skip
+    weights = Weights(layer.query, layer.key, layer.value, layer.proj, layer.bias, layer.groups)
+    return scoped.attend(padded, layer.geometry, layer.scope, factors, layer.gate, weights)
 
 
 def test_positions_by_two_products(relative_error: RelativeError) -> None:
