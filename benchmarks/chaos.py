@@ -1,11 +1,15 @@
 """Nothing accepted is lost: real jobs while workers, their children and the server are killed at random with SIGKILL.
 
     python benchmarks/chaos.py [--database sqlite|postgres] [--jobs 60] [--kills 40] [--workers 2] [--seed N]
+    python benchmarks/chaos.py --apart [--jobs 20] …
 
 Every job converts a small network and fine-tunes it on a data set that was uploaded over HTTP. Killed workers and
 servers are started again, as systemd or Docker would. In the end every accepted job must have succeeded exactly once,
 its checkpoint be downloadable, hashed and loadable, and no process, file or attempt be left over; anything else ends
 in exit code 1 and says what. Results go to `benchmarks/results/chaos_DATABASE.json`.
+
+With `--apart` the server and every worker have a home of their own, and share PostgreSQL by TCP and an S3 server; then
+PostgreSQL is killed, too, and stays away for up to ten seconds. Results go to `chaos_apart.json`.
 """
 
 import argparse
@@ -26,29 +30,44 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from machine import processor
 from PIL import Image
 
 import tcnn
+from jobs import janitor  # before tests/ is on the path, which has a folder of this name
+from jobs.artifacts.opened import home_of, open_artifacts
+from jobs.settings import QueueSettings
+from jobs.store import Store
 
 TESTS = Path(__file__).parents[1] / "tests"
 RESULTS = Path(__file__).parent / "results"
 LEASE = 5.0
 VICTIMS = {"worker": 0.4, "child": 0.4, "server": 0.2}
+AWAY = 10.0
+"""Seconds for which PostgreSQL is away at most."""
 TRAINING = {
     "epochs": 3, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 1, "val_split": 0.2, "checkpoint_steps": 1,
     "anneal_epochs": None, "device": "cpu",
 }  # fmt: skip
 
 
-class Deployment:
-    """A server and workers on one home directory, started again whenever they are found dead."""
+class Apart(NamedTuple):
+    """What hosts share that share no folder: PostgreSQL by TCP, and a store with the variables that lead to it."""
 
-    def __init__(self, root: Path, database: str | None, workers: int) -> None:
-        self.home = root / "home"
+    cluster: Any
+    store: dict[str, str]
+
+
+class Deployment:
+    """A server and workers on one home directory, or each on its own, started again whenever they are found dead."""
+
+    def __init__(self, root: Path, database: str | None, workers: int, apart: Apart | None = None) -> None:
+        self.root, self.home, self.apart = root, root / "home", apart
+        self.database = database
+        self._back_at: float | None = None
         self._logs = root / "logs"
         self._logs.mkdir()
         self.port = free_port()
@@ -56,20 +75,42 @@ class Deployment:
         self._environment = {
             **os.environ, "TCNN_HOME": str(self.home), "TCNN_LEASE": str(LEASE), "TCNN_POLL": "0.5", "TCNN_GRACE": "10",
             "TCNN_RETRY_DELAY": "0.5", "OMP_NUM_THREADS": "1", **({"TCNN_DATABASE_URL": database} if database else {}),
+            **(apart.store if apart else {}),
         }  # fmt: skip
         self._commands = {"server": ["serve", "--no-worker", "--port", str(self.port)]}
         self._commands |= {f"worker-{number}": ["worker", "--slots", "1"] for number in range(workers)}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def revive(self) -> None:
-        """Start whatever is not running."""
+        """Start whatever is not running, PostgreSQL when its time has come."""
+        if self._back_at is not None and time.monotonic() >= self._back_at:
+            self._back_at = None
+            self.apart.cluster.start()
         for name, arguments in self._commands.items():
             process = self.processes.get(name)
             if process is None or process.poll() is not None:
+                environment = self._environment | {"TCNN_HOME": str(self.home_of(name))}
                 with (self._logs / f"{name}.txt").open("ab") as log:
                     self.processes[name] = subprocess.Popen(
-                        [sys.executable, "-m", "tcnn", *arguments], env=self._environment, stdout=log, stderr=log
+                        [sys.executable, "-m", "tcnn", *arguments], env=environment, stdout=log, stderr=log
                     )
+
+    def home_of(self, name: str) -> Path:
+        """The home of a process."""
+        return self.home / name if self.apart else self.home
+
+    @property
+    def homes(self) -> list[Path]:
+        """All of them."""
+        return sorted({self.home_of(name) for name in self._commands})
+
+    def kill_postgres(self, seconds: float) -> bool:
+        """As a crash; it comes back after so many seconds. Returns whether it was there."""
+        if self.apart is None or self._back_at is not None:
+            return False
+        self.apart.cluster.stop()
+        self._back_at = time.monotonic() + seconds
+        return True
 
     def victims(self, kind: str) -> list[int]:
         """Live processes of a kind."""
@@ -131,11 +172,12 @@ def archive(images: int = 10) -> bytes:
 
 
 def run(
-    database: str | None, jobs: int, kills: int, workers: int, seed: int, root: Path, pace: float = 6.0
-) -> dict[str, Any]:
+    database: str | None, jobs: int, kills: int, workers: int, seed: int, root: Path, pace: float = 6.0,
+    apart: Apart | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """The whole story, a kill every `pace` seconds on average; returns what was measured, and all that is wrong."""
     luck = random.Random(seed)
-    deployment = Deployment(root, database, workers)
+    deployment = Deployment(root, database, workers, apart)
     client = Client(deployment)
     started = time.monotonic()
     killed: Counter[str] = Counter()
@@ -176,14 +218,19 @@ def run(
     finally:
         deployment.end()
     return {
-        "database": "postgresql" if database else "sqlite", "seed": seed, "jobs": jobs, "workers": workers,
+        "database": "apart" if apart else "postgresql" if database else "sqlite",
+        "seed": seed, "jobs": jobs, "workers": workers,
         "kills": dict(killed), "attempts": {str(key): attempts[key] for key in sorted(attempts)},
         "lease_seconds": LEASE, "seconds": round(seconds, 1), "problems": problems,
     }  # fmt: skip
 
 
 def _kill(deployment: Deployment, luck: random.Random, killed: Counter[str]) -> None:
-    kind = luck.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+    chances = VICTIMS | ({"postgres": 0.3} if deployment.apart else {})
+    kind = luck.choices(list(chances), list(chances.values()))[0]
+    if kind == "postgres":
+        killed[kind] += deployment.kill_postgres(luck.uniform(1, AWAY))
+        return
     victims = deployment.victims(kind)
     if victims:
         with contextlib.suppress(ProcessLookupError):
@@ -217,16 +264,38 @@ def _wrong(client: Client, deployment: Deployment, accepted: list[str]) -> Itera
         content = client.call("GET", f"/jobs/{job}/checkpoint").content
         if hashlib.sha256(content).hexdigest() != view["result"]["checkpoint"]["sha256"]:
             yield f"{job}: the download is not what was promised"
-        file = deployment.home / "check.safetensors"
+        file = deployment.root / "check.safetensors"
         file.write_bytes(content)
         if len(tcnn.load(file).state_dict()) == 0:
             yield f"{job}: an empty model"
         file.unlink()
     # The last worker to hear of a finished job cleans up after it, within a beat or two.
     deadline = time.monotonic() + 3 * LEASE
-    while (left := list(_left_over(deployment.home, accepted))) and time.monotonic() < deadline:
+    while (left := list(_left(deployment, accepted))) and time.monotonic() < deadline:
         time.sleep(0.5)
     yield from left
+
+
+def _left(deployment: Deployment, accepted: list[str]) -> Iterator[str]:
+    if deployment.apart is None:
+        yield from _left_over(deployment.home, accepted)
+    else:
+        yield from _left_over_apart(deployment, accepted)
+
+
+def _left_over_apart(deployment: Deployment, accepted: list[str]) -> Iterator[str]:
+    """After a sweep, which else comes every ten minutes: of every job one attempt in the store, nothing at home."""
+    store = Store(deployment.database)
+    for place in deployment.homes:
+        settings = QueueSettings(home=place, artifacts=os.environ["TCNN_ARTIFACTS"])
+        home = home_of(settings).create()
+        artifacts = open_artifacts(settings, home)
+        janitor.sweep(home, store, settings, artifacts)
+        yield from (f"left at home: {path}" for path in (*home.jobs.iterdir(), *home.incoming.iterdir()))
+    for job in accepted:
+        if len(artifacts.published(job)) != 1:
+            yield f"{job}: attempts {artifacts.published(job)} are in the store"
+    store.close()
 
 
 def _left_over(home: Path, accepted: list[str]) -> Iterator[str]:
@@ -258,6 +327,20 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
+def parted() -> Iterator[tuple[str, Apart]]:
+    """PostgreSQL on TCP and a store, both of their own; the variables of the store are set here, too."""
+    sys.path.insert(0, str(TESTS))
+    from postgres import postgres
+    from s3 import BUCKET, KEYS, s3
+
+    with postgres(durable=True, listen="127.0.0.1") as cluster, s3() as gate:
+        store = {"TCNN_ARTIFACTS": f"s3://{BUCKET}/chaos", **KEYS, "AWS_ENDPOINT_URL": gate.behind, "TCNN_MIRROR": "1"}
+        os.environ.update(store)
+        cluster.create("chaos")
+        yield cluster.over_tcp("chaos"), Apart(cluster, store)
+
+
+@contextlib.contextmanager
 def database(kind: str) -> Iterator[str | None]:
     """The URL of a PostgreSQL of its own, or None for SQLite."""
     if kind == "sqlite":
@@ -273,15 +356,21 @@ def database(kind: str) -> Iterator[str | None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
-    parser.add_argument("--jobs", type=int, default=60)
+    parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--jobs", type=int)
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     print(f"seed {options.seed}")
-    with database(options.database) as url, tempfile.TemporaryDirectory() as scratch:
-        result = run(url, options.jobs, options.kills, options.workers, options.seed, Path(scratch))
+    jobs = options.jobs or (20 if options.apart else 60)
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        url, apart = stack.enter_context(parted()) if options.apart else (None, None)
+        if not options.apart:
+            url = stack.enter_context(database(options.database))
+        result = run(url, jobs, options.kills, options.workers, options.seed, scratch, apart=apart)
     result["hardware"] = processor()
     result["versions"] = {name: version(name) for name in ("tcnn", "torch", "sqlalchemy")}
     out = options.out or RESULTS / f"chaos_{result['database']}.json"

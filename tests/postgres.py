@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own, in a temporary directory, on a Unix socket: for tests and benchmarks.
+"""A PostgreSQL server of one's own, in a temporary directory, on a Unix socket and, if asked to, on TCP.
 
 It refuses to run as root, so root starts it as the distribution's `postgres` user. It dies with whoever started it.
 """
@@ -8,6 +8,7 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -29,13 +30,17 @@ class NoPostgres(Exception):
 class Server:
     """A running server; `stop` and `start` as often as wanted."""
 
-    def __init__(self, programs: Path, folder: Path, user: dict[str, Any], durable: bool) -> None:
+    def __init__(self, programs: Path, folder: Path, user: dict[str, Any], durable: bool, listen: str = "") -> None:
         self._programs, self.folder, self._user = programs, folder, user
+        self._listen, self._port = listen, free_port() if listen else 5432
         self._options = () if durable else ("-F",)
         self._process: subprocess.Popen[bytes] | None = None
         self._run(
             "initdb", "--pgdata", str(folder / "data"), "--auth=trust", "--username=tcnn", "--no-sync", "-E", "UTF8"
         )
+        if listen:
+            with (folder / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all 0.0.0.0/0 trust\n")
         self.start()
 
     def start(self) -> None:
@@ -45,7 +50,8 @@ class Server:
                 [
                     self._programs / "postgres",
                     *("-D", self.folder / "data", "-k", self.folder, *self._options),
-                    *("-c", "listen_addresses=", "-c", "max_connections=200", "-c", "shared_buffers=32MB"),
+                    *("-c", f"listen_addresses={self._listen}", "-c", f"port={self._port}"),
+                    *("-c", "max_connections=200", "-c", "shared_buffers=32MB"),
                 ],
                 cwd=self.folder,
                 stdout=log,
@@ -74,7 +80,11 @@ class Server:
 
     def address(self, database: str) -> str:
         """What libpq calls a connection URI."""
-        return f"postgresql://tcnn@/{database}?host={self.folder}"
+        return f"postgresql://tcnn@/{database}?host={self.folder}&port={self._port}"
+
+    def over_tcp(self, database: str, host: str = "127.0.0.1") -> str:
+        """The same for another host, where it listens on more than its socket."""
+        return f"postgresql://tcnn@{host}:{self._port}/{database}"
 
     def create(self, database: str, template: str = "template1") -> str:
         """A new database, a copy of another; returns its URL."""
@@ -96,10 +106,11 @@ class Server:
 
 
 @contextmanager
-def postgres(*, durable: bool = False) -> Iterator[Server]:
+def postgres(*, durable: bool = False, listen: str = "") -> Iterator[Server]:
     """A server that is gone, files and all, when the block is left; raises `NoPostgres`.
 
     `durable` makes every commit reach the disk, as in production; tests that only kill processes are faster without.
+    `listen`: an address to listen on besides, with trust in everybody who can reach it.
     """
     with Path(tempfile.gettempdir(), "tcnn-pg-install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes one installs, the others find it done
@@ -112,12 +123,19 @@ def postgres(*, durable: bool = False) -> Iterator[Server]:
         if os.geteuid() == 0:
             user = {"user": "postgres", "group": "postgres", "extra_groups": []}
             shutil.chown(folder, "postgres", "postgres")
-        server = Server(programs, folder, user, durable)
+        server = Server(programs, folder, user, durable, listen)
         yield server
     finally:
         if server is not None:
             server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _programs() -> Path | None:
