@@ -19,7 +19,7 @@ test: $(READY) chromium  ## the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope
 
 test-slow: $(READY)  ## longer suites, not part of CI
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto tests/slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope tests/slow
 
 check: $(READY)  ## style, types, import rules
 	$(BIN)/ruff check .

@@ -2,8 +2,6 @@
 
 import threading
 import time
-from dataclasses import dataclass, field
-from enum import StrEnum
 
 import structlog
 
@@ -11,9 +9,10 @@ from jobs import gpus, janitor
 from jobs.artifacts.base import Artifacts
 from jobs.artifacts.local import LocalArtifacts
 from jobs.attempt import Assignment, AttemptDirectory, Listener
-from jobs.engines.base import Engine, Process
+from jobs.engines.base import Engine
 from jobs.errors import LostClaim, StoreUnavailable
 from jobs.gangs import gang, widest
+from jobs.held import Attempt, Why
 from jobs.home import Home
 from jobs.model import Beat, Claim, Failure, Hold, Job, NewEvent, Progress, WorkerInfo
 from jobs.references import resolve
@@ -28,41 +27,6 @@ log = structlog.stdlib.get_logger("tcnn.worker")
 
 TICK = 0.1
 """Seconds between two looks at the processes."""
-
-
-class Why(StrEnum):
-    """Why a process was asked to leave."""
-
-    CANCELLED = "cancelled"
-    DRAINING = "draining"
-    LOST = "lost"
-
-
-@dataclass
-class Attempt:
-    """A job that this worker holds: in a process, or ended and not yet accepted by the store."""
-
-    job: Job
-    claim: Claim
-    slots: list[str | None]
-    process: Process
-    directory: AttemptDirectory
-    listener: Listener
-    progress: Progress | None = None
-    events: list[NewEvent] = field(default_factory=list)
-    why: Why | None = None
-    kill_at: float | None = None
-    exit_code: int | None = None
-
-    def listen(self) -> None:
-        """Take up what the process has written since."""
-        self.progress = self.listener.progress() or self.progress
-        self.events += self.listener.events()
-
-    @property
-    def beat(self) -> Beat:
-        """What the store has not heard yet."""
-        return Beat(claim=self.claim, progress=self.progress, events=tuple(self.events))
 
 
 class Worker:

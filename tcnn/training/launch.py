@@ -3,8 +3,7 @@
     finetune_on(Placement(num_workers=2), "resnetrs50", "imagenet/", config=config, out="runs/rs50")
 
 On this host torchrun starts them, without restarts of its own: after one process was killed the others can wait for it
-forever. Whoever calls this may begin again; the run goes on from its newest resume point. `python -m
-tcnn.training.launch EXCHANGE N PARENT` is torchrun, which ends with its parent as every process does with torchrun.
+forever. Whoever calls this may begin again; the run goes on from its newest resume point.
 """
 
 import os
@@ -19,7 +18,6 @@ from typing import IO
 from tcnn.config import FinetuneConfig
 from tcnn.config.placement import Placement, uneven
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError
-from tcnn.processes import die_with_parent
 from tcnn.training.exchange import Exchange, Order, Say
 from tcnn.training.finetune import FinetuneResult, finetune
 from tcnn.training.progress import Report
@@ -112,7 +110,7 @@ def _torchrun(
     """Start the processes on this host, and wait until the last has ended."""
     # A session of its own: Ctrl-C is for this process, which passes it on once; twice would end them at once.
     agent = subprocess.Popen(  # noqa: S603 - no word of it comes from a request
-        [sys.executable, "-m", __name__, str(exchange.path), str(placement.num_workers), str(os.getpid())],
+        [sys.executable, "-m", "tcnn.training.agent", str(exchange.path), str(placement.num_workers), str(os.getpid())],
         stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
     )  # fmt: skip
     try:
@@ -127,18 +125,3 @@ def _torchrun(
     finally:
         agent.kill()
         agent.wait()
-
-
-def main(path: str, num_workers: str, parent: str) -> None:
-    """Be torchrun."""
-    die_with_parent(parent=int(parent))
-    from torch.distributed.run import main as torchrun
-
-    torchrun([
-        "--standalone", "--max-restarts=0", f"--nproc-per-node={num_workers}", "-m", "tcnn.training.rank", path,
-        str(os.getpid()),
-    ])  # fmt: skip
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

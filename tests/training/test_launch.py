@@ -1,16 +1,13 @@
 """Runs that are started from outside: what is refused, what the processes say, and that a stop reaches all of them."""
 
-import os
 import signal
 import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from houses import processes_of
-from tiny_runs import TINY, colours, tiny
+from launched import launched
+from tiny_runs import tiny
 
 from tcnn.config import build
 from tcnn.config.placement import Placement, uneven
@@ -18,7 +15,6 @@ from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
 from tcnn.training.exchange import Exchange, Order
 from tcnn.training.launch import finetune_on
 from tcnn.training.progress import Progress
-from tcnn.training.resume import points
 
 
 def test_shares() -> None:
@@ -77,21 +73,8 @@ def test_what_the_processes_say_arrives_once(tmp_path: Path) -> None:
     assert exchange.error() is None and not rank.stop_asked(), "a new start knows nothing of the last"
 
 
-def test_a_stop_reaches_every_process_and_the_run_resumes(tmp_path: Path) -> None:
-    colours(tmp_path / "images")
-    options = {**TINY, "epochs": 200, "checkpoint_steps": 1}
-    command = [
-        sys.executable, "-m", "tcnn", "finetune", "test_resnet", "--no-pretrained", "--data", "images", "--preset",
-        "quick", "--num-workers", "2", "--out", "run",
-        *(word for key, value in options.items() for word in ("--set", f"{key}={'null' if value is None else value}")),
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 120
-    while len(points(tmp_path / "run" / "resume")) < 2:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.1)
+def test_a_stop_reaches_every_process(tmp_path: Path) -> None:
+    process = launched(tmp_path)
     assert len(processes_of(tmp_path)) == 4, "the command, torchrun, and two that train"
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
