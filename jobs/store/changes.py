@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Double, Row, bindparam, case, func, insert, select, update
+from sqlalchemy import Connection, Double, Row, and_, bindparam, case, func, insert, or_, select, update
 
 from jobs.errors import JobNotFound, WrongState
 from jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
@@ -59,18 +59,28 @@ def _by_id(any_owner: bool, lock: bool) -> Any:
     return query.with_for_update() if lock else query
 
 
-def _queue() -> Any:
-    """The whole queue, counted once: due jobs in the order of claims, then those that wait, the soonest first."""
-    due = jobs.c.not_before <= now()
-    order = (case((due, 0.0), else_=jobs.c.not_before), jobs.c.priority.desc(), jobs.c.number)
-    place = func.row_number().over(order_by=order) - 1
-    queue = select(jobs.c.number, place.label("place")).where(jobs.c.status == Status.QUEUED).subquery()
-    return select(queue).where(queue.c.number.in_(bindparam("numbers", expanding=True)))
+def _places() -> Any:
+    """How many jobs are before each of some: among those that are due, in the order of claims; one that waits has all
+    of them before it, and those that will be due sooner. Counted in `jobs_queue` alone, up to the job and no further.
+    """
+    mine, other = jobs.alias("mine"), jobs.alias("other")
+    queued = select(func.count()).select_from(other).where(other.c.status == Status.QUEUED)
+    due = other.c.not_before <= now()
+    above = queued.where(other.c.priority > mine.c.priority, due)
+    older = queued.where(other.c.priority == mine.c.priority, other.c.number < mine.c.number, due)
+    first = or_(
+        other.c.priority > mine.c.priority, and_(other.c.priority == mine.c.priority, other.c.number < mine.c.number)
+    )
+    sooner = queued.where(
+        or_(other.c.not_before < mine.c.not_before, and_(other.c.not_before == mine.c.not_before, first))
+    )
+    place = case(
+        (mine.c.not_before <= now(), above.scalar_subquery() + older.scalar_subquery()), else_=sooner.scalar_subquery()
+    )
+    return select(mine.c.number, place.label("place")).where(mine.c.number.in_(bindparam("numbers", expanding=True)))
 
 
-_PLACES = _queue()
-
-
+_PLACES = _places()
 _LARGEST = select(func.max(workers.c.slots)).where(workers.c.heartbeat_at > now() - HEARD_OF)
 
 

@@ -121,8 +121,9 @@ jobs = Table(
     UniqueConstraint("id", name="jobs_id"),
     sqlite_autoincrement=True,  # the number of a deleted job is never given again: lists are paged by it
 )
-# The next job is this index's first row; heartbeats change no column of it.
-Index("jobs_queue", jobs.c.status, jobs.c.priority.desc(), jobs.c.number)
+# The next job is among this index's first rows, and places in the queue are counted in it; heartbeats change no column
+# of it.
+Index("jobs_queue", jobs.c.status, jobs.c.priority.desc(), jobs.c.number, jobs.c.not_before)
 Index("jobs_owner", jobs.c.owner, jobs.c.number)
 Index("jobs_finished", jobs.c.finished_at)
 
