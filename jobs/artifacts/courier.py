@@ -165,7 +165,7 @@ class _Carried:
         while not self._ended.wait(self._courier.every):
             try:
                 mirror.update(self._stop)
-            except (TcnnError, OSError) as error:
+            except Exception as error:  # the thread must live to send the result
                 log.warning("could not mirror", job=told.job, problem=one_line(error))
         if self._killed.is_set():
             return
@@ -179,7 +179,7 @@ class _Carried:
             mirror.publish(result, self._stop)
         except Stopped:
             self._code = self._code or STOPPED
-        except (TcnnError, OSError) as error:
+        except Exception as error:  # whatever it was, nothing counts as published that is not
             log.warning("could not send", job=told.job, problem=one_line(error))
             if result is not None:
                 known = error if isinstance(error, TcnnError) else StorageError(f"the result: {one_line(error)}")
