@@ -129,10 +129,11 @@ def test_cancel_stops_every_process_on_every_node(client: httpx.Client, nodes: C
 
 
 def test_a_wrong_request_is_not_tried_again(client: httpx.Client, nodes: Cluster) -> None:
-    name = submit(client, size=1, micro_batch=2)
+    name = submit(client, opt="no_such_optimizer")
     wait_for(lambda: job(client, name)["status"] not in ("queued", "running"), 300)
     after = job(client, name)
     assert (after["status"], after["attempt"]) == ("failed", 1), after
+    assert after["error"]["code"] == "request" and "no_such_optimizer" in after["error"]["message"]
     assert not ranks(nodes)
 
 
