@@ -22,7 +22,7 @@ from jobs.store import Store
 
 HERE, THERE = "10.77.31.1", "10.77.31.2"
 CONFIG = {
-    "epochs": 8, "warmup_epochs": 1, "anneal_epochs": None, "batch_size": 8, "size": 32, "workers": 0,
+    "epochs": 20, "warmup_epochs": 1, "anneal_epochs": None, "batch_size": 8, "size": 32, "workers": 0,
     "val_split": 0.2, "checkpoint_steps": 1, "device": "cpu",
 }  # fmt: skip
 
@@ -111,11 +111,11 @@ def test_the_wire_is_pulled(
     cut = start("cut", *between.inside)
     other = None
     try:
-        wait_for(lambda: epoch() >= 2, 300)
+        wait_for(lambda: epoch() >= 3, 900)
         wait_for(lambda: any("step-" in key for key in artifacts.bucket.keys(f"jobs/{job.id}/1")), 60)
         between.pull()
         other = start("other")
-        after = wait_for(lambda: (now := store.get(job.id)).terminal and now, 300)
+        after = wait_for(lambda: (now := store.get(job.id)).terminal and now, 900)
         assert after.status is Status.SUCCEEDED and after.result is not None and after.result.checkpoint is not None
         assert after.worker is not None and str(other.pid) in after.worker
         assert after.result.checkpoint.path.startswith(f"{job.id}/2/")
