@@ -1,19 +1,19 @@
 """What one GPSA layer costs beside the convolution it replaces, beside ConViT's formulation, and beside the arithmetic.
 
-    python benchmarks/gpsa.py [--device cpu|cuda] [--threads 2] [--rounds 15] [--shape 512x14 …] [--quick]
+    python benchmarks/gpsa.py [--device cpu|cuda] [--threads 2] [--rounds 15] [--shape CHANNELSxSIDExBATCH …]
 
 All candidates get the same input, in one run, in turn; reported are medians of the ratios round by round, which hold
-when the machine's speed drifts. The floor of a candidate is its multiply-adds at the speed of the best large matrix
-product of the same run, so `floor_share` says how near to that it comes. Peak memory is of forward and backward, each
-in a process of its own (CPU: resident memory over what it was before; GPU: the allocator's). The notes under the table
-say by what the time is bound. Results go to `benchmarks/results/gpsa_DEVICE.json`.
+when the machine's speed drifts. The floor of a candidate is the multiply-adds that its result needs at the speed of the
+best large matrix product of the same run; `floor_share` says how near to that it comes. ConViT is there twice: its
+formulas, written as sparingly as they allow, and timm's code for them. Peak memory is of forward and backward, each in
+a process of its own (CPU: resident memory over what it was before; GPU: the allocator's). Results go to
+`benchmarks/results/gpsa_DEVICE.json`.
 """
 
 import argparse
 import ctypes
 import gc
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from machine import processor
+from timm.models import convit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -83,6 +84,33 @@ class ConViT(nn.Module):
         return self.proj(y).transpose(1, 2).unflatten(2, (side, side))
 
 
+class TimmConViT(ConViT):
+    """The same by timm's own code: positions for every image of the batch, queries for padded pixels, too."""
+
+    def __init__(self, channels: int, head_dim: int) -> None:
+        super().__init__(channels, head_dim)
+        self.theirs = convit.GPSA(self.heads * head_dim, self.heads)
+        self.theirs.qk = nn.Linear(channels, 2 * self.heads * head_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = x.shape[-1]
+        padded = F.pad(x, (1, 1, 1, 1)).flatten(2).transpose(1, 2)
+        pixels = padded.shape[1]
+        if self.theirs.rel_indices.shape[1] != pixels:
+            self.theirs.rel_indices = self.theirs.get_rel_indices(pixels)
+        maps = self.theirs.get_attention(padded).unflatten(2, (side + 2, side + 2))[:, :, 1:-1, 1:-1].flatten(2, 3)
+        y = (maps @ self.value(padded)[:, None]).transpose(1, 2).flatten(2)
+        return self.proj(y).transpose(1, 2).unflatten(2, (side, side))
+
+    @torch.no_grad()
+    def become(self, other: ConViT) -> None:
+        """Take its weights; timm's offsets are (column, row, ‖δ‖²)."""
+        self.load_state_dict(other.state_dict(), strict=False)
+        self.theirs.qk.weight.copy_(torch.cat((other.query.weight, other.key.weight)))
+        self.theirs.pos_proj.weight.copy_(other.pos_proj.weight[:, [2, 1, 0]])
+        self.theirs.pos_proj.bias.copy_(other.pos_proj.bias)
+
+
 def candidates(channels: int, device: str, dtype: torch.dtype) -> dict[str, tuple[nn.Module, str]]:
     """Every way to do the layer's work, with the way that `TCNN_ATTENTION` is set to."""
     torch.manual_seed(0)
@@ -94,23 +122,27 @@ def candidates(channels: int, device: str, dtype: torch.dtype) -> dict[str, tupl
         "gpsa": (paper, "auto"),
         "gpsa, converted and not yet trained": (hard, "auto"),
         "gpsa, as the formula is written": (paper, "reference"),
-        "ConViT's formulation": (ConViT(channels, paper.head_dim), "auto"),
+        "gpsa, window:14": (GPSA2d.from_conv2d(conv, temperature=1.0, content="window:14"), "auto"),
+        "ConViT's formulas": (ConViT(channels, paper.head_dim), "auto"),
+        "ConViT in timm": (TimmConViT(channels, paper.head_dim), "auto"),
     }
     return {name: (module.to(device, dtype), way) for name, (module, way) in named.items()}
 
 
 def check(named: dict[str, tuple[nn.Module, str]], x: Tensor) -> float:
-    """ConViT's formulation with the layer's weights is the layer: how far apart they are, relative L2."""
-    layer, other = named["gpsa"][0], named["ConViT's formulation"][0]
+    """ConViT's formulation with the layer's weights is the layer: how far apart they are at most, relative L2."""
+    layer, other, timms = (named[name][0] for name in ("gpsa", "ConViT's formulas", "ConViT in timm"))
     assert isinstance(layer, GPSA2d)
     assert isinstance(other, ConViT)
+    assert isinstance(timms, TimmConViT)
     with torch.no_grad():
         for ours in ("query", "key", "value", "proj"):
             getattr(other, ours).weight.copy_(getattr(layer, ours))
         assert layer.bias is not None
         other.proj.bias.copy_(layer.bias)
-        ours_, theirs = layer(x), other(x)
-    return ((ours_ - theirs).norm() / theirs.norm()).item()
+        timms.become(other)
+        ours_ = layer(x)
+        return max(((ours_ - theirs(x)).norm() / ours_.norm()).item() for theirs in (other, timms))
 
 
 def multiply_adds(name: str, channels: int, side: int, head_dim: int) -> float:
@@ -119,10 +151,10 @@ def multiply_adds(name: str, channels: int, side: int, head_dim: int) -> float:
     convolution = heads * pixels * channels**2
     if name in ("convolution", "gpsa, converted and not yet trained"):
         return convolution
-    padded = pixels if name == "gpsa" else (side + 2) ** 2
-    value = 0 if name == "gpsa" else padded * channels**2
-    attention = heads * pixels * padded * (head_dim + channels)
-    return (pixels + padded) * channels * heads * head_dim + attention + value + convolution
+    # Padding needs nothing, and W_val is one matrix with W_out; a scope makes the content smaller.
+    seen = min(14, side) ** 2 if name == "gpsa, window:14" else pixels
+    attention = heads * pixels * seen * (head_dim + channels)
+    return 2 * pixels * channels * heads * head_dim + attention + convolution
 
 
 def timed(work: Callable[[], object], device: str) -> float:
@@ -178,7 +210,7 @@ def measure(shape: tuple[int, int, int], options: argparse.Namespace, dtype: tor
         for name, times in seconds.items():
             pairs = {
                 against: statistics.median(one / other for one, other in zip(times, seconds[against], strict=True))
-                for against in ("convolution", "ConViT's formulation")
+                for against in ("convolution", "ConViT's formulas", "ConViT in timm")
             }
             head_dim = named["gpsa"][0].head_dim
             floor = (3 if training else 1) * batch * multiply_adds(name, channels, side, int(head_dim)) / speed  # type: ignore[arg-type]
@@ -188,7 +220,8 @@ def measure(shape: tuple[int, int, int], options: argparse.Namespace, dtype: tor
                     "what": "forward and backward" if training else "forward",
                     "ms": round(1000 * statistics.median(times), 2),
                     "of_convolution": round(pairs["convolution"], 3),
-                    "of_convit": round(pairs["ConViT's formulation"], 3),
+                    "of_convits_formulas": round(pairs["ConViT's formulas"], 3),
+                    "of_convit_in_timm": round(pairs["ConViT in timm"], 3),
                     "floor_share": round(floor / statistics.median(times), 3),
                 }
             )  # fmt: skip
@@ -227,6 +260,20 @@ def resident(field: str) -> float:
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
+def growth(options: argparse.Namespace, dtype: torch.dtype, channels: int = 256) -> dict[str, float]:
+    """Time at 64×64 over time at 32×32, forward, and forward and backward, of `window:14`."""
+    module, _ = candidates(channels, options.device, dtype)["gpsa, window:14"]
+    maps = [torch.randn(1, channels, side, side, device=options.device, dtype=dtype) for side in (32, 64)]
+    found = {}
+    for training in (False, True):
+        works = [run(module.train(training), x, "auto", training) for x in maps]
+        pairs = [[timed(work, options.device) for work in works] for _ in range(options.rounds + 2)][2:]
+        found["forward and backward" if training else "forward"] = round(
+            statistics.median(large / small for small, large in pairs), 2
+        )
+    return found
+
+
 def memories(options: argparse.Namespace) -> dict[str, float]:
     """Of every candidate, each measured in a fresh process."""
     found = {}
@@ -263,14 +310,15 @@ def main() -> None:
     result = {
         "device": options.device, "dtype": str(dtype).removeprefix("torch."), "threads": options.threads, "rows": rows,
         "memory_shape": dict(zip(("channels", "side", "batch"), MEMORY_SHAPE, strict=True)), "memory_mib": used,
-        "memory_of_convit": round(used["gpsa"] / used["ConViT's formulation"], 3),
+        "memory_of_convits_formulas": round(used["gpsa"] / used["ConViT's formulas"], 3),
+        "growth_32_to_64": growth(options, dtype),
         "multiply_adds_per_second": round(peak(options.device, dtype)), "hardware": hardware,
         "versions": {name: version(name) for name in ("tcnn", "torch")},
     }  # fmt: skip
     out = options.out or RESULTS / f"gpsa_{options.device}.json"
     out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(f"memory, MiB: {used}; the layer's is {result['memory_of_convit']} of ConViT's")
-    assert math.isfinite(result["memory_of_convit"])  # type: ignore[arg-type]
+    print(f"memory, MiB: {used}; the layer's is {result['memory_of_convits_formulas']} of ConViT's")
+    print(f"from 32x32 to 64x64, window:14: {result['growth_32_to_64']}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ T = TypeVar("T")
 DENSE_ELEMENTS = 2**25
 """Largest attention maps (batch × heads × queries × keys) that are computed at once: 128 MiB in float32, of which
 training would keep five to seven."""
-PART_ELEMENTS = 2**23
+PART_ELEMENTS = 2**21
 """Parts into which larger ones are cut."""
 CACHED_ELEMENTS = 2**20
 """Parts for inference on a CPU, where nothing is computed again and what fits its caches is quicker."""

@@ -1,9 +1,10 @@
 """How far a query's *content* attention sees: which keys, and how they are pooled. Pure functions.
 
-`global` is every pixel of the padded map. `window:W` cuts the padded map, from its first pixel on, into W×W windows
-that do not overlap, the last of them smaller; a query sees the window in which its own pixel (the kernel's centre)
-lies. `pooled:R` sees the map average-pooled to R×R. Windows and pools are separable, so a map has a table for its rows
-and one for its columns, and nothing is ever written down pair by pair but for looking at it.
+`global` is every pixel of the padded map. `window:W` cuts the padded map into as few windows as can be of at most W×W
+pixels, which do not overlap and are all of one size but the last: what fills up a small one is computed in vain. A
+query sees the window in which its own pixel (the kernel's centre) lies. `pooled:R` sees the map average-pooled to R×R.
+Windows and pools are separable, so a map has a table for its rows and one for its columns, and nothing is ever written
+down pair by pair but for looking at it.
 
 Shapes: B batch, K heads, d head width, H×W padded map, N = H·W keys, q some queries, R pools along an axis.
 """
@@ -39,7 +40,10 @@ class Scope:
         return self.kind == "global" or self.size >= max(size)
 
     def along(self, size: int) -> int:
-        """W or R along an axis of `size` pixels: no window and no grid is larger than the map."""
+        """The size of a window, or of the grid, along an axis of `size` pixels; none is larger than the map."""
+        if self.kind == "window":
+            windows = (size + self.size - 1) // self.size
+            return (size + windows - 1) // windows
         return torch.sym_min(self.size, size)  # type: ignore[return-value]  # SymInt under export
 
 

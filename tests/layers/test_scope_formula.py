@@ -97,8 +97,9 @@ def formula(p: dict[str, Tensor], temperature: float, x: Tensor, case: Case, con
     size = int(number)
     mask = torch.zeros(len(queries), len(keys), dtype=x.dtype)
     if kind == "window":
+        sides = [math.ceil(n / math.ceil(n / size)) for n in (height, width)]  # as few windows as can be, all alike
         for (m, query), (n, key) in itertools.product(enumerate(queries), enumerate(keys)):
-            if any(a // size != b // size for a, b in zip(query, key, strict=True)):
+            if any(a // side != b // side for a, b, side in zip(query, key, sides, strict=True)):
                 mask[m, n] = -math.inf
         seen = tokens
     else:

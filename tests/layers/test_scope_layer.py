@@ -158,7 +158,7 @@ def test_a_map_of_64_by_64_holds_nothing_of_its_square(content: str, operations:
 
 
 def test_arithmetic_from_32_to_64() -> None:
-    """Linear is 4×; the two products of the positional part grow 8×, but are few."""
+    """Linear is 4×. The two products of the positional part grow 8×, but are few; windows grow from 12 to 14 pixels."""
 
     def flops(side: int) -> int:
         with torch.device("meta"):
@@ -167,7 +167,7 @@ def test_arithmetic_from_32_to_64() -> None:
                 layer(torch.zeros(1, 256, side, side))
         return int(counter.get_total_flops())
 
-    assert flops(64) / flops(32) < 4
+    assert flops(64) / flops(32) < 4.8
 
 
 @pytest.fixture
