@@ -59,7 +59,7 @@ def run(out: Path, images: Path, when: str = "never", late: int = 0) -> int:
     return subprocess.run(arguments, env=environment, timeout=300, check=False, stderr=subprocess.DEVNULL).returncode
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["converted at once", "converted in epoch 2"])
+@pytest.fixture(scope="module")
 def uninterrupted(
     request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, int]:
@@ -69,9 +69,13 @@ def uninterrupted(
 
 
 @pytest.mark.parametrize(
-    ("when", "status"),
-    [("in an epoch", -signal.SIGKILL), ("in a validation", -signal.SIGKILL), ("in a write", -signal.SIGXFSZ)],
-)
+    ("uninterrupted", "when", "status"),
+    [
+        (0, "in an epoch", -signal.SIGKILL), (0, "in a validation", -signal.SIGKILL), (0, "in a write", -signal.SIGXFSZ),
+        (1, "in an epoch", -signal.SIGKILL),
+    ],
+    indirect=["uninterrupted"],
+)  # fmt: skip
 def test_killed_and_resumed_is_uninterrupted(
     uninterrupted: tuple[Path, int], images: Path, tmp_path: Path, when: str, status: int
 ) -> None:
