@@ -71,11 +71,13 @@ def uninterrupted(
 @pytest.mark.parametrize(
     ("uninterrupted", "when", "status"),
     [
-        (0, "in an epoch", -signal.SIGKILL), (0, "in a validation", -signal.SIGKILL), (0, "in a write", -signal.SIGXFSZ),
+        (0, "in an epoch", -signal.SIGKILL),
+        (0, "in a validation", -signal.SIGKILL),
+        (0, "in a write", -signal.SIGXFSZ),
         (1, "in an epoch", -signal.SIGKILL),
     ],
     indirect=["uninterrupted"],
-)  # fmt: skip
+)
 def test_killed_and_resumed_is_uninterrupted(
     uninterrupted: tuple[Path, int], images: Path, tmp_path: Path, when: str, status: int
 ) -> None:
