@@ -16,7 +16,7 @@ RUN pip install --no-cache-dir --constraint constraints.txt uv
 # Gigabytes that change rarely come before our own code, which changes often.
 RUN --mount=type=cache,target=/root/.cache/uv \
     uv venv /opt/tcnn \
-    && uv pip install --python /opt/tcnn --constraint constraints.txt --requirement pyproject.toml --extra serve --extra s3
+    && uv pip install --python /opt/tcnn --constraint constraints.txt --requirement pyproject.toml --extra serve --extra s3 --extra ray
 COPY LICENSE README.md ./
 COPY tcnn tcnn
 COPY jobs jobs

@@ -5,7 +5,7 @@ import time
 
 import structlog
 
-from jobs import janitor
+from jobs import janitor, pace
 from jobs.artifacts.base import Artifacts
 from jobs.errors import StoreUnavailable
 from jobs.home import Home
@@ -18,7 +18,7 @@ log = structlog.stdlib.get_logger("tcnn.chores")
 SWEEP = 600.0
 """Seconds between two sweeps."""
 CHECKPOINT = 60.0
-"""Seconds between two times that SQLite's log is emptied: whoever writes at that moment waits for the disk."""
+"""Seconds between two times that workers are counted, and SQLite's log is emptied: whoever writes then waits for it."""
 
 
 class Chores(threading.Thread):
@@ -30,10 +30,11 @@ class Chores(threading.Thread):
         self._artifacts = artifacts
         self._told = threading.Event()
         self._swept = self._emptied = float("-inf")
+        self._fellows = 1
 
     def run(self) -> None:
         """Until `stop`."""
-        while not self._told.wait(max(1.0, self._settings.poll)):
+        while not self._told.wait(pace.spread(pace.shared(max(1.0, self._settings.poll), self._fellows))):
             self.step()
 
     def step(self) -> None:
@@ -42,6 +43,7 @@ class Chores(threading.Thread):
             if time.monotonic() - self._emptied > CHECKPOINT:
                 self._emptied = time.monotonic()
                 self._store.checkpoint()
+                self._fellows = self._store.count_workers()
             while deliver_due(self._store, self._settings.webhook_secret):
                 pass
             if time.monotonic() - self._swept > SWEEP:

@@ -5,7 +5,7 @@ import time
 
 import structlog
 
-from jobs import gpus, janitor
+from jobs import gpus, janitor, pace
 from jobs.artifacts.base import Artifacts
 from jobs.artifacts.local import LocalArtifacts
 from jobs.attempt import Assignment, AttemptDirectory, Listener
@@ -60,6 +60,7 @@ class Worker:
         self._running: list[Attempt] = []
         self._ended: list[Attempt] = []
         self._due = dict.fromkeys(("beat", "claim", "reap"), 0.0)
+        self._fellows = 1
         self._away = False
         self._told = threading.Event()
 
@@ -84,7 +85,7 @@ class Worker:
             claimed = self.step()
             if until_empty and not self.busy and not claimed and not self._away:
                 break
-            self._told.wait(TICK if self.busy else self.settings.poll)
+            self._told.wait(min(TICK, self.settings.poll))
             self._told.clear()
         try:
             self.store.forget_worker(self.name)
@@ -101,14 +102,12 @@ class Worker:
         claimed = False
         try:
             self._settle()
-            if self._is_due("beat", self.settings.poll if self.busy else self.settings.lease / 6):
+            poll, lease = self.settings.poll, self.settings.lease
+            if self._is_due("beat", pace.heartbeat(poll, self._fellows, lease, busy=self.busy > 0)):
                 self._beat()
-            if self._is_due("reap", self.settings.poll):
-                for job in self.store.reap(self.settings.lease):
-                    self._due["claim"] = 0.0
-                    log.warning("its worker is silent", job=job.id, status=job.status, attempt=job.attempt)
-                    janitor.clean(self.home, job)
-            if not self.draining and self._unpromised > 0 and self._is_due("claim", self.settings.poll):
+            if self._is_due("reap", pace.shared(poll, self._fellows)):
+                self._reap()
+            if not self.draining and self._unpromised > 0 and self._is_due("claim", poll):
                 claimed = self._claim()
             self._start_waiting()
         except StoreUnavailable as error:
@@ -125,8 +124,15 @@ class Worker:
         now = time.monotonic()
         if now < self._due[what]:
             return False
-        self._due[what] = now + every
+        self._due[what] = now + pace.spread(every)
         return True
+
+    def _reap(self) -> None:
+        self._fellows = self.store.count_workers()
+        for job in self.store.reap(self.settings.lease):
+            self._due["claim"] = 0.0
+            log.warning("its worker is silent", job=job.id, status=job.status, attempt=job.attempt)
+            janitor.clean(self.home, job)
 
     def _claim(self) -> bool:
         """As many jobs as there are slots for. One that needs more than are free is claimed, too, and then no other

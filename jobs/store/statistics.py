@@ -3,14 +3,21 @@
 from sqlalchemy import func, select
 
 from jobs.model import Statistics, Status, WorkerInfo
+from jobs.store.changes import HEARD_OF
 from jobs.store.engine import Database
 from jobs.store.schema import jobs, now, tallies, workers
 
 _HOUR = 3600.0
+_AT_WORK = select(func.count()).select_from(workers).where(workers.c.heartbeat_at > now() - HEARD_OF)
 
 
 class Figures(Database):
-    """What Prometheus asks for."""
+    """What Prometheus asks for, and workers."""
+
+    def count_workers(self) -> int:
+        """Workers that were heard of lately."""
+        with self.reading() as connection:
+            return connection.scalar(_AT_WORK) or 0
 
     def statistics(self) -> Statistics:
         """Jobs by status and kind, the age of the oldest one that waits, what has ended since ever, and who works."""

@@ -1,0 +1,31 @@
+"""How often workers ask the store: as often as `poll` says while they are few, less often the more they are.
+
+Reaping and webhooks may be done by any worker, so where many ask seldom, somebody asks as often as before. A heartbeat
+is each worker's own: a cancelled job hears of it later in a large fleet, though never later than a sixth of the lease.
+Claims keep their pace, since a free slot waits for nobody else's question. `benchmarks/queue_simulation.py` compares
+this with asking at a fixed pace.
+"""
+
+import random
+
+TOGETHER = 20
+"""Workers that ask once a `poll` each, all kinds of question apart; more of them ask as often as these do together."""
+EARLIEST, LATEST = 0.5, 0.9
+"""Parts of an interval between which the next question is drawn. Workers that were started, or lost their database,
+together would else ask together for ever. Below 1, so that with the worker's tick it is still within the interval."""
+
+
+def shared(poll: float, workers: int) -> float:
+    """Seconds between two times that one of so many workers asks what any of them may ask."""
+    return poll * max(1.0, workers / TOGETHER)
+
+
+def heartbeat(poll: float, workers: int, lease: float, *, busy: bool) -> float:
+    """Seconds between two heartbeats of one of so many workers: the idle have nothing to tell."""
+    longest = lease / 6
+    return min(shared(poll, workers), max(poll, longest)) if busy else longest
+
+
+def spread(interval: float) -> float:
+    """A length near this interval, and not above it, that is another one every time."""
+    return interval * random.uniform(EARLIEST, LATEST)  # noqa: S311 - nobody gains from guessing it
