@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tcnn.config import finetune_config as finetune_config
     from tcnn.conversion.checkpoint import load as load
     from tcnn.conversion.checkpoint import save as save
+    from tcnn.conversion.export import export as export
+    from tcnn.conversion.export_report import ExportReport as ExportReport
     from tcnn.conversion.fold import Folding as Folding
     from tcnn.conversion.fold import fold as fold
     from tcnn.conversion.hub import save_directory as save_directory
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Conversion": "tcnn.conversion.surgery",
     "ConversionConfig": "tcnn.config",
+    "ExportReport": "tcnn.conversion.export_report",
     "FinetuneConfig": "tcnn.config",
     "Folding": "tcnn.conversion.fold",
     "GPSA2d": "tcnn.layers.gpsa",
@@ -48,6 +51,7 @@ _HOMES = {
     "VerificationConfig": "tcnn.config",
     "convert": "tcnn.conversion.surgery",
     "evaluate": "tcnn.evaluation.evaluate",
+    "export": "tcnn.conversion.export",
     "finetune": "tcnn.training.finetune",
     "finetune_config": "tcnn.config",
     "fold": "tcnn.conversion.fold",

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from tcnn.cli import convert, demo, evaluate, finetune, fold, inspect, models, report, verify
+from tcnn.cli import convert, demo, evaluate, export, finetune, fold, inspect, models, report, verify
 from tcnn.errors import Stopped, TcnnError
 from tcnn.version import __version__
 
@@ -59,6 +59,7 @@ app.command("evaluate")(evaluate.command)
 app.command("inspect")(inspect.command)
 app.command("report")(report.command)
 app.command("fold")(fold.command)
+app.command("export")(export.command)
 app.command("demo")(demo.command)
 
 

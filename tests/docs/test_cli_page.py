@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from tcnn import errors
 from tcnn.cli.main import INTERRUPTED, _commands
 from tcnn.conversion.catalogue import Entry
+from tcnn.conversion.export_report import ExportAxis, ExportCheck, ExportReport
 from tcnn.conversion.fold_report import FoldedLayer, FoldReport, FoldResult, Speed
 from tcnn.conversion.pipeline import ConversionResult
 from tcnn.conversion.report import (
@@ -101,7 +102,7 @@ def test_every_option_mentioned_exists() -> None:
     assert real - mentioned - {"-h"} == set()
 
 
-@pytest.mark.parametrize("name", ["convert", "verify", "fold", "demo"])
+@pytest.mark.parametrize("name", ["convert", "verify", "fold", "export", "demo"])
 def test_defaults_and_values(name: str) -> None:
     """A default that the command line shows stands in the table, and so does the name of the option's value."""
     rows = {OPTION.findall(row[0])[0]: row for row in table(section(f"tcnn {name}"))}
@@ -139,6 +140,7 @@ def test_error_names() -> None:
         ("convert", [ConversionResult, ConversionReport, LayerReport, SkippedLayer]),
         ("verify", [VerificationReport, DtypePass, ErrorStats, LayerError, Drift]),
         ("fold", [FoldResult, FoldReport, FoldedLayer, ErrorStats, Speed]),
+        ("export", [ExportReport, ExportAxis, ExportCheck, ErrorStats]),
         ("models", [Entry]),
         ("demo", [DemoResult, Row]),
     ],

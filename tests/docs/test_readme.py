@@ -22,7 +22,7 @@ from tcnn.conversion.stride import KNOWN_FAMILIES
 from tcnn.layers import filters
 
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-EXPLAINING = "cli python files conversion fold finetune data evaluation inspect http-api storage"
+EXPLAINING = "cli python files conversion fold export finetune data evaluation inspect http-api storage"
 PAGES += [f"docs/{name}.md" for name in EXPLAINING.split()]
 SHOW = [page for page in PAGES if any(b.language == "bash" and pages.commands(b) for b in pages.blocks(page))]
 RUN = [

@@ -1,0 +1,225 @@
+"""`export`: a model as ONNX or as a `torch.export` program, checked against PyTorch before it gets its name.
+
+Where the model or the tracer does not let an axis be free, fewer are tried, down to none; the report says which are.
+"""
+
+import copy
+import json
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.export import load as load_program
+from torch.export import save as save_program
+
+from tcnn.conversion import export_onnx
+from tcnn.conversion.export_check import Runner, compare, judge, reference, shapes_to_try
+from tcnn.conversion.export_options import check_options, format_of, need_onnx, parse_axes
+from tcnn.conversion.export_program import Program, free_axes, trace
+from tcnn.conversion.export_report import AXES, Axis, ExportReport, Format
+from tcnn.conversion.pipeline import file_digest
+from tcnn.conversion.report import ConversionReport
+from tcnn.conversion.trace import evaluating, input_shape
+from tcnn.errors import RequestError, one_line, shorten
+from tcnn.files import check_output, replacing
+from tcnn.version import __version__
+
+Progress = Callable[[str], None]
+
+
+class Made(NamedTuple):
+    """What will be written."""
+
+    program: Program
+    onnx: object
+    """An `onnx.ModelProto`, or None."""
+
+
+def export(
+    model: nn.Module,
+    path: str | Path,
+    format: Format | None = None,
+    *,
+    size: tuple[int, int] | None = None,
+    batch: int = 1,
+    dynamic: Collection[Axis] = AXES,
+    opset: int = export_onnx.NATIVE_OPSET,
+    tolerance: float = 1e-5,
+    force: bool = False,
+    progress: Progress = lambda step: None,
+) -> ExportReport:
+    """Write a model that takes images as ONNX, or as a program of `torch.export`; whole and right, or not at all.
+
+    Args:
+        model: what `tcnn.convert`, `tcnn.load` or `tcnn.fold` returned, or any other of images; float32. It is left as
+            it was and exported in evaluation mode.
+        path: `.onnx` or `.pt2`; any other name needs `format`, "onnx" or "torch".
+        size: (height, width) of the example in pixels; default the model's own.
+        batch: images of the example.
+        dynamic: axes that shall be free, of "batch", "height" and "width"; as many are as the model allows. The others
+            are those of the example for good.
+        opset: of ONNX.
+        tolerance: largest relative error allowed, in L2 and against the largest value.
+        force: replace an existing file.
+        progress: called with the name of every step before it begins.
+
+    The file is read back and run on up to three batches, by onnxruntime or by PyTorch, beside the model itself.
+
+    Raises: `RequestError` for a model, size or opset that cannot be exported, `VerificationError` when the file
+    computes something else, `EnvironmentFailure` without the libraries of the `export` extra.
+    """
+    started = time.monotonic()
+    path = Path(path)
+    kind = format_of(path, format)
+    check_options(size, batch, tolerance)
+    dynamic = parse_axes(dynamic)
+    check_output(path, force)
+    if kind == "onnx":
+        need_onnx()
+        export_onnx.check_opset(opset)
+    _check_model(model, path if kind == "onnx" else None)
+    channels, height, width = input_shape(model, size)
+    example = torch.zeros(max(batch, 2) if "batch" in dynamic else batch, channels, height, width)
+    model = model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()
+    _check_size(model, example)
+    metadata = describe(model, (height, width))
+    with evaluating(model):
+        made, notes = _make(model, example, dynamic, kind, opset, metadata, progress)
+    axes = made.program.axes
+    with replacing(path, force) as temporary:
+        progress("writing")
+        if made.onnx is None:
+            with temporary.open("wb") as file:
+                save_program(made.program.program, file, extra_files={"metadata.json": json.dumps(metadata)})
+        else:
+            temporary.write_bytes(made.onnx.SerializeToString())  # type: ignore[attr-defined]
+        progress("checking the written file")
+        run = export_onnx.run_onnx(temporary) if kind == "onnx" else run_program(temporary)
+        checks = compare(model, run, shapes_to_try(axes, channels))
+        judge(model, checks, tolerance)
+        notes += filter(None, [_blind(model)])
+    progress("done")
+    return ExportReport(
+        output=str(path),
+        format=kind,
+        base_model=metadata["base_model"],
+        opset=opset if kind == "onnx" else None,
+        bytes=path.stat().st_size,
+        sha256=file_digest(path),
+        seconds=round(time.monotonic() - started, 3),
+        axes=axes,
+        outputs=outputs_of(made),
+        checks=tuple(checks),
+        error=max(check.error.worst for check in checks),
+        tolerance=tolerance,
+        notes=tuple(notes),
+    )
+
+
+def describe(model: nn.Module, size: tuple[int, int]) -> dict[str, str]:
+    """What whoever serves the file has to know; numbers and lists as JSON."""
+    record = getattr(model, "conversion_report", None)
+    cfg = getattr(model, "pretrained_cfg", None) or {}
+    own = cfg.get("architecture", type(model).__name__)
+    told: dict[str, object] = {key: cfg[key] for key in ("mean", "std", "interpolation", "crop_pct") if key in cfg}
+    told["input_size"] = [input_shape(model)[0], *size]
+    classes = getattr(model, "num_classes", None)
+    told |= {} if classes is None else {"num_classes": classes}
+    told |= {"label_names": cfg["label_names"]} if cfg.get("label_names") else {}
+    metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in told.items()}
+    base = record.base_model if isinstance(record, ConversionReport) else own
+    return {"tcnn_version": __version__, "base_model": base, **metadata}
+
+
+def outputs_of(made: Made) -> tuple[str, ...]:
+    """The names of the outputs."""
+    if made.onnx is None:
+        return made.program.program.graph_signature.user_outputs
+    return tuple(output.name for output in made.onnx.graph.output)  # type: ignore[attr-defined]
+
+
+def run_program(path: Path) -> Runner:
+    """A program read back from its file."""
+    with path.open("rb") as file:
+        module = load_program(file).module()
+
+    @torch.no_grad()
+    def run(images: torch.Tensor) -> Sequence[torch.Tensor]:
+        output = module(images)
+        return [output] if isinstance(output, torch.Tensor) else list(output)
+
+    return run
+
+
+def _make(
+    model: nn.Module,
+    example: torch.Tensor,
+    dynamic: Collection[Axis],
+    kind: Format,
+    opset: int,
+    metadata: dict[str, str],
+    progress: Progress,
+) -> tuple[Made, list[str]]:
+    """The program with the most free axes for which it can be made, and why they are not more."""
+    tries, notes = free_axes(model, tuple(dynamic))
+    for number, axes in enumerate(tries):
+        progress(f"tracing with {', '.join(axes) or 'nothing'} free")
+        try:
+            program = trace(model, example, axes)
+            made = None
+            if kind == "onnx":
+                progress("translating")
+                names = {symbol: str(axis) for symbol, axis in program.symbols.items()}
+                made = export_onnx.translate(program.program, opset, names, metadata)
+            return Made(program, made), notes
+        except export_onnx.OpsetError:
+            raise
+        except RequestError as error:
+            if number == len(tries) - 1:
+                raise
+            kept = set(tries[number + 1])
+            notes.append(f"{' and '.join(axis for axis in axes if axis not in kept)} fixed: {error}")
+    raise AssertionError("the last try returns or raises")
+
+
+def _check_model(model: nn.Module, onnx: Path | None) -> None:
+    tensors = [*model.parameters(), *model.buffers()]
+    if not any(True for _ in model.parameters()):
+        raise RequestError(f"{type(model).__name__} has no parameters: nothing to export")
+    other = {str(t.dtype).removeprefix("torch.") for t in tensors if t.is_floating_point()} - {"float32"}
+    if other:
+        raise RequestError(f"expected float32 parameters, found {', '.join(sorted(other))}; call model.float() first")
+    count = sum(tensor.nbytes for tensor in tensors)
+    if onnx is not None and count > export_onnx.LARGEST:
+        raise RequestError(
+            f"{onnx}: one ONNX file holds less than 2 GiB, the model has {count / 2**30:.1f} GiB; export it to .pt2"
+        )
+
+
+def _check_size(model: nn.Module, example: torch.Tensor) -> None:
+    try:
+        reference(model, example)
+    except Exception as error:  # whatever a layer raises on a map that is too small
+        size = "×".join(map(str, example.shape[1:]))
+        raise RequestError(
+            f"{type(model).__name__} does not run on an image of {size} ({shorten(one_line(error), 160)}); "
+            "choose another size"
+        ) from error
+
+
+def _blind(model: nn.Module) -> str | None:
+    """A fresh network multiplies branches by zero: whatever lies in them, the check sees nothing of it."""
+    count = sum(
+        1
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if name in ("weight", "gamma", "skipinit_gain") and parameter.dim() <= 1 and not parameter.any()
+    )
+    return (
+        f"{count} scales are zero, as in a model that was never trained: the check is blind behind them"
+        if count
+        else None
+    )

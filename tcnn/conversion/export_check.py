@@ -1,0 +1,79 @@
+"""Does the written file compute what the model computes? Inputs of several sizes, through both.
+
+PyTorch runs the attention in parts and the export holds it all at once, so the two are different programs.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tcnn.conversion.export_report import Axis, ExportAxis, ExportCheck
+from tcnn.conversion.running import exact_arithmetic, in_dtype, logits_of
+from tcnn.conversion.trace import evaluating
+from tcnn.conversion.verify import errors
+from tcnn.errors import VerificationError, one_line
+from tcnn.layers.ways import taking
+
+Runner = Callable[[Tensor], Sequence[Tensor]]
+"""A file that was read back: images (B, C, H, W) to its outputs."""
+Shape = tuple[int, int, int, int]
+
+
+def shapes_to_try(axes: Sequence[ExportAxis], channels: int) -> list[Shape]:
+    """The example, and two more: fewer and more images, smaller and larger, odd, not square; where an axis is free."""
+    by_name = {axis.name: axis for axis in axes}
+
+    def size(axis: Axis, wanted: int) -> int:
+        found = by_name[axis]
+        return max(wanted, found.minimum) if found.dynamic else found.size
+
+    height, width = by_name["height"].size, by_name["width"].size
+    tries = [
+        (by_name["batch"].size, channels, height, width),
+        (size("batch", 1), channels, size("height", height * 3 // 4 | 1), size("width", width + 5)),
+        (size("batch", 3), channels, size("height", height + 2), size("width", width * 5 // 8 | 1)),
+    ]
+    return list(dict.fromkeys(tries))
+
+
+def reference(model: nn.Module, batch: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What PyTorch says, (B, …); the attention runs, never a convolution in its place."""
+    same = in_dtype(model, dtype)
+    with torch.no_grad(), exact_arithmetic(), taking("fused"), evaluating(same):
+        return logits_of(same, batch, dtype)
+
+
+def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 0) -> list[ExportCheck]:
+    """The file against the model on noise of every shape; raises `VerificationError` for an input that it refuses."""
+    checks = []
+    for shape in shapes:
+        batch = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        expected = reference(model, batch)
+        try:
+            outputs = run(batch)
+        except Exception as error:  # onnxruntime and torch raise whatever they like
+            size = "×".join(map(str, shape))
+            raise VerificationError(
+                f"the exported file does not run on {size} ({one_line(error)}); nothing was written, try --fixed"
+            ) from error
+        found = outputs[0] if len(outputs) == 1 else torch.cat([part.flatten(1) for part in outputs], dim=1)
+        agreement = (expected.flatten(1).argmax(1) == found.flatten(1).argmax(1)).double().mean().item()
+        checks.append(ExportCheck(shape=shape, error=errors(expected, found), top1_agreement=agreement))
+    return checks
+
+
+def judge(model: nn.Module, checks: Sequence[ExportCheck], tolerance: float, seed: int = 0) -> None:
+    """Raise `VerificationError` unless every check is within the tolerance.
+
+    The line says how far the model's own float32 is from float64: a very deep network cannot be met any nearer.
+    """
+    worst = max(checks, key=lambda check: check.error.worst)
+    if worst.error.worst <= tolerance:
+        return
+    batch = torch.randn(worst.shape, generator=torch.Generator().manual_seed(seed))
+    rounding = errors(reference(model, batch, torch.float64), reference(model, batch)).worst
+    raise VerificationError(
+        f"the exported file differs from PyTorch by {worst.error.worst:.1e} on {'×'.join(map(str, worst.shape))}, "
+        f"expected at most {tolerance:.0e} (the model's own rounding is {rounding:.1e}); nothing was written"
+    )

@@ -1,0 +1,137 @@
+"""A traced program as an ONNX file, and the file read back into onnxruntime."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from tcnn.conversion.export_check import Runner
+from tcnn.errors import RequestError, one_line, shorten
+from tcnn.version import __version__
+
+NATIVE_OPSET = 18
+"""What PyTorch translates to; more is reached by conversion, less where no operator has changed since."""
+LARGEST = 2**31 - 1
+"""Bytes that a protocol buffer, and so one ONNX file, may have."""
+
+
+class OpsetError(RequestError):
+    """No choice of axes would help: the opset lacks an operator."""
+
+
+def check_opset(opset: int) -> None:
+    """Raise `RequestError` for an opset that there is not."""
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    if not 1 <= opset <= newest:
+        raise RequestError(
+            f"--opset: expected 1 to {newest}, the newest that onnx {onnx.__version__} knows, found {opset}"
+        )
+
+
+def translate(program: ExportedProgram, opset: int, names: Mapping[str, str], metadata: Mapping[str, str]) -> Any:
+    """The `onnx.ModelProto` of a program whose one input becomes `images`.
+
+    Args:
+        names: names of the free axes, by the tracer's symbols.
+        metadata: what the file tells about itself, string to string.
+
+    Raises: `RequestError` if the translator cannot, or if the opset lacks an operator.
+    """
+    try:
+        made = torch.onnx.export(program, opset_version=max(opset, NATIVE_OPSET), dynamo=True, verbose=False)
+        assert made is not None  # noqa: S101 - None is of the old exporter
+        model: Any = made.model_proto
+    except Exception as error:  # the translator raises whatever it stumbles over
+        raise RequestError(f"torch.onnx cannot translate it ({_reason(error)})") from error
+    _set_opset(model, opset)
+    _rename(model, names)
+    model.producer_name, model.producer_version = "tcnn", __version__
+    for key, value in metadata.items():
+        model.metadata_props.add(key=key, value=value)
+    return model
+
+
+def lacking(model: Any, opset: int) -> dict[str, int]:
+    """Operators that an opset lacks in the form in which the model uses them, and the opset that brought it."""
+    import onnx
+
+    own = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    since = {
+        node.op_type: onnx.defs.get_schema(node.op_type, own, "").since_version
+        for node in model.graph.node
+        if node.domain in ("", "ai.onnx")
+    }
+    return {name: version for name, version in sorted(since.items()) if version > opset}
+
+
+def run_onnx(path: Path) -> Runner:
+    """onnxruntime on the file, on the CPU; raises `RequestError` where it cannot take it."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # its advice on graphs is not the user's
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise RequestError(
+            f"onnxruntime {onnxruntime.__version__} does not take the file ({shorten(one_line(error), 160)}); "
+            "choose another --opset"
+        ) from error
+    return lambda images: [torch.from_numpy(output) for output in session.run(None, {"images": _array(images)})]
+
+
+def _array(images: Tensor) -> Any:
+    return images.numpy()
+
+
+def _set_opset(model: Any, opset: int) -> None:
+    """Below the native opset the same graph is right as soon as no operator in it has changed in between."""
+    entry = next(entry for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    if entry.version < opset:
+        raise RequestError(f"opset {opset}: torch {torch.__version__} goes up to {entry.version}; choose that or less")
+    missing = lacking(model, opset)
+    if missing:
+        names = ", ".join(f"{name} ({version})" for name, version in missing.items())
+        raise OpsetError(f"opset {opset} lacks {names}; the lowest opset that has what this model needs is "
+                         f"{max(missing.values())}")  # fmt: skip
+    entry.version = opset
+
+
+def _rename(model: Any, names: Mapping[str, str]) -> None:
+    """`images` in, named axes, and nothing that names the exporting machine's files or repeats the program's text."""
+    graph = model.graph
+    old = graph.input[0].name
+    for node in graph.node:
+        node.input[:] = ["images" if name == old else name for name in node.input]
+        node.doc_string = ""
+        del node.metadata_props[:]
+    graph.input[0].name = "images"
+    single = len(graph.output) == 1
+    for weight in graph.initializer:
+        del weight.metadata_props[:]
+    for number, output in enumerate(graph.output):
+        new = "logits" if single else f"features_{number}"
+        for node in graph.node:
+            node.input[:] = [new if name == output.name else name for name in node.input]
+            node.output[:] = [new if name == output.name else name for name in node.output]
+        output.name = new
+    del graph.value_info[:]  # sizes in between are found again from these
+    for value in (*graph.input, *graph.output):
+        del value.metadata_props[:]
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), dim.dim_param)
+
+
+def _reason(error: BaseException) -> str:
+    """What lies at the bottom: the translator wraps a page of advice around it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return shorten(one_line(error), 160)

@@ -1,0 +1,59 @@
+"""What may be asked of an export; checked before torch is loaded."""
+
+from collections.abc import Collection
+from importlib.util import find_spec
+from pathlib import Path
+
+from tcnn.conversion.export_report import AXES, Axis, Format
+from tcnn.errors import EnvironmentFailure, RequestError
+
+SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt2": "torch"}
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+
+
+def format_of(path: Path, wanted: str | None = None) -> Format:
+    """What a path is to become: as wanted, or by its suffix."""
+    if wanted is not None:
+        for known in SUFFIXES.values():
+            if wanted == known:
+                return known
+        raise RequestError(f"--format: expected onnx or torch, found {wanted!r}")
+    try:
+        return SUFFIXES[path.suffix.lower()]
+    except KeyError:
+        raise RequestError(
+            f"{path}: expected a name that ends in .onnx or .pt2, or --format onnx or torch, found {path.suffix!r}"
+        ) from None
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """`224` or `224x160`, height × width."""
+    parts = text.lower().replace("×", "x").split("x")
+    if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise RequestError(f"--size: expected pixels such as 224 or 224x160 (height × width), found {text!r}")
+    return int(parts[0]), int(parts[-1])
+
+
+def parse_axes(names: Collection[str]) -> tuple[Axis, ...]:
+    """Axes by name, in the order of the input."""
+    unknown = [name for name in names if name not in AXES]
+    if unknown:
+        raise RequestError(f"dynamic axes: expected some of {', '.join(AXES)}, found {unknown[0]!r}")
+    return tuple(axis for axis in AXES if axis in names)
+
+
+def check_options(size: tuple[int, int] | None, batch: int, tolerance: float) -> None:
+    """Raise `RequestError` for a size, batch or tolerance that cannot be."""
+    if size is not None and min(size) < 1:
+        raise RequestError(f"size: expected at least one pixel each way, found {size[0]}×{size[1]}")
+    if batch < 1:
+        raise RequestError(f"batch: expected one image or more, found {batch}")
+    if not 0 < tolerance < float("inf"):
+        raise RequestError(f"tolerance: expected a relative error above 0, such as 1e-5, found {tolerance}")
+
+
+def need_onnx() -> None:
+    """Raise `EnvironmentFailure` if ONNX files cannot be made here."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise EnvironmentFailure(f'ONNX needs {" and ".join(missing)}, not installed: pip install "tcnn[export]"')

@@ -1,0 +1,87 @@
+"""A model as a `torch.export` program, with as many free axes as the model has.
+
+The program is traced in evaluation mode on an example (B, C, H, W). Where a size is built into the model, or the tracer
+cannot follow what depends on it, the axis is fixed, and the reason is kept: a file that takes fewer sizes is told apart
+from one that was meant to.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.export import export as trace_program
+
+from tcnn.conversion.export_report import AXES, Axis, ExportAxis
+from tcnn.errors import RequestError, one_line, shorten
+from tcnn.layers.folded import FoldedGPSA2d
+from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.ways import taking
+
+POSITION: dict[Axis, int] = {"batch": 0, "height": 2, "width": 3}
+"""Where an axis lies in (B, C, H, W)."""
+
+
+class Program(NamedTuple):
+    """A traced model."""
+
+    program: ExportedProgram
+    axes: tuple[ExportAxis, ...]
+    symbols: dict[str, Axis]
+    """What the tracer calls each free axis."""
+
+
+def free_axes(model: nn.Module, wanted: Collection[Axis]) -> tuple[list[tuple[Axis, ...]], list[str]]:
+    """What to try, the most axes first, and a note on what is not tried."""
+    full = tuple(axis for axis in AXES if axis in wanted)
+    reason = next(filter(None, map(_follows_size, model.modules())), None)
+    notes = []
+    if reason is not None and set(full) - {"batch"}:
+        notes.append(f"height and width are fixed: {reason}")
+        full = tuple(axis for axis in full if axis == "batch")
+    fewer: list[tuple[Axis, ...]] = [("batch",), ()]
+    return [full, *(axes for axes in fewer if set(axes) < set(full))], notes
+
+
+def _follows_size(module: nn.Module) -> str | None:
+    """Why the tracer cannot follow the size of the map through this layer: its formulas grow without end."""
+    ours = module if isinstance(module, GPSA2d | FoldedGPSA2d) else None
+    if type(module).__name__.endswith("Same") or (ours and ours.geometry.padding == "dynamic"):  # timm's names
+        return "the model's padding follows the size of the map (SAME)"
+    if ours and ours.scope.kind == "window":
+        return f"the windows of content {ours.scope} follow the size of the map"
+    return None
+
+
+def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
+    """The program of a model in evaluation mode with these axes free.
+
+    The attention is traced whatever `TCNN_ATTENTION` says, and also where a layer still is a convolution.
+
+    Raises: `RequestError` if the tracer cannot, or would freeze one of the axes.
+    """
+    dynamic = {POSITION[axis]: Dim.AUTO for axis in axes}
+    try:
+        with torch.no_grad(), taking("auto"):
+            program = trace_program(model, (example,), dynamic_shapes=(dynamic,))
+    except Exception as error:  # the tracer raises whatever it stumbles over
+        raise RequestError(f"torch.export cannot trace it ({shorten(one_line(error), 160)})") from error
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # names the exporting machine's files
+    name = program.graph_signature.user_inputs[0]
+    shape = next(node for node in program.graph.nodes if node.name == name).meta["val"].shape
+    symbols = {str(shape[POSITION[axis]]): axis for axis in axes}
+    frozen = [axis for axis in axes if not str(shape[POSITION[axis]]).isidentifier()]
+    if frozen or len(symbols) < len(axes):
+        raise RequestError(f"the model ties or fixes {' and '.join(frozen or axes)}")
+    bounds = {
+        symbols[str(symbol)]: bound for symbol, bound in program.range_constraints.items() if str(symbol) in symbols
+    }
+    found = []
+    for axis in AXES:
+        size = example.shape[POSITION[axis]]
+        # The tracer takes 0 and 1 for special and says 2 where it has not looked: a batch of one is tried as any other.
+        least = 1 if axis == "batch" else int(bounds[axis].lower) if axis in bounds else size
+        found.append(ExportAxis(name=axis, dynamic=axis in axes, size=size, minimum=least if axis in axes else size))
+    return Program(program, tuple(found), symbols)

@@ -1,0 +1,108 @@
+"""`tcnn export`: what it writes and prints, and every way in which it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+import tiny_runs
+import torch
+from safetensors.torch import save_file
+
+import tcnn as library
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small ResNet that was converted and fine-tuned a little, to τ = 1; its residual branches, which began at zero,
+    are made as large as long training would."""
+    root = tmp_path_factory.mktemp("tuned")
+    model = library.load(tiny_runs.run("test_resnet", tiny_runs.colours(root / "data"), root / "run").last)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.ones_(module.weight)
+    return library.save(model, root / "tuned.safetensors")
+
+
+def test_onnx_of_a_tuned_model(tcnn: Run, tuned: Path) -> None:
+    done = tcnn("export", tuned, "a.onnx", "--size", "96x64", "--json")
+    assert done.err == ""
+    report = done.json
+    assert [axis["name"] for axis in report["axes"] if axis["dynamic"]] == ["batch", "height", "width"]
+    assert (report["format"], report["opset"], report["outputs"]) == ("onnx", 18, ["logits"])
+    assert report["bytes"] == Path("a.onnx").stat().st_size
+    session = onnxruntime.InferenceSession("a.onnx", providers=["CPUExecutionProvider"])
+    (images,), (logits,) = session.get_inputs(), session.get_outputs()
+    assert (images.name, images.shape) == ("images", ["batch", 3, "height", "width"])
+    assert (logits.name, logits.shape) == ("logits", ["batch", 3])
+    told = session.get_modelmeta().custom_metadata_map
+    assert told["tcnn_version"] == library.__version__
+    assert told["base_model"].startswith("test_resnet")
+    assert json.loads(told["input_size"]) == [3, 96, 64]
+    assert json.loads(told["label_names"]) == list(tiny_runs.COLOURS)
+    assert len(json.loads(told["mean"])) == len(json.loads(told["std"])) == json.loads(told["num_classes"]) == 3
+    model = library.load(tuned)
+    for shape in ((1, 3, 65, 97), (4, 3, 64, 64)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+        found = torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+        with torch.no_grad():
+            assert (found - model(x)).norm() < 1e-5 * model(x).norm()
+
+
+def test_a_torch_program(tcnn: Run, tuned: Path, listing: Callable[[], list[str]]) -> None:
+    done = tcnn("export", tuned, "a.bin", "--format", "torch", "--size", 64, "--dynamic", "batch")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("takes batch from 1, height 64 only, width 64 only\n")
+    assert "same on 2×3×64×64: relative error" in done.out
+    assert "wrote a.bin (torch.export program, " in done.out
+    with Path("a.bin").open("rb") as file:
+        extra = {"metadata.json": ""}
+        program = torch.export.load(file, extra_files=extra)
+    assert json.loads(json.loads(extra["metadata.json"])["label_names"]) == list(tiny_runs.COLOURS)
+    x = torch.randn(3, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(program.module()(x), library.load(tuned)(x), rtol=1e-4, atol=1e-5)
+    before = listing()
+    assert "exists already" in tcnn("export", tuned, "a.bin", "--format", "torch").error(2)
+    message = tcnn("export", tuned, "b.pt2", "--size", 64, "--dynamic", "batch", "--tolerance", 1e-12).error(3)
+    assert "expected at most 1e-12" in message
+    assert listing() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a.tflite",), "expected a name that ends in .onnx or .pt2"),
+        (("a.bin", "--format", "coreml"), "--format: expected onnx or torch, found 'coreml'"),
+        (("a.onnx", "--size", "0x4"), "--size: expected pixels such as 224 or 224x160"),
+        (("a.onnx", "--size", "1x2x3"), "--size: expected pixels"),
+        (("a.onnx", "--batch", 0), "batch: expected one image or more, found 0"),
+        (("a.onnx", "--dynamic", "batch,depth"), "dynamic axes: expected some of batch, height, width, found 'depth'"),
+        (("a.onnx", "--tolerance", "nan"), "expected a relative error above 0"),
+        (("a.onnx", "--opset", 0), "--opset: expected 1 to"),
+        (("no/where.onnx",), "does not exist"),
+    ],
+)
+def test_wrong_requests(
+    tcnn: Run, tuned: Path, arguments: tuple[object, ...], message: str, listing: Callable[[], list[str]]
+) -> None:
+    assert message in tcnn("export", tuned, *arguments).error(2)
+    assert listing() == []
+
+
+def test_what_is_no_checkpoint(tcnn: Run) -> None:
+    assert "found nothing" in tcnn("export", "missing.safetensors", "a.onnx").error(2)
+    save_file({"weight": torch.zeros(2)}, "plain.safetensors")
+    assert "not written by tcnn" in tcnn("export", "plain.safetensors", "a.pt2").error(2)
+
+
+def test_a_size_that_the_model_cannot_take(tcnn: Run, lively: Callable[..., Any]) -> None:
+    """A vision transformer takes one size."""
+    library.save(library.convert(lively("test_vit"), target=r"patch_embed\.proj").model, "vit.safetensors")
+    message = tcnn("export", "vit.safetensors", "a.pt2", "--size", 33).error(2)
+    assert "does not run on an image of 3×33×33" in message
+    assert message.endswith("choose another size")

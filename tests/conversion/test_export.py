@@ -1,0 +1,200 @@
+"""Exporting models: the files compute what the models do, at sizes that were never tried before, or are not written."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tiny_runs
+import torch
+from nets import relative_error
+from torch import Tensor, nn
+
+import tcnn
+from tcnn.conversion import export_check, export_options
+from tcnn.conversion.export_program import free_axes, trace
+from tcnn.conversion.export_report import AXES
+from tcnn.errors import EnvironmentFailure, RequestError, VerificationError
+from tcnn.layers import GPSA2d
+from tcnn.layers.ways import taking
+
+SIZE = (24, 20)
+Runner = Callable[[Tensor], Tensor]
+
+
+def soft(content: str = "global") -> nn.Module:
+    """A network whose last convolution became attention, at τ = 1, with gates and centres of every kind."""
+    source = tiny_runs.seeded(tiny_runs.TwoConvs).eval()
+    model, _ = tcnn.convert(source, target="last", content=content, temperature=1.0)
+    layer = model.last
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        layer.query.normal_()
+        layer.key.normal_()
+        layer.value.add_(0.2 * torch.randn_like(layer.value))
+        layer.gating_param.copy_(torch.linspace(-3, 3, 9))
+        layer.attention_centers.add_(0.3)
+    return model
+
+
+def onnx_runner(path: Path) -> Runner:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+
+
+def torch_runner(path: Path) -> Runner:
+    return torch.export.load(path).module()
+
+
+@torch.no_grad()
+def same(model: nn.Module, run: Runner, *shapes: tuple[int, int, int, int]) -> None:
+    for shape in shapes:
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+        with taking("reference"):
+            assert relative_error(model(x), run(x)) < 1e-5, shape
+
+
+def test_every_axis_is_free(tmp_path: Path) -> None:
+    """The same of ONNX is in tests/cli/test_cli_export.py."""
+    model = soft()
+    report = tcnn.export(model, tmp_path / "a.pt2", size=SIZE)
+    assert [(axis.name, axis.dynamic) for axis in report.axes] == [(axis, True) for axis in AXES]
+    assert report.error == max(check.error.worst for check in report.checks) <= report.tolerance == 1e-5
+    shapes = [check.shape for check in report.checks]
+    assert len({shape[0] for shape in shapes}) == len({shape[2:] for shape in shapes}) == 3
+    assert any(height % 2 and height != width for _, _, height, width in shapes)
+    same(model, torch_runner(tmp_path / "a.pt2"), (1, 3, 24, 20), (5, 3, 9, 31), (2, 3, 40, 7))
+
+
+@pytest.mark.parametrize(
+    ("content", "suffix", "reader"), [("window:4", "onnx", onnx_runner), ("pooled:3", "pt2", torch_runner)]
+)
+def test_content_scopes(content: str, suffix: str, reader: Callable[[Path], Runner], tmp_path: Path) -> None:
+    model = soft(content)
+    path = tmp_path / f"a.{suffix}"
+    report = tcnn.export(model, path, size=SIZE, dynamic=("batch",))
+    assert [axis.dynamic for axis in report.axes] == [True, False, False]
+    same(model, reader(path), (1, 3, *SIZE), (4, 3, *SIZE))
+
+
+def test_a_folded_model(tmp_path: Path) -> None:
+    model = soft()
+    with torch.no_grad():
+        model.last.temperature.fill_(1 / 46)
+        model.last.gating_param.copy_(torch.tensor([1.0, 1, 1, 1, -9, -9, 0.01, 0.01, 1]))
+        model.last.attention_centers.sub_(0.3)
+    folded, report = tcnn.fold(
+        model, 1e-3, source=tiny_runs.TwoConvs(), config=tcnn.VerificationConfig(input_size=SIZE)
+    )
+    kinds = report.layers[0]
+    assert kinds.convolution and kinds.attention + kinds.content
+    tcnn.export(folded, tmp_path / "a.onnx", size=SIZE, dynamic=("batch",))
+    same(folded, onnx_runner(tmp_path / "a.onnx"), (1, 3, *SIZE), (3, 3, *SIZE))
+
+
+def test_attention_is_traced_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And in the hard limit too, where the layer runs as a convolution."""
+    model, _ = tcnn.convert(tiny_runs.seeded(tiny_runs.TwoConvs).eval(), target="last")
+    graphs = []
+    for wanted in ("auto", "reference", "fused"):
+        monkeypatch.setenv("TCNN_ATTENTION", wanted)
+        program = trace(model, torch.zeros(2, 3, *SIZE), ("batch",)).program
+        graphs.append([str(node.target) for node in program.graph.nodes])
+        assert not any("stack_trace" in node.meta for node in program.graph.nodes)
+    assert graphs[0] == graphs[1] == graphs[2]
+    assert sum("softmax" in name for name in graphs[0]) == 3
+    assert sum("conv2d" in name for name in graphs[0]) == 1
+
+
+def test_where_sizes_cannot_be_free() -> None:
+    padded = nn.Sequential(GPSA2d(3, 4, 3, padding="dynamic"))
+    tries, (note,) = free_axes(padded, AXES)
+    assert tries == [("batch",), ()]
+    assert note == "height and width are fixed: the model's padding follows the size of the map (SAME)"
+    assert "window:4" in free_axes(soft("window:4"), AXES)[1][0]
+    assert free_axes(soft("window:4"), ("batch",)) == ([("batch",), ()], [])
+    assert free_axes(soft(), AXES) == ([AXES, ("batch",), ()], [])
+
+
+class Square(nn.Module):
+    """Takes squares only, and multiplies their sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x @ x).mean((2, 3)) * self.weight)[:, :2]
+
+
+def test_axes_that_hang_together_are_fixed(tmp_path: Path) -> None:
+    report = tcnn.export(Square(), tmp_path / "a.pt2", size=(8, 8))
+    assert [axis.dynamic for axis in report.axes] == [True, False, False]
+    assert report.notes == ("height and width fixed: the model ties or fixes batch and height and width",)
+    assert [check.shape for check in report.checks] == [(2, 3, 8, 8), (1, 3, 8, 8), (3, 3, 8, 8)]
+
+
+def test_a_file_that_differs_is_not_written(tmp_path: Path) -> None:
+    model = soft()
+    with pytest.raises(VerificationError, match=r"differs from PyTorch by .*expected at most 1e-12"):
+        tcnn.export(model, tmp_path / "a.onnx", size=SIZE, dynamic=(), tolerance=1e-12)
+    assert list(tmp_path.iterdir()) == []
+    other = soft("pooled:3")
+    checks = export_check.compare(model, lambda x: [other(x).detach()], [(2, 3, *SIZE)])
+    with pytest.raises(VerificationError, match="nothing was written"):
+        export_check.judge(model, checks, 1e-5)
+    with pytest.raises(VerificationError, match="does not run on 1×3×24×20"):
+        export_check.compare(model, lambda x: [x @ x], [(1, 3, *SIZE)])
+
+
+def test_an_opset_that_lacks_operators(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"opset 13 lacks .*Pad \(18\).*the lowest opset .* is 18$"):
+        tcnn.export(soft(), tmp_path / "a.onnx", size=SIZE, dynamic=(), opset=13)
+    with pytest.raises(RequestError, match="--opset: expected 1 to"):
+        tcnn.export(soft(), tmp_path / "a.onnx", opset=999)
+    assert list(tmp_path.iterdir()) == []
+    tcnn.export(soft(), tmp_path / "a.onnx", size=SIZE, dynamic=(), opset=20)
+    model = onnx.load(tmp_path / "a.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 20)]
+    assert str(Path(__file__).parents[2]).encode() not in (tmp_path / "a.onnx").read_bytes()
+
+
+def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = soft()
+    for arguments, message in (
+        ({"path": "a.bin"}, "expected a name that ends in .onnx or .pt2"),
+        ({"format": "tflite"}, "expected onnx or torch"),
+        ({"size": (0, 4)}, "expected at least one pixel"),
+        ({"batch": 0}, "expected one image or more"),
+        ({"dynamic": ("depth",)}, "expected some of batch, height, width, found 'depth'"),
+        ({"tolerance": 0.0}, "expected a relative error above 0"),
+    ):
+        given = {"path": "a.onnx", **arguments}
+        with pytest.raises(RequestError, match=message):
+            tcnn.export(model, tmp_path / given.pop("path"), **given)
+    with pytest.raises(RequestError, match="expected float32 parameters, found float64"):
+        tcnn.export(soft().double(), tmp_path / "a.pt2")
+    with pytest.raises(RequestError, match="has no parameters"):
+        tcnn.export(nn.Identity(), tmp_path / "a.pt2")
+    monkeypatch.setattr(export_options, "NEEDED", ("onnx", "not_installed"))
+    with pytest.raises(EnvironmentFailure, match=r'ONNX needs not_installed, .*pip install "tcnn\[export\]"'):
+        tcnn.export(model, tmp_path / "a.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_too_large_for_one_file(tmp_path: Path) -> None:
+    large = nn.Linear(2**15, 2**15, device="meta")
+    with pytest.raises(RequestError, match=r"holds less than 2 GiB, the model has 4\.0 GiB; export it to \.pt2"):
+        tcnn.export(large, tmp_path / "a.onnx")
+
+
+def test_scales_of_zero_are_said(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    nn.init.zeros_(model[1].weight)
+    nn.init.ones_(model[1].bias)
+    report = tcnn.export(model, tmp_path / "a.pt2", size=(8, 8), dynamic=())
+    assert "the check is blind behind them" in report.notes[0]
+    assert report.outputs and np.isfinite(report.error)
