@@ -60,6 +60,8 @@ def test_workers(store: Store) -> None:
     first, second = store.statistics().workers
     assert (first.name, second.model_copy(update={"heartbeat_at": None})) == ("w1", told)
     assert second.heartbeat_at == pytest.approx(0, abs=10)
+    assert store.count_workers() == 2
     store.forget_worker("w1")
     store.forget_worker("nobody")
+    assert store.count_workers() == 1
     assert [worker.name for worker in store.statistics().workers] == ["w2"]
