@@ -81,6 +81,11 @@ def test_the_page_shows_every_profile() -> None:
     assert shown == set(SERVICES)
 
 
+def test_every_variable_is_explained() -> None:
+    explained = PAGE + (ROOT / "docs/operations.md").read_text()
+    assert [name for name in set(re.findall(r"\bTCNN_[A-Z_]+\b", TEXT)) if f"`{name}`" not in explained] == []
+
+
 def test_the_image_has_what_the_profiles_run() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     for extra in ("serve", "s3", "ray"):
