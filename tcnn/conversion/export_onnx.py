@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from tcnn.conversion.export_check import Runner
+from tcnn.conversion.export_program import quiet
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.version import __version__
 
@@ -44,7 +45,8 @@ def translate(program: ExportedProgram, opset: int, names: Mapping[str, str], me
     Raises: `RequestError` if the translator cannot, or if the opset lacks an operator.
     """
     try:
-        made = torch.onnx.export(program, opset_version=max(opset, NATIVE_OPSET), dynamo=True, verbose=False)
+        with quiet():
+            made = torch.onnx.export(program, opset_version=max(opset, NATIVE_OPSET), dynamo=True, verbose=False)
         assert made is not None  # noqa: S101 - None is of the old exporter
         model: Any = made.model_proto
     except Exception as error:  # the translator raises whatever it stumbles over

@@ -5,7 +5,9 @@ cannot follow what depends on it, the axis is fixed, and the reason is kept: a f
 from one that was meant to.
 """
 
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -44,6 +46,17 @@ def free_axes(model: nn.Module, wanted: Collection[Axis]) -> tuple[list[tuple[Ax
     return [full, *(axes for axes in fewer if set(axes) < set(full))], notes
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings logged for a while: tracer and translator tell of what they try next, traceback and all."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def _follows_size(module: nn.Module) -> str | None:
     """Why the tracer cannot follow the size of the map through this layer: its formulas grow without end."""
     ours = module if isinstance(module, GPSA2d | FoldedGPSA2d) else None
@@ -63,7 +76,7 @@ def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
     """
     dynamic = {POSITION[axis]: Dim.AUTO for axis in axes}
     try:
-        with torch.no_grad(), taking("auto"):
+        with torch.no_grad(), taking("auto"), quiet():
             program = trace_program(model, (example,), dynamic_shapes=(dynamic,))
     except Exception as error:  # the tracer raises whatever it stumbles over
         raise RequestError(f"torch.export cannot trace it ({shorten(one_line(error), 160)})") from error
