@@ -29,6 +29,9 @@ LONGEST_PAUSE = 60
 """Seconds before a worker that keeps dying is started again; a run of this length begins at one second anew."""
 REQUESTS = 5
 """Seconds that requests get to end when the server leaves."""
+SWITCH = 0.0005
+"""Seconds that a thread may keep the interpreter while others wait. A request needs it again after each of a dozen
+statements, and at Python's 5 ms it would wait for that long every time."""
 
 
 def serve(settings: ApiSettings, worker: bool = True) -> None:
@@ -152,6 +155,7 @@ class Server(uvicorn.Server):
         """Serve, then start the worker, then say where we are."""
         await super().startup(sockets)
         if self.started:
+            sys.setswitchinterval(SWITCH)
             gc.freeze()  # what is there now stays; looking through it would hold up a request for tens of milliseconds
             if self._worker is not None:
                 self._minding = asyncio.create_task(self._worker.run())

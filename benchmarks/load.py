@@ -171,7 +171,7 @@ def main() -> None:
 
 def start_training(client: httpx.Client) -> str:
     """A job that trains for longer than the load lasts; returns its id once it does."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while True:
         with contextlib.suppress(httpx.TransportError):
             if client.get("/readyz").status_code == 200:

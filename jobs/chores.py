@@ -18,7 +18,9 @@ log = structlog.stdlib.get_logger("tcnn.chores")
 SWEEP = 600.0
 """Seconds between two sweeps."""
 CHECKPOINT = 60.0
-"""Seconds between two times that workers are counted, and SQLite's log is emptied: whoever writes then waits for it."""
+"""Seconds between two times that workers are counted and the length of SQLite's log is looked at."""
+LOG = 2**26
+"""Bytes after which the log is emptied: some thousand jobs."""
 
 
 class Chores(threading.Thread):
@@ -42,7 +44,7 @@ class Chores(threading.Thread):
         try:
             if time.monotonic() - self._emptied > CHECKPOINT:
                 self._emptied = time.monotonic()
-                self._store.checkpoint()
+                self._store.checkpoint(longer_than=LOG)
                 self._fellows = self._store.count_workers()
             while deliver_due(self._store, self._settings.webhook_secret):
                 pass

@@ -15,6 +15,7 @@ from jobs.requests import EvaluateRequest, FinetuneRequest, Training, TransformR
 from tcnn.conversion import checkpoint
 from tcnn.conversion.pipeline import STEPS, ConversionResult, convert_to_file, file_digest
 from tcnn.evaluation.comparison import compare
+from tcnn.files import to_disk
 from tcnn.training.finetune import FinetuneResult
 from tcnn.training.launch import finetune_on
 from tcnn.training.progress import Progress as TrainingProgress
@@ -204,8 +205,7 @@ def _trained(
 
 
 def _artifact(assignment: Assignment, path: Path) -> Artifact:
-    with path.open("rb") as handle:
-        os.fsync(handle.fileno())  # a result that is announced must survive a power cut
+    to_disk(path)  # a result that is announced must survive a power cut
     return Artifact(
         name=path.name,
         path=f"{assignment.job}/{assignment.claim}/{path}",

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -81,9 +82,13 @@ class Database:
         """The database's address without its password, for messages."""
         return self.url.database or "" if self.is_sqlite else self.url.render_as_string(hide_password=True)
 
-    def checkpoint(self) -> None:
-        """SQLite: copy what its log has gathered into the file, while others read and write; elsewhere nothing."""
-        if self.is_sqlite:
+    def checkpoint(self, longer_than: int = 0) -> None:
+        """SQLite: copy what its log has gathered into the file, while others read and write; elsewhere nothing.
+
+        Whoever commits meanwhile waits for the disk, a quarter of a second at times; a log of at most `longer_than`
+        bytes is left alone.
+        """
+        if self.is_sqlite and _log_size(self.url) > longer_than:
             with self.translated(), self.engine.connect() as connection:
                 connection.execution_options(begin="SELECT 1").exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
@@ -141,6 +146,13 @@ class Database:
             raise StoreUnavailable(f"{self.place}: {_reason(error, self.wait)}") from error
 
 
+def _log_size(url: URL) -> int:
+    try:
+        return Path(f"{url.database}-wal").stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def parsed(url: str) -> URL:
     """The URL with its driver; raises `RequestError`. What follows `sqlite:///` is a path, whatever is in it."""
     expected = "TCNN_DATABASE_URL: expected sqlite:///FILE or postgresql://USER@HOST/NAME"
@@ -192,7 +204,9 @@ def _engine(url: URL, wait: float) -> Engine:
 def _sqlite_connection(connection: Any, record: Any) -> None:
     connection.isolation_level = None  # transactions begin where we say so
     # SQLite would have every hundredth request or so empty the log, for up to a second: `checkpoint` does that aside.
-    for pragma in ("synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {LONGEST_LOG}"):
+    # What the file has is cut off the log, so that its length says how much the file lacks.
+    limits = f"wal_autocheckpoint = {LONGEST_LOG}", "journal_size_limit = 0"
+    for pragma in ("synchronous = FULL", "foreign_keys = ON", *limits):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -19,9 +19,13 @@ def test_the_log_is_emptied_when_asked_and_not_before(sqlite_url: str) -> None:
     submit(store, 200)
     assert file.stat().st_size == before, "1,000 pages are SQLite's own limit, and these are more"
     assert file.with_name(file.name + "-wal").stat().st_size > 1000 * 4096
-    store.checkpoint()
+    log = file.with_name(file.name + "-wal")
+    store.checkpoint(longer_than=log.stat().st_size)
+    assert file.stat().st_size == before, "it is not longer than that"
+    store.checkpoint(longer_than=log.stat().st_size - 1)
     assert file.stat().st_size > before
     submit(store, 1)
+    assert log.stat().st_size < 1000 * 4096, "what the file has is cut off"
     assert len(store.list(limit=100)[0]) == 100
     store.close()
 
