@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from machine import processor
+from machine import fill, processor
 from timm.models import convit
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -33,6 +33,7 @@ from tcnn.layers import GPSA2d
 from tcnn.layers.ways import taking
 
 RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
 SHAPES = ((512, 7, 32), (512, 14, 8), (256, 14, 16), (512, 32, 1))
 """Channels, side of the map, batch."""
 MEMORY_SHAPE = (512, 32, 4)
@@ -284,6 +285,22 @@ def memories(options: argparse.Namespace) -> dict[str, float]:
     return found
 
 
+def table(result: dict[str, Any]) -> str:
+    """The rows of docs/speed.md."""
+    lines = [
+        "| channels, map, batch | | layer | ms | ÷ convolution | ÷ ConViT's formulas | ÷ ConViT's in timm | floor |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        cells = (
+            f"{row['channels']}, {row['map']}, {row['batch']}", row["what"], row["name"], f"{row['ms']:.1f}",
+            f"{row['of_convolution']:.2f}", f"{row['of_convits_formulas']:.2f}", f"{row['of_convit_in_timm']:.2f}",
+            f"{row['floor_share']:.2f}",
+        )  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
@@ -317,6 +334,8 @@ def main() -> None:
     }  # fmt: skip
     out = options.out or RESULTS / f"gpsa_{options.device}.json"
     out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if options.device == "cpu" and not options.out:
+        fill(PAGE, "gpsa", table(result))
     print(f"memory, MiB: {used}; the layer's is {result['memory_of_convits_formulas']} of ConViT's")
     print(f"from 32x32 to 64x64, window:14: {result['growth_32_to_64']}")
 

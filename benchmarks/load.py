@@ -1,10 +1,13 @@
 """The service under load, on loopback, while a job trains: submissions, pollers and listeners at once.
 
-    python benchmarks/load.py [--rate 50] [--jobs 1000] [--pollers 50] [--listeners 20] [--database sqlite|postgres]
+    python benchmarks/load.py [--rate 50] [--jobs 1000] [--pollers 50] [--listeners 20] [--rounds 5]
+                              [--database sqlite|postgres]
 
 An open loop: submissions start on a fixed schedule, whether or not the ones before have been answered, so a slow
 server cannot slow the load down. Pollers look at one job each once a second; listeners follow the training job's
-events. Latencies are the client's, which shares the machine. Results go to `benchmarks/results/load_DATABASE.json`.
+events. Latencies are the client's, which shares the machine. No job is answered for before it is on disk, so beside the
+load a probe writes and syncs 16 KiB, fifty times a second, on the same disk: a round whose disk stalls says so. Given
+are all rounds and their median. Results go to `benchmarks/results/load_DATABASE.json`.
 """
 
 import argparse
@@ -19,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -114,6 +118,49 @@ async def measure(url: str, training: str, options: argparse.Namespace) -> Load:
     return load
 
 
+PROBE = """
+import os, sys, tempfile, time
+with tempfile.TemporaryFile(dir=sys.argv[1]) as file:
+    while True:
+        file.write(bytes(16384))
+        file.flush()
+        began = time.perf_counter()
+        os.fsync(file.fileno())
+        print(time.perf_counter() - began, flush=True)
+        time.sleep(0.02)
+"""
+
+
+@contextlib.contextmanager
+def probed(folder: str) -> Iterator[list[float]]:
+    """Seconds that the disk takes meanwhile to make sixteen kilobytes safe; filled at the end."""
+    seconds: list[float] = []
+    with tempfile.TemporaryFile("w+") as out:
+        probe = subprocess.Popen([sys.executable, "-c", PROBE, folder], stdout=out)
+        try:
+            yield seconds
+        finally:
+            probe.kill()
+            probe.wait()
+            out.seek(0)
+            seconds += [float(line) for line in out.read().splitlines()[:-1]]
+
+
+def rounds_of(url: str, job: str, options: argparse.Namespace, folder: str) -> tuple[list[Load], list[list[float]]]:
+    """The load, again and again on one server, and what the disk did in each round."""
+    loads, disks = [], []
+    for _ in range(options.rounds):
+        with probed(folder) as disk:
+            loads.append(asyncio.run(measure(url, job, options)))
+        disks.append(disk)
+        print(figures(loads[-1].seconds["submit"]), "disk", figures(disk), flush=True)
+    return loads, disks
+
+
+def median(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {name: round(statistics.median(row[name] for row in rows), 1) for name in rows[0]}
+
+
 def figures(seconds: list[float]) -> dict[str, float]:
     """Milliseconds."""
     cuts = statistics.quantiles(seconds, n=1000)
@@ -132,6 +179,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--pollers", type=int, default=50)
     parser.add_argument("--listeners", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -149,24 +197,27 @@ def main() -> None:
             with httpx.Client(base_url=url, timeout=30) as client:
                 job = start_training(client)
                 before = trained_steps(client, job)
-                load = asyncio.run(measure(url, job, options))
+                loads, disks = rounds_of(url, job, options, scratch)
                 after = trained_steps(client, job)
-                queued = len(load.jobs)
         finally:
             server.send_signal(signal.SIGTERM)
             code = server.wait(timeout=90)
+    submits = [figures(load.seconds["submit"]) for load in loads]
+    wrong = sum((load.wrong for load in loads), Counter[str]())
     result = {
-        "database": "postgresql" if address else "sqlite", "rate_per_second": options.rate, "queued": queued,
-        "pollers": options.pollers, "listeners": options.listeners,
-        "submit_ms": figures(load.seconds["submit"]), "poll_ms": figures(load.seconds["poll"]),
-        "polls": len(load.seconds["poll"]), "progress_heard": load.heard["progress"],
-        "training_went_on": after > before, "wrong": dict(load.wrong), "server_exit_code": code,
+        "database": "postgresql" if address else "sqlite", "rate_per_second": options.rate,
+        "queued": [len(load.jobs) for load in loads], "pollers": options.pollers, "listeners": options.listeners,
+        "submit_ms": median(submits), "poll_ms": median([figures(load.seconds["poll"]) for load in loads]),
+        "rounds": [{"submit_ms": s, "disk_ms": figures(d)} for s, d in zip(submits, disks, strict=True)],
+        "polls": sum(len(load.seconds["poll"]) for load in loads),
+        "progress_heard": sum(load.heard["progress"] for load in loads),
+        "training_went_on": after > before, "wrong": dict(wrong), "server_exit_code": code,
         "hardware": processor(), "versions": {name: version(name) for name in ("tcnn", "fastapi", "sqlalchemy")},
     }  # fmt: skip
     out = options.out or RESULTS / f"load_{result['database']}.json"
     out.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
-    sys.exit(1 if load.wrong or code or not result["training_went_on"] else 0)
+    sys.exit(1 if wrong or code or not result["training_went_on"] else 0)
 
 
 def start_training(client: httpx.Client) -> str:

@@ -19,18 +19,18 @@ from typing import Any
 
 import timm
 import torch
-from machine import processor
+from machine import fill, processor
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
-from tcnn.conversion.stride import without_stride
+from tcnn.conversion.surgery import without_stride
 from tcnn.layers.ways import taking
 
 RESULTS = Path(__file__).parent / "results"
-NEIGHBOURS = ("botnet26t_256", "halonet26t", "lambda_resnet26t", "convit_small")
+PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
+NEIGHBOURS = {"botnet26t_256": 256, "halonet26t": 256, "lambda_resnet26t": 256, "convit_small": 224}
 """Attention in timm's ResNets, and the transformer that GPSA comes from, each at the size that it is made for."""
-AT_256 = ("botnet26t_256", "halonet26t", "lambda_resnet26t")
 
 
 def networks(base: str) -> dict[str, nn.Module]:
@@ -53,10 +53,10 @@ PAIRS = (
 )
 
 
-def multiply_adds(model: nn.Module, x: Tensor) -> float:
-    """Of one image, with the dense attention."""
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), taking("dense"):
-        model(x[:1])
+def multiply_adds(model: nn.Module, size: int) -> float:
+    """Of one image, with the dense attention, as in training: W_val is a product of its own."""
+    with FlopCounterMode(display=False) as counter, torch.enable_grad(), taking("dense"):
+        model(torch.randn(1, 3, size, size))
     return counter.get_total_flops() / 2
 
 
@@ -86,7 +86,7 @@ def measure(models: dict[str, nn.Module], options: argparse.Namespace, training:
     """Seconds of every round."""
     works = {}
     for name, model in models.items():
-        size = 256 if name in AT_256 else options.size
+        size = NEIGHBOURS.get(name, options.size)
         x = torch.randn(options.batch, 3, size, size).to(options.device, next(model.parameters()).dtype)
         works[name] = step(model.train(training), x, training)
     seconds: dict[str, list[float]] = {name: [] for name in works}
@@ -96,6 +96,20 @@ def measure(models: dict[str, nn.Module], options: argparse.Namespace, training:
             if number >= 2:
                 seconds[name].append(taken)
     return seconds
+
+
+def table(result: dict[str, Any]) -> str:
+    """The rows of docs/speed.md."""
+    lines = [
+        "| network | | images/s | 10⁹ multiply-adds | beside | images/s ÷ its | its multiply-adds ÷ these |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        cells = [row["network"], row["what"], f"{row['images_per_second']:.2f}", f"{row['giga_multiply_adds']:.2f}"]
+        pair = "against" in row
+        cells += [row["against"], f"{row['ratio']:.2f}", f"{row['ratio_of_multiply_adds']:.2f}"] if pair else [""] * 3
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -111,9 +125,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     models = networks(options.base)
-    work = {name: multiply_adds(model.eval(), torch.randn(1, 3, 256, 256)[..., : options.size, : options.size]
-                                if name not in AT_256 else torch.randn(1, 3, 256, 256))
-            for name, model in models.items()}  # fmt: skip
+    work = {name: multiply_adds(model.eval(), NEIGHBOURS.get(name, options.size)) for name, model in models.items()}
     models = {name: model.to(options.device, dtype) for name, model in models.items()}
     rows: list[dict[str, Any]] = []
     for training in (False, True):
@@ -140,6 +152,8 @@ def main() -> None:
     }  # fmt: skip
     out = options.out or RESULTS / f"throughput_{options.device}.json"
     out.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.device == "cpu" and not options.out:
+        fill(PAGE, "throughput", table(result))
 
 
 if __name__ == "__main__":
