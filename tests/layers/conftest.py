@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tcnn.layers.ways import WAYS, Way, taking
+from tcnn.layers.ways import Way, taking
 
 
-@pytest.fixture(params=[way for way in WAYS if way != "auto"])
+@pytest.fixture(params=["reference", "dense"])
 def every_way(request: pytest.FixtureRequest) -> Iterator[Way]:
-    """The test runs once for every way to compute attention; `auto` is always one of them, or the convolution."""
+    """The test runs once for every way to compute attention; `fused` is `dense` in parts (test_gpsa_memory.py)."""
     with taking(request.param):
         yield request.param
 
