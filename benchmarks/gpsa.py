@@ -34,7 +34,7 @@ from tcnn.layers.ways import taking
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
-SHAPES = ((512, 7, 32), (512, 14, 8), (256, 14, 16), (512, 32, 1))
+SHAPES = ((512, 7, 16), (512, 14, 4), (512, 32, 1))
 """Channels, side of the map, batch."""
 MEMORY_SHAPE = (512, 32, 4)
 KERNEL = 3
