@@ -17,7 +17,6 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 
 import torch
 from machine import fill, processor
+from stopwatch import timed
 from timm.models import convit
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -156,16 +156,6 @@ def multiply_adds(name: str, channels: int, side: int, head_dim: int) -> float:
     seen = min(14, side) ** 2 if name == "gpsa, window:14" else pixels
     attention = heads * pixels * seen * (head_dim + channels)
     return 2 * pixels * channels * heads * head_dim + attention + convolution
-
-
-def timed(work: Callable[[], object], device: str) -> float:
-    if device != "cpu":
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    work()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
 
 
 def peak(device: str, dtype: torch.dtype) -> float:

@@ -11,7 +11,6 @@ multiply-adds would cost at the speed of the CNN itself. Results go to `benchmar
 import argparse
 import json
 import statistics
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import timm
 import torch
 from machine import fill, processor
+from stopwatch import timed
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -70,16 +70,6 @@ def step(model: nn.Module, x: Tensor, training: bool) -> Callable[[], object]:
         model.zero_grad()
 
     return update if training else inference
-
-
-def timed(work: Callable[[], object], device: str) -> float:
-    if device != "cpu":
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    work()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
 
 
 def measure(models: dict[str, nn.Module], options: argparse.Namespace, training: bool) -> dict[str, list[float]]:

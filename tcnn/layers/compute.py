@@ -112,7 +112,7 @@ def _dense(layer: "GPSA2d", x: Tensor, padded: Tensor, wanted: Way) -> Tensor:
         elif wanted == "fused" or elements > DENSE_ELEMENTS:
             limit = PART_ELEMENTS
     factors = _factors(layer, padded)
-    return dense.attend(x, layer.geometry, factors, layer.gate, _prepared_weights(layer), limit)
+    return dense.attend(x, padded, layer.geometry, factors, layer.gate, _prepared_weights(layer), limit)
 
 
 def _factors(layer: "GPSA2d", padded: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ from tcnn.layers.positions import Geometry
 
 def attend(
     x: Tensor,
+    padded: Tensor,
     geometry: Geometry,
     factors: tuple[Tensor, Tensor],
     gate: Tensor,
@@ -33,13 +34,12 @@ def attend(
     """The output tokens of a whole map, (B, M, C_out).
 
     Args:
-        x: (B, C_in, h, w), not padded.
+        x: (B, C_in, h, w). padded: the same after `positions.pad`.
         factors: of `positions.positional_attention` on the padded map, (K, Ho, H) and (K, Wo, W).
         gate: σ(λ/τ), (K,).
         limit: the most elements of attention maps (images × heads × queries × keys) that are held at once; None: all.
     """
     heads = gate.shape[0]
-    padded = positions.pad(x, geometry)
     rows, columns = factors
     sinks = None
     pixels = padded

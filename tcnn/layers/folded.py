@@ -189,26 +189,25 @@ class FoldedGPSA2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() == 3:
             return self.forward(x[None])[0]
-        if self.weight is None:
-            return self._attend(x, self.bias)
         padded = positions.pad(x, self.geometry)
+        if self.weight is None:
+            return self._attend(x, padded, self.bias)
         seen = padded if self.value is None else F.conv2d(padded, self.value[:, :, None, None])
         y = F.conv2d(seen, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
-        return y + self._attend(x, None) if self.heads else y
+        return y + self._attend(x, padded, None) if self.heads else y
 
-    def _attend(self, x: Tensor, bias: Tensor | None) -> Tensor:
+    def _attend(self, x: Tensor, padded: Tensor, bias: Tensor | None) -> Tensor:
         """What the remaining heads bring together, (B, C_out, Ho, Wo)."""
-        left, right, top, bottom = positions.padding_of(x.shape[-2:], self.geometry)
-        size = (x.shape[-2] + top + bottom, x.shape[-1] + left + right)
+        size = (padded.shape[-2], padded.shape[-1])
         rows, columns = positions.output_size(size, self.geometry)
         elements = x.shape[0] * self.heads * rows * columns * size[0] * size[1]
         at_once = torch.compiler.is_compiling() or elements <= DENSE_ELEMENTS  # a compiler cannot loop over parts
         weights = Weights(self.query, self.key, self.value, self.proj, bias, self.groups)
         gate, factors = self._positional(size)
         if self.scope == scopes.GLOBAL or (not torch.compiler.is_compiling() and self.scope.covers(size)):
-            tokens = dense.attend(x, self.geometry, factors, gate, weights, None if at_once else PART_ELEMENTS)
+            limit = None if at_once else PART_ELEMENTS
+            tokens = dense.attend(x, padded, self.geometry, factors, gate, weights, limit)
         else:
-            padded = positions.pad(x, self.geometry)
             tokens = scoped.attend(padded, self.geometry, self.scope, factors, gate, weights)
         return tokens.transpose(1, 2).unflatten(2, (rows, columns))
 
