@@ -309,6 +309,9 @@ def main() -> None:
         return
     given = [tuple(int(part) for part in shape.split("x")) for shape in options.shape or ()]
     shapes: list[tuple[int, int, int]] = given or list(SHAPES)  # type: ignore[assignment]
+    for channels, *_ in shapes:
+        if channels // KERNEL**2 % 8:
+            parser.error(f"--shape: timm's code needs channels // 9 to be a multiple of 8, as in 512; found {channels}")
     rows = [row for shape in shapes for row in measure(shape, options, dtype)]
     for row in rows:
         print(*(f"{value!s:>{36 if key == 'name' else 9}}" for key, value in row.items()))
