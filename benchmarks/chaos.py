@@ -341,15 +341,15 @@ def parted() -> Iterator[tuple[str, Apart]]:
 
 
 @contextlib.contextmanager
-def database(kind: str) -> Iterator[str | None]:
-    """The URL of a PostgreSQL of its own, or None for SQLite."""
+def database(kind: str, place: str = "/tmp") -> Iterator[str | None]:
+    """The URL of a PostgreSQL of its own, whose files lie in `place`, or None for SQLite."""
     if kind == "sqlite":
         yield None
         return
     sys.path.insert(0, str(TESTS))
     from postgres import postgres
 
-    with postgres(durable=True) as server:
+    with postgres(durable=True, place=place) as server:
         yield server.create("chaos")
 
 

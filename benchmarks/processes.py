@@ -30,10 +30,10 @@ SKIPPED = 2
 def rate(data: Path, options: argparse.Namespace, processes: int) -> float:
     """Images per second, the median over steps, of a run by so many processes."""
     with tempfile.TemporaryDirectory() as out:
-        settings = {"epochs": 1, "warmup_epochs": 0, "anneal": "none", "log_steps": 1, "micro_batch": 8, "workers": 1}
+        settings = {"epochs": 1, "warmup_epochs": 0, "anneal": "none", "log_steps": 1, "micro_batch": options.micro_batch, "workers": 1}
         command = [
             sys.executable, "-m", "tcnn", "finetune", options.model, "--data", str(data), "--no-pretrained",
-            "--preset", "quick", "--size", str(options.size), "--batch-size", "16", "--device", options.device,
+            "--preset", "quick", "--size", str(options.size), "--batch-size", str(options.batch_size), "--device", options.device,
             "--num-workers", str(processes), "--out", f"{out}/run",
             *(part for name, value in settings.items() for part in ("--set", f"{name}={value}")),
         ]  # fmt: skip
@@ -47,7 +47,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--size", type=int, default=96)
-    parser.add_argument("--images", type=int, default=320)
+    parser.add_argument("--images", type=int, default=1280)
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--micro-batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--device", default="cpu")
@@ -60,7 +62,8 @@ def main() -> None:
                 rates[processes].append(rate(Path(scratch), options, processes))
                 print(processes, round(rates[processes][-1], 2), flush=True)
     result = {
-        "model": f"t_{options.model}", "size": options.size, "batch_size": 16, "threads_per_process": options.threads,
+        "model": f"t_{options.model}", "size": options.size, "batch_size": options.batch_size, "micro_batch": options.micro_batch,
+        "threads_per_process": options.threads,
         "images_per_second": {str(count): round(statistics.median(found), 2) for count, found in rates.items()},
         "ratio": round(statistics.median(two / one for one, two in zip(rates[1], rates[2], strict=True)), 3),
         "hardware": f"{processor()}, device {options.device}",

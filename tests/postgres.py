@@ -106,18 +106,18 @@ class Server:
 
 
 @contextmanager
-def postgres(*, durable: bool = False, listen: str = "") -> Iterator[Server]:
+def postgres(*, durable: bool = False, listen: str = "", place: str = "/tmp") -> Iterator[Server]:
     """A server that is gone, files and all, when the block is left; raises `NoPostgres`.
 
     `durable` makes every commit reach the disk, as in production; tests that only kill processes are faster without.
-    `listen`: an address to listen on besides, with trust in everybody who can reach it.
+    `listen`: an address to listen on besides, with trust in everybody who can reach it. `place`: where its files lie.
     """
     with Path(tempfile.gettempdir(), "tcnn-pg-install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes one installs, the others find it done
         programs = _programs() or _install()
     user: dict[str, Any] = {}
     # Not below pytest's own folder, which root alone may enter; and a socket's path has at most 107 characters.
-    folder = Path(tempfile.mkdtemp(prefix="tcnn-pg-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="tcnn-pg-", dir=place))
     server = None
     try:
         if os.geteuid() == 0:

@@ -177,16 +177,14 @@ def upsert(dialect: str, table: Any) -> Any:
 
 def _engine(url: URL, wait: float) -> Engine:
     if url.get_backend_name() == "sqlite":
-        engine = create_engine(url, pool_size=8, max_overflow=56, pool_timeout=wait, connect_args={"timeout": wait})
+        engine = create_engine(url, connect_args={"timeout": wait}, **_pool(64, wait))
         event.listen(engine, "connect", _sqlite_connection)
         event.listen(engine, "begin", _sqlite_begin)
         return engine
     limit = max(1, round(wait * 1000))
     return create_engine(
         url,
-        pool_size=5,
-        max_overflow=15,
-        pool_timeout=wait,
+        **_pool(20, wait),
         pool_pre_ping=True,
         connect_args={
             "connect_timeout": max(2, round(wait)),  # less is not heard by libpq
@@ -199,6 +197,12 @@ def _engine(url: URL, wait: float) -> Engine:
             "application_name": "tcnn",
         },
     )
+
+
+def _pool(connections: int, wait: float) -> dict[str, Any]:
+    """At most so many, opened when they are wanted and then kept: PostgreSQL starts a process for every new one, and to
+    open and close some in every burst of requests made the bursts longer. The one used last is used next."""
+    return {"pool_size": connections, "max_overflow": 0, "pool_use_lifo": True, "pool_timeout": wait}
 
 
 def _sqlite_connection(connection: Any, record: Any) -> None:
