@@ -20,8 +20,6 @@ import json
 import os
 import random
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,9 +28,10 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
+from deployments import LEASE, Apart, Deployment, commands, database, parted
 from machine import processor
 from PIL import Image
 
@@ -42,9 +41,7 @@ from jobs.artifacts.opened import home_of, open_artifacts
 from jobs.settings import QueueSettings
 from jobs.store import Store
 
-TESTS = Path(__file__).parents[1] / "tests"
 RESULTS = Path(__file__).parent / "results"
-LEASE = 5.0
 VICTIMS = {"worker": 0.4, "child": 0.4, "server": 0.2}
 AWAY = 10.0
 """Seconds for which PostgreSQL is away at most."""
@@ -52,88 +49,6 @@ TRAINING = {
     "epochs": 3, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 1, "val_split": 0.2, "checkpoint_steps": 1,
     "anneal_epochs": None, "device": "cpu",
 }  # fmt: skip
-
-
-class Apart(NamedTuple):
-    """What hosts share that share no folder: PostgreSQL by TCP, and a store with the variables that lead to it."""
-
-    cluster: Any
-    store: dict[str, str]
-
-
-class Deployment:
-    """A server and workers on one home directory, or each on its own, started again whenever they are found dead."""
-
-    def __init__(self, root: Path, database: str | None, workers: int, apart: Apart | None = None) -> None:
-        self.root, self.home, self.apart = root, root / "home", apart
-        self.database = database
-        self._back_at: float | None = None
-        self._logs = root / "logs"
-        self._logs.mkdir()
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._environment = {
-            **os.environ, "TCNN_HOME": str(self.home), "TCNN_LEASE": str(LEASE), "TCNN_POLL": "0.5", "TCNN_GRACE": "10",
-            "TCNN_RETRY_DELAY": "0.5", "OMP_NUM_THREADS": "1", **({"TCNN_DATABASE_URL": database} if database else {}),
-            **(apart.store if apart else {}),
-        }  # fmt: skip
-        self._commands = {"server": ["serve", "--no-worker", "--port", str(self.port)]}
-        self._commands |= {f"worker-{number}": ["worker", "--slots", "1"] for number in range(workers)}
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def revive(self) -> None:
-        """Start whatever is not running, PostgreSQL when its time has come."""
-        if self._back_at is not None and time.monotonic() >= self._back_at:
-            self._back_at = None
-            self.apart.cluster.start()
-        for name, arguments in self._commands.items():
-            process = self.processes.get(name)
-            if process is None or process.poll() is not None:
-                environment = self._environment | {"TCNN_HOME": str(self.home_of(name))}
-                with (self._logs / f"{name}.txt").open("ab") as log:
-                    self.processes[name] = subprocess.Popen(
-                        [sys.executable, "-m", "tcnn", *arguments], env=environment, stdout=log, stderr=log
-                    )
-
-    def home_of(self, name: str) -> Path:
-        """The home of a process."""
-        return self.home / name if self.apart else self.home
-
-    @property
-    def homes(self) -> list[Path]:
-        """All of them."""
-        return sorted({self.home_of(name) for name in self._commands})
-
-    def kill_postgres(self, seconds: float) -> bool:
-        """As a crash; it comes back after so many seconds. Returns whether it was there."""
-        if self.apart is None or self._back_at is not None:
-            return False
-        self.apart.cluster.stop()
-        self._back_at = time.monotonic() + seconds
-        return True
-
-    def victims(self, kind: str) -> list[int]:
-        """Live processes of a kind."""
-        if kind == "child":
-            return [pid for pid, words in _commands() if "jobs.runner" in words and str(self.home) in words]
-        return [
-            process.pid for name, process in self.processes.items() if name.startswith(kind) and process.poll() is None
-        ]
-
-    def drain(self) -> None:
-        """SIGTERM, and wait."""
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.terminate()
-        for process in self.processes.values():
-            process.wait(timeout=60)
-
-    def end(self) -> None:
-        """Whatever happened, nobody stays."""
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.kill()
-            process.wait()
 
 
 class Client:
@@ -214,7 +129,7 @@ def run(
         problems = list(_wrong(client, deployment, accepted))
         attempts = Counter(client.call("GET", f"/jobs/{job}").json()["attempt"] for job in accepted)
         deployment.drain()
-        problems += [f"process left over: {words[:200]}" for _, words in _commands() if str(deployment.home) in words]
+        problems += [f"process left over: {words[:200]}" for _, words in commands() if str(deployment.home) in words]
     finally:
         deployment.end()
     return {
@@ -308,49 +223,6 @@ def _left_over(home: Path, accepted: list[str]) -> Iterator[str]:
             yield f"{path.name}: attempts {sorted(attempts)} are left"
     yield from (f"stray file {path}" for path in home.rglob("*") if ".tmp" in path.name or path.name.startswith("."))
     yield from (f"stray upload {path}" for path in (home / "incoming").iterdir())
-
-
-def _commands() -> Iterator[tuple[int, str]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                if words:
-                    yield int(entry.name), words
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def parted() -> Iterator[tuple[str, Apart]]:
-    """PostgreSQL on TCP and a store, both of their own; the variables of the store are set here, too."""
-    sys.path.insert(0, str(TESTS))
-    from postgres import postgres
-    from s3 import BUCKET, KEYS, s3
-
-    with postgres(durable=True, listen="127.0.0.1") as cluster, s3() as gate:
-        store = {"TCNN_ARTIFACTS": f"s3://{BUCKET}/chaos", **KEYS, "AWS_ENDPOINT_URL": gate.behind, "TCNN_MIRROR": "1"}
-        os.environ.update(store)
-        cluster.create("chaos")
-        yield cluster.over_tcp("chaos"), Apart(cluster, store)
-
-
-@contextlib.contextmanager
-def database(kind: str, place: str = "/tmp") -> Iterator[str | None]:
-    """The URL of a PostgreSQL of its own, whose files lie in `place`, or None for SQLite."""
-    if kind == "sqlite":
-        yield None
-        return
-    sys.path.insert(0, str(TESTS))
-    from postgres import postgres
-
-    with postgres(durable=True, place=place) as server:
-        yield server.create("chaos")
 
 
 def main() -> None:

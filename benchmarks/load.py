@@ -33,7 +33,8 @@ from typing import Any
 import aiohttp
 import httpx
 from aiohttp import ClientSession as Client
-from chaos import RESULTS, TRAINING, archive, database, free_port
+from chaos import RESULTS, TRAINING, archive
+from deployments import database, free_port
 from machine import processor
 
 REQUEST = {"model": "resnet50d", "pretrained": True}

@@ -51,6 +51,10 @@ class House:
         self.workers.append(worker)
         return worker
 
+    def messages(self, job: Job) -> list[str]:
+        """What a job has said."""
+        return [event.data["text"] for event in self.store.events(job.id) if event.kind == "message"]
+
     def submit(self, **options: Any) -> Job:
         return self.store.enqueue(
             NewJob(**{"owner": "local", "kind": Kind.TRANSFORM, "request": {"model": "resnet18"}, **options})

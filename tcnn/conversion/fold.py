@@ -96,7 +96,6 @@ def fold(
     step = changing[chosen]
     progress("folding")
     kinds = _kinds(heads, steps[step])
-    _check_scope(record, kinds)
     folded, notes = _surgery(model, kinds, heads, convolutions)
     entries = tuple(_entry(name, layers[name], folded.get_submodule(name), kinds[name], notes) for name in layers)
     complete = all(entry.becomes == "convolution" for entry in entries)
@@ -129,17 +128,6 @@ def _check(model: nn.Module, max_error: float | None) -> ConversionReport:
     if max_error is not None and not 0 <= max_error < torch.inf:
         raise RequestError(f"max_error: expected a relative error of 0 or more, found {max_error}")
     return record
-
-
-def _check_scope(record: ConversionReport, kinds: Kinds) -> None:
-    """Refuse to let heads attend to the whole map from a layer in which they attended to less."""
-    scope = getattr(record.config, "content", "global")
-    partly = [name for name, own in kinds.items() if len({*own} & {"content", "attention"}) and {*own} != {"attention"}]
-    if scope != "global" and partly:
-        raise RequestError(
-            f"{partly[0]}: some heads stay attention, with the content scope {scope}; folding a layer in part is known "
-            "for global only"
-        )
 
 
 def _convolutions(

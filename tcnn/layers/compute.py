@@ -16,9 +16,10 @@ from tcnn.layers import attention, dense, hard, positions, scoped
 from tcnn.layers.attention import Weights, at_least_float32, fold_value
 from tcnn.layers.packed import pack
 from tcnn.layers.scopes import GLOBAL
-from tcnn.layers.ways import Way, way
+from tcnn.layers.ways import way
 
 if TYPE_CHECKING:
+    from tcnn.layers.base import AttentionLayer
     from tcnn.layers.gpsa import GPSA2d
 
 T = TypeVar("T")
@@ -38,14 +39,24 @@ def output(layer: "GPSA2d", x: Tensor) -> Tensor:
     if wanted == "auto" and is_convolution(layer):
         return _convolution(layer, x)
     padded = positions.pad(x, layer.geometry)
-    rows, columns = positions.output_size(padded.shape[-2:], layer.geometry)
     if wanted == "reference":
-        tokens = _reference(layer, padded)
-    elif _is_global(layer, padded):
-        tokens = _dense(layer, x, padded, wanted)
-    else:
-        tokens = _scoped(layer, padded)
-    return tokens.unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
+        return _map_of(_reference(layer, padded), padded, layer)
+    return attend(layer, x, padded, layer.bias)
+
+
+def attend(layer: "AttentionLayer", x: Tensor, padded: Tensor, bias: Tensor | None) -> Tensor:
+    """What a layer's heads bring together, (B, C_out, Ho, Wo).
+
+    Args:
+        x: (B, C_in, h, w). padded: the same after `positions.pad`.
+        bias: (C_out,), added to every pixel.
+    """
+    if _is_global(layer, padded):
+        return _map_of(_dense(layer, x, padded, bias), padded, layer)
+    factors = _factors(layer, padded)
+    weights = _prepared_weights(layer, bias)
+    tokens = scoped.attend(padded, layer.geometry, layer.scope, factors, layer.gate, weights)
+    return _map_of(tokens, padded, layer)
 
 
 def is_convolution(layer: "GPSA2d") -> bool:
@@ -68,7 +79,7 @@ def is_convolution(layer: "GPSA2d") -> bool:
 
 def _convolution(layer: "GPSA2d", x: Tensor) -> Tensor:
     def prepare() -> tuple[Tensor | None, Tensor]:
-        weights = fold_value(_weights(layer)) if _settled(layer) else _weights(layer)
+        weights = fold_value(layer.weights) if _settled(layer) else layer.weights
         return weights.value, hard.filter_of(weights.plain_proj, layer.geometry)
 
     value, kernel = _once(layer, "kernel", (layer.value, layer.proj), prepare)
@@ -83,7 +94,7 @@ def _reference(layer: "GPSA2d", padded: Tensor) -> Tensor:
     return attention.project(maps @ value[:, None], layer.proj, layer.bias, layer.groups)
 
 
-def _is_global(layer: "GPSA2d", padded: Tensor) -> bool:
+def _is_global(layer: "AttentionLayer", padded: Tensor) -> bool:
     """Whether the content part sees the whole map.
 
     A compiler is not asked about the size of the map, so that one graph serves all: computed within its scope, a layer
@@ -92,18 +103,18 @@ def _is_global(layer: "GPSA2d", padded: Tensor) -> bool:
     return layer.scope == GLOBAL or (not torch.compiler.is_compiling() and layer.scope.covers(padded.shape[-2:]))
 
 
-def _scoped(layer: "GPSA2d", padded: Tensor) -> Tensor:
-    """The output tokens (B, M, C_out) in memory that is linear in the pixels."""
-    factors = _factors(layer, padded)
-    return scoped.attend(padded, layer.geometry, layer.scope, factors, layer.gate, _prepared_weights(layer))
+def _map_of(tokens: Tensor, padded: Tensor, layer: "AttentionLayer") -> Tensor:
+    """(B, M, C_out) to (B, C_out, Ho, Wo), a view."""
+    size = positions.output_size(padded.shape[-2:], layer.geometry)
+    return tokens.unflatten(1, size).permute(0, 3, 1, 2)
 
 
-def _dense(layer: "GPSA2d", x: Tensor, padded: Tensor, wanted: Way) -> Tensor:
+def _dense(layer: "AttentionLayer", x: Tensor, padded: Tensor, bias: Tensor | None) -> Tensor:
     """The output tokens (B, M, C_out), all maps at once or in parts.
 
     A compiler gets them at once: it cannot loop over a number that depends on the size of the map.
     """
-    limit = None
+    limit, wanted = None, way()
     if wanted != "dense" and not torch.compiler.is_compiling():
         queries = prod(positions.output_size(padded.shape[-2:], layer.geometry))
         elements = x.shape[0] * layer.heads * queries * prod(x.shape[-2:])
@@ -112,45 +123,46 @@ def _dense(layer: "GPSA2d", x: Tensor, padded: Tensor, wanted: Way) -> Tensor:
         elif wanted == "fused" or elements > DENSE_ELEMENTS:
             limit = PART_ELEMENTS
     factors = _factors(layer, padded)
-    return dense.attend(x, padded, layer.geometry, factors, layer.gate, _prepared_weights(layer), limit)
+    return dense.attend(x, padded, layer.geometry, factors, layer.gate, _prepared_weights(layer, bias), limit)
 
 
-def _factors(layer: "GPSA2d", padded: Tensor) -> tuple[Tensor, Tensor]:
+def _factors(layer: "AttentionLayer", padded: Tensor) -> tuple[Tensor, Tensor]:
     size = (padded.shape[-2], padded.shape[-1])
     moving = (layer.locality_raw, layer.attention_centers, layer.temperature)
-    return _once(layer, "positional", moving, lambda: layer.positional_factors(size), of=size)
+    there = tuple(tensor for tensor in moving if tensor is not None)  # a layer may have folded all positions away
+    return _once(layer, "positional", there, lambda: layer.positional_factors(size), of=size)
 
 
-def _weights(layer: "GPSA2d") -> Weights:
-    return Weights(layer.query, layer.key, layer.value, layer.proj, layer.bias, layer.groups)
-
-
-def _prepared_weights(layer: "GPSA2d") -> Weights:
+def _prepared_weights(layer: "AttentionLayer", bias: Tensor | None) -> Weights:
     """The layer's matrices, ready for use: W_val folded in, in the order in which the processor wants them."""
     if not _settled(layer):
-        return _weights(layer)
+        return layer.weights._replace(bias=bias)
     plain = not torch.is_autocast_enabled(layer.proj.device.type)
 
     def prepare() -> Weights:
-        weights = fold_value(_weights(layer))
+        weights = fold_value(layer.weights)
         if plain:
             proj = pack(weights.proj) if weights.groups == 1 else weights.proj
             weights = weights._replace(query=pack(layer.query), key=pack(layer.key), proj=proj)
         return weights._replace(bias=None)
 
-    matrices = (layer.query, layer.key, layer.value, layer.proj)
-    return _once(layer, "weights", matrices, prepare, of=plain)._replace(bias=layer.bias)
+    matrices = tuple(matrix for matrix in (layer.query, layer.key, layer.value, layer.proj) if matrix is not None)
+    return _once(layer, "weights", matrices, prepare, of=plain)._replace(bias=bias)
 
 
-def _once(layer: "GPSA2d", name: str, tensors: tuple[Tensor, ...], compute: Callable[[], T], of: object = None) -> T:
+def _once(
+    layer: "AttentionLayer", name: str, tensors: tuple[Tensor, ...], compute: Callable[[], T], of: object = None
+) -> T:
     return layer.memo.get(name, tensors, compute, of) if _settled(layer) else compute()
 
 
-def _settled(layer: "GPSA2d") -> bool:
+def _settled(layer: "AttentionLayer") -> bool:
     """Whether nothing trains the layer, so that what is computed once will be used again."""
     quiet = not layer.training and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
     return quiet and _plain(layer) and not layer.proj.is_meta
 
 
-def _plain(layer: "GPSA2d") -> bool:
-    return isinstance(layer.gating_param, nn.Parameter) and isinstance(layer.proj, nn.Parameter)
+def _plain(layer: "AttentionLayer") -> bool:
+    """Whether its parameters are its own; one that has no positional part has no gate, either."""
+    own = layer.gating_param is None or isinstance(layer.gating_param, nn.Parameter)
+    return own and isinstance(layer.proj, nn.Parameter)

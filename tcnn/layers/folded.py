@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcnn.layers import dense, positions, scoped, scopes
-from tcnn.layers.attention import Weights, at_least_float32
-from tcnn.layers.compute import DENSE_ELEMENTS, PART_ELEMENTS
-from tcnn.layers.gpsa import SOFTPLUS_BETA, GPSA2d
+from tcnn.layers import compute, positions, scopes
+from tcnn.layers.base import AttentionLayer
+from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.memo import Memo
 from tcnn.layers.positions import Geometry
 
 HeadKind = Literal["convolution", "content", "attention", "dropped"]
@@ -55,7 +55,7 @@ def convolution_filter(layer: GPSA2d, targets: Sequence[int | None]) -> Tensor:
     return found.permute(1, 2, 0).unflatten(2, layer.geometry.kernel_size).contiguous()
 
 
-class FoldedGPSA2d(nn.Module):
+class FoldedGPSA2d(AttentionLayer):
     r"""A convolution, and beside it the attention of the heads that are none.
 
     .. math::
@@ -83,15 +83,6 @@ class FoldedGPSA2d(nn.Module):
     """
 
     weight: nn.Parameter | None
-    value: nn.Parameter | None
-    bias: nn.Parameter | None
-    query: nn.Parameter
-    key: nn.Parameter
-    proj: nn.Parameter
-    gating_param: nn.Parameter
-    locality_raw: nn.Parameter
-    attention_centers: nn.Parameter
-    temperature: Tensor
 
     def __init__(
         self,
@@ -115,8 +106,10 @@ class FoldedGPSA2d(nn.Module):
         self.head_dim = head_dim
         self.kinds = tuple(kinds)
         self.scope = scopes.parse(content)
+        self.memo = Memo()
         self.positional_heads = self.kinds.count("attention")
-        self.heads = heads = self.positional_heads + self.kinds.count("content")
+        self.content_heads = self.kinds.count("content")
+        self.heads = heads = self.positional_heads + self.content_heads
         convolves = "convolution" in self.kinds or not heads
 
         def parameter(name: str, there: bool, *shape: int) -> None:
@@ -171,64 +164,15 @@ class FoldedGPSA2d(nn.Module):
         trainable = any(parameter.requires_grad for parameter in layer.parameters())
         return folded.requires_grad_(trainable).train(layer.training)
 
-    @property
-    def kernel_size(self) -> positions.Pair:
-        """(kh, kw), as `nn.Conv2d` has it."""
-        return self.geometry.kernel_size
-
-    @property
-    def stride(self) -> positions.Pair:
-        """(rows, columns), as `nn.Conv2d` has it."""
-        return self.geometry.stride
-
-    @property
-    def dilation(self) -> positions.Pair:
-        """(rows, columns), as `nn.Conv2d` has it."""
-        return self.geometry.dilation
-
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() == 3:
             return self.forward(x[None])[0]
         padded = positions.pad(x, self.geometry)
         if self.weight is None:
-            return self._attend(x, padded, self.bias)
+            return compute.attend(self, x, padded, self.bias)
         seen = padded if self.value is None else F.conv2d(padded, self.value[:, :, None, None])
         y = F.conv2d(seen, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
-        return y + self._attend(x, padded, None) if self.heads else y
-
-    def _attend(self, x: Tensor, padded: Tensor, bias: Tensor | None) -> Tensor:
-        """What the remaining heads bring together, (B, C_out, Ho, Wo)."""
-        size = (padded.shape[-2], padded.shape[-1])
-        rows, columns = positions.output_size(size, self.geometry)
-        elements = x.shape[0] * self.heads * rows * columns * size[0] * size[1]
-        at_once = torch.compiler.is_compiling() or elements <= DENSE_ELEMENTS  # a compiler cannot loop over parts
-        weights = Weights(self.query, self.key, self.value, self.proj, bias, self.groups)
-        gate, factors = self._positional(size)
-        if self.scope == scopes.GLOBAL or (not torch.compiler.is_compiling() and self.scope.covers(size)):
-            limit = None if at_once else PART_ELEMENTS
-            tokens = dense.attend(x, padded, self.geometry, factors, gate, weights, limit)
-        else:
-            tokens = scoped.attend(padded, self.geometry, self.scope, factors, gate, weights)
-        return tokens.transpose(1, 2).unflatten(2, (rows, columns))
-
-    def _positional(self, size: positions.Pair) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Gates (n,) and the factors (n, Ho, H) and (n, Wo, W) of the positional attention on a padded map.
-
-        A content head has a gate of exactly 0 and factors of zeros.
-        """
-        content = self.heads - self.positional_heads
-        if not self.positional_heads:
-            counts = positions.output_size(size, self.geometry)
-            gate = at_least_float32(self.query.new_zeros(content))
-            rows, columns = (gate.new_zeros(content, count, n) for count, n in zip(counts, size, strict=True))
-            return gate, (rows, columns)
-        tau = at_least_float32(self.temperature)
-        gate = torch.sigmoid(at_least_float32(self.gating_param) / tau)
-        strength = F.softplus(at_least_float32(self.locality_raw), beta=SOFTPLUS_BETA)
-        centres = at_least_float32(self.attention_centers)
-        rows, columns = positions.positional_attention(strength / tau, centres, size, self.geometry)
-        beside = (0, 0, 0, 0, 0, content)
-        return F.pad(gate, (0, content)), (F.pad(rows, beside), F.pad(columns, beside))
+        return y + compute.attend(self, x, padded, None) if self.heads else y
 
     def extra_repr(self) -> str:
         counts = ", ".join(f"{kind}={self.kinds.count(kind)}" for kind in dict.fromkeys(self.kinds))

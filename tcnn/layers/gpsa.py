@@ -6,16 +6,15 @@ G groups.
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.errors import RequestError, UnsupportedLayerError
 from tcnn.layers import attention, compute, filters, positions, scopes
-from tcnn.layers.attention import AttentionMaps, at_least_float32
+from tcnn.layers.attention import AttentionMaps
+from tcnn.layers.base import SOFTPLUS_BETA, AttentionLayer
 from tcnn.layers.memo import Memo
 from tcnn.layers.positions import Geometry
 
-SOFTPLUS_BETA = 5
 UNIT_STRENGTH = 1 + torch.log(-torch.expm1(torch.tensor(-5.0, dtype=torch.float64))).item() / SOFTPLUS_BETA
 """softplus⁻¹(1) at β = 5: the raw parameter at which the locality strength α is 1."""
 
@@ -30,7 +29,7 @@ def filter_to_proj(weight: Tensor) -> Tensor:
     return weight.flatten(2).transpose(1, 2).flatten(1)
 
 
-class GPSA2d(nn.Module):
+class GPSA2d(AttentionLayer):
     r"""Gated positional self-attention with one head per kernel tap (Transformed CNNs, Eq. 4–7).
 
     .. math::
@@ -67,8 +66,7 @@ class GPSA2d(nn.Module):
     Input (B, C_in, H, W) or (C_in, H, W), any H and W; output (B, C_out, Ho, Wo) as the convolution's.
     """
 
-    bias: nn.Parameter | None
-    temperature: Tensor
+    value: nn.Parameter
 
     def __init__(
         self,
@@ -187,39 +185,9 @@ class GPSA2d(nn.Module):
         return layer.requires_grad_(trainable).train(conv.training)
 
     @property
-    def kernel_size(self) -> positions.Pair:
-        """(kh, kw), as `nn.Conv2d` has it: DaViT's forward pass reads it from the layer that was replaced."""
-        return self.geometry.kernel_size
-
-    @property
-    def stride(self) -> positions.Pair:
-        """(rows, columns), as `nn.Conv2d` has it."""
-        return self.geometry.stride
-
-    @property
-    def dilation(self) -> positions.Pair:
-        """(rows, columns), as `nn.Conv2d` has it."""
-        return self.geometry.dilation
-
-    @property
     def content(self) -> str:
         """What the content part sees: `global`, `window:W` or `pooled:R`."""
         return str(self.scope)
-
-    @property
-    def locality_strength(self) -> Tensor:
-        """α > 0, (K,), in 1/pixel² at τ = 1, at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
-        return F.softplus(at_least_float32(self.locality_raw), beta=SOFTPLUS_BETA)
-
-    @property
-    def gate(self) -> Tensor:
-        """σ(λ/τ), (K,), at least float32: 1 looks at positions only, 0 at content only."""
-        return torch.sigmoid(at_least_float32(self.gating_param) / at_least_float32(self.temperature))
-
-    @property
-    def strength(self) -> Tensor:
-        """α/τ, (K,), in 1/pixel², at least float32: how fast positional attention falls off around its centre."""
-        return self.locality_strength / at_least_float32(self.temperature)
 
     @property
     def filter(self) -> Tensor:
@@ -248,16 +216,6 @@ class GPSA2d(nn.Module):
         places = scopes.query_pixels(size, self.geometry, padded.device)
         content = scopes.content(self.scope, query, key, size, *places)
         return AttentionMaps(content, attention.outer(*self.positional_factors(size)), self.gate)
-
-    def positional_factors(self, size: positions.Pair) -> tuple[Tensor, Tensor]:
-        """Rows (K, Ho, H) and columns (K, Wo, W) of the positional attention on a padded map of `size` (H, W)."""
-        centres = at_least_float32(self.attention_centers)
-        return positions.positional_attention(self.strength, centres, size, self.geometry)
-
-    def train(self, mode: bool = True) -> "GPSA2d":
-        """As every module's; what was kept for inference is dropped."""
-        self.memo.clear()
-        return super().train(mode)
 
     def _check(self, x: Tensor) -> None:
         if x.dim() != 4 or x.shape[1] != self.in_channels:

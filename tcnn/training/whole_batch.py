@@ -69,67 +69,59 @@ def batch_norm(
 
     Every process comes to the same running statistics.
     """
-    mean, variance, count = _statistics(x.detach())
+    values = x if x.dtype == torch.float64 else x.float()
+    mean, variance, count = _statistics(values.detach())
     if running_mean is not None and running_var is not None:
         with torch.no_grad():
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             unbiased = variance * (count / max(1, count - 1))
             running_var.lerp_(unbiased.to(running_var.dtype), momentum)
-    y: Tensor = _Normalise.apply(x, mean, (variance + eps).rsqrt())
-    shape = (1, -1, *(1,) * (x.dim() - 2))
-    if weight is not None:
-        y = y * weight.view(shape)
-    if bias is not None:
-        y = y + bias.view(shape)
+    weight = torch.ones_like(mean) if weight is None else weight.to(mean.dtype)
+    bias = torch.zeros_like(mean) if bias is None else bias.to(mean.dtype)
+    y: Tensor = _Normalise.apply(values, mean, variance, weight, bias, eps)
     return y.to(x.dtype)
 
 
 class _Normalise(torch.autograd.Function):
-    """x̂ = (x − μ)/σ, where μ and σ depend on the images of every process.
+    """y = w·x̂ + b with x̂ = (x − μ)/σ, where μ and σ depend on the images of every process.
 
-    With g the gradient of x̂ and ⟨·⟩ the mean over all images and positions of a channel, that of x is
-    (g − ⟨g⟩ − x̂·⟨g·x̂⟩)/σ (Ioffe & Szegedy 2015, §3): two sums a channel have to be exchanged.
+    With g the gradient of y and ⟨·⟩ the mean over all images and positions of a channel, that of x is
+    w·(g − ⟨g⟩ − x̂·⟨g·x̂⟩)/σ (Ioffe & Szegedy 2015, §3): two sums a channel have to be exchanged. Passes over maps are
+    those of PyTorch's own kernels, for sums of products as for anything linear in x.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, mean: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(x, mean, inverse)
-        return _normalised(x, mean, inverse)
+    def forward(
+        ctx: Any, x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        ctx.save_for_backward(x, mean, (variance + eps).rsqrt(), weight)
+        return F.batch_norm(x, mean, variance, weight, bias, training=False, eps=eps)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        x, mean, inverse = ctx.saved_tensors
-        over, shape = _layout(x)
-        normalised = _normalised(x, mean, inverse)
-        means = torch.stack([g.mean(over), (g * normalised).mean(over)]).contiguous()
-        dist.all_reduce(means)
-        first, second = (means / dist.get_world_size()).unbind()
-        gradient = (g - first.view(shape) - normalised * second.view(shape)) * inverse.view(shape)
-        return gradient.to(x.dtype), None, None
-
-
-def _normalised(x: Tensor, mean: Tensor, inverse: Tensor) -> Tensor:
-    _, shape = _layout(x)
-    return (x.to(mean.dtype) - mean.view(shape)) * inverse.view(shape)
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, inverse, weight = ctx.saved_tensors
+        _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+            g, x, None, None, None, mean, inverse, True, 0.0, [False, True, True]
+        )
+        sums = torch.stack([of_bias, of_weight])
+        dist.all_reduce(sums)
+        first, second = (sums * (x.shape[1] / (x.numel() * dist.get_world_size()))).unbind()
+        # In one pass what is linear in x, in another the rest: (w/σ)·(g − ⟨g⟩) − (w·⟨g·x̂⟩/σ²)·(x − μ).
+        scale = weight * inverse
+        slope = -scale * second * inverse
+        linear = F.batch_norm(x, mean, torch.ones_like(mean), slope, -scale * first, training=False, eps=0.0)
+        return linear.addcmul_(g, scale.view(1, -1, *(1,) * (x.dim() - 2))), None, None, of_weight, of_bias, None
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor, int]:
     """Mean and biased variance of every channel, (C,) each, over all processes, and of how many values.
 
     Variances are put together as the variance within the processes and the one between them (Chan et al. 1979): the
-    difference of two large sums would lose what float32 cannot hold. Reduced precision is summed in float32.
+    difference of two large sums would lose what float32 cannot hold.
     """
-    over, _ = _layout(x)
-    values = x if x.dtype == torch.float64 else x.float()
-    variance, mean = torch.var_mean(values, over, correction=0)
-    own = torch.stack([mean, variance])
+    own = torch.stack(torch.batch_norm_update_stats(x, None, None, 0.0))
     parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, own)
     means, variances = torch.stack(parts).unbind(1)
     between, mean = torch.var_mean(means, 0, correction=0)
     return mean, variances.mean(0) + between, len(parts) * (x.numel() // x.shape[1])
-
-
-def _layout(x: Tensor) -> tuple[list[int], tuple[int, ...]]:
-    """The dimensions that a channel's statistics are taken over, and the shape in which they stand beside x."""
-    return [dim for dim in range(x.dim()) if dim != 1], (1, -1, *(1,) * (x.dim() - 2))

@@ -223,16 +223,39 @@ def test_a_folded_model_says_what_it_is_no_good_for(trained: Path, tmp_path: Pat
         tcnn.save_directory(found, tmp_path / "hub")
 
 
-def test_attention_to_less_than_the_map_is_not_widened(trained: Path, lively: Lively) -> None:
-    for model, complete in ((tcnn.convert(lively()).model, True), (tcnn.load(trained), False)):
-        report: Any = model.conversion_report
-        config = report.config.model_copy(update={"content": "window:2"})
-        model.conversion_report = report.model_copy(update={"config": config})  # type: ignore[assignment]
-        if complete:
-            assert tcnn.fold(model).report.complete
-            continue
-        with pytest.raises(RequestError, match=r"some heads stay attention, with the content scope window:2"):
-            tcnn.fold(model)
+@pytest.mark.parametrize("content", ["window:2", "pooled:3"])
+def test_attention_to_less_than_the_map_stays_that(content: str, lively: Lively, tmp_path: Path) -> None:
+    model, _ = tcnn.convert(lively(), content=content, temperature=1)
+    assert tcnn.fold(tcnn.convert(lively(), content=content).model).report.complete
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, GPSA2d):
+                layer.locality_raw[::2] = 60.0
+                layer.gating_param[::2] = 60.0
+                layer.query.mul_(20)
+    found, report = tcnn.fold(model)
+    for entry in report.layers:
+        assert (entry.convolution, entry.attention, entry.becomes) == (5, 4, "folded")
+    assert report.logits.worst < 1e-6
+    globally = tcnn.load(_rescoped(found, tmp_path))
+    x = image((160, 160))
+    with torch.no_grad():
+        assert relative_error(model(x), found(x)) < 1e-5
+        assert relative_error(model(x), globally(x)) > 1e-4  # the scope matters here
+    _comes_back(found, tmp_path)
+
+
+def _rescoped(model: nn.Module, tmp_path: Path) -> Path:
+    """A file in which the same weights attend to the whole map."""
+    own: Any = model.conversion_report
+    layers = tuple(layer.model_copy(update={"content": "global"}) for layer in own.layers)
+    config = own.config.model_copy(update={"content": "global"})
+    try:
+        model.conversion_report = own.model_copy(update={"layers": layers, "config": config})  # type: ignore[assignment]
+        tcnn.save(model, tmp_path / "global.safetensors")
+    finally:
+        model.conversion_report = own
+    return tmp_path / "global.safetensors"
 
 
 def test_a_file_whose_records_do_not_fit(trained: Path, tmp_path: Path) -> None:

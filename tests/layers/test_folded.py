@@ -4,6 +4,7 @@ The witness shares no code with tcnn: it pads by index, loops over heads, querie
 and W_out^h one after the other, each group of channels by itself. All in float64.
 """
 
+import copy
 import itertools
 from collections.abc import Callable
 
@@ -11,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tcnn.layers import GPSA2d, folded
+from tcnn.layers import GPSA2d, compute, positions
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind
+from tcnn.layers.ways import taking
 
 KINDS: tuple[HeadKind, ...] = ("convolution", "content", "attention", "dropped")
 
@@ -173,6 +175,48 @@ def test_nothing_folded_is_the_layer_itself(relative_error: Callable[..., float]
     assert relative_error(folding(layer, kinds)[0](x), layer(x)) < 1e-13
 
 
+def settled(case: dict[str, object], content: str) -> tuple[GPSA2d, Tensor, list[HeadKind]]:
+    """A layer with a content scope whose heads *are* what they are to become, as far as float64 can tell."""
+    layer, x = made(case, content=content)
+    kinds = [KINDS[h % 4] for h in range(layer.heads)]
+    taps = positions.tap_offsets(layer.geometry).double()
+    with torch.no_grad():
+        for h, kind in enumerate(kinds):
+            if kind == "convolution":
+                layer.gating_param[h], layer.locality_raw[h], layer.attention_centers[h] = 1e3, 1e3, taps[h]
+            elif kind == "content":
+                layer.gating_param[h] = -1e3
+            elif kind == "dropped":
+                layer.proj[:, h * layer.proj.shape[1] // layer.heads : (h + 1) * layer.proj.shape[1] // layer.heads] = 0
+    return layer, x, kinds
+
+
+@pytest.mark.parametrize("content", ["window:2", "window:3", "pooled:2", "pooled:3"])
+@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[6], CASES[9]], ids=str)
+def test_heads_that_stay_see_what_they_saw(
+    case: dict[str, object], content: str, relative_error: Callable[..., float]
+) -> None:
+    layer, x, kinds = settled(case, content)
+    found = FoldedGPSA2d.from_gpsa2d(layer, kinds, list(range(layer.heads)))
+    with taking("reference"):  # proved against the formula in test_scope_formula
+        expected = layer(x)
+    assert relative_error(found(x), expected) < 1e-13
+    with torch.no_grad():  # with what is kept from one call to the next
+        assert relative_error(found(x), expected) < 1e-13
+        assert torch.equal(found(x), found(x))
+
+
+@torch.no_grad()
+def test_what_is_kept_is_dropped_when_a_parameter_changes() -> None:
+    layer, x = made(CASES[0])
+    found = folding(layer, ["content"] * 4 + ["attention"] * 5)[0]
+    for parameter in found.parameters():
+        before = found(x)
+        parameter.mul_(1.5)
+        assert not torch.equal(found(x), before)
+        assert torch.equal(found(x), copy.deepcopy(found)(x))  # a copy has kept nothing
+
+
 def test_w_val_is_absorbed_where_it_can_be() -> None:
     for groups, mixing, stays in ((1, True, False), (2, True, True), (2, False, False)):
         layer = trained(3, mixing=mixing, groups=groups, padding=1)
@@ -186,8 +230,8 @@ def test_large_maps_are_done_in_parts(monkeypatch: pytest.MonkeyPatch, relative_
     layer, x = made({"kernel_size": 3, "padding": 1, "size": (9, 7)})
     found = folding(layer, [KINDS[h % 4] for h in range(9)])[0]
     whole = found(x)
-    monkeypatch.setattr(folded, "DENSE_ELEMENTS", 1)
-    monkeypatch.setattr(folded, "PART_ELEMENTS", 1)
+    monkeypatch.setattr(compute, "DENSE_ELEMENTS", 1)
+    monkeypatch.setattr(compute, "PART_ELEMENTS", 1)
     assert relative_error(found(x), whole) < 1e-14
 
 

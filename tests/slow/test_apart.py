@@ -8,6 +8,7 @@ from postgres import NoPostgres
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import chaos
+import deployments
 
 JOBS, KILLS = 20, 15
 
@@ -15,7 +16,7 @@ JOBS, KILLS = 20, 15
 @pytest.mark.parametrize("seed", [7, 20261121])
 def test_no_job_is_lost(tmp_path: Path, seed: int) -> None:
     try:
-        with chaos.parted() as (url, apart):
+        with deployments.parted() as (url, apart):
             result = chaos.run(url, JOBS, KILLS, 2, seed, tmp_path, apart=apart)
     except NoPostgres as missing:
         pytest.skip(f"NOT TESTED ON POSTGRESQL: {missing}")

@@ -48,10 +48,11 @@ with joined("cpu") as processes:
             found, own, own_buffers = learn(layer, images[rows].clone(), weights[rows])
         for gradient in own:
             dist.all_reduce(gradient)
+        close = 1e-10 if name == "double" else 1e-4
         for a, b in zip(found, expected, strict=True):
-            torch.testing.assert_close(a, b[rows], rtol=1e-4, atol=1e-4, msg=lambda text: f"{name}: {text}")
+            torch.testing.assert_close(a, b[rows], rtol=close, atol=close, msg=lambda text: f"{name}: {text}")
         for a, b in zip(own + own_buffers, of_parameters + buffers, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, msg=lambda text: f"{name}: {text}")
+            torch.testing.assert_close(a, b, rtol=close, atol=close, msg=lambda text: f"{name}: {text}")
         if processes.first:
             print("same:", name)
 """
