@@ -151,8 +151,8 @@ def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
         stride=geometry.stride,
         queries=positions.output_size(padded.shape[-2:], geometry),
     )
-    query = attention.split(positions.at_queries(padded, geometry), layer.query, layer.heads)
-    key = attention.split(padded, layer.key, layer.heads)
+    query = attention.split(attention.tokens(positions.at_queries(padded, geometry)), layer.query, layer.heads)
+    key = attention.split(attention.tokens(padded), layer.key, layer.heads)
     return KeptLayer(
         name,
         "gpsa2d",

@@ -69,10 +69,15 @@ class AttentionMaps(NamedTuple):
         return (1 - gate) * self.content + gate * self.positional
 
 
-def split(pixels: Tensor, weight: Matrix, heads: int) -> Tensor:
-    """Pixels as each head sees them, queries or keys: (B, C_in, H, W) by W (K·d, C_in) to (B, K, H·W, d)."""
-    tokens = linear(pixels.flatten(2).transpose(1, 2), weight)
-    return tokens.unflatten(2, (heads, weight.shape[0] // heads)).transpose(1, 2)
+def tokens(pixels: Tensor) -> Tensor:
+    """A map as a row of pixels: (B, C, H, W) to (B, H·W, C), a view."""
+    return pixels.flatten(2).transpose(1, 2)
+
+
+def split(tokens: Tensor, weight: Matrix, heads: int) -> Tensor:
+    """Pixels as each head sees them, queries or keys: (B, N, C_in) by W (K·d, C_in) to (B, K, N, d)."""
+    seen = linear(tokens, weight)
+    return seen.unflatten(2, (heads, weight.shape[0] // heads)).transpose(1, 2)
 
 
 def content(query: Tensor, key: Tensor) -> Tensor:

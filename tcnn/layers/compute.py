@@ -117,13 +117,27 @@ def _dense(layer: "AttentionLayer", x: Tensor, padded: Tensor, bias: Tensor | No
     limit, wanted = None, way()
     if wanted != "dense" and not torch.compiler.is_compiling():
         queries = prod(positions.output_size(padded.shape[-2:], layer.geometry))
-        elements = x.shape[0] * layer.heads * queries * prod(x.shape[-2:])
+        one = layer.heads * queries * prod(x.shape[-2:])
         if x.device.type == "cpu" and not torch.is_grad_enabled():
-            limit = CACHED_ELEMENTS
-        elif wanted == "fused" or elements > DENSE_ELEMENTS:
+            # One image, or as many as take half of it: what they bring together is larger than their maps.
+            limit = CACHED_ELEMENTS if one > CACHED_ELEMENTS else max(one, CACHED_ELEMENTS // 2)
+        elif wanted == "fused" or x.shape[0] * one > DENSE_ELEMENTS:
             limit = PART_ELEMENTS
     factors = _factors(layer, padded)
-    return dense.attend(x, padded, layer.geometry, factors, layer.gate, _prepared_weights(layer, bias), limit)
+    weights = _prepared_weights(layer, bias)
+    placed = _placed(layer, x, padded, factors)
+    return dense.attend(x, padded, layer.geometry, factors, layer.gate, weights, limit, placed)
+
+
+def _placed(layer: "AttentionLayer", x: Tensor, padded: Tensor, factors: tuple[Tensor, Tensor]) -> Tensor | None:
+    """The positional maps, where they are small enough to be kept; they are the same for every image."""
+    queries = prod(positions.output_size(padded.shape[-2:], layer.geometry))
+    if not _settled(layer) or layer.heads * queries * prod(x.shape[-2:]) > CACHED_ELEMENTS:
+        return None
+    moving = (layer.gating_param, layer.locality_raw, layer.attention_centers, layer.temperature)
+    there = tuple(tensor for tensor in moving if tensor is not None)
+    size = x.shape[-2], x.shape[-1]
+    return _once(layer, "placed", there, lambda: dense.place(size, layer.geometry, factors, layer.gate), of=size)
 
 
 def _factors(layer: "AttentionLayer", padded: Tensor) -> tuple[Tensor, Tensor]:

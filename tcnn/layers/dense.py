@@ -12,6 +12,8 @@ Shapes: B batch, C channels, h×w map without padding, R = h·w its pixels, Ho×
 d head width, G groups.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -30,6 +32,7 @@ def attend(
     gate: Tensor,
     weights: Weights,
     limit: int | None = None,
+    placed: Tensor | None = None,
 ) -> Tensor:
     """The output tokens of a whole map, (B, M, C_out).
 
@@ -38,29 +41,45 @@ def attend(
         factors: of `positions.positional_attention` on the padded map, (K, Ho, H) and (K, Wo, W).
         gate: σ(λ/τ), (K,).
         limit: the most elements of attention maps (images × heads × queries × keys) that are held at once; None: all.
+        placed: what `place` makes of these factors and this gate, where it has been kept.
     """
     heads = gate.shape[0]
-    rows, columns = factors
+    rows, columns = _inside(factors, x.shape[-2:], geometry)
     sinks = None
     pixels = padded
     if positions.zero_padded(geometry):
-        top, left = positions.origin(x.shape[-2:], geometry)
-        rows, columns = rows[..., top : top + x.shape[-2]], columns[..., left : left + x.shape[-1]]
         sinks = padded.shape[-2] * padded.shape[-1] - x.shape[-2] * x.shape[-1]
         pixels = x
-    tokens = pixels.flatten(2).transpose(1, 2)  # (B, R, C_in)
-    asking = attention.split(positions.at_queries(padded, geometry), weights.query, heads)
-    keys = attention.split(pixels, weights.key, heads)
+    # In order once, (B, R, C_in), and not again in each of the products.
+    tokens = attention.tokens(pixels).contiguous()
+    places = (
+        tokens
+        if geometry.asks_everywhere and sinks is not None
+        else attention.tokens(positions.at_queries(padded, geometry))
+    )
+    asking = attention.split(places, weights.query, heads)
+    keys = attention.split(tokens, weights.key, heads)
     values = tokens if weights.value is None else linear(tokens, weights.value)
     if limit is None:
-        return project(bring(asking, keys, values, rows, columns, gate, sinks), weights)
+        placed = _place(rows, columns, gate) if placed is None else placed
+        return project(bring(asking, keys, values, placed, gate, sinks), weights)
     images, lines = part_size(limit, x.shape[0], rows.shape[1], heads * columns.shape[1] * tokens.shape[1])
     parts = []
-    for few, *seen in zip(*(whole.split(images) for whole in (asking, keys, values)), strict=True):
+    for few, key, value in zip(asking.split(images), keys.split(images), values.split(images), strict=True):
         cut = zip(few.split(lines * columns.shape[1], dim=2), rows.split(lines, dim=1), strict=True)
-        brought = (_forgetful(query, *seen, few_rows, columns, gate, sinks) for query, few_rows in cut)
+        brought = (
+            bring(query, key, value, placed, gate, sinks)
+            if placed is not None and lines == rows.shape[1]
+            else _forgetful(query, key, value, few_rows, columns, gate, sinks)
+            for query, few_rows in cut
+        )
         parts.append(torch.cat([project(part, weights) for part in brought], dim=1))
     return torch.cat(parts)
+
+
+def place(size: Sequence[int], geometry: Geometry, factors: tuple[Tensor, Tensor], gate: Tensor) -> Tensor:
+    """gate_h · P_h on a map of `size` (h, w) before padding, in the order in which `bring` reads it, (M, K, R)."""
+    return _place(*_inside(factors, size, geometry), gate).contiguous()
 
 
 def part_size(limit: int, images: int, lines: int, line: int) -> tuple[int, int]:
@@ -73,29 +92,46 @@ def part_size(limit: int, images: int, lines: int, line: int) -> tuple[int, int]
     return 1, max(1, limit // line)
 
 
-def bring(
-    query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, gate: Tensor, sinks: int | None
-) -> Tensor:
+def bring(query: Tensor, key: Tensor, value: Tensor, placed: Tensor, gate: Tensor, sinks: int | None) -> Tensor:
     """A_h X W_val of every head side by side, (B, M, K, C_in).
 
     Args:
         query: (B, K, M, d). key: (B, K, R, d). value: (B, R, C_in).
-        rows, columns: factors of the positional attention, (K, Ho, h) and (K, Wo, w).
+        placed: gate_h · P_h, (M, K, R).
         sinks: the number of keys beside these whose logit and value are 0; None where there can be none.
     """
     content = content_with_sinks(query, key, sinks)
     # Queries outside, heads inside: then what the heads bring together lies as the projection reads it.
-    positional = (gate[:, None, None] * attention.outer(rows, columns)).transpose(0, 1)  # (M, K, R)
-    maps = torch.addcmul(positional, (1 - gate)[:, None], content.transpose(1, 2))  # (B, M, K, R)
+    maps = torch.addcmul(placed, (1 - gate)[:, None], content.transpose(1, 2))  # (B, M, K, R)
     return torch.bmm(maps.to(value.dtype).flatten(1, 2), value).unflatten(1, (-1, gate.shape[0]))
 
 
-def _forgetful(*given: Tensor | int | None) -> Tensor:
+def _forgetful(
+    query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, gate: Tensor, sinks: int | None
+) -> Tensor:
     """`bring`, whose maps are computed again for the gradients instead of kept."""
+
+    def whole(query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, gate: Tensor) -> Tensor:
+        return bring(query, key, value, _place(rows, columns, gate), gate, sinks)
+
+    given = query, key, value, rows, columns, gate
     if not torch.is_grad_enabled():
-        return bring(*given)  # type: ignore[arg-type]
-    brought: Tensor = checkpoint(bring, *given, use_reentrant=False, preserve_rng_state=False)
+        return whole(*given)
+    brought: Tensor = checkpoint(whole, *given, use_reentrant=False, preserve_rng_state=False)
     return brought
+
+
+def _inside(factors: tuple[Tensor, Tensor], size: Sequence[int], geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """The factors over the pixels that are computed: those of zeros around a map of `size` (h, w) are left out."""
+    rows, columns = factors
+    if not positions.zero_padded(geometry):
+        return rows, columns
+    top, left = positions.origin(size, geometry)
+    return rows[..., top : top + size[0]], columns[..., left : left + size[1]]
+
+
+def _place(rows: Tensor, columns: Tensor, gate: Tensor) -> Tensor:
+    return (gate[:, None, None] * attention.outer(rows, columns)).transpose(0, 1)
 
 
 def project(brought: Tensor, weights: Weights) -> Tensor:

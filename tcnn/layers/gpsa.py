@@ -211,8 +211,8 @@ class GPSA2d(AttentionLayer):
     def attention_of_padded(self, padded: Tensor) -> AttentionMaps:
         """`attention` on a map that is padded already, (B, C_in, H, W)."""
         size = padded.shape[-2], padded.shape[-1]
-        query = attention.split(positions.at_queries(padded, self.geometry), self.query, self.heads)
-        key = attention.split(padded, self.key, self.heads)
+        query = attention.split(attention.tokens(positions.at_queries(padded, self.geometry)), self.query, self.heads)
+        key = attention.split(attention.tokens(padded), self.key, self.heads)
         places = scopes.query_pixels(size, self.geometry, padded.device)
         content = scopes.content(self.scope, query, key, size, *places)
         return AttentionMaps(content, attention.outer(*self.positional_factors(size)), self.gate)

@@ -48,6 +48,15 @@ class Geometry:
         rows, columns = (d * (k - 1) // 2 for k, d in zip(self.kernel_size, self.dilation, strict=True))
         return rows, columns
 
+    @property
+    def asks_everywhere(self) -> bool:
+        """Whether the pixels that ask are exactly those of the map before padding, as in most convolutions."""
+        if self.padding == "dynamic" or self.stride != (1, 1):
+            return False
+        left, right, top, bottom = self.padding
+        spans = [d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+        return self.centre == (top, left) and spans == [top + bottom, left + right]
+
 
 def tap_offsets(geometry: Geometry) -> Tensor:
     """Δ: the (row, column) offset in pixels of every tap from the kernel's centre, (K, 2), row-major, float64."""

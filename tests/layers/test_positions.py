@@ -1,6 +1,8 @@
 """The geometry of queries and keys, against what PyTorch's own convolution and unfold do; the positional attention
 against one softmax over all keys."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch.nn import functional as F
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import positions
+from tcnn.layers.filters import geometry_of
 from tcnn.layers.positions import Geometry
 
 SOFTMAX_TOLERANCE = 1e-13
@@ -150,3 +153,16 @@ def test_centre_of_the_kernel(kernel: tuple[int, int], dilation: tuple[int, int]
     with torch.no_grad():
         conv.weight.zero_()[..., 0, 0] = 1
         assert conv(impulse)[0, 0].nonzero().tolist() == [list(geometry.centre)]
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2, (1, 0), (0, 1), "same"])
+@pytest.mark.parametrize("kernel", [1, 2, 3, (3, 1), (1, 3), 5])
+@pytest.mark.parametrize("stride", [1, 2, (1, 2)])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_whether_every_pixel_asks_and_no_other(padding: Any, kernel: Any, stride: Any, dilation: int) -> None:
+    if padding == "same" and stride != 1:
+        return  # PyTorch has no such convolution
+    geometry = geometry_of(nn.Conv2d(1, 1, kernel, stride, padding, dilation))
+    x = torch.arange(1.0, 1 + 11 * 12).view(1, 1, 11, 12)
+    asking = positions.at_queries(positions.pad(x, geometry), geometry)
+    assert geometry.asks_everywhere == torch.equal(asking, x)
