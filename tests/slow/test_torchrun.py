@@ -1,14 +1,17 @@
-"""A job of two processes that loses one: the other does not stay, the queue tries again, and the job finishes."""
+"""Jobs of two processes on one host: one of them is killed, or the job cancelled, and none stays behind."""
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from houses import House, RealWorkers, processes_of, wait_for
 from tiny_runs import colours
 
-from jobs.model import Kind, Status
+from jobs.model import Job, Kind, Status
+from jobs.settings import QueueSettings
 
 CONFIG: dict[str, Any] = {
     "epochs": 12, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 0, "val_split": 0.2,
@@ -16,23 +19,35 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_killed_rank_costs_no_more_than_the_steps_since_the_last_checkpoint(tmp_path: Path) -> None:
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    """A house with a worker of two slots, a process of its own."""
     house = House(tmp_path / "home")
+    workers = RealWorkers(house.settings.root)
+    workers.start("--slots", "2")
+    yield house
+    workers.end()
+    house.store.close()
+
+
+def trained_a_little(house: House, tmp_path: Path) -> tuple[Job, list[int]]:
+    """A job that has finished an epoch, and its two ranks."""
     request = {
         "model": "test_resnet", "pretrained": False, "dataset": str(colours(tmp_path / "images")), "preset": "quick",
         "config": CONFIG, "num_workers": 2,
     }  # fmt: skip
     job = house.submit(kind=Kind.FINETUNE, slots=2, request=request)
-    workers = RealWorkers(house.settings.root)
-    try:
-        workers.start("--slots", "2")
-        wait_for(lambda: "epoch" in house.kinds(job), 240)
-        ranks = [pid for pid in processes_of(house.home.job(job.id)) if b"tcnn.training.rank" in words(pid)]
-        assert len(ranks) == 2
-        os.kill(ranks[1], signal.SIGKILL)
-        wait_for(lambda: house.store.get(job.id).terminal, 240)
-    finally:
-        workers.end()
+    wait_for(lambda: "epoch" in house.kinds(job), 240)
+    ranks = [pid for pid in processes_of(house.home.job(job.id)) if b"tcnn.training.rank" in words(pid)]
+    assert len(ranks) == 2
+    return job, ranks
+
+
+def test_a_killed_rank_costs_no_more_than_the_steps_since_the_last_checkpoint(house: House, tmp_path: Path) -> None:
+    """The other process does not stay behind, the queue tries again, and the job finishes."""
+    job, ranks = trained_a_little(house, tmp_path)
+    os.kill(ranks[1], signal.SIGKILL)
+    wait_for(lambda: house.store.get(job.id).terminal, 240)
     after = house.store.get(job.id)
     assert (after.status, after.attempt) == (Status.SUCCEEDED, 2), after.error
     events = house.store.events(job.id)
@@ -44,6 +59,17 @@ def test_a_killed_rank_costs_no_more_than_the_steps_since_the_last_checkpoint(tm
     told = [event.data["epoch"] for event in events if event.kind == "epoch"]
     assert told == list(range(CONFIG["epochs"])), "every epoch is told once, whoever trained it"
     assert processes_of(house.home.job(job.id)) == []
+
+
+def test_a_cancelled_job_leaves_nobody_behind_and_can_go_on(house: House, tmp_path: Path) -> None:
+    """Both processes end within the grace time, what they had is saved, and both slots are free again."""
+    job, _ = trained_a_little(house, tmp_path)
+    house.store.cancel(job.id)
+    wait_for(lambda: house.store.get(job.id).terminal, QueueSettings().grace + 10)
+    assert house.store.get(job.id).status is Status.CANCELLED
+    assert processes_of(house.home.job(job.id)) == []
+    house.store.resume(job.id)
+    wait_for(lambda: any(text.startswith("going on in epoch") for text in house.messages(job)), 120)
 
 
 def words(pid: int) -> bytes:

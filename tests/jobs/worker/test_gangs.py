@@ -1,14 +1,12 @@
 """Jobs that need several slots at once: all or none, and no narrow job gets in between."""
 
-from pathlib import Path
 from typing import Any
 
-from houses import House, RealWorkers, processes_of, wait_for
-from tiny_runs import colours
+from houses import House
 
 from jobs.engines.local import LocalEngine
 from jobs.gangs import gang, widest
-from jobs.model import Kind, Status
+from jobs.model import Status
 from jobs.service import engine_for
 from jobs.settings import QueueSettings
 from jobs.worker import Worker
@@ -106,35 +104,3 @@ def test_the_deployment_chooses_the_engine() -> None:
     assert engine_for(QueueSettings()).placement(2) == Placement(num_workers=2)
     settings = QueueSettings(engine="ray", ray_address="head:6379", grace=7)
     assert engine_for(settings).placement(2) == Placement(engine="ray", num_workers=2, address="head:6379", grace=7)
-
-
-def test_a_cancelled_job_of_two_processes_leaves_none_behind(
-    house: House, workers: RealWorkers, tmp_path: Path
-) -> None:
-    """torchrun really: both end within the grace time, what they had is saved, and both slots are free again."""
-    job = house.submit(kind=Kind.FINETUNE, slots=2, request=two_processes(tmp_path))
-    workers.start("--slots", "2")
-    wait_for(lambda: "epoch" in house.kinds(job), 240)
-    processes = processes_of(house.home.job(job.id))
-    assert sum(b"tcnn.training.rank" in words(pid) for pid in processes) == 2
-    house.store.cancel(job.id)
-    wait_for(lambda: house.store.get(job.id).terminal, QueueSettings().grace + 10)
-    assert house.store.get(job.id).status is Status.CANCELLED
-    assert processes_of(house.home.job(job.id)) == []
-    house.store.resume(job.id)
-    wait_for(lambda: any(text.startswith("going on in epoch") for text in house.messages(job)), 120)
-
-
-def two_processes(tmp_path: Path) -> dict[str, Any]:
-    """A request for a job that takes two slots."""
-    return {
-        "model": "test_resnet", "pretrained": False, "dataset": str(colours(tmp_path / "images")), "preset": "quick",
-        "config": CONFIG, "num_workers": 2,
-    }  # fmt: skip
-
-
-def words(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
