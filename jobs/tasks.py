@@ -136,11 +136,15 @@ def _finetune(
         log.info("%s", message)
         reporter.event("message", text=message)
 
+    # As the request has them: another worker, which goes on with the run, has its files elsewhere.
+    names = {"data": training.dataset} | ({"val": training.val} if training.val else {})
+    if isinstance(training, FinetuneRequest):
+        names["model"] = training.label
     result = finetune_on(
         assignment.placement, source, assignment.paths.get("dataset", training.dataset),
         assignment.paths.get("val", training.val) if training.val else None,
-        training.settings, directory.run, resume=True, pretrained=pretrained, report=report, say=say,
-        log=sys.stdout.buffer,
+        training.settings, directory.run, resume=True, pretrained=pretrained, names=names, report=report,
+        say=say, log=sys.stdout.buffer,
     )  # fmt: skip
     _tell_epochs(reporter, directory.run, epochs_told)
     return result

@@ -45,6 +45,7 @@ class Order(BaseModel):
     allow_changes: bool = False
     pretrained: bool = True
     weights: str | None = None
+    names: dict[str, str] = {}
 
 
 class Exchange:

@@ -1,7 +1,7 @@
 """`finetune`: from a checkpoint or model name and a data set to a run directory with the fine-tuned T-CNN."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ def finetune(
     allow_changes: bool = False,
     pretrained: bool = True,
     weights: Path | None = None,
+    names: Mapping[str, str] | None = None,
     report: Report = lambda progress: None,
     say: Say = lambda message: None,
     stop: Asked = lambda: False,
@@ -82,6 +83,8 @@ def finetune(
         resume: go on from the newest resume point in `out`, or begin if there is none.
         force: replace a run that lives in `out`. allow_changes: resume with other settings than the run began with.
         pretrained, weights: as for `tcnn convert`.
+        names: what the records call ``model``, ``data`` and ``val``, if not as they are called here: a run goes on only
+            with what it began with, and on another host the same data may lie elsewhere.
         report: called after every step with a `Progress`. say: called with what a user should know.
         stop: whether the run is to save what it has and end, asked before every step; signals need no mention.
 
@@ -106,6 +109,7 @@ def finetune(
             allow_changes,
             pretrained,
             weights,
+            names or {},
             report,
             say,
             stop,
@@ -124,6 +128,7 @@ def _finetune(
     allow_changes: bool,
     pretrained: bool,
     weights: Path | None,
+    names: Mapping[str, str],
     report: Report,
     say: Say,
     asked: Asked,
@@ -143,7 +148,7 @@ def _finetune(
     teacher = teacher_for(source, config, pretrained, weights)
     if teacher is not None:
         check_teacher(teacher, start.model, len(train_set.class_names))
-    record = _record(source, data, val, config, start, train_set)
+    record = _record(source, data, val, config, start, train_set) | dict(names)
     loader = _loader(start, train_set, config, processes, device)
     # What cannot be made must not cost the run that lives here.
     create_optimizer(start.model, config)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -40,6 +41,7 @@ def finetune_on(
     allow_changes: bool = False,
     pretrained: bool = True,
     weights: Path | None = None,
+    names: Mapping[str, str] | None = None,
     report: Report = lambda progress: None,
     say: Say = lambda message: None,
     log: IO[bytes] | None = None,
@@ -60,12 +62,12 @@ def finetune_on(
     if placement.engine == "local" and placement.num_workers == 1:
         return finetune(
             model, data, val, settings, out, resume=resume, force=force, allow_changes=allow_changes,
-            pretrained=pretrained, weights=weights, report=report, say=say,
+            pretrained=pretrained, weights=weights, names=names, report=report, say=say,
         )  # fmt: skip
     order = Order(
         model=model, data=data, val=val, config=settings, out=str(out), directory=str(Path.cwd()), resume=resume,
         force=force, allow_changes=allow_changes, pretrained=pretrained,
-        weights=None if weights is None else str(weights),
+        weights=None if weights is None else str(weights), names=dict(names or {}),
     )  # fmt: skip
     exchange = Exchange((Path(out).parent / f".{Path(out).name}.ranks").absolute())
     exchange.open(order)

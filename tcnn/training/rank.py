@@ -22,7 +22,7 @@ def train(exchange: Exchange) -> int:
         result = finetune(
             order.model, order.data, order.val, order.config, order.out, resume=order.resume, force=order.force,
             allow_changes=order.allow_changes, pretrained=order.pretrained,
-            weights=None if order.weights is None else Path(order.weights),
+            weights=None if order.weights is None else Path(order.weights), names=order.names,
             report=exchange.report, say=exchange.say, stop=exchange.stop_asked,
         )  # fmt: skip
     except TcnnError as error:

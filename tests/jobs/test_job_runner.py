@@ -1,13 +1,21 @@
 """What leaves a job's process in words."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from jobs.attempt import Assignment, AttemptDirectory
+import pytest
+import timm
+from tiny_runs import TINY, colours
+
+import tcnn
+from jobs import tasks
+from jobs.attempt import Assignment, AttemptDirectory, Reporter
 from jobs.model import Kind
 from jobs.retry import HandBack, decide
 from jobs.runner import public
+from tcnn.training.rundir import RunDirectory
 
 
 def test_errors_speak_of_the_request_not_of_the_servers_folders() -> None:
@@ -60,3 +68,25 @@ def test_a_stop_that_a_library_turns_into_its_own_error_is_still_a_stop(tmp_path
     assert done.returncode == 75
     assert directory.outcome() is None
     assert decide(75, None, draining=True, attempt=1, max_attempts=1, delay=0) == HandBack()
+
+
+def test_another_worker_goes_on_with_files_that_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads and resume points of one job, in the home of one worker and then of another."""
+    request = {
+        "checkpoint": "ckpt_1", "dataset": "ds_1", "val": "ds_2", "preset": "quick",
+        "config": {**TINY, "epochs": 1, "checkpoint_steps": 1},
+    }  # fmt: skip
+    for claim, home in ((1, tmp_path / "one"), (2, tmp_path / "two")):
+        home.mkdir()
+        model = tcnn.save(tcnn.convert(timm.create_model("test_resnet")).model, home / "ckpt_1.safetensors")
+        paths = {"source": str(model), "dataset": str(colours(home / "ds_1")), "val": str(colours(home / "ds_2", 2))}
+        if claim == 2:
+            paths["previous"] = str(shutil.copytree(tmp_path / "one" / "1", home / "1"))
+        directory = AttemptDirectory(home / str(claim))
+        assignment = Assignment(job="job_1", claim=claim, kind=Kind.FINETUNE, request=request, paths=paths)
+        directory.write(assignment)
+        monkeypatch.chdir(directory.path)
+        tasks.run(assignment, directory, Reporter(directory))
+        record = RunDirectory(directory.run).record()
+        assert (record["model"], record["data"], record["val"]) == ("ckpt_1", "ds_1", "ds_2")
+    assert str(tmp_path).encode() not in Path("run/last.safetensors").read_bytes(), "no path leaves the server"
