@@ -14,10 +14,9 @@ chromium:  ## Debian's Chromium for the dashboard's tests, where it is or can be
 		DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install chromium fonts-dejavu-core' \
 		>/dev/null 2>&1; } || echo "NOT TESTED: the dashboard, for lack of chromium; install it and run this again"
 
-# One thread per process: test processes that fight over cores are slow. One process more than
-# cores, for many tests wait for others.
+# One thread per process: two test processes on two cores are faster than two that fight over them.
 test: $(READY) chromium  ## the tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $$($(BIN)/python -c "import os; print(1 + os.cpu_count())") --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope
 
 test-slow: $(READY)  ## longer suites, not part of CI
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope tests/slow

@@ -20,6 +20,7 @@ from jobs.engines.ray import RayEngine
 from jobs.home import Home
 from jobs.settings import QueueSettings
 from jobs.store import Store
+from jobs.versions import check_fellows
 from jobs.worker import Worker
 
 log = structlog.stdlib.get_logger("tcnn.worker")
@@ -28,13 +29,15 @@ log = structlog.stdlib.get_logger("tcnn.worker")
 def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     """Run a worker until SIGTERM or Ctrl-C, or until the queue is empty. Call it from the main thread.
 
-    Raises `EnvironmentFailure` if the home directory or the database cannot be used.
+    Raises `EnvironmentFailure` if the home directory or the database cannot be used, or workers of other versions are
+    at the queue.
     """
     logs.configure(settings.log_format, settings.log_level)
     home = home_of(settings).create()
     artifacts = open_artifacts(settings, home)
     store = Store(settings.database)
     store.migrate()
+    check_fellows(store)
     host = socket.gethostname()
     name = f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
     slots = slots_for(settings.slots)

@@ -5,7 +5,7 @@ import time
 
 import structlog
 
-from jobs import gpus, janitor, pace
+from jobs import gpus, janitor, pace, versions
 from jobs.artifacts.base import Artifacts
 from jobs.artifacts.local import LocalArtifacts
 from jobs.attempt import Assignment, AttemptDirectory, Listener
@@ -21,7 +21,6 @@ from jobs.retry import Cancel, Decision, Fail, Finish, HandBack, backoff, decide
 from jobs.settings import QueueSettings
 from jobs.store import Store
 from tcnn.errors import RequestError, one_line
-from tcnn.version import __version__
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 
@@ -222,7 +221,7 @@ class Worker:
     def _beat(self) -> None:
         attempts = [*self._running, *self._ended]
         sent = {attempt.job.id: (attempt.progress, len(attempt.events)) for attempt in attempts}
-        info = WorkerInfo(name=self.name, host=self.host, slots=self._size, version=__version__, gpus=gpus.memory())
+        info = WorkerInfo(name=self.name, host=self.host, slots=self._size, version=versions.own(), gpus=gpus.memory())
         waiting = list(self._waiting)
         holds = self.store.heartbeat(info, [*(attempt.beat for attempt in attempts), *map(self._waits, waiting)])
         self._explained = {job.id for job in waiting}

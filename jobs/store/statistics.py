@@ -19,6 +19,12 @@ class Figures(Database):
         with self.reading() as connection:
             return connection.scalar(_AT_WORK) or 0
 
+    def versions(self) -> set[str]:
+        """The versions of workers that were heard of lately."""
+        with self.reading() as connection:
+            found = connection.scalars(select(workers.c.version).where(workers.c.heartbeat_at > now() - HEARD_OF))
+            return set(found)
+
     def statistics(self) -> Statistics:
         """Jobs by status and kind, the age of the oldest one that waits, what has ended since ever, and who works."""
         waiting = (Status.QUEUED, Status.RUNNING)

@@ -209,7 +209,11 @@ def _end_workers(loader: "DataLoader[Any]") -> None:
     iterator: Any = loader._iterator
     loader._iterator = None
     if iterator is not None:
-        iterator._shutdown_workers()
+        try:
+            iterator._shutdown_workers()
+        except RuntimeError as error:  # torch tells of a killed worker wherever the main thread is, also in here
+            if worker_death(error, "") is None:
+                raise
         for worker in iterator._workers:
             # One that hangs, in a file system for instance, ignores SIGTERM as all our workers do.
             worker.kill()

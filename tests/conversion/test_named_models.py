@@ -18,7 +18,6 @@ LAYERS = {
     "regnety_002": 7,
     "efficientnet_b0": 5,
     "mobilenetv3_small_050": 3,
-    "wide_resnet50_2": 3,
 }
 """How many convolutions of the last stage are converted: one of ResNet-50's blocks has one, of ResNet-18's two."""
 
