@@ -98,6 +98,7 @@ class Deployment:
 
 
 def commands() -> Iterator[tuple[int, str]]:
+    """The command line of every process but this one, by its number."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):

@@ -1,5 +1,6 @@
 """Workers of one queue are alike: a job may begin with one and end with another, to the last bit."""
 
+from functools import cache
 from importlib.metadata import version
 
 from jobs.store import Store
@@ -7,6 +8,7 @@ from tcnn.errors import EnvironmentFailure
 from tcnn.version import __version__
 
 
+@cache  # every heartbeat says it, and it is read from a file
 def own() -> str:
     """What has to be the same everywhere; which CPU or GPU torch was built for need not."""
     return f"tcnn {__version__}, torch {version('torch').partition('+')[0]}"

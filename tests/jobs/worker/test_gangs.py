@@ -1,7 +1,5 @@
 """Jobs that need several slots at once: all or none, and no narrow job gets in between."""
 
-from typing import Any
-
 from houses import House
 
 from jobs.engines.local import LocalEngine
@@ -11,11 +9,6 @@ from jobs.service import engine_for
 from jobs.settings import QueueSettings
 from jobs.worker import Worker
 from tcnn.config.placement import Placement
-
-CONFIG: dict[str, Any] = {
-    "epochs": 12, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 0, "val_split": 0.2,
-    "checkpoint_steps": 1, "anneal_epochs": None, "device": "cpu",
-}  # fmt: skip
 
 
 def test_all_or_none() -> None:
