@@ -33,9 +33,13 @@ class Gate:
         return {**KEYS, "AWS_ENDPOINT_URL": self.url}
 
     def objects(self) -> dict[str, bytes]:
-        """Everything in the bucket, asked for behind the gate."""
+        """Everything in the bucket, asked for behind the gate; for moments when nobody deletes in it."""
         files = self._files()
-        return {path.removeprefix(f"{BUCKET}/"): files.cat_file(path) for path in files.find(BUCKET)}
+        return {name: files.cat_file(f"{BUCKET}/{name}") for name in self.names()}
+
+    def names(self) -> set[str]:
+        """The keys of everything in the bucket."""
+        return {path.removeprefix(f"{BUCKET}/") for path in self._files().find(BUCKET)}
 
     def unfinished(self) -> list[str]:
         """Uploads in parts that nobody ended."""

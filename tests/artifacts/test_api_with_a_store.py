@@ -51,7 +51,7 @@ def test_uploaded_here_trained_there_downloaded_elsewhere(
     made = east.post("/datasets", files={"file": ("set.zip", archive())})
     assert made.status_code == 201, made.text
     dataset = made.json()["id"]
-    assert f"team/datasets/{dataset}.tar" in gate.objects()
+    assert f"team/datasets/{dataset}.tar" in gate.names()
     assert not (tmp_path / "east" / "home" / "datasets" / dataset).exists()
     config = {"batch_size": 2, "val_split": 0.25, "epochs": 1, "warmup_epochs": 0, "anneal_epochs": 1}
     request = {"model": "test_resnet", "pretrained": False, "finetune": {"dataset": dataset, "config": config}}
@@ -83,7 +83,7 @@ def test_uploaded_here_trained_there_downloaded_elsewhere(
 
     assert east.delete(f"/jobs/{job}").status_code == 204
     assert east.delete(f"/datasets/{dataset}").status_code == 204
-    assert gate.objects() == {}
+    assert gate.names() == set()
     assert west.get(f"/jobs/{job}/checkpoint").status_code == 404
 
 

@@ -27,7 +27,7 @@ event("trained" if before is None else "inherited"); succeed()
 
 def keys(gate: Gate) -> set[str]:
     """Keys without the URL's prefix, digests left out."""
-    parts = [key.split("/") for key in gate.objects()]
+    parts = [key.split("/") for key in gate.names()]
     return {"/".join(part for part in one[1:] if len(part) != 64) for one in parts}
 
 
