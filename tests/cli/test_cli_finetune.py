@@ -3,15 +3,14 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from forked import run_tcnn
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -22,24 +21,6 @@ TINY = (
     "--preset", "quick", "--no-pretrained", "--size", "32", "--batch-size", "8", "--workers", "0", "--val-split", "0.2",
     "--device", "cpu", "--out", "run",
 )  # fmt: skip
-
-SERVER = """
-import json, os, signal, sys
-import torch
-import tcnn.training.finetune
-from tcnn.cli.main import main
-
-torch.set_num_threads(1)
-for line in sys.stdin:
-    pid = os.fork()
-    if pid == 0:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.dup2(os.open("stdout.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
-        os.dup2(os.open("stderr.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-        main(json.loads(line))
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
 
 
 @pytest.fixture
@@ -178,35 +159,7 @@ def test_models_that_cannot_be_trained(tcnn: Run, colours: str, model: str, expe
     assert expected in tcnn("finetune", model, "--data", colours, *TINY).error(2)
 
 
-class Server:
-    """A Python that has torch loaded and forks a `tcnn` process per job."""
-
-    def __init__(self, cwd: Path) -> None:
-        self.cwd = cwd
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=cwd
-        )
-
-    def run(self, *arguments: object, disturb: Callable[[int], None] = lambda pid: None) -> tuple[int, str]:
-        """Exit code and stderr."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps([str(argument) for argument in arguments]) + "\n")
-        disturb(int(self.process.stdout.readline()))
-        code = int(self.process.stdout.readline())
-        return code, (self.cwd / "stderr.txt").read_text()
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path)
-    yield server
-    assert server.process.stdin is not None
-    server.process.stdin.close()
-    server.process.wait(timeout=60)
-
-
-def test_asked_to_stop_it_saves_leaves_and_goes_on(server: Server, colours: str, tmp_path: Path) -> None:
+def test_asked_to_stop_it_saves_leaves_and_goes_on(colours: str, tmp_path: Path) -> None:
     """SIGTERM is 75, Ctrl-C 130; the command with --resume finishes with the weights of a run that nobody stopped."""
     command = ("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 6, "--set", "log_steps=1", "--resume")
 
@@ -220,19 +173,19 @@ def test_asked_to_stop_it_saves_leaves_and_goes_on(server: Server, colours: str,
         return disturb
 
     for lines, number, expected in ((1, signal.SIGTERM, 75), (6, signal.SIGINT, 130)):
-        code, err = server.run(*command, disturb=after(lines, number))
+        code, err, *_ = run_tcnn(tmp_path, *command, disturb=after(lines, number))
         assert code == expected, err
         assert "Traceback" not in err
         line = err.splitlines()[-1]
         assert line.startswith("error: stopped ")
         assert line.endswith("go on with --resume --out run")
     assert "going on in epoch " in err
-    code, err = server.run(*command)
+    code, err, *_ = run_tcnn(tmp_path, *command)
     assert code == 0, err
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["updates"] for row in rows if row["kind"] == "train"] == list(range(1, 19))
     stopped = load_file(tmp_path / "run" / "last.safetensors")
-    code, err = server.run(*command[:-1], "--out", "whole")
+    code, err, *_ = run_tcnn(tmp_path, *command[:-1], "--out", "whole")
     assert code == 0, err
     whole = load_file(tmp_path / "whole" / "last.safetensors")
     assert all((stopped[name] == tensor).all() for name, tensor in whole.items())

@@ -3,19 +3,19 @@
 Whatever happens, the output is whole or absent, and nothing else is left behind.
 """
 
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from forked import Ended, run_tcnn
 
 import tcnn as library
 
@@ -25,66 +25,6 @@ needs_proc = pytest.mark.skipif(
     not Path("/proc/self/maps").exists(), reason="NOT TESTED: signals at chosen moments, for lack of /proc"
 )
 CONVERT = ("convert", "test_resnet", "out.safetensors", "--no-pretrained")
-
-SERVER = """
-import json, os, signal, sys
-import torch
-import tcnn.conversion.recheck
-from tcnn.cli.main import main
-
-torch.set_num_threads(1)
-for line in sys.stdin:
-    job = json.loads(line)
-    pid = os.fork()
-    if pid == 0:
-        os.chdir(job["cwd"])
-        os.dup2(os.open("stderr.txt", os.O_WRONLY | os.O_CREAT), 2)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        print(os.getpid(), flush=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        main(job["arguments"])
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
-
-
-class Ended(NamedTuple):
-    code: int
-    stderr: str
-    left: list[str]
-    """What the working directory holds, hidden files too."""
-    seconds: float
-
-
-class Server:
-    """A Python that has torch loaded and forks a `tcnn` process per job, so that a run takes a second, not ten."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-
-    def run(self, cwd: Path, *arguments: str, disturb: Callable[[int], None] = lambda pid: None) -> Ended:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        cwd.mkdir(exist_ok=True)
-        self.process.stdin.write(json.dumps({"cwd": str(cwd), "arguments": arguments}) + "\n")
-        pid = int(self.process.stdout.readline())
-        started = time.monotonic()
-        disturb(pid)
-        code = int(self.process.stdout.readline())
-        seconds = time.monotonic() - started
-        stderr = (cwd / "stderr.txt").read_text()
-        (cwd / "stderr.txt").unlink()
-        return Ended(code, stderr, sorted(path.name for path in cwd.iterdir()), seconds)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    assert server.process.stdin is not None
-    server.process.stdin.close()
-    server.process.wait(timeout=60)
 
 
 def kill(pid: int, number: signal.Signals) -> None:
@@ -114,9 +54,9 @@ def was_interrupted(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 @pytest.mark.parametrize("existing", [None, b"an older file"], ids=["new", "forced"])
 def test_a_signal_at_any_moment_leaves_nothing_behind(
-    server: Server, tmp_path: Path, number: signal.Signals, existing: bytes | None
+    tmp_path: Path, number: signal.Signals, existing: bytes | None
 ) -> None:
-    whole = server.run(tmp_path / "whole", *CONVERT)
+    whole = run_tcnn(tmp_path / "whole", *CONVERT)
     assert (whole.code, whole.stderr, whole.left) == (0, "", ["out.safetensors"])
     draw = random.Random(f"{number} {existing}")
     interrupted = 0
@@ -131,7 +71,7 @@ def test_a_signal_at_any_moment_leaves_nothing_behind(
             time.sleep(delay)
             kill(pid, number)
 
-        ended = server.run(cwd, *CONVERT, "--force", disturb=disturb)
+        ended = run_tcnn(cwd, *CONVERT, "--force", disturb=disturb)
         interrupted += was_interrupted(ended, number, cwd, "out.safetensors", existing)
     assert interrupted, "the delays were drawn within the time of an undisturbed run"
 
@@ -140,7 +80,7 @@ def test_a_signal_at_any_moment_leaves_nothing_behind(
 @pytest.mark.parametrize("output", ["out.safetensors", "out"])
 @needs_proc
 def test_a_signal_while_the_file_is_written_leaves_nothing_behind(
-    server: Server, tmp_path: Path, number: signal.Signals, output: str
+    tmp_path: Path, number: signal.Signals, output: str
 ) -> None:
     """The signal comes the moment that the temporary file appears, while it is written or read back."""
     for attempt in range(5):  # a busy machine may look too late
@@ -151,7 +91,7 @@ def test_a_signal_while_the_file_is_written_leaves_nothing_behind(
                 pass
             kill(pid, number)
 
-        ended = server.run(cwd, "convert", "test_resnet", output, "--no-pretrained", disturb=disturb)
+        ended = run_tcnn(cwd, "convert", "test_resnet", output, "--no-pretrained", disturb=disturb)
         if was_interrupted(ended, number, cwd, output):
             return
     pytest.fail("the process was always faster than the signal")

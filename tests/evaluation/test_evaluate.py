@@ -1,8 +1,6 @@
 """`evaluate` against a plain loop over the same images: counts are exact, and the model is left as it was."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 import timm
 import torch
 from data_pictures import draw_classes
+from forked import ranks
 from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption
 from tcnn.evaluation.evaluate import Evaluation, evaluate, transform_for
+from tcnn.training.distributed import joined
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 
@@ -227,39 +227,23 @@ def test_outputs_and_classes_must_agree(lively: Callable[..., nn.Module], data: 
         evaluate(nn.Identity(), data, size=32)
 
 
-SCRIPT = """
-import sys, torch, timm, torch.distributed as dist
-from tcnn.data.image_set import open_dataset
-from tcnn.evaluation.evaluate import evaluate
-rank, root, meeting = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-torch.set_num_threads(1)
-torch.manual_seed(0)
-model = timm.create_model("test_resnet", num_classes=7).eval()
-dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-model = torch.nn.parallel.DistributedDataParallel(model)
-result = evaluate(
-    model, open_dataset(root, "val"), size=32, batch_size=4, corruption=("fog", 3), rank=rank, world=2
-)
-print(result.model_dump_json())
-dist.destroy_process_group()
-"""
+def half(root: str, told: Path) -> None:
+    """What each of two processes does."""
+    torch.manual_seed(0)
+    model = timm.create_model("test_resnet", num_classes=7).eval()
+    with joined("cpu") as here:
+        shared = torch.nn.parallel.DistributedDataParallel(model)
+        data = open_dataset(root, "val")
+        result = evaluate(shared, data, size=32, batch_size=4, corruption=("fog", 3), rank=here.rank, world=here.world)
+    (told / str(here.rank)).write_text(result.model_dump_json())
 
 
 def test_two_processes_count_every_image_once(tmp_path: Path) -> None:
     """Shares of 11 and 10 images, so one has a batch more; one image cannot be read."""
     root = draw_classes(tmp_path / "pictures", CLASSES, 3)
     (root / "ant" / "0.jpg").write_bytes(b"broken")
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(rank), str(root), str(tmp_path / "meeting")],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    printed = [process.communicate(timeout=120)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0]
-    first, second = (Evaluation.model_validate_json(text.splitlines()[-1]) for text in printed)
+    assert ranks(2, half, str(root), tmp_path) == [0, 0]
+    first, second = (Evaluation.model_validate_json((tmp_path / str(rank)).read_text()) for rank in range(2))
     assert first == second
 
     with torch.random.fork_rng(devices=[]):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from data_pictures import draw_classes
+from forked import ranks
 from safetensors.torch import load_file
 
 from tcnn.config import finetune_config
@@ -39,14 +40,13 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_classes(tmp_path_factory.mktemp("data"), ["a", "b", "c"], images=15)
 
 
-def torchrun(
-    out: Path, images: Path, tmp_path: Path, processes: int, **options: object
-) -> subprocess.CompletedProcess[str]:
+def torchrun(out: Path, images: Path, tmp_path: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    """Two processes, started as a user starts them."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
-        f"--nproc-per-node={processes}", str(script), str(out), str(images), json.dumps({**OPTIONS, **options}),
+        "--nproc-per-node=2", str(script), str(out), str(images), json.dumps({**OPTIONS, **options}),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -60,13 +60,18 @@ def alone(images: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirector
     return RunDirectory(out)
 
 
+def share(out: Path, images: Path) -> None:
+    """What each of several processes does."""
+    config = finetune_config("quick", options=OPTIONS)
+    finetune(MODEL, str(images), config=config, out=out, pretrained=False)
+
+
 @pytest.mark.parametrize("processes", [2, 4])
 def test_several_processes_learn_what_one_does(
     images: Path, tmp_path: Path, alone: RunDirectory, processes: int
 ) -> None:
     """Nothing depends on how a batch is shared but rounding: eleven images to validate with divide by neither."""
-    done = torchrun(tmp_path / "run", images, tmp_path, processes)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert ranks(processes, share, tmp_path / "run", images) == [0] * processes
     one, two = alone, RunDirectory(tmp_path / "run")
     assert [row["kind"] for row in two.rows()] == [row["kind"] for row in one.rows()]
     for a, b in zip(one.rows("train"), two.rows("train"), strict=True):
@@ -81,7 +86,7 @@ def test_several_processes_learn_what_one_does(
 
 
 def test_a_run_of_two_goes_on_with_one(images: Path, tmp_path: Path) -> None:
-    done = torchrun(tmp_path / "run", images, tmp_path, 2)
+    done = torchrun(tmp_path / "run", images, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     run = RunDirectory(tmp_path / "run")
     whole = run.rows("epoch")
@@ -99,6 +104,6 @@ def test_a_run_of_two_goes_on_with_one(images: Path, tmp_path: Path) -> None:
 
 
 def test_a_batch_that_cannot_be_shared_is_refused_in_one_line(images: Path, tmp_path: Path) -> None:
-    done = torchrun(tmp_path / "run", images, tmp_path, 2, batch_size=7, mixup=0.0)
+    done = torchrun(tmp_path / "run", images, tmp_path, batch_size=7, mixup=0.0)
     assert done.returncode != 0
     assert "a batch of 7 cannot be shared equally among 2 processes" in done.stderr

@@ -1,50 +1,46 @@
 """A run that is killed at any moment and resumed ends with the very weights of one that was not. Real processes die."""
 
 import os
+import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 from data_pictures import draw_classes
+from forked import processes
 from safetensors.torch import load_file
 
+from tcnn.config import finetune_config
+from tcnn.training.finetune import finetune
+from tcnn.training.progress import Progress
 from tcnn.training.resume import points
 from tcnn.training.rundir import RunDirectory
 
-SCRIPT = """
-import os, resource, signal, sys
-import torch
-from tcnn.config import finetune_config
-from tcnn.training.finetune import finetune
-
-torch.set_num_threads(1)
-out, data, when, late = sys.argv[1:5]
-
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def report(now):
-    if when == "in an epoch" and now.phase == "training" and (now.epoch, now.step) == (2, 2):
-        die()
-    if when == "in a validation" and now.phase == "validating" and now.epoch == 2:
-        die()
-    if when == "in a write" and now.phase == "training" and (now.epoch, now.step) == (2, 1):
-        # The kernel ends the process in the middle of the write that passes this size: the next resume point.
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
-
-
-config = finetune_config("quick", options={
+OPTIONS = {
     "size": 48, "epochs": 2, "batch_size": 8, "micro_batch": 4, "workers": 1, "device": "cpu", "checkpoint_steps": 2,
     "auto_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "reprob": 0.25, "repeats": 3, "drop_path": 0.1,
-    "ema": 0.9, "val_split": 0.25, "convert_at": int(late) or None,
-})
-finetune("test_resnet", data, config=config, out=out, resume=True, pretrained=False, report=report)
-"""
+    "ema": 0.9, "val_split": 0.25,
+}  # fmt: skip
+
+
+def train(out: Path, images: Path, when: str, late: int) -> None:
+    """A run in this process, which dies in the middle of it unless `when` is never."""
+
+    def report(now: Progress) -> None:
+        if when == "in an epoch" and now.phase == "training" and (now.epoch, now.step) == (2, 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if when == "in a validation" and now.phase == "validating" and now.epoch == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if when == "in a write" and now.phase == "training" and (now.epoch, now.step) == (2, 1):
+            # The kernel ends the process in the middle of the write that passes this size: the next resume point.
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+
+    torch.set_num_threads(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    config = finetune_config("quick", options=OPTIONS | {"convert_at": late or None})
+    finetune("test_resnet", str(images), config=config, out=out, resume=True, pretrained=False, report=report)
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +50,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(out: Path, images: Path, when: str = "never", late: int = 0) -> int:
     """The exit status of a training process."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    arguments = [sys.executable, "-c", SCRIPT, str(out), str(images), when, str(late)]
-    return subprocess.run(arguments, env=environment, timeout=300, check=False, stderr=subprocess.DEVNULL).returncode
+    process = processes.Process(target=train, args=(out, images, when, late))
+    process.start()
+    process.join(300)
+    assert process.exitcode is not None, "it did not end"
+    return process.exitcode
 
 
 @pytest.fixture(scope="module")

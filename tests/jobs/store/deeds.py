@@ -1,6 +1,5 @@
 """What the store's tests do again and again, in this process and in others."""
 
-import multiprocessing
 import os
 import resource
 import signal
@@ -9,16 +8,14 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+from forked import processes
+
 from jobs.errors import StoreUnavailable
 from jobs.model import Artifact, Claim, Failure, Job, Kind, NewJob, Result, WorkerInfo
 from jobs.store import Store
 
 RESULT = Result(checkpoint=Artifact(name="best.safetensors", path="a/1/best.safetensors", size=7, sha256="0" * 64))
 OUCH = Failure(code="diverged", message="the loss is no longer finite")
-
-# Processes of their own that need not import everything once more.
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["pytest", "psycopg", "jobs.store"])
 
 
 def new(**options: Any) -> NewJob:
@@ -48,8 +45,8 @@ class Child:
     """Another process that does `deed`, a function of this file, as the worker `name`, and tells what it has done."""
 
     def __init__(self, deed: str, url: str, name: str = "w2", *arguments: object) -> None:
-        self._ours, theirs = _processes.Pipe()
-        self._process = _processes.Process(target=_child, args=(theirs, deed, url, name, arguments), daemon=True)
+        self._ours, theirs = processes.Pipe()
+        self._process = processes.Process(target=_child, args=(theirs, deed, url, name, arguments), daemon=True)
         self._process.start()
         theirs.close()  # or its end would not be noticed
 
