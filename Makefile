@@ -16,7 +16,7 @@ chromium:  ## Debian's Chromium for the dashboard's tests, where it is or can be
 
 # One thread per process: two test processes on two cores are faster than two that fight over them.
 test: $(READY) chromium  ## the tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope --no-loadscope-reorder
 
 test-slow: $(READY)  ## longer suites, not part of CI
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope tests/slow

@@ -110,18 +110,12 @@ STATEMENTS = [
     "import tcnn; tcnn.convert",
     "import tcnn; tcnn.GPSA2d",
     "import tcnn; tcnn.load",
-    "import tcnn; tcnn.save_directory",
-    "import tcnn; tcnn.verify",
     *(
         f"import tcnn.{module}"
         for module in (
             "layers.filters",
-            "conversion.select",
-            "conversion.stride",
             "conversion.surgery",
             "conversion.register",
-            "conversion.sources",
-            "conversion.recheck",
             "training.demo",
         )
     ),

@@ -8,6 +8,7 @@ killed and resumed at any step change nothing. Shapes: B images of a micro-batch
 import atexit
 import contextlib
 import math
+import sys
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -24,6 +25,11 @@ from tcnn.data.worker import Batch, Item, Samples, start_worker
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line
 
 __all__ = ["Batch", "EvaluationLoader", "TrainingLoader", "worker_death"]
+
+
+_START = "fork" if sys.platform == "linux" else None
+"""How workers start: on Linux as copies of this process, at once. Python's own choice there is, from 3.14 on, to have
+each load torch anew, which takes seconds."""
 
 
 class _Plan:
@@ -49,6 +55,7 @@ class _Loader:
                 num_workers=workers,
                 collate_fn=_as_is,
                 worker_init_fn=start_worker,
+                multiprocessing_context=_START if workers else None,
                 persistent_workers=workers > 0,
                 pin_memory=pin_memory and torch.cuda.is_available(),
                 # Its own, as DataLoader draws from the global generator otherwise.

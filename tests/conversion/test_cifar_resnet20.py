@@ -67,7 +67,7 @@ def test_every_prediction_is_the_same(source: nn.Module, source_logits: Tensor, 
 
 def test_at_temperature_one_it_falls(source: nn.Module, data: tuple[Tensor, Tensor]) -> None:
     """τ = 1 is the paper's start, and another function: 42.3 % were measured where the CNN has 81.0 %."""
-    images, labels = data
+    images, labels = (part[::5] for part in data)
     converted, _ = tcnn.convert(source, input_size=(32, 32), temperature=1.0)
     accuracy = right(logits(converted, images), labels) / len(labels)
     assert 0.35 < accuracy < 0.50

@@ -1,5 +1,6 @@
 """Worker processes: they end with their parent and never before, whoever is killed and however."""
 
+import multiprocessing
 import os
 import re
 import signal
@@ -177,6 +178,16 @@ def test_close_ends_workers_that_hang(root: Path, monkeypatch: pytest.MonkeyPatc
     loader.close()
     assert within(1, lambda: not any(map(alive, workers)))
     loader.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Python decides")
+def test_workers_are_copies_whatever_python_prefers(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.14 on it would have each of them load torch."""
+    monkeypatch.setattr(multiprocessing.get_context("spawn").Process, "start", None)
+    monkeypatch.setattr(
+        multiprocessing.context._default_context, "_actual_context", multiprocessing.get_context("spawn")
+    )
+    assert len(list(loader_of(root).epoch(0))) == 10
 
 
 def test_workers_stay_from_epoch_to_epoch_and_go_with_their_loader(root: Path) -> None:

@@ -1,20 +1,23 @@
 """What leaves a job's process in words."""
 
+import os
 import shutil
-import subprocess
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 import timm
+from forked import processes
 from tiny_runs import TINY, colours
 
 import tcnn
-from jobs import tasks
+from jobs import runner, tasks
 from jobs.attempt import Assignment, AttemptDirectory, Reporter
-from jobs.model import Kind
+from jobs.model import Kind, Result
 from jobs.retry import HandBack, decide
 from jobs.runner import public
+from tcnn.errors import CheckpointError, Stopped
 from tcnn.training.rundir import RunDirectory
 
 
@@ -39,33 +42,29 @@ def test_a_transforms_data_set_is_named_inside_its_fine_tuning() -> None:
     assert public("/srv/datasets/ds_2: empty; /srv/jobs/job_1/1/run", assignment) == "ds_2: empty; previous/run"
 
 
-SWALLOWS = """
-import os, signal, sys
-import subprocess
-import sys
-from pathlib import Path
-from jobs import runner, tasks
-from jobs.model import Kind
-from tcnn.errors import CheckpointError, Stopped
+def swallow(directory: Path) -> None:
+    """A job's process whose task makes an error of its own of a signal."""
 
-def task(assignment, directory, reporter):
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-        while True: pass
-    except Stopped as error:
-        raise CheckpointError("damaged") from error
+    def task(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            while True:
+                pass
+        except Stopped as error:
+            raise CheckpointError("damaged") from error
 
-tasks.TASKS[Kind.TRANSFORM] = task
-sys.exit(runner.main(Path(sys.argv[1]), os.getppid()))
-"""
+    tasks.TASKS[Kind.TRANSFORM] = task
+    sys.exit(runner.main(directory, os.getppid()))
 
 
 def test_a_stop_that_a_library_turns_into_its_own_error_is_still_a_stop(tmp_path: Path) -> None:
     """safetensors, interrupted in the middle of a file, calls the file damaged: a drained job would have failed."""
     directory = AttemptDirectory(tmp_path / "1")
     directory.write(Assignment(job="job_1", claim=1, kind=Kind.TRANSFORM, request={"model": "resnet18"}))
-    done = subprocess.run([sys.executable, "-c", SWALLOWS, str(directory.path)], check=False, timeout=120)
-    assert done.returncode == 75
+    process = processes.Process(target=swallow, args=(directory.path,))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 75
     assert directory.outcome() is None
     assert decide(75, None, draining=True, attempt=1, max_attempts=1, delay=0) == HandBack()
 

@@ -13,6 +13,7 @@ from forked import ranks
 from safetensors.torch import load_file
 
 from tcnn.config import finetune_config
+from tcnn.errors import RequestError
 from tcnn.training.finetune import finetune
 from tcnn.training.rundir import RunDirectory
 
@@ -40,13 +41,13 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_classes(tmp_path_factory.mktemp("data"), ["a", "b", "c"], images=15)
 
 
-def torchrun(out: Path, images: Path, tmp_path: Path, **options: object) -> subprocess.CompletedProcess[str]:
+def torchrun(out: Path, images: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """Two processes, started as a user starts them."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
-        "--nproc-per-node=2", str(script), str(out), str(images), json.dumps({**OPTIONS, **options}),
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0", "--nproc-per-node=2",
+        str(script), str(out), str(images), json.dumps(OPTIONS),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -103,7 +104,13 @@ def test_a_run_of_two_goes_on_with_one(images: Path, tmp_path: Path) -> None:
     assert again["loss"] == pytest.approx(before["loss"], rel=1e-5)
 
 
-def test_a_batch_that_cannot_be_shared_is_refused_in_one_line(images: Path, tmp_path: Path) -> None:
-    done = torchrun(tmp_path / "run", images, tmp_path, batch_size=7, mixup=0.0)
-    assert done.returncode != 0
-    assert "a batch of 7 cannot be shared equally among 2 processes" in done.stderr
+def refuse(out: Path, images: Path) -> None:
+    """What each of two processes does."""
+    config = finetune_config("quick", options=OPTIONS | {"batch_size": 7, "mixup": 0.0})
+    with pytest.raises(RequestError, match="a batch of 7 cannot be shared equally among 2 processes"):
+        finetune(MODEL, str(images), config=config, out=out, pretrained=False)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(images: Path, tmp_path: Path) -> None:
+    assert ranks(2, refuse, tmp_path / "run", images) == [0, 0]
+    assert not (tmp_path / "run").exists()

@@ -16,10 +16,10 @@ from tcnn.conversion.pipeline import file_digest
 from tcnn.training.rundir import RunDirectory
 
 CONFIG: dict[str, Any] = {
-    "epochs": 8, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 1, "val_split": 0.2, "checkpoint_steps": 1,
+    "epochs": 6, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 1, "val_split": 0.2, "checkpoint_steps": 1,
     "anneal_epochs": None, "log_steps": 1,
 }  # fmt: skip
-"""24 steps of 8 images, each with a resume point."""
+"""18 steps of 8 images, each with a resume point."""
 
 
 @pytest.fixture(scope="session")
