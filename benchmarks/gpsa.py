@@ -4,10 +4,10 @@
 
 All candidates get the same input, in one run, in turn; reported are medians of the ratios round by round, which hold
 when the machine's speed drifts. The floor of a candidate is the multiply-adds that its result needs at the speed of the
-best large matrix product of the same run; `floor_share` says how near to that it comes. ConViT is there twice: its
-formulas, written as sparingly as they allow, and timm's code for them. Peak memory is of forward and backward, each in
-a process of its own (CPU: resident memory over what it was before; GPU: the allocator's). Results go to
-`benchmarks/results/gpsa_DEVICE.json`.
+best large matrix product of the same run; `floor_share` says how near to that it comes. ConViT is there three times:
+its formulas; timm's code for them; and its formulas with what T-CNNs have changed in them, one W_val for all heads.
+Peak memory is of forward and backward, each in a process of its own (CPU: resident memory over what it was before;
+GPU: the allocator's). Results go to `benchmarks/results/gpsa_DEVICE.json`.
 """
 
 import argparse
@@ -38,19 +38,24 @@ SHAPES = ((512, 7, 16), (512, 14, 4), (512, 32, 1))
 """Channels, side of the map, batch."""
 MEMORY_SHAPE = (512, 32, 4)
 KERNEL = 3
+FORMULAS, SHARED, TIMM = "ConViT's formulas", "ConViT's formulas, one W_val", "ConViT in timm"
 
 
 class ConViT(nn.Module):
-    """GPSA as ConViT states it (d'Ascoli et al. 2021, Eq. 6–8): v_posᵀ r_δ for every pair of pixels, both softmaxes,
-    the gated sum, rows divided by their sums. Heads and padding as in a T-CNN: one head per tap, all of X for each.
+    """GPSA as ConViT states it (d'Ascoli et al. 2021, Eq. 3 and 6–8): v_posᵀ r_δ for every pair of pixels, both
+    softmaxes, the gated sum, rows divided by their sums, a value matrix for every head. Heads and padding as in a
+    T-CNN: one head per tap, and values as wide as X, without which it could be no convolution (T-CNN, Eq. 5).
     """
+
+    shared = False
+    """Whether the heads share one value matrix; that is the T-CNN's own saving (there, below Eq. 6)."""
 
     def __init__(self, channels: int, head_dim: int, strength: float = 1.0) -> None:
         super().__init__()
         self.heads, self.head_dim = KERNEL**2, head_dim
         self.query = nn.Linear(channels, self.heads * head_dim, bias=False)
         self.key = nn.Linear(channels, self.heads * head_dim, bias=False)
-        self.value = nn.Linear(channels, channels, bias=False)
+        self.value = nn.Linear(channels, channels * (1 if self.shared else self.heads), bias=False)
         self.proj = nn.Linear(self.heads * channels, channels)
         self.gating_param = nn.Parameter(torch.ones(self.heads))
         self.pos_proj = nn.Linear(3, self.heads)
@@ -81,8 +86,26 @@ class ConViT(nn.Module):
         gate = torch.sigmoid(self.gating_param).view(1, -1, 1, 1)
         attention = (1 - gate) * content + gate * position
         attention = attention / attention.sum(dim=-1, keepdim=True)
-        y = (attention @ self.value(padded)[:, None]).transpose(1, 2).flatten(2)
-        return self.proj(y).transpose(1, 2).unflatten(2, (side, side))
+        return self._project(attention, padded).unflatten(2, (side, side))
+
+    def _project(self, attention: Tensor, padded: Tensor) -> Tensor:
+        """Maps (B, h, M, N) and pixels (B, N, C) → outputs (B, C, M)."""
+        values = self.value(padded).unflatten(2, (1 if self.shared else self.heads, -1)).transpose(1, 2)
+        return self.proj((attention @ values).transpose(1, 2).flatten(2)).transpose(1, 2)
+
+    @torch.no_grad()
+    def become(self, layer: GPSA2d) -> None:
+        """Take a layer's weights."""
+        for ours in ("query", "key", "proj"):
+            getattr(self, ours).weight.copy_(getattr(layer, ours))
+        self.value.weight.copy_(layer.value.repeat(1 if self.shared else self.heads, 1))
+        self.proj.bias.copy_(layer.bias)
+
+
+class SharedConViT(ConViT):
+    """The same with one value matrix."""
+
+    shared = True
 
 
 class TimmConViT(ConViT):
@@ -100,16 +123,15 @@ class TimmConViT(ConViT):
         if self.theirs.rel_indices.shape[1] != pixels:
             self.theirs.rel_indices = self.theirs.get_rel_indices(pixels)
         maps = self.theirs.get_attention(padded).unflatten(2, (side + 2, side + 2))[:, :, 1:-1, 1:-1].flatten(2, 3)
-        y = (maps @ self.value(padded)[:, None]).transpose(1, 2).flatten(2)
-        return self.proj(y).transpose(1, 2).unflatten(2, (side, side))
+        return self._project(maps, padded).unflatten(2, (side, side))
 
     @torch.no_grad()
-    def become(self, other: ConViT) -> None:
-        """Take its weights; timm's offsets are (column, row, ‖δ‖²)."""
-        self.load_state_dict(other.state_dict(), strict=False)
-        self.theirs.qk.weight.copy_(torch.cat((other.query.weight, other.key.weight)))
-        self.theirs.pos_proj.weight.copy_(other.pos_proj.weight[:, [2, 1, 0]])
-        self.theirs.pos_proj.bias.copy_(other.pos_proj.bias)
+    def become(self, layer: GPSA2d) -> None:
+        """As above; timm's offsets are (column, row, ‖δ‖²)."""
+        super().become(layer)
+        self.theirs.qk.weight.copy_(torch.cat((layer.query, layer.key)))
+        self.theirs.pos_proj.weight.copy_(self.pos_proj.weight[:, [2, 1, 0]])
+        self.theirs.pos_proj.bias.copy_(self.pos_proj.bias)
 
 
 def candidates(channels: int, device: str, dtype: torch.dtype) -> dict[str, tuple[nn.Module, str]]:
@@ -124,26 +146,25 @@ def candidates(channels: int, device: str, dtype: torch.dtype) -> dict[str, tupl
         "gpsa, converted and not yet trained": (hard, "auto"),
         "gpsa, as the formula is written": (paper, "reference"),
         "gpsa, window:14": (GPSA2d.from_conv2d(conv, temperature=1.0, content="window:14"), "auto"),
-        "ConViT's formulas": (ConViT(channels, paper.head_dim), "auto"),
-        "ConViT in timm": (TimmConViT(channels, paper.head_dim), "auto"),
+        FORMULAS: (ConViT(channels, paper.head_dim), "auto"),
+        SHARED: (SharedConViT(channels, paper.head_dim), "auto"),
+        TIMM: (TimmConViT(channels, paper.head_dim), "auto"),
     }
     return {name: (module.to(device, dtype), way) for name, (module, way) in named.items()}
 
 
 def check(named: dict[str, tuple[nn.Module, str]], x: Tensor) -> float:
     """ConViT's formulation with the layer's weights is the layer: how far apart they are at most, relative L2."""
-    layer, other, timms = (named[name][0] for name in ("gpsa", "ConViT's formulas", "ConViT in timm"))
+    layer = named["gpsa"][0]
     assert isinstance(layer, GPSA2d)
-    assert isinstance(other, ConViT)
-    assert isinstance(timms, TimmConViT)
     with torch.no_grad():
-        for ours in ("query", "key", "value", "proj"):
-            getattr(other, ours).weight.copy_(getattr(layer, ours))
-        assert layer.bias is not None
-        other.proj.bias.copy_(layer.bias)
-        timms.become(other)
-        ours_ = layer(x)
-        return max(((ours_ - theirs(x)).norm() / ours_.norm()).item() for theirs in (other, timms))
+        ours, errors = layer(x), []
+        for name in (FORMULAS, SHARED, TIMM):
+            theirs = named[name][0]
+            assert isinstance(theirs, ConViT)
+            theirs.become(layer)
+            errors.append(((ours - theirs(x)).norm() / ours.norm()).item())
+        return max(errors)
 
 
 def multiply_adds(name: str, channels: int, side: int, head_dim: int) -> float:
@@ -201,7 +222,7 @@ def measure(shape: tuple[int, int, int], options: argparse.Namespace, dtype: tor
         for name, times in seconds.items():
             pairs = {
                 against: statistics.median(one / other for one, other in zip(times, seconds[against], strict=True))
-                for against in ("convolution", "ConViT's formulas", "ConViT in timm")
+                for against in ("convolution", FORMULAS, SHARED, TIMM)
             }
             head_dim = named["gpsa"][0].head_dim
             floor = (3 if training else 1) * batch * multiply_adds(name, channels, side, int(head_dim)) / speed  # type: ignore[arg-type]
@@ -211,8 +232,9 @@ def measure(shape: tuple[int, int, int], options: argparse.Namespace, dtype: tor
                     "what": "forward and backward" if training else "forward",
                     "ms": round(1000 * statistics.median(times), 2),
                     "of_convolution": round(pairs["convolution"], 3),
-                    "of_convits_formulas": round(pairs["ConViT's formulas"], 3),
-                    "of_convit_in_timm": round(pairs["ConViT in timm"], 3),
+                    "of_convits_formulas": round(pairs[FORMULAS], 3),
+                    "of_convits_with_one_value": round(pairs[SHARED], 3),
+                    "of_convit_in_timm": round(pairs[TIMM], 3),
                     "floor_share": round(floor / statistics.median(times), 3),
                 }
             )  # fmt: skip
@@ -278,14 +300,14 @@ def memories(options: argparse.Namespace) -> dict[str, float]:
 def table(result: dict[str, Any]) -> str:
     """The rows of docs/speed.md."""
     lines = [
-        "| channels, map, batch | | layer | ms | ÷ convolution | ÷ ConViT's formulas | ÷ ConViT's in timm | floor |",
-        "|---|---|---|---|---|---|---|---|",
+        "| channels, map, batch | | layer | ms | ÷ convolution | ÷ ConViT | ÷ ConViT, one W_val | ÷ timm's | floor |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in result["rows"]:
         cells = (
             f"{row['channels']}, {row['map']}, {row['batch']}", row["what"], row["name"], f"{row['ms']:.1f}",
-            f"{row['of_convolution']:.2f}", f"{row['of_convits_formulas']:.2f}", f"{row['of_convit_in_timm']:.2f}",
-            f"{row['floor_share']:.2f}",
+            f"{row['of_convolution']:.2f}", f"{row['of_convits_formulas']:.2f}",
+            f"{row['of_convits_with_one_value']:.2f}", f"{row['of_convit_in_timm']:.2f}", f"{row['floor_share']:.2f}",
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -320,7 +342,7 @@ def main() -> None:
     result = {
         "device": options.device, "dtype": str(dtype).removeprefix("torch."), "threads": options.threads, "rows": rows,
         "memory_shape": dict(zip(("channels", "side", "batch"), MEMORY_SHAPE, strict=True)), "memory_mib": used,
-        "memory_of_convits_formulas": round(used["gpsa"] / used["ConViT's formulas"], 3),
+        "memory_of_convits_formulas": round(used["gpsa"] / used[FORMULAS], 3),
         "growth_32_to_64": growth(options, dtype),
         "multiply_adds_per_second": round(peak(options.device, dtype)), "hardware": hardware,
         "versions": {name: version(name) for name in ("tcnn", "torch")},

@@ -212,15 +212,26 @@ def _as_is(batch: Any) -> Any:
 
 
 def _end_workers(loader: "DataLoader[Any]") -> None:
-    """DataLoader itself has no way to end persistent workers."""
+    """DataLoader itself has no way to end persistent workers. They are gone when this returns."""
     iterator: Any = loader._iterator
     loader._iterator = None
-    if iterator is not None:
-        try:
-            iterator._shutdown_workers()
-        except RuntimeError as error:  # torch tells of a killed worker wherever the main thread is, also in here
-            if worker_death(error, "") is None:
-                raise
-        for worker in iterator._workers:
-            # One that hangs, in a file system for instance, ignores SIGTERM as all our workers do.
-            worker.kill()
+    if iterator is None:
+        return
+    with _told_before():
+        iterator._shutdown_workers()
+    for worker in iterator._workers:
+        # One that hangs, in a file system for instance, ignores SIGTERM as all our workers do.
+        worker.kill()
+    for worker in iterator._workers:
+        with _told_before():
+            worker.join(5)  # but for one whose file system does not even let it die
+
+
+@contextlib.contextmanager
+def _told_before() -> Iterator[None]:
+    """torch tells of a killed worker wherever the main thread is, be it while the others are ended on its account."""
+    try:
+        yield
+    except RuntimeError as error:
+        if worker_death(error, "") is None:
+            raise
