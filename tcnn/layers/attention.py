@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tcnn.layers.packed import Matrix, Packed, linear
+from tcnn.layers.products import Matrix, Packed, linear
 
 
 class Weights(NamedTuple):

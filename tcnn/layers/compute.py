@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tcnn.layers import attention, dense, hard, positions, scoped
 from tcnn.layers.attention import Weights, at_least_float32, fold_value
-from tcnn.layers.packed import pack
+from tcnn.layers.products import pack
 from tcnn.layers.scopes import GLOBAL
 from tcnn.layers.ways import way
 

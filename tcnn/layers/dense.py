@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tcnn.layers import attention, positions
 from tcnn.layers.attention import Weights, at_least_float32
-from tcnn.layers.packed import linear
 from tcnn.layers.positions import Geometry
+from tcnn.layers.products import linear
 
 
 def attend(

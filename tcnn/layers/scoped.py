@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tcnn.layers import attention, positions, scopes
 from tcnn.layers.attention import Weights, at_least_float32
-from tcnn.layers.packed import Matrix, linear
 from tcnn.layers.positions import Geometry
+from tcnn.layers.products import Matrix, linear
 from tcnn.layers.scopes import Scope
 
 
