@@ -13,6 +13,8 @@ from tcnn.layers.ways import taking
 
 RelativeError = Callable[[Tensor, Tensor], float]
 
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # of forward gradients and of tracing
+
 FLOAT32 = 1e-6
 """Relative L2 of sums of up to 4,608 terms in float32. Measured: 4e-7."""
 
