@@ -15,6 +15,7 @@ chromium:  ## Debian's Chromium for the dashboard's tests, where it is or can be
 		>/dev/null 2>&1; } || echo "NOT TESTED: the dashboard, for lack of chromium; install it and run this again"
 
 # One thread per process: two test processes on two cores are faster than two that fight over them.
+# In the files' order: sorted by their number of tests, those with many processes would all come last, together.
 test: $(READY) chromium  ## the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope --no-loadscope-reorder
 

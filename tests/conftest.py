@@ -1,12 +1,14 @@
-"""What all tests share: one thread, source models whose every branch matters, a disk that fills up."""
+"""What all tests share: one thread, source models whose every branch matters, a disk that fills up, a house of jobs."""
 
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 import timm
 import torch
+from houses import House, RealWorkers
 from torch import nn
 
 
@@ -69,3 +71,21 @@ def file_size_limit() -> Callable[[int], AbstractContextManager[None]]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     return file_size_limit
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    """A house of its own for every test, and nobody left in it."""
+    house = House(tmp_path / "home")
+    yield house
+    for worker in house.workers:
+        for attempt in worker._running:
+            attempt.process.kill()
+    house.store.close()
+
+
+@pytest.fixture
+def workers(house: House) -> Iterator[RealWorkers]:
+    workers = RealWorkers(house.settings.root)
+    yield workers
+    workers.end()

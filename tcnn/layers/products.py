@@ -6,6 +6,7 @@ PyTorch's compiler relies on the same two operators when it freezes a model. Whe
 product is taken.
 """
 
+from math import prod
 from typing import Any
 
 import torch
@@ -107,7 +108,4 @@ if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
     @register_flop_formula(torch.ops.mkldnn._linear_pointwise)
     def _flops(x: Any, weight: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
         """For PyTorch's own counter: two a multiply-add."""
-        rows = 1
-        for size in x[:-1]:
-            rows *= size
-        return int(2 * rows * x[-1] * out_shape[-1])
+        return int(2 * prod(x) * out_shape[-1])

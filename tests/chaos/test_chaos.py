@@ -10,10 +10,10 @@ JOBS, KILLS, SEED = 3, 4, 20261121
 
 
 def test_nothing_is_lost_on_sqlite(tmp_path: Path) -> None:
-    result = chaos.run(None, JOBS - 1, KILLS - 1, 2, SEED, tmp_path, pace=2.5)
+    result = chaos.run(None, JOBS, KILLS, 2, SEED, tmp_path, pace=2.5)
     assert result["problems"] == []
-    assert sum(result["kills"].values()) == KILLS - 1
-    assert sum(result["attempts"].values()) == JOBS - 1
+    assert sum(result["kills"].values()) == KILLS
+    assert sum(result["attempts"].values()) == JOBS
 
 
 def test_nothing_is_lost_on_postgresql(tmp_path: Path) -> None:

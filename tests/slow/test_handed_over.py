@@ -1,7 +1,6 @@
 """Real fine-tuning jobs that are cancelled and resumed, and handed over by a worker that is drained."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,20 +9,6 @@ from real_jobs import published, submit, wait_for_end, wait_for_training
 from tiny_runs import colours
 
 from jobs.model import Status
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    house = House(tmp_path / "home")
-    yield house
-    house.store.close()
-
-
-@pytest.fixture
-def workers(house: House) -> Iterator[RealWorkers]:
-    workers = RealWorkers(house.settings.root)
-    yield workers
-    workers.end()
 
 
 @pytest.fixture
