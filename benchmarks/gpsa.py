@@ -29,7 +29,7 @@ from stopwatch import timed
 from torch import Tensor, nn
 
 from tcnn.layers import GPSA2d
-from tcnn.layers.ways import taking
+from tcnn.layers.backends import use_backend
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
@@ -96,12 +96,12 @@ def peak(device: str, dtype: torch.dtype) -> float:
 
 def run(module: nn.Module, x: Tensor, way: str, training: bool) -> Callable[[], object]:
     def inference() -> None:
-        with torch.no_grad(), taking(way):  # type: ignore[arg-type]
+        with torch.no_grad(), use_backend(way):  # type: ignore[arg-type]
             module(x)
 
     def step() -> None:
         leaf = x.detach().requires_grad_()
-        with taking(way):  # type: ignore[arg-type]
+        with use_backend(way):  # type: ignore[arg-type]
             module(leaf).sum().backward()
         module.zero_grad(set_to_none=True)
 

@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
 from tcnn.conversion.surgery import without_stride
-from tcnn.layers.ways import taking
+from tcnn.layers.backends import use_backend
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
@@ -55,7 +55,7 @@ PAIRS = (
 
 def multiply_adds(model: nn.Module, size: int) -> float:
     """Of one image, with the dense attention, as in training: W_val is a product of its own."""
-    with FlopCounterMode(display=False) as counter, torch.enable_grad(), taking("dense"):
+    with FlopCounterMode(display=False) as counter, torch.enable_grad(), use_backend("dense"):
         model(torch.randn(1, 3, size, size))
     return counter.get_total_flops() / 2
 

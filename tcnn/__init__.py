@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tcnn.conversion.export_report import ExportReport as ExportReport
     from tcnn.conversion.fold import Folding as Folding
     from tcnn.conversion.fold import fold as fold
+    from tcnn.conversion.fuse import fuse as fuse
     from tcnn.conversion.hub import save_directory as save_directory
     from tcnn.conversion.surgery import Conversion as Conversion
     from tcnn.conversion.surgery import convert as convert
@@ -55,6 +56,7 @@ _HOMES = {
     "finetune": "tcnn.training.finetune",
     "finetune_config": "tcnn.config",
     "fold": "tcnn.conversion.fold",
+    "fuse": "tcnn.conversion.fuse",
     "inspect": "tcnn.analysis.inspect",
     "load": "tcnn.conversion.checkpoint",
     "report": "tcnn.analysis.report",

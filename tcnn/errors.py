@@ -5,6 +5,7 @@
     │   ├── UnknownModelError          no such model; names close ones
     │   ├── NothingToConvertError      no convolution left to convert; says what was looked at
     │   ├── UnsupportedLayerError      a convolution that cannot be reproduced, with the reason
+    │   ├── EmptyMapError              a map that is smaller than the kernel
     │   ├── WeightsError               weights that do not fit the model
     │   ├── CheckpointError            a file that is truncated, altered, or not ours
     │   └── OutputError                an output that exists or whose directory is missing
@@ -43,6 +44,10 @@ class NothingToConvertError(RequestError):
 
 class UnsupportedLayerError(RequestError):
     """One convolution cannot be reproduced exactly, so it is refused."""
+
+
+class EmptyMapError(RequestError, RuntimeError):
+    """A map into which the kernel does not fit; a RuntimeError as well, as a convolution's is."""
 
 
 class WeightsError(RequestError):

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from tcnn.layers import attention, positions, scopes
-from tcnn.layers.attention import AttentionMaps, at_least_float32
+from tcnn.layers.attention import AttentionMaps
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.parameters import at_least_float32
 from tcnn.layers.positions import Pair, Quad
 from tcnn.layers.scopes import GLOBAL, Scope
 
@@ -33,6 +34,12 @@ class Grid:
     stride: Pair
     queries: Pair
     """(Ho, Wo)."""
+
+    @property
+    def inner(self) -> Pair:
+        """(h, w) of the map before padding."""
+        left, right, top, bottom = self.padding
+        return self.size[0] - top - bottom, self.size[1] - left - right
 
     def nearest(self, y: float, x: float) -> Pair:
         """The query (i, j) nearest to the pixel in which a place of the image lies, given in shares of its sides."""
@@ -122,7 +129,8 @@ class KeptLayer:
         """What the queries of these row-major numbers, (q,), look at; every row sums to 1."""
         query = self.query[:, :, queries]
         if self.bias is None:
-            content = scopes.content(self.scope, query, self.key, self.grid.size, *self.grid.places(queries))
+            grid = self.grid
+            content = scopes.content(self.scope, query, self.key, grid.size, grid.inner, *grid.places(queries))
         else:
             logits = (query * query.shape[-1] ** -0.5) @ self.key.transpose(-1, -2)
             content = torch.softmax(at_least_float32(logits + self.bias[..., queries, :]), dim=-1)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tcnn.analysis.kept import Grid, KeptLayer
-from tcnn.layers.attention import at_least_float32
+from tcnn.layers.parameters import at_least_float32
 from tcnn.layers.positions import Pair
 
 MOST_PREFIX_TOKENS = 32

@@ -18,7 +18,7 @@ from tcnn.conversion.catalogue import PATH, Entry
 from tcnn.conversion.surgery import convert
 from tcnn.conversion.trace import input_shape
 from tcnn.errors import NothingToConvertError, RequestError
-from tcnn.layers.ways import taking
+from tcnn.layers.backends import use_backend
 
 
 def describe(name: str) -> Entry:
@@ -57,7 +57,7 @@ def flops(model: nn.Module, shape: tuple[int, ...]) -> int | None:
     """2 × multiply-adds of one image by the formula as written, padding and all; None where torch cannot count them."""
     counter = FlopCounterMode(display=False)
     try:
-        with counter, taking("reference"), torch.no_grad(), torch.device("meta"):
+        with counter, use_backend("reference"), torch.no_grad(), torch.device("meta"):
             model(torch.zeros(1, *shape))
     except AssertionError:  # it loses track of a parameter that is expanded without gradients, as CaiT's class token
         return None

@@ -13,7 +13,7 @@ from tcnn.conversion.running import exact_arithmetic, in_dtype, logits_of
 from tcnn.conversion.trace import evaluating
 from tcnn.conversion.verify import errors
 from tcnn.errors import VerificationError, one_line
-from tcnn.layers.ways import taking
+from tcnn.layers.backends import use_backend
 
 Runner = Callable[[Tensor], Sequence[Tensor]]
 """A file that was read back: images (B, C, H, W) to its outputs."""
@@ -40,7 +40,7 @@ def shapes_to_try(axes: Sequence[ExportAxis], channels: int) -> list[Shape]:
 def reference(model: nn.Module, batch: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """What PyTorch says, (B, …); the attention runs, never a convolution in its place."""
     same = in_dtype(model, dtype)
-    with torch.no_grad(), exact_arithmetic(), taking("fused"), evaluating(same):
+    with torch.no_grad(), exact_arithmetic(), use_backend("fused"), evaluating(same):
         return logits_of(same, batch, dtype)
 
 

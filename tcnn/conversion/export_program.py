@@ -17,9 +17,9 @@ from torch.export import export as trace_program
 
 from tcnn.conversion.export_report import AXES, Axis, ExportAxis
 from tcnn.errors import RequestError, one_line, shorten
+from tcnn.layers.backends import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.ways import taking
 
 POSITION: dict[Axis, int] = {"batch": 0, "height": 2, "width": 3}
 """Where an axis lies in (B, C, H, W)."""
@@ -76,7 +76,7 @@ def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
     """
     dynamic = {POSITION[axis]: Dim.AUTO for axis in axes}
     try:
-        with torch.no_grad(), taking("auto"), quiet():
+        with torch.no_grad(), use_backend("auto"), quiet():
             program = trace_program(model, (example,), dynamic_shapes=(dynamic,))
     except Exception as error:  # the tracer raises whatever it stumbles over
         raise RequestError(f"torch.export cannot trace it ({shorten(one_line(error), 160)})") from error

@@ -22,10 +22,10 @@ from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.trace import evaluating, input_shape
 from tcnn.conversion.verify import errors
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
+from tcnn.layers.backends import use_backend
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, mixes_value
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.standardise import load_filter
-from tcnn.layers.ways import taking
 
 Progress = Callable[[str], None]
 Kinds = dict[str, tuple[HeadKind, ...]]
@@ -84,7 +84,7 @@ def fold(
         raise NothingToConvertError(_nothing(heads, max_error))
     looks_trained = randomised(model, model, batch, config.seed, enabled=randomise)
     # The T-CNN's attention runs, never a shortcut through a convolution: that would compare like with like.
-    with exact_arithmetic(), torch.no_grad(), taking("fused"), looks_trained:
+    with exact_arithmetic(), torch.no_grad(), use_backend("fused"), looks_trained:
         expected = _logits(model, batch)
         bound = config.tolerance_float32 if max_error is None else max_error
         chosen = last_within(len(changing), lambda i: error(changing[i]), bound)

@@ -17,7 +17,7 @@ def notes(conv: nn.Module, layer: GPSA2d, size: Pair | None) -> list[str]:
     if layer.scope != GLOBAL and size is not None:
         left, right, top, bottom = positions.padding_of(size, layer.geometry)
         height, width = top + size[0] + bottom, left + size[1] + right
-        if layer.scope.covers((height, width)):
+        if layer.scope.covers((height, width), size):
             found.append(f"content {layer.content} acts as global: the map is {height}×{width}, padding included")
     return found
 

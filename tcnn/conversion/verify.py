@@ -15,8 +15,8 @@ from tcnn.conversion.report import Drift, DtypePass, ErrorStats, LayerError, Ver
 from tcnn.conversion.running import at_temperature, exact_arithmetic, in_dtype, logits_of, replacements, watching
 from tcnn.conversion.trace import evaluating, input_shape
 from tcnn.errors import RequestError
+from tcnn.layers.backends import use_backend
 from tcnn.layers.filters import is_standardised
-from tcnn.layers.ways import taking
 
 
 def verify(
@@ -53,7 +53,7 @@ def verify(
     hard = min(own, HARD_TEMPERATURE)
     looks_trained = randomised(source, converted, batch, config.seed, enabled=randomise)
     # The attention in bounded memory: left alone, a layer in the hard limit would run the convolution that it replaced.
-    with exact_arithmetic(), torch.no_grad(), taking("fused"), looks_trained:
+    with exact_arithmetic(), torch.no_grad(), use_backend("fused"), looks_trained:
         with at_temperature(converted, hard):
             passes, expected = [], []
             for dtype in dtypes:

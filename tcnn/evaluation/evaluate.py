@@ -21,6 +21,7 @@ from timm.data import create_transform, resolve_model_data_config
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tcnn.conversion.fuse import fused
 from tcnn.conversion.trace import input_shape
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import EvaluationLoader
@@ -123,7 +124,7 @@ def evaluate(
         data, transform_for(model, size, crop_pct, corruption, seed), batch_size=batch_size, workers=workers,
         rank=rank, world=world, pin_memory=place is not None and place.type == "cuda",
     )  # fmt: skip
-    with closing(loader), _evaluating(model):
+    with closing(loader), _evaluating(model), torch.no_grad(), fused(model):
         part = _count(model, loader, data, place or torch.device("cpu"), amp, channels_last, class_subset, progress)
     parts = [part]
     if world > 1:

@@ -9,47 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tcnn.layers.parameters import at_least_float32
 from tcnn.layers.products import Matrix, Packed, linear
-
-
-class Weights(NamedTuple):
-    """The matrices of a layer; `GPSA2d` says what they are."""
-
-    query: Matrix
-    """(K·d, C_in)."""
-    key: Matrix
-    """(K·d, C_in)."""
-    value: Tensor | None
-    """(C_in, C_in); None where it is folded into `proj`."""
-    proj: Matrix
-    """(C_out, K·C_in/G)."""
-    bias: Tensor | None
-    """(C_out,)."""
-    groups: int
-
-    @property
-    def plain_proj(self) -> Tensor:
-        """`proj`, where it has not been packed."""
-        if isinstance(self.proj, Packed):
-            raise TypeError("a packed matrix cannot be read back")
-        return self.proj
-
-
-def fold_value(weights: Weights) -> Weights:
-    """W_val multiplied into W_out, so that it costs nothing any more: W_out^h W_val.
-
-    Where the channels are grouped the product would not be: there W_val stays, unless it is the identity.
-    """
-    value, proj = weights.value, weights.plain_proj
-    if value is None:
-        return weights
-    if weights.groups > 1:
-        identity = torch.eye(value.shape[0], device=value.device, dtype=value.dtype)
-        return weights._replace(value=None) if torch.equal(value, identity) else weights
-    with torch.autocast(value.device.type, enabled=False):
-        heads = at_least_float32(proj).unflatten(1, (-1, value.shape[0]))  # (C_out, K, C_in)
-        folded = (heads @ at_least_float32(value)).flatten(1).to(value.dtype)
-    return weights._replace(value=None, proj=folded)
 
 
 class AttentionMaps(NamedTuple):
@@ -107,8 +68,3 @@ def project(heads: Tensor, proj: Matrix, bias: Tensor | None, groups: int) -> Te
     weight = proj.unflatten(0, (groups, -1)).unflatten(2, (heads.shape[1], -1))
     y = torch.einsum("bkmgc,gokc->bmgo", grouped, weight).flatten(2)
     return y if bias is None else y + bias
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Softmaxes, gates and distances are never taken in half precision."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -1,22 +1,22 @@
 """What every layer that attends has: a place in a convolution's stead, matrices, and heads that know where to look."""
 
-from typing import Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from tcnn.layers import positions
-from tcnn.layers.attention import Weights, at_least_float32
-from tcnn.layers.memo import Memo
+from tcnn.errors import RequestError
+from tcnn.layers import convolution, functional, positions
+from tcnn.layers.parameters import Parameters, strength_of
 from tcnn.layers.positions import Geometry
 from tcnn.layers.scopes import Scope
-
-SOFTPLUS_BETA = 5
 
 
 class AttentionLayer(nn.Module):
     """The parameters of the attention by their names, what follows from them, and the geometry of the convolution.
+
+    Nothing that was computed is kept from one call to the next, so nothing can be stale: `tcnn.fuse` prepares a layer
+    for inference.
 
     Shapes: K heads, d head width, C channels, G groups, H×W padded map, Ho×Wo output map. ``gating_param``,
     ``locality_raw``, ``attention_centers`` and ``temperature`` are None where all heads are content heads.
@@ -40,8 +40,10 @@ class AttentionLayer(nn.Module):
     locality_raw: nn.Parameter
     attention_centers: nn.Parameter
     temperature: Tensor
-    memo: Memo
-    """What `compute` keeps between two calls."""
+    held: bool = False
+    """Whether a GPU's layer is known to be in the hard limit: see `set_temperature`."""
+    _least: float = 0.0
+    """The least of λ and α, while held."""
 
     @property
     def kernel_size(self) -> positions.Pair:
@@ -59,45 +61,60 @@ class AttentionLayer(nn.Module):
         return self.geometry.dilation
 
     @property
-    def weights(self) -> Weights:
-        """The matrices as they are trained."""
-        return Weights(self.query, self.key, self.value, self.proj, self.bias, self.groups)
+    def tensors(self) -> Parameters:
+        """The tensors as they are now, by the paper's names."""
+        return Parameters(
+            self.query, self.key, self.value, self.proj, self.bias, self.gating_param, self.locality_raw,
+            self.attention_centers, self.temperature, self.heads, self.groups,
+        )  # fmt: skip
 
     @property
     def locality_strength(self) -> Tensor:
         """α > 0, (K,), in 1/pixel² at τ = 1, at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
-        return F.softplus(at_least_float32(self.locality_raw), beta=SOFTPLUS_BETA)
+        return strength_of(self.locality_raw)
 
     @property
     def gate(self) -> Tensor:
         """σ(λ/τ), (K,), at least float32: 1 looks at positions only, 0 at content only."""
-        if self.content_heads == self.heads:
-            return at_least_float32(self.query.new_zeros(self.heads))
-        gate = torch.sigmoid(at_least_float32(self.gating_param) / at_least_float32(self.temperature))
-        return F.pad(gate, (0, self.content_heads)) if self.content_heads else gate
+        return self.tensors.gate
 
     @property
     def strength(self) -> Tensor:
         """α/τ, (K,), in 1/pixel², at least float32: how fast positional attention falls off around its centre."""
-        return self.locality_strength / at_least_float32(self.temperature)
+        return self.tensors.strength
 
     def positional_factors(self, size: positions.Pair) -> tuple[Tensor, Tensor]:
         """Rows (K, Ho, H) and columns (K, Wo, W) of the positional attention on a padded map of `size` (H, W).
 
         Zeros for content heads.
         """
-        if self.content_heads == self.heads:
-            counts = positions.output_size(size, self.geometry)
-            rows, columns = (self.gate.new_zeros(self.heads, m, n) for m, n in zip(counts, size, strict=True))
-            return rows, columns
-        centres = at_least_float32(self.attention_centers)
-        rows, columns = positions.positional_attention(self.strength, centres, size, self.geometry)
-        if not self.content_heads:
-            return rows, columns
-        beside = (0, 0, 0, 0, 0, self.content_heads)
-        return F.pad(rows, beside), F.pad(columns, beside)
+        return functional.positional_factors(self.tensors, size, self.geometry)
 
-    def train(self, mode: bool = True) -> Self:
-        """As every module's; what was kept for inference is dropped."""
-        self.memo.clear()
-        return super().train(mode)
+    @torch.no_grad()
+    def set_temperature(self, temperature: float, hold: bool = False) -> None:
+        """Set τ > 0; with `hold`, say that until it is set again nothing but gradients will change λ, α and Δ.
+
+        On a CPU a layer looks in every call whether it is a convolution. A GPU would make the host wait for that, so
+        there it is computed as attention, unless it is held: then the host looks once, and follows τ by itself until
+        the layer leaves the hard limit, for up to there the gradients of λ, α and Δ are zeros. Being held has no
+        meaning outside of training mode, and ends when parameters are loaded or the layer is moved.
+        """
+        if not temperature > 0:
+            raise RequestError(f"temperature: expected a number above 0, got {temperature}")
+        self.temperature.fill_(temperature)
+        if not hold or self.temperature.device.type in ("cpu", "meta") or temperature > 1 / convolution.STRENGTH:
+            self.held = False
+        elif not self.held:
+            self.held = convolution.is_hard(self.tensors, self.geometry)
+            if self.held:
+                self._least = min(self.gating_param.min().item(), self.locality_strength.min().item())
+        else:
+            self.held = self._least / temperature >= convolution.STRENGTH
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.held = False
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self.held = False
+        return super()._apply(*args, **kwargs)

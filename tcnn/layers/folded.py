@@ -9,13 +9,15 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from tcnn.layers import compute, positions, scopes
+from tcnn.layers import scopes
 from tcnn.layers.base import AttentionLayer
+from tcnn.layers.functional import convolution_and_attention
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.memo import Memo
+from tcnn.layers.parameters import is_identity
 from tcnn.layers.positions import Geometry
+
+torch.fx.wrap("convolution_and_attention")
 
 HeadKind = Literal["convolution", "content", "attention", "dropped"]
 """What becomes of a head: a tap of the convolution, attention without its positional part, all of it, or nothing."""
@@ -23,7 +25,7 @@ HeadKind = Literal["convolution", "content", "attention", "dropped"]
 
 def mixes_value(layer: GPSA2d) -> bool:
     """Whether W_val has to stay: it mixes the channels of groups that the filters keep apart."""
-    return layer.groups > 1 and not _is_identity(layer.value)
+    return layer.groups > 1 and not is_identity(layer.value)
 
 
 def taps_through_value(layer: GPSA2d) -> Tensor:
@@ -34,7 +36,7 @@ def taps_through_value(layer: GPSA2d) -> Tensor:
     as exact, padding included: it has no bias, and acts on one pixel at a time.
     """
     taps = layer.proj.detach().unflatten(1, (layer.heads, -1)).transpose(0, 1)
-    if layer.groups > 1 or _is_identity(layer.value):
+    if layer.groups > 1 or is_identity(layer.value):
         return taps  # not even a zero changes its sign
     return (taps.double() @ layer.value.detach().double()).to(taps.dtype)
 
@@ -106,7 +108,6 @@ class FoldedGPSA2d(AttentionLayer):
         self.head_dim = head_dim
         self.kinds = tuple(kinds)
         self.scope = scopes.parse(content)
-        self.memo = Memo()
         self.positional_heads = self.kinds.count("attention")
         self.content_heads = self.kinds.count("content")
         self.heads = heads = self.positional_heads + self.content_heads
@@ -165,14 +166,10 @@ class FoldedGPSA2d(AttentionLayer):
         return folded.requires_grad_(trainable).train(layer.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() == 3:
-            return self.forward(x[None])[0]
-        padded = positions.pad(x, self.geometry)
-        if self.weight is None:
-            return compute.attend(self, x, padded, self.bias)
-        seen = padded if self.value is None else F.conv2d(padded, self.value[:, :, None, None])
-        y = F.conv2d(seen, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
-        return y + compute.attend(self, x, padded, None) if self.heads else y
+        tensors = self.tensors._replace(bias=None if self.weight is not None else self.bias) if self.heads else None
+        return convolution_and_attention(
+            x, self.geometry, self.scope, self.weight, self.value, self.bias, self.groups, tensors
+        )
 
     def extra_repr(self) -> str:
         counts = ", ".join(f"{kind}={self.kinds.count(kind)}" for kind in dict.fromkeys(self.kinds))
@@ -182,7 +179,3 @@ class FoldedGPSA2d(AttentionLayer):
             f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, bias={self.bias is not None}, {counts}"
             + ("" if self.scope == scopes.GLOBAL else f", content={str(self.scope)!r}")
         )
-
-
-def _is_identity(matrix: Tensor) -> bool:
-    return torch.equal(matrix.detach(), torch.eye(len(matrix), device=matrix.device, dtype=matrix.dtype))

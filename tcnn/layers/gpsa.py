@@ -4,18 +4,22 @@ Shapes: B batch, C channels, H×W padded map, Ho×Wo output map, M = Ho·Wo quer
 G groups.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE
-from tcnn.errors import RequestError, UnsupportedLayerError
-from tcnn.layers import attention, compute, filters, positions, scopes
+from tcnn.layers import filters, positions, reference, scopes
 from tcnn.layers.attention import AttentionMaps
-from tcnn.layers.base import SOFTPLUS_BETA, AttentionLayer
-from tcnn.layers.memo import Memo
+from tcnn.layers.base import AttentionLayer
+from tcnn.layers.functional import check_input, gpsa
+from tcnn.layers.parameters import SOFTPLUS_BETA
 from tcnn.layers.positions import Geometry
 
-UNIT_STRENGTH = 1 + torch.log(-torch.expm1(torch.tensor(-5.0, dtype=torch.float64))).item() / SOFTPLUS_BETA
+torch.fx.wrap("gpsa")  # symbolic tracing sees one call, not the choices that are made in it
+
+UNIT_STRENGTH = 1 + math.log(-math.expm1(-SOFTPLUS_BETA)) / SOFTPLUS_BETA
 """softplus⁻¹(1) at β = 5: the raw parameter at which the locality strength α is 1."""
 
 
@@ -130,7 +134,6 @@ class GPSA2d(AttentionLayer):
         self.locality_raw = empty(heads)
         self.attention_centers = empty(heads, 2)
         self.register_buffer("temperature", torch.empty((), device=device, dtype=dtype))
-        self.memo = Memo()
 
     @torch.no_grad()
     def reset_parameters(self, temperature: float = HARD_TEMPERATURE, generator: torch.Generator | None = None) -> None:
@@ -142,15 +145,13 @@ class GPSA2d(AttentionLayer):
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def _reset_attention(self, temperature: float, generator: torch.Generator | None) -> None:
-        if not temperature > 0:
-            raise RequestError(f"temperature: expected a number above 0, got {temperature}")
+        self.set_temperature(temperature)
         for weight in (self.query, self.key):
             weight.copy_(_truncated_normal(weight, 0.02, generator))
         self.value.copy_(torch.eye(self.in_channels, device=self.value.device, dtype=self.value.dtype))
         self.gating_param.fill_(1)
         self.locality_raw.fill_(UNIT_STRENGTH)
         self.attention_centers.copy_(positions.tap_offsets(self.geometry))
-        self.temperature.fill_(temperature)
 
     @classmethod
     @torch.no_grad()
@@ -164,8 +165,9 @@ class GPSA2d(AttentionLayer):
     ) -> "GPSA2d":
         """A layer that computes the same function as `conv` (at the default temperature, to the last bit or so).
 
-        Device, dtype, training mode and `requires_grad` follow the convolution. `generator` (CPU) draws query and key.
-        `content` is the scope of the content part, which at the default temperature changes nothing.
+        Device, dtype, training mode and `requires_grad` (the filter's, and the bias's own) follow the convolution.
+        `generator` (CPU) draws query and key. `content` is the scope of the content part, which at the default
+        temperature changes nothing.
         Raises `UnsupportedLayerError` for a convolution that cannot be reproduced; nothing is approximated.
         """
         layer = cls.__new__(cls)
@@ -181,8 +183,10 @@ class GPSA2d(AttentionLayer):
         layer.proj.copy_(filter_to_proj(weight))
         if layer.bias is not None and bias is not None:
             layer.bias.copy_(bias)
-        trainable = any(parameter.requires_grad for parameter in conv.parameters())
-        return layer.requires_grad_(trainable).train(conv.training)
+        layer.requires_grad_(conv.weight.requires_grad)
+        if layer.bias is not None and bias is not None:
+            layer.bias.requires_grad_(bias.requires_grad)
+        return layer.train(conv.training)
 
     @property
     def content(self) -> str:
@@ -196,32 +200,14 @@ class GPSA2d(AttentionLayer):
         return taps.unflatten(2, self.geometry.kernel_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() == 3:
-            return self.forward(x[None])[0]
-        self._check(x)
-        channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-        y = compute.output(self, x)
-        return y.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        return gpsa(x, self.tensors, self.geometry, self.scope, self.held and self.training)
 
     def attention(self, x: Tensor) -> AttentionMaps:
-        """The attention maps on an input (B, C_in, H, W), for looking at: what `forward` mixes, whichever way."""
-        self._check(x)
-        return self.attention_of_padded(positions.pad(x, self.geometry))
-
-    def attention_of_padded(self, padded: Tensor) -> AttentionMaps:
-        """`attention` on a map that is padded already, (B, C_in, H, W)."""
-        size = padded.shape[-2], padded.shape[-1]
-        query = attention.split(attention.tokens(positions.at_queries(padded, self.geometry)), self.query, self.heads)
-        key = attention.split(attention.tokens(padded), self.key, self.heads)
-        places = scopes.query_pixels(size, self.geometry, padded.device)
-        content = scopes.content(self.scope, query, key, size, *places)
-        return AttentionMaps(content, attention.outer(*self.positional_factors(size)), self.gate)
-
-    def _check(self, x: Tensor) -> None:
-        if x.dim() != 4 or x.shape[1] != self.in_channels:
-            raise UnsupportedLayerError(
-                f"GPSA2d: expected an input of shape (B, {self.in_channels}, H, W), got {tuple(x.shape)}"
-            )
+        """The attention maps on an input (B, C_in, H, W), for looking at: what `forward` mixes, by any backend."""
+        check_input(x, self.in_channels, self.geometry)
+        padded = positions.pad(x, self.geometry)
+        factors = self.positional_factors((padded.shape[-2], padded.shape[-1]))
+        return reference.maps(x, padded, self.geometry, self.scope, factors, self.tensors)
 
     def extra_repr(self) -> str:
         g = self.geometry

@@ -9,6 +9,7 @@ is exactly an outer product of a softmax over rows and one over columns: 2 small
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import torch
@@ -58,13 +59,19 @@ class Geometry:
         return self.centre == (top, left) and spans == [top + bottom, left + right]
 
 
-def tap_offsets(geometry: Geometry) -> Tensor:
-    """Δ: the (row, column) offset in pixels of every tap from the kernel's centre, (K, 2), row-major, float64."""
+@cache
+def tap_coordinates(geometry: Geometry) -> list[list[float]]:
+    """Δ: the [row, column] offset in pixels of every tap from the kernel's centre, K of them, row-major."""
     rows, columns = (
-        torch.arange(k, dtype=torch.float64) * d - c
+        [float(i * d - c) for i in range(k)]
         for k, d, c in zip(geometry.kernel_size, geometry.dilation, geometry.centre, strict=True)
     )
-    return torch.cartesian_prod(rows, columns).reshape(-1, 2)
+    return [[row, column] for row in rows for column in columns]
+
+
+def tap_offsets(geometry: Geometry) -> Tensor:
+    """`tap_coordinates` as a tensor, (K, 2), float64, on the CPU."""
+    return torch.tensor(tap_coordinates(geometry), dtype=torch.float64, device="cpu")
 
 
 def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:

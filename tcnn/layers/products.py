@@ -7,27 +7,36 @@ product is taken.
 """
 
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
+from tcnn.layers.eager import is_eager, is_transformed
+
 WORTH_IT = 2**27
 """Multiply-adds from which on oneDNN is faster; below, it takes longer to be told of a product."""
 
 
-class Packed:
-    """A matrix (out, in) in oneDNN's order; float32 on a CPU, for inference."""
+class Packed(NamedTuple):
+    """A matrix (out, in) in oneDNN's order; float32 on a CPU, for inference. `pack` makes it."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self.shape = weight.shape
-        self._blocks: Tensor = _operators()._reorder_linear_weight(weight.detach().contiguous())
+    blocks: Tensor
+    """Opaque."""
+    shape: torch.Size
+
+    def plain(self) -> Tensor:
+        """The matrix as it was."""
+        return self.blocks.to_dense()
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x Wᵀ + b: (…, in) to (…, out)."""
-        y: Tensor = _operators()._linear_pointwise(x, self._blocks, bias, "none", [], "")
+        differentiated = torch.is_grad_enabled() and x.requires_grad
+        if differentiated or not is_eager(x, bias) or not packable(x) or torch.is_autocast_enabled("cpu"):
+            return F.linear(x, self.plain(), bias)  # whatever is watching knows nothing of oneDNN's operator
+        y: Tensor = _operators()._linear_pointwise(x, self.blocks, bias, "none", [], "")
         return y
 
 
@@ -46,7 +55,9 @@ def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
 
 def pack(weight: Matrix) -> Matrix:
     """The matrix in oneDNN's order if that is possible here, else as it is."""
-    return Packed(weight) if isinstance(weight, Tensor) and packable(weight) else weight
+    if isinstance(weight, Packed) or not packable(weight):
+        return weight
+    return Packed(_operators()._reorder_linear_weight(weight.detach().contiguous()), weight.shape)
 
 
 def packable(weight: Tensor) -> bool:
@@ -92,9 +103,7 @@ class _Linear(torch.autograd.Function):
 
 def _worth_it(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN is to multiply these: not where PyTorch looks at what is computed, and takes it for its own."""
-    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
-    looked_at = tracing or torch._C._are_functorch_transforms_active()
-    if looked_at or torch.is_autocast_enabled("cpu") or x.numel() * weight.shape[0] < WORTH_IT:
+    if is_transformed() or torch.is_autocast_enabled("cpu") or x.numel() * weight.shape[0] < WORTH_IT:
         return False
     return packable(x) and packable(weight)
 

@@ -8,13 +8,14 @@ Shapes: B batch, C channels, H×W padded map, N = H·W, Ho×Wo output map, M = H
 n windows of P keys and Q queries each (a pooled grid is one window of R·R keys and all queries).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tcnn.layers import attention, positions, scopes
-from tcnn.layers.attention import Weights, at_least_float32
+from tcnn.layers.parameters import Parameters, at_least_float32, needed_matrix
 from tcnn.layers.positions import Geometry
 from tcnn.layers.products import Matrix, linear
 from tcnn.layers.scopes import Scope
@@ -36,34 +37,36 @@ class Windows(NamedTuple):
 
 
 def attend(
+    x: Tensor,
     padded: Tensor,
     geometry: Geometry,
     scope: Scope,
     factors: tuple[Tensor, Tensor],
-    gate: Tensor,
-    weights: Weights,
+    parameters: Parameters,
 ) -> Tensor:
     """The output tokens of a map, (B, M, C_out).
 
     Args:
-        padded: (B, C_in, H, W).
+        x: (B, C_in, h, w). padded: the same after `positions.pad`, (B, C_in, H, W).
         scope: `window:W` or `pooled:R`.
         factors: of `positions.positional_attention`, (K, Ho, H) and (K, Wo, W).
-        gate: σ(λ/τ), (K,).
     """
+    p, gate = parameters, parameters.gate
     pixels = padded.permute(0, 2, 3, 1)  # (B, H, W, C_in)
-    values = _through(pixels, weights.value)
-    asking = linear(positions.at_queries(padded, geometry).permute(0, 2, 3, 1), weights.query)  # (B, Ho, Wo, K·d)
-    asking = asking * (weights.query.shape[0] // gate.shape[0]) ** -0.5
+    values = _through(pixels, p.value)
+    asking = linear(
+        positions.at_queries(padded, geometry).permute(0, 2, 3, 1), needed_matrix(p.query)
+    )  # (B, Ho, Wo, K·d)
+    asking = asking * p.head_dim**-0.5
     if scope.kind == "window":
-        windows = _windows(scope, geometry, asking, linear(pixels, weights.key), values)
+        windows = _windows(scope, geometry, x.shape[-2:], asking, linear(pixels, needed_matrix(p.key)), values)
     else:
-        windows = _pools(scope, asking, pixels, weights.key, weights.value)
+        windows = _pools(scope, asking, pixels, needed_matrix(p.key), p.value)
     seen = _content(windows, 1 - gate, padded.shape[0])  # (B, M, K, C_in)
     rows, columns = factors
     placed = apply_positions(gate[:, None, None] * rows, columns, values)
     heads = seen + placed.flatten(1, 2)  # the sum lies in memory as the first of the two: as the projection reads it
-    return attention.project(heads.transpose(1, 2), weights.proj, weights.bias, weights.groups)
+    return attention.project(heads.transpose(1, 2), p.proj, p.bias, p.groups)
 
 
 def apply_positions(rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
@@ -72,12 +75,12 @@ def apply_positions(rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
     Both products are matrix products that contract one axis of the map with everything else on the other side, images
     and heads included: so their gradients, too, sum over it at once and never hold one small map for each row.
     """
-    batch, height, width, channels = values.shape
+    batch, height, _, channels = values.shape
     heads, outputs = columns.shape[:2]
     columns, rows = columns.to(values.dtype), rows.to(values.dtype)
-    across = columns.flatten(0, 1) @ values.permute(2, 1, 0, 3).reshape(width, -1)  # (K·Wo, H·B·C)
-    across = across.view(heads, outputs, height, -1).transpose(1, 2).flatten(2)  # (K, H, Wo·B·C)
-    return torch.bmm(rows, across).view(heads, -1, outputs, batch, channels).permute(3, 1, 2, 0, 4)
+    across = columns.flatten(0, 1) @ values.permute(2, 1, 0, 3).flatten(1)  # (K·Wo, H·B·C)
+    across = across.view(heads, outputs, height, batch * channels).transpose(1, 2).flatten(2)  # (K, H, Wo·B·C)
+    return torch.bmm(rows, across).view(heads, rows.shape[1], outputs, batch, channels).permute(3, 1, 2, 0, 4)
 
 
 def _content(windows: Windows, share: Tensor, batch: int) -> Tensor:
@@ -92,17 +95,23 @@ def _content(windows: Windows, share: Tensor, batch: int) -> Tensor:
     # Queries outside, heads inside: then what the heads bring together lies as the projection reads it.
     maps = torch.softmax(at_least_float32(logits).transpose(1, 2), dim=-1) * share[:, None]  # (B·n, Q, K, P)
     seen = torch.bmm(maps.to(windows.value.dtype).flatten(1, 2), windows.value)  # (B·n, Q·K, C_in)
-    seen = seen.view(batch, -1, heads, seen.shape[-1])
+    slots = windows.hidden.shape[0] * windows.query.shape[1]
+    seen = seen.view(batch, slots, heads, windows.value.shape[-1])
     return seen if windows.home is None else seen.index_select(1, windows.home)
 
 
-def _windows(scope: Scope, geometry: Geometry, asking: Tensor, key: Tensor, values: Tensor) -> Windows:
-    """Windows of the map: (B, Ho, Wo, K·d), (B, H, W, K·d) and (B, H, W, C_in) are sorted into them."""
+def _windows(
+    scope: Scope, geometry: Geometry, inner: Sequence[int], asking: Tensor, key: Tensor, values: Tensor
+) -> Windows:
+    """Windows of the map: (B, Ho, Wo, K·d), (B, H, W, K·d) and (B, H, W, C_in) are sorted into them.
+
+    `inner` is the map's size (h, w) before padding.
+    """
     size, counts = values.shape[1:3], asking.shape[1:3]
     down, across = (
         scopes.axis_windows(
-            scope.along(size[axis]), size[axis], geometry.centre[axis], geometry.stride[axis], counts[axis],
-            values.device,
+            scope.window(size[axis], inner[axis]), size[axis], geometry.centre[axis], geometry.stride[axis],
+            counts[axis], values.device,
         )
         for axis in (0, 1)
     )  # fmt: skip
@@ -136,11 +145,13 @@ def _both(down: Tensor, across: Tensor, width: int) -> Tensor:
 def _pools(scope: Scope, asking: Tensor, pixels: Tensor, key: Matrix, value: Tensor | None) -> Windows:
     """The pooled grid: (B, Ho, Wo, K·d) ask the means of (B, H, W, C_in)."""
     batch, height, width, channels = pixels.shape
-    down, across = (scopes.pooling(scope.along(n), n, pixels) for n in (height, width))
+    down, across = (scopes.pooling(scope.pools(n), n, pixels) for n in (height, width))
     # The map in memory order of the first product, (H, B·W·C), then of the second.
-    pooled = down @ pixels.transpose(0, 1).reshape(height, -1)
-    pooled = across @ pooled.view(-1, width, channels)  # (R·B, R, C_in)
-    pooled = pooled.view(down.shape[0], batch, -1, channels).transpose(0, 1).flatten(1, 2)  # (B, R·R, C_in)
+    pooled = down @ pixels.transpose(0, 1).flatten(1)
+    pooled = across @ pooled.view(down.shape[0] * batch, width, channels)  # (R·B, R, C_in)
+    pooled = (
+        pooled.view(down.shape[0], batch, across.shape[0], channels).transpose(0, 1).flatten(1, 2)
+    )  # (B, R·R, C_in)
     hidden = torch.zeros(1, pooled.shape[1], device=pixels.device)
     return Windows(asking.flatten(1, 2), linear(pooled, key), _through(pooled, value), hidden, None)
 

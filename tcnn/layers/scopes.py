@@ -1,8 +1,9 @@
 """How far a query's *content* attention sees: which keys, and how they are pooled. Pure functions.
 
-`global` is every pixel of the padded map. `window:W` cuts the padded map into as few windows as can be of at most W×W
-pixels, which do not overlap and are all of one size but the last: what fills up a small one is computed in vain. A
-query sees the window in which its own pixel (the kernel's centre) lies. `pooled:R` sees the map average-pooled to R×R.
+`global` is every pixel of the padded map. `window:W` cuts the padded map into as few windows as suffice for W×W pixels
+of the map itself in each (its padding comes on top), which do not overlap and are all of one size but the last: what
+fills up a small one is computed in vain. A query sees the window in which its own pixel (the kernel's centre) lies.
+`pooled:R` sees the map average-pooled to R×R.
 Windows and pools are separable, so a map has a table for its rows and one for its columns, and nothing is ever written
 down pair by pair but for looking at it.
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from tcnn.config import CONTENT
 from tcnn.errors import RequestError
 from tcnn.layers import attention
-from tcnn.layers.attention import at_least_float32
+from tcnn.layers.parameters import at_least_float32
 from tcnn.layers.positions import Geometry, output_size
 
 
@@ -35,15 +36,18 @@ class Scope:
     def __str__(self) -> str:
         return f"{self.kind}:{self.size}" if self.size else self.kind
 
-    def covers(self, size: Sequence[int]) -> bool:
-        """Whether it is the same as `global` on a padded map of `size` (H, W)."""
-        return self.kind == "global" or self.size >= max(size)
+    def covers(self, size: Sequence[int], inner: Sequence[int]) -> bool:
+        """Whether it is the same as `global` on a padded map of `size` (H, W), `inner` (h, w) of it the map's own."""
+        return self.kind == "global" or self.size >= max(inner if self.kind == "window" else size)
 
-    def along(self, size: int) -> int:
-        """The size of a window, or of the grid, along an axis of `size` pixels; none is larger than the map."""
-        if self.kind == "window":
-            windows = (size + self.size - 1) // self.size
-            return (size + windows - 1) // windows
+    def window(self, size: int, inner: int) -> int:
+        """The side of a window along an axis of `size` pixels, `inner` of them the map's own."""
+        windows = (inner + self.size - 1) // self.size
+        return (size + windows - 1) // windows
+
+    def pools(self, size: int | Tensor) -> int:
+        """How many pools there are along an axis of `size` pixels; never more than pixels."""
+        size = int(size) if isinstance(size, Tensor) else size  # `torch.jit` counts in tensors
         return torch.sym_min(self.size, size)  # type: ignore[return-value]  # SymInt under export
 
 
@@ -114,28 +118,38 @@ def query_pixels(size: Sequence[int], geometry: Geometry, device: torch.device) 
     return down.flatten(), across.flatten()
 
 
-def content(scope: Scope, query: Tensor, key: Tensor, size: Sequence[int], rows: Tensor, columns: Tensor) -> Tensor:
+def content(
+    scope: Scope,
+    query: Tensor,
+    key: Tensor,
+    size: Sequence[int],
+    inner: Sequence[int],
+    rows: Tensor,
+    columns: Tensor,
+) -> Tensor:
     """The content attention over all pixels, written out: (B, K, q, N), at least float32; every row sums to 1.
 
     Args:
         query: (B, K, q, d). key: of every pixel of the padded map of `size` (H, W), (B, K, N, d).
+        inner: the map's size (h, w) before padding.
         rows, columns: the pixel at which each query stands, (q,) each.
 
     A pooled key's weight is spread evenly over the pixels of its pool: softmax(Q K_poolᵀ/√d) times the pooling matrix.
     """
-    if scope.kind == "global":
+    if scope.covers(size, inner):
         return attention.content(query, key)
     if scope.kind == "window":
-        visible = _same_window(scope, rows, size[0])[:, :, None] & _same_window(scope, columns, size[1])[:, None]
+        down, across = (scope.window(n, m) for n, m in zip(size, inner, strict=True))
+        visible = _same_window(down, rows, size[0])[:, :, None] & _same_window(across, columns, size[1])[:, None]
         logits = at_least_float32((query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2))
         return torch.softmax(logits.masked_fill(~visible.flatten(1), -torch.inf), dim=-1)
-    down, across = (pooling(scope.along(n), n, key) for n in size)
-    pooled = torch.einsum("iy,jx,bkyxd->bkijd", down, across, key.unflatten(2, tuple(size))).flatten(2, 3)
-    weights = attention.content(query, pooled).unflatten(3, (down.shape[0], across.shape[0]))
-    return torch.einsum("bkqij,iy,jx->bkqyx", weights, down.to(weights.dtype), across.to(weights.dtype)).flatten(3)
+    to_rows, to_columns = (pooling(scope.pools(n), n, key) for n in size)
+    pooled = torch.einsum("iy,jx,bkyxd->bkijd", to_rows, to_columns, key.unflatten(2, tuple(size))).flatten(2, 3)
+    weights = attention.content(query, pooled).unflatten(3, (to_rows.shape[0], to_columns.shape[0]))
+    spread = (to_rows.to(weights.dtype), to_columns.to(weights.dtype))
+    return torch.einsum("bkqij,iy,jx->bkqyx", weights, *spread).flatten(3)
 
 
-def _same_window(scope: Scope, places: Tensor, size: int) -> Tensor:
+def _same_window(window: int, places: Tensor, size: int) -> Tensor:
     """Whether a query's row (or column) and a key's lie in the same row (or column) of windows, (q, size)."""
-    window = scope.along(size)
     return (places // window)[:, None] == torch.arange(size, device=places.device) // window

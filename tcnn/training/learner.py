@@ -107,7 +107,7 @@ class Learner:
         """Give every layer, those of the moving average too, the τ of the next step."""
         tau = self._annealed(position)
         for layer in (*self._layers.values(), *self._layers_ema.values()):
-            layer.temperature.fill_(tau)
+            layer.set_temperature(tau, hold=True)  # nothing but the optimizer writes to what decides where it looks
 
     def _annealed(self, position: Position) -> float:
         if self.config.anneal == "none":

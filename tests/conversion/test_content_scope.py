@@ -48,16 +48,16 @@ def test_a_scope_that_covers_the_map_says_so() -> None:
     """The first map of the stage is 14×14 and the others 7×7, at 224 pixels a side; padding adds 2."""
     cnn = source()
     found = {}
-    for content in ("window:9", "pooled:16", "global"):
+    for content in ("window:7", "pooled:16", "global"):
         report = tcnn.convert(cnn, content=content, input_size=(224, 224)).report
         found[content] = [layer.note for layer in report.layers]
         assert not report.standardised
-    assert found["window:9"][0] is None
-    assert found["window:9"][1] == "content window:9 acts as global: the map is 9×9, padding included"
+    assert found["window:7"][0] is None
+    assert found["window:7"][1] == "content window:7 acts as global: the map is 9×9, padding included"
     assert found["pooled:16"][0] == "content pooled:16 acts as global: the map is 16×16, padding included"
     assert all(found["pooled:16"])
     assert not any(found["global"])
-    removed = tcnn.convert(cnn, content="window:9", input_size=(224, 224), stride="remove").report
+    removed = tcnn.convert(cnn, content="window:7", input_size=(224, 224), stride="remove").report
     assert not any(layer.note for layer in removed.layers), "without the stride all maps are 14×14"
 
 
@@ -143,7 +143,7 @@ def test_inspection_of_a_local_model() -> None:
         assert found.entropy.content is not None
         return found.non_locality.content, found.entropy.content
 
-    (far, wide), (near, narrow) = content_of("global"), content_of("window:3")
+    (far, wide), (near, narrow) = content_of("global"), content_of("window:2")
     assert near < far / 2
     assert narrow < wide / 2
 

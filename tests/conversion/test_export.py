@@ -18,7 +18,7 @@ from tcnn.conversion.export_program import free_axes, trace
 from tcnn.conversion.export_report import AXES
 from tcnn.errors import EnvironmentFailure, RequestError, VerificationError
 from tcnn.layers import GPSA2d
-from tcnn.layers.ways import taking
+from tcnn.layers.backends import use_backend
 
 SIZE = (24, 20)
 Runner = Callable[[Tensor], Tensor]
@@ -52,7 +52,7 @@ def torch_runner(path: Path) -> Runner:
 def same(model: nn.Module, run: Runner, *shapes: tuple[int, int, int, int]) -> None:
     for shape in shapes:
         x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-        with taking("reference"):
+        with use_backend("reference"):
             assert relative_error(model(x), run(x)) < 1e-5, shape
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
-from tcnn.layers.ways import taking
+from tcnn.layers.backends import use_backend
 
 
 @cache
@@ -25,7 +25,7 @@ def t_resnet(name: str) -> nn.Module:
 def flops(model: nn.Module, size: int) -> float:
     """2 × multiply-adds of one image of size × size, by the formula as it is written."""
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter, taking("reference"):
+    with torch.no_grad(), counter, use_backend("reference"):
         model.eval()(torch.empty(1, 3, size, size, device="meta"))
     return counter.get_total_flops()
 

@@ -12,7 +12,7 @@ from tcnn.config import HARD_TEMPERATURE, VerificationConfig
 from tcnn.conversion.report import VerificationReport
 from tcnn.conversion.running import at_temperature
 from tcnn.conversion.verify import errors
-from tcnn.layers import GPSA2d, hard
+from tcnn.layers import GPSA2d, convolution
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 
@@ -197,7 +197,7 @@ def test_the_attention_is_run_and_never_the_convolution_that_the_layer_still_is(
     def refuse(*given: object) -> torch.Tensor:
         raise AssertionError("a convolution compared with itself proves nothing")
 
-    monkeypatch.setattr(hard, "convolve", refuse)
+    monkeypatch.setattr(convolution, "convolve", refuse)
     assert tcnn.verify(source, converted, randomise=True, **OPTIONS).passed
     with torch.no_grad(), pytest.raises(AssertionError, match="proves nothing"):
         converted(torch.randn(1, 3, 64, 96))

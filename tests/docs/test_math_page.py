@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tcnn
 from tcnn.conversion.randomise import randomised
 from tcnn.conversion.verify import errors
-from tcnn.layers.ways import taking
+from tcnn.layers.backends import use_backend
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/math.md").read_text()
@@ -184,7 +184,7 @@ def test_cost_table_adds_up() -> None:
 @pytest.mark.parametrize("row", table("model", "layers", "parameters, CNN"), ids=lambda row: row[0])
 def test_whole_model_costs(row: list[str]) -> None:
     def flops(model: nn.Module) -> float:
-        formula = taking("reference")
+        formula = use_backend("reference")
         with FlopCounterMode(display=False) as counter, formula, torch.no_grad(), torch.device("meta"):
             model.eval()(torch.empty(1, 3, 224, 224))
         return counter.get_total_flops() / 1e9

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tcnn.layers.ways import Way, taking
+from tcnn.layers.backends import Backend, use_backend
 
 
 @pytest.fixture(params=["reference", "dense"])
-def every_way(request: pytest.FixtureRequest) -> Iterator[Way]:
+def every_way(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """The test runs once for every way to compute attention; `fused` is `dense` in parts (test_gpsa_memory.py)."""
-    with taking(request.param):
+    with use_backend(request.param):
         yield request.param
 
 

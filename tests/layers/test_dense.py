@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
-from tcnn.layers.dense import content_with_sinks
-from tcnn.layers.ways import taking, way
+from tcnn.layers.backends import backend, use_backend
+from tcnn.layers.dense import content_attention
 
 RelativeError = Callable[[Tensor, Tensor], float]
 
@@ -34,17 +34,21 @@ def test_sinks_are_keys_of_zeros(sinks: int, relative_error: RelativeError) -> N
         weights = torch.exp(torch.einsum("bkmd,bknd->bkmn", query, key) / 4**0.5)
         return weights / (weights.sum(-1, keepdim=True) + sinks)
 
-    found = with_gradients(lambda query, key: content_with_sinks(query, key, sinks))
-    for ours, theirs in zip(found, with_gradients(written_out), strict=True):
-        assert relative_error(ours, theirs) < 1e-14
+    def ours(query: Tensor, key: Tensor) -> Tensor:
+        with_sink = torch.nn.functional.pad(key, (0, 0, 0, 1))
+        return content_attention(query / 4**0.5, with_sink, sinks)[..., :-1]
+
+    found = with_gradients(ours)
+    for mine, theirs in zip(found, with_gradients(written_out), strict=True):
+        assert relative_error(mine, theirs) < 1e-14
 
 
 def test_large_logits_do_not_overflow() -> None:
     query = 1e3 * torch.ones(1, 1, 1, 1)
-    maps = content_with_sinks(query, torch.tensor([1.0, -1.0]).view(1, 1, 2, 1), 5)
-    assert maps.flatten().tolist() == [1.0, 0.0]
-    drowned = content_with_sinks(query, torch.tensor([-1.0, -2.0]).view(1, 1, 2, 1), 5)
-    assert drowned.flatten().tolist() == [0.0, 0.0], "all attention goes to the padding"
+    maps = content_attention(query, torch.tensor([1.0, -1.0, 0.0]).view(1, 1, 3, 1), 5)
+    assert maps.flatten().tolist() == [1.0, 0.0, 0.0]
+    drowned = content_attention(query, torch.tensor([-1.0, -2.0, 0.0]).view(1, 1, 3, 1), 5)
+    assert drowned.flatten().tolist() == [0.0, 0.0, 1.0], "all attention goes to the padding"
 
 
 @pytest.mark.parametrize(
@@ -66,13 +70,14 @@ def test_every_way_agree_to_rounding(
         for parameter in layer.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     x, results = random(3, 4, *size), []
-    for name in ("auto", "reference"):
+    for name in ("auto", "dense", "fused", "reference"):
         leaf = x.clone().requires_grad_()
-        with taking(name):  # type: ignore[arg-type]
+        with use_backend(name):  # type: ignore[arg-type]
             y = layer(leaf)
         results.append([y, *torch.autograd.grad(y.square().sum(), [leaf, *layer.parameters()])])
-    for ours, theirs in zip(*results, strict=True):
-        assert relative_error(ours, theirs) < 1e-13
+    for found in results[:-1]:
+        for ours, theirs in zip(found, results[-1], strict=True):
+            assert relative_error(ours, theirs) < 1e-13
 
 
 def test_second_derivatives() -> None:
@@ -83,14 +88,14 @@ def test_second_derivatives() -> None:
 
 def test_the_way_can_be_chosen_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TCNN_ATTENTION", raising=False)
-    assert way() == "auto"
+    assert backend() == "auto"
     monkeypatch.setenv("TCNN_ATTENTION", "reference")
-    assert way() == "reference"
-    with taking("auto"):
-        assert way() == "auto"
-    assert way() == "reference"
+    assert backend() == "reference"
+    with use_backend("auto"):
+        assert backend() == "auto"
+    assert backend() == "reference"
     monkeypatch.setenv("TCNN_ATTENTION", "quick")
     with pytest.raises(
         RequestError, match="TCNN_ATTENTION: expected one of auto, reference, dense, fused, found 'quick'"
     ):
-        way()
+        backend()

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tcnn.layers import GPSA2d, compute, positions
+from tcnn.layers import GPSA2d, parts, positions
+from tcnn.layers.backends import use_backend
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind
-from tcnn.layers.ways import taking
 
 KINDS: tuple[HeadKind, ...] = ("convolution", "content", "attention", "dropped")
 
@@ -198,7 +198,7 @@ def test_heads_that_stay_see_what_they_saw(
 ) -> None:
     layer, x, kinds = settled(case, content)
     found = FoldedGPSA2d.from_gpsa2d(layer, kinds, list(range(layer.heads)))
-    with taking("reference"):  # proved against the formula in test_scope_formula
+    with use_backend("reference"):  # proved against the formula in test_scope_formula
         expected = layer(x)
     assert relative_error(found(x), expected) < 1e-13
     with torch.no_grad():  # with what is kept from one call to the next
@@ -230,8 +230,7 @@ def test_large_maps_are_done_in_parts(monkeypatch: pytest.MonkeyPatch, relative_
     layer, x = made({"kernel_size": 3, "padding": 1, "size": (9, 7)})
     found = folding(layer, [KINDS[h % 4] for h in range(9)])[0]
     whole = found(x)
-    monkeypatch.setattr(compute, "DENSE_ELEMENTS", 1)
-    monkeypatch.setattr(compute, "PART_ELEMENTS", 1)
+    monkeypatch.setattr(parts, "plan_for", lambda heads: parts.Plan(1, 2, 0))
     assert relative_error(found(x), whole) < 1e-14
 
 

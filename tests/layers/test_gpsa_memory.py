@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tcnn.layers import GPSA2d, compute
-from tcnn.layers.dense import part_size
-from tcnn.layers.ways import Way, taking
+from tcnn.layers import GPSA2d, parts
+from tcnn.layers.backends import Backend, use_backend
+from tcnn.layers.parts import Plan
 
 RelativeError = Callable[[Tensor, Tensor], float]
 
@@ -45,27 +45,30 @@ def x() -> Tensor:
 @pytest.mark.parametrize(("way", "keys"), [("reference", N), ("auto", REAL + 1)])
 @torch.no_grad()
 def test_nothing_larger_than_the_attention_is_built(
-    layer: GPSA2d, x: Tensor, operations: Operations, way: Way, keys: int
+    layer: GPSA2d, x: Tensor, operations: Operations, way: Backend, keys: int
 ) -> None:
     """ConViT's own layer builds an N×N×3 table of offsets and keeps it; here positions cost two small factors.
 
     The fast way has no row for any padded pixel: all of them are one column, the sink.
     """
-    with taking(way), operations:
+    with use_backend(way), operations:
         layer(x)
     name, largest, _ = max(operations.outputs, key=lambda output: output[1].numel())
     assert largest.numel() <= B * K * M * N, f"{name} built {tuple(largest)}"
     tables = [shape for _, shape, _ in operations.outputs if shape.numel() >= M * N and shape[-1] in (2, 3)]
     assert not tables, f"a table of offsets was built: {tables}"
     softmaxes = {tuple(shape) for name, shape, _ in operations.outputs if name == "_softmax"}
-    assert softmaxes == {(B, K, M, keys), (K, OUTPUT[0], PADDED[0]), (K, OUTPUT[1], PADDED[1])}
+    content = (B, K, M, keys) if way == "reference" else (B * K, M, keys)
+    assert softmaxes == {content, (K, OUTPUT[0], PADDED[0]), (K, OUTPUT[1], PADDED[1])}
 
 
+@pytest.mark.parametrize("kept", [0, 20_000, 10**9], ids=["nothing kept", "some kept", "all kept"])
 @pytest.mark.parametrize("rows", [2, 4])
 def test_large_maps_run_in_chunks_of_rows(
     layer: GPSA2d,
     x: Tensor,
     rows: int,
+    kept: int,
     operations: Operations,
     relative_error: RelativeError,
     monkeypatch: pytest.MonkeyPatch,
@@ -82,13 +85,12 @@ def test_large_maps_run_in_chunks_of_rows(
     whole, gradients = run()
     operations.outputs.clear()
     limit = K * rows * OUTPUT[1] * (REAL + 1)
-    monkeypatch.setattr(compute, "DENSE_ELEMENTS", limit)
-    monkeypatch.setattr(compute, "PART_ELEMENTS", limit)
+    monkeypatch.setattr(parts, "plan_for", lambda heads: Plan(images=1, lines=rows, kept=kept))
     chunked, chunked_gradients = run()
 
     maps = [shape for _, shape, _ in operations.outputs if shape and shape[-1] in (REAL, REAL + 1)]
     assert max(shape.numel() for shape in maps) <= limit
-    contents = [tuple(shape) for name, shape, _ in operations.outputs if name == "_softmax" and len(shape) == 4]
+    contents = [shape for name, shape, _ in operations.outputs if name == "_softmax" and shape[-1] == REAL + 1]
     assert len(contents) == B * math.ceil(OUTPUT[0] / rows)
     assert relative_error(chunked, whole) < REORDERED
     for name, expected in gradients.items():
@@ -100,19 +102,11 @@ def test_a_row_is_the_smallest_chunk(
     layer: GPSA2d, x: Tensor, relative_error: RelativeError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = layer(x)
-    monkeypatch.setattr(compute, "CACHED_ELEMENTS", 1)
+    monkeypatch.setattr(parts, "CPU_PART", 1)
     assert relative_error(layer(x), expected) < REORDERED
     channels_last = layer(x.to(memory_format=torch.channels_last))
     assert channels_last.is_contiguous(memory_format=torch.channels_last)
     assert relative_error(channels_last, expected) < REORDERED
-
-
-@pytest.mark.parametrize(
-    ("limit", "part"), [(10**6, (3, 5)), (2 * 5 * 40, (2, 5)), (5 * 40, (1, 5)), (90, (1, 2)), (1, (1, 1))]
-)
-def test_parts(limit: int, part: tuple[int, int]) -> None:
-    """Whole images while one fits, then lines of one; 3 images of 5 lines of 40 elements."""
-    assert part_size(limit, 3, 5, 40) == part
 
 
 class Kept:
@@ -127,8 +121,8 @@ class Kept:
 
 
 @pytest.mark.parametrize(("way", "maps"), [("dense", True), ("fused", False)])
-def test_parts_keep_no_maps_for_the_gradients(layer: GPSA2d, x: Tensor, way: Way, maps: bool) -> None:
+def test_parts_keep_no_maps_for_the_gradients(layer: GPSA2d, x: Tensor, way: Backend, maps: bool) -> None:
     kept = Kept()
-    with taking(way), torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
+    with use_backend(way), torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
         layer(x)
     assert (max(kept.sizes.values()) >= B * K * M * REAL) is maps

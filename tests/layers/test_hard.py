@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.layers import GPSA2d
-from tcnn.layers.compute import is_convolution
-from tcnn.layers.ways import taking
+from tcnn.layers.backends import use_backend
+from tcnn.layers.functional import in_hard_limit
 
 RelativeError = Callable[[Tensor, Tensor], float]
 
@@ -56,7 +56,7 @@ def image(*size: int) -> Tensor:
 
 def with_gradients(layer: GPSA2d, x: Tensor, way: Any) -> list[Tensor]:
     leaf = x.clone().requires_grad_()
-    with taking(way):
+    with use_backend(way):
         y = layer(leaf)
     upstream = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(2))
     return [y.detach(), *torch.autograd.grad(y, [leaf, *layer.parameters()], upstream)]
@@ -67,7 +67,7 @@ def test_outputs_and_all_gradients_are_the_attentions(
     options: dict[str, Any], size: tuple[int, int], relative_error: RelativeError
 ) -> None:
     layer, x = hard_layer(**options), image(*size)
-    assert is_convolution(layer)
+    assert in_hard_limit(layer.tensors, layer.geometry)
     names = ["output", "input", *(name for name, _ in layer.named_parameters())]
     ours, theirs = (with_gradients(layer, x, way) for way in ("auto", "reference"))
     for name, found, expected in zip(names, ours, theirs, strict=True):
@@ -85,11 +85,11 @@ def test_inference_folds_the_value_into_the_filter(
     options: dict[str, Any], size: tuple[int, int], value: bool, relative_error: RelativeError
 ) -> None:
     layer, x = hard_layer(value, **options).eval(), image(*size)
-    with taking("reference"):
+    with use_backend("reference"):
         expected = layer(x)
     for _ in range(2):  # computed, then remembered
         assert relative_error(layer(x), expected) < REORDERED
-    with taking("dense"):
+    with use_backend("dense"):
         assert relative_error(layer(x), expected) < REORDERED
 
 
@@ -132,11 +132,11 @@ def test_whatever_moves_a_head_brings_the_attention_back(
 ) -> None:
     layer, x = hard_layer(padding=1).eval(), image(6, 7)
     layer(x)
-    assert is_convolution(layer)
+    assert in_hard_limit(layer.tensors, layer.geometry)
     change(layer)
-    assert not is_convolution(layer)
+    assert not in_hard_limit(layer.tensors, layer.geometry)
     found = layer(x)
-    with taking("reference"):
+    with use_backend("reference"):
         assert relative_error(found, layer(x)) < REORDERED
 
 
@@ -189,10 +189,17 @@ def test_a_compiler_gets_one_graph_of_attention(relative_error: RelativeError) -
 
 def test_the_meta_device_has_no_values() -> None:
     layer = hard_layer(padding=1).to("meta")
-    assert not is_convolution(layer)
+    assert not in_hard_limit(layer.tensors, layer.geometry)
     assert layer(torch.empty(2, 4, 6, 6, device="meta", dtype=torch.float64)).shape == (2, 8, 6, 6)
+
+
+def test_what_is_not_finite_reaches_as_far_as_a_convolution_takes_it() -> None:
+    conv, x = nn.Conv2d(4, 8, 3, padding=1), torch.randn(1, 4, 9, 9)
+    x[0, 1, 4, 4] = torch.inf
+    for layer, reached in ((conv, 9), (GPSA2d.from_conv2d(conv), 9), (GPSA2d.from_conv2d(conv, temperature=1.0), 81)):
+        assert (~layer(x).isfinite()).any(1).sum() == reached
 
 
 def test_half_precision_is_hard_too() -> None:
     layer = copy.deepcopy(hard_layer(padding=1)).bfloat16()
-    assert is_convolution(layer)
+    assert in_hard_limit(layer.tensors, layer.geometry)

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from tcnn.layers import GPSA2d, products
+from tcnn.layers.backends import use_backend
 from tcnn.layers.products import Packed, linear, pack, packable
-from tcnn.layers.ways import taking
 
 RelativeError = Callable[[Tensor, Tensor], float]
 
@@ -57,7 +57,7 @@ def test_other_numbers_stay_as_they_are(dtype: torch.dtype) -> None:
 def test_a_layer_without_onednn(relative_error: RelativeError, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     layer, x = GPSA2d(16, 24, 3, padding=1, temperature=1.0).eval(), torch.randn(2, 16, 6, 7)
-    with taking("reference"):
+    with use_backend("reference"):
         expected = layer(x)
     found = [layer(x)]
     layer.train().eval()
@@ -181,7 +181,7 @@ def test_a_layer_learns_the_same(options: dict[str, object], relative_error: Rel
 
     def learned(layer: GPSA2d, x: Tensor, way: str) -> list[Tensor]:
         leaf = x.requires_grad_()
-        with taking(way):  # type: ignore[arg-type]
+        with use_backend(way):  # type: ignore[arg-type]
             y = layer(leaf)
         return [y, *torch.autograd.grad(y.sin().sum(), [leaf, *layer.parameters()])]
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tcnn.layers import GPSA2d, positions, scoped
-from tcnn.layers.attention import Weights
-from tcnn.layers.ways import taking
+from tcnn.layers.backends import use_backend
 
 RelativeError = Callable[[Tensor, Tensor], float]
 
@@ -97,7 +96,8 @@ def formula(p: dict[str, Tensor], temperature: float, x: Tensor, case: Case, con
     size = int(number)
     mask = torch.zeros(len(queries), len(keys), dtype=x.dtype)
     if kind == "window":
-        sides = [math.ceil(n / math.ceil(n / size)) for n in (height, width)]  # as few windows as can be, all alike
+        # As few windows as suffice for the map's own pixels, all alike.
+        sides = [math.ceil(n / math.ceil(m / size)) for n, m in zip((height, width), x.shape[-2:], strict=True)]
         for (m, query), (n, key) in itertools.product(enumerate(queries), enumerate(keys)):
             if any(a // side != b // side for a, b, side in zip(query, key, sides, strict=True)):
                 mask[m, n] = -math.inf
@@ -141,7 +141,7 @@ def test_output_and_every_gradient(case: Case, content: str, relative_error: Rel
     twins = {name: p.detach().clone().requires_grad_() for name, p in layer.named_parameters()}
     expected = with_gradients(lambda x: formula(twins, 0.7, x, case, content), x, list(twins.values()))
     for way in ("auto", "reference"):
-        with taking(way):  # type: ignore[arg-type]
+        with use_backend(way):  # type: ignore[arg-type]
             found = with_gradients(layer, x, list(parameters))
         assert relative_error(found[0], expected[0]) < OUTPUT_TOLERANCE, way
         for name, ours, theirs in zip(("x", *names), found[1:], expected[1:], strict=True):
@@ -183,7 +183,7 @@ def test_a_scope_as_large_as_the_map_is_global(content: str, way: str, relative_
     case = Case((6, 7), {"padding": 1})  # 8×9 with its padding
     x = torch.randn(2, 4, 6, 7, dtype=torch.float64)
     alone, local = arbitrary_layer(case, "global"), arbitrary_layer(case, content)
-    with torch.no_grad(), taking(way):  # type: ignore[arg-type]
+    with torch.no_grad(), use_backend(way):  # type: ignore[arg-type]
         assert relative_error(local(x), alone(x)) < OUTPUT_TOLERANCE
         assert way == "reference" or torch.equal(local(x), alone(x))
         assert relative_error(local.attention(x).content, alone.attention(x).content) < OUTPUT_TOLERANCE
@@ -195,8 +195,7 @@ def test_a_scope_as_large_as_the_map_is_global(content: str, way: str, relative_
 def linear(layer: GPSA2d, x: Tensor) -> Tensor:
     padded = positions.pad(x, layer.geometry)
     factors = layer.positional_factors((padded.shape[-2], padded.shape[-1]))
-    weights = Weights(layer.query, layer.key, layer.value, layer.proj, layer.bias, layer.groups)
-    return scoped.attend(padded, layer.geometry, layer.scope, factors, layer.gate, weights)
+    return scoped.attend(x, padded, layer.geometry, layer.scope, factors, layer.tensors)
 
 
 def test_positions_by_two_products(relative_error: RelativeError) -> None:

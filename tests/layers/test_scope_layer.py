@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d, scopes
+from tcnn.layers.backends import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.scopes import Scope
-from tcnn.layers.ways import taking
 
 RelativeError = Callable[[Tensor, Tensor], float]
 LOCAL = ("window:3", "window:4", "pooled:3")
@@ -51,12 +51,13 @@ def test_nonsense_is_refused_in_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "size", "covers"),
+    ("scope", "inner", "covers"),
     [(Scope(), (99, 99), True), (Scope("window", 7), (7, 6), True), (Scope("window", 7), (6, 8), False),
-     (Scope("pooled", 3), (3, 3), True), (Scope("pooled", 3), (4, 2), False)],
+     (Scope("pooled", 3), (1, 1), True), (Scope("pooled", 3), (2, 1), False)],
 )  # fmt: skip
-def test_what_a_scope_covers(scope: Scope, size: tuple[int, int], covers: bool) -> None:
-    assert scope.covers(size) is covers
+def test_what_a_scope_covers(scope: Scope, inner: tuple[int, int], covers: bool) -> None:
+    """A window is of the map's own pixels; a pool is of all, those of the padding too."""
+    assert scope.covers((inner[0] + 2, inner[1] + 2), inner) is covers
 
 
 def test_pools_are_pytorchs() -> None:
@@ -74,7 +75,7 @@ def test_at_conversion_it_is_the_convolution(content: str, relative_error: Relat
     x = torch.randn(2, 8, 11, 9, dtype=torch.float64)
     assert layer.content == content
     for way in ("auto", "fused", "reference"):  # with auto it is the convolution; the attention is the other two
-        with torch.no_grad(), taking(way):  # type: ignore[arg-type]
+        with torch.no_grad(), use_backend(way):  # type: ignore[arg-type]
             assert relative_error(layer(x), conv(x)) < 1e-14, way
 
 

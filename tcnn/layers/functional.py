@@ -1,0 +1,170 @@
+"""Gated positional self-attention as one pure function, `gpsa`; it chooses the backend that computes it.
+
+Shapes: B batch, C channels, h×w map, H×W the padded map, Ho×Wo output map, M = Ho·Wo queries, N = H·W keys, K heads,
+d head width, G groups.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from tcnn.errors import EmptyMapError, UnsupportedLayerError
+from tcnn.layers import convolution, dense, parts, positions, reference, scoped
+from tcnn.layers.backends import backend as selected_backend
+from tcnn.layers.eager import is_eager
+from tcnn.layers.parameters import Parameters, at_least_float32
+from tcnn.layers.positions import Geometry, Pair
+from tcnn.layers.scopes import GLOBAL, Scope
+
+Factors = tuple[Tensor, Tensor]
+Positional = Callable[[Tensor], tuple[Factors, Tensor | None]]
+
+
+def gpsa(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope = GLOBAL, held: bool = False) -> Tensor:
+    """Gated positional self-attention on a map (Transformed CNNs, Eq. 4–7; the formula is in `GPSA2d`).
+
+    Args:
+        x: (B, C_in, h, w) or (C_in, h, w), not padded.
+        geometry: of the convolution in whose place the attention stands.
+        scope: what the content part sees.
+        held: the caller vouches that the layer is in the hard limit (`convolution.is_hard`). A CPU's values are looked
+            at in any case; a GPU is not asked, for the host would have to wait for it.
+
+    Returns: (B, C_out, Ho, Wo), channels-last if x is; (C_out, Ho, Wo) for one image.
+
+    Raises: `UnsupportedLayerError` for an input of another shape, `EmptyMapError` for one smaller than the kernel.
+    """
+    if x.dim() == 3:
+        return gpsa(x[None], parameters, geometry, scope, held)[0]
+    check_input(x, parameters.in_channels, geometry)
+    wanted = selected_backend()
+    if wanted == "auto" and (held or in_hard_limit(parameters, geometry)):
+        return as_format_of(x, convolution.attend(x, parameters, geometry))
+    return as_format_of(x, attend(x, parameters, geometry, scope))
+
+
+def convolution_and_attention(
+    x: Tensor,
+    geometry: Geometry,
+    scope: Scope,
+    weight: Tensor | None,
+    value: Tensor | None,
+    bias: Tensor | None,
+    groups: int,
+    parameters: Parameters | None,
+    positional: Positional | None = None,
+) -> Tensor:
+    """A convolution by `weight` (C_out, C_in/G, kh, kw), and attention beside it, where there are such; as `gpsa`.
+
+    Args:
+        value: W_val, (C_in, C_in), before the convolution; None is the identity.
+        bias: (C_out,), of the convolution.
+        parameters: of the attention, with W_val and a bias of its own.
+        positional: as for `attend`.
+    """
+    if x.dim() == 3:
+        return convolution_and_attention(x[None], geometry, scope, weight, value, bias, groups, parameters, positional)[
+            0
+        ]
+    if weight is None:
+        assert parameters is not None  # noqa: S101 - a layer without a head is all convolution
+        check_input(x, parameters.in_channels, geometry)
+        return as_format_of(x, attend(x, parameters, geometry, scope, positional))
+    check_input(x, weight.shape[1] * groups, geometry)
+    y = convolution.convolve(x, geometry, value, weight, bias, groups)
+    return as_format_of(x, y if parameters is None else y + attend(x, parameters, geometry, scope, positional))
+
+
+def attend(
+    x: Tensor,
+    parameters: Parameters,
+    geometry: Geometry,
+    scope: Scope = GLOBAL,
+    positional: Positional | None = None,
+) -> Tensor:
+    """The attention, whatever the parameters: (B, C_in, h, w) to (B, C_out, Ho, Wo), in no particular memory format.
+
+    `positional` looks up what depends on positions alone, where it was prepared: `positional_factors` on the padded
+    map, and `dense.place` of them or None.
+    """
+    wanted = selected_backend()
+    padded, placed = positions.pad(x, geometry), None
+    if positional is None:
+        factors = positional_factors(parameters, (padded.shape[-2], padded.shape[-1]), geometry)
+    else:
+        factors, placed = positional(x)
+    if wanted == "reference":
+        tokens = reference.attend(x, padded, geometry, scope, factors, parameters)
+    elif not sees_all(scope, padded, x):
+        tokens = scoped.attend(x, padded, geometry, scope, factors, parameters)
+    else:
+        heads = dense.heads_of(x, padded, geometry, factors, parameters, placed)
+        if wanted == "dense" or not parts.supported(heads, parameters):
+            tokens = dense.attend(heads, parameters)
+        else:
+            plan = parts.plan_for(heads)
+            tokens = parts.attend(heads, parameters, plan if wanted == "auto" else plan._replace(kept=0))
+    return to_map(tokens, positions.output_size(padded.shape[-2:], geometry))
+
+
+def in_hard_limit(parameters: Parameters, geometry: Geometry) -> bool:
+    """Whether the layer is its convolution, where the host can read the values without waiting; elsewhere False."""
+    p = parameters
+    moving = (p.gating_param, p.locality_raw, p.attention_centers, p.temperature)
+    readable = p.gating_param is not None and p.gating_param.device.type == "cpu" and is_eager(*moving)
+    return readable and convolution.is_hard(p, geometry)
+
+
+def positional_factors(parameters: Parameters, size: Pair, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """Rows (K, Ho, H) and columns (K, Wo, W) of the positional attention on a padded map of `size` (H, W).
+
+    Zeros for content heads.
+    """
+    p = parameters
+    if p.gating_param is None or p.attention_centers is None:
+        counts = positions.output_size(size, geometry)
+        rows, columns = (p.gate.new_zeros(p.heads, m, n) for m, n in zip(counts, size, strict=True))
+        return rows, columns
+    rows, columns = positions.positional_attention(p.strength, at_least_float32(p.attention_centers), size, geometry)
+    beside = (0, 0, 0, 0, 0, p.content_heads)
+    pad = torch.nn.functional.pad
+    return (pad(rows, beside), pad(columns, beside)) if p.content_heads else (rows, columns)
+
+
+def sees_all(scope: Scope, padded: Tensor, x: Tensor) -> bool:
+    """Whether the content part sees the whole map.
+
+    A compiler is not asked about the size of the map, so that one graph serves all: computed within its scope, a layer
+    whose scope covers the map gives the same.
+    """
+    return scope == GLOBAL or (not torch.compiler.is_compiling() and scope.covers(padded.shape[-2:], x.shape[-2:]))
+
+
+def check_input(x: Tensor, channels: int, geometry: Geometry) -> None:
+    """Raise for an input that is no map of so many channels, or one that the kernel does not fit into."""
+    if x.dim() != 4 or x.shape[1] != channels:
+        raise UnsupportedLayerError(f"GPSA2d: expected an input of shape (B, {channels}, H, W), got {tuple(x.shape)}")
+    if torch.compiler.is_compiling():
+        return
+    left, right, top, bottom = positions.padding_of(x.shape[-2:], geometry)
+    size = top + x.shape[-2] + bottom, left + x.shape[-1] + right
+    if min(positions.output_size(size, geometry)) < 1:
+        spans = [d * (k - 1) + 1 for k, d in zip(geometry.kernel_size, geometry.dilation, strict=True)]
+        raise EmptyMapError(
+            f"GPSA2d: expected a map of at least {spans[0]}×{spans[1]} after padding, got {size[0]}×{size[1]}: "
+            "the kernel does not fit into it"
+        )
+
+
+def to_map(tokens: Tensor, size: Sequence[int]) -> Tensor:
+    """(B, M, C_out) to (B, C_out, Ho, Wo), a view."""
+    return tokens.unflatten(1, tuple(size)).permute(0, 3, 1, 2)
+
+
+def as_format_of(x: Tensor, y: Tensor) -> Tensor:
+    """`y` contiguous, channels-last if x is (and only that)."""
+    if torch._C._functorch.is_batchedtensor(x):
+        return y  # its memory format cannot be asked for
+    last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return y.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
