@@ -83,8 +83,9 @@ def needs_gradients(tensors: Iterable[object]) -> bool:
 def attend(heads: Heads, parameters: Parameters, plan: Plan) -> Tensor:
     """The output tokens of whole maps, (B, M, C_out)."""
     proj, bias, dtype = parameters.proj, parameters.bias, heads.value.dtype
-    if isinstance(proj, Tensor):  # as autocast would have it
-        proj, bias = proj.to(dtype), None if bias is None else bias.to(dtype)
+    if isinstance(proj, Tensor) or dtype != torch.float32:  # as autocast would have it
+        proj = (proj if isinstance(proj, Tensor) else proj.plain()).to(dtype)
+        bias = None if bias is None else bias.to(dtype)
     given = (*heads.tensors, proj, bias)
     with _without_autocast(heads.value.device.type):
         if needs_gradients(given):
