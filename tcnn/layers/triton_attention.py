@@ -23,6 +23,8 @@ from tcnn.layers.triton_tiles import Kernel, Tiles
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256
 """The widest head of which a tile of keys fits into shared memory."""
+LARGEST = 2**31
+"""Elements of one image's output must be fewer: within an image the kernels count in 32 bits."""
 INSTALLED = find_spec("triton") is not None
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -69,6 +71,7 @@ def supported(query: Tensor, value: Tensor) -> bool:
         and query.shape[-1] % 8 == 0
         and 0 < query.shape[-1] <= WIDEST
         and query.shape[1] * query.shape[2] * value.shape[1] * value.shape[2] > 0
+        and query.shape[1] * query.shape[2] * value.shape[2] < LARGEST
     )
     return fits and _ordinary()
 
