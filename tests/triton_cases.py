@@ -50,6 +50,8 @@ def make(case: Case, device: str = "cpu") -> tuple[list[Tensor], Tensor]:
         value = value.mT.contiguous().mT
         upstream = upstream[:, :1, :, :1].expand_as(upstream)
     factors = [torch.rand(case.heads, a, b, generator=generator) for a, b in zip(case.asking, case.seen, strict=True)]
+    if case.strange:
+        factors = [torch.cat((factor, factor), dim=-1)[..., : factor.shape[-1]] for factor in factors]
     gate = torch.rand(case.heads, generator=generator)
     inputs = [tensor.to(device).requires_grad_() for tensor in (query, key, value, *factors, gate)]
     return inputs, upstream.to(device)

@@ -51,10 +51,9 @@ def attend(
 
     The result has the dtype of `value`, or autocast's; softmax and sums are float32. Two runs agree in every bit.
     """
-    dtype = _dtype(value)
-    out, _ = gated_attention(
-        query.to(dtype), key.to(dtype), value.to(dtype), rows.float(), columns.float(), gate.float(), sinks or 0, scale
-    )
+    query, key, value = (tensor.to(_dtype(value)) for tensor in (query, key, value))
+    rows, columns, gate = (tensor.float().contiguous() for tensor in (rows, columns, gate))
+    out, _ = gated_attention(query, key, value, rows, columns, gate, sinks or 0, scale)
     return out
 
 
