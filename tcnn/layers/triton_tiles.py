@@ -1,0 +1,97 @@
+"""The tiles of the kernels in `triton_kernels.py`, from shapes and dtype alone: nothing is tuned, nothing is measured.
+
+A tile is a rectangle of a map whose sides are powers of two, at least 16 pixels, as tensor cores want them.
+"""
+
+from typing import Literal, NamedTuple
+
+Size = tuple[int, int]
+Kernel = Literal["forward", "backward_queries", "backward_keys", "backward_values"]
+
+
+class Tiles(NamedTuple):
+    """How a kernel is to be launched."""
+
+    query: Size
+    key: Size
+    whole: bool
+    """Whether one tile holds all keys."""
+    channels: int
+    """Channels of the values in a step."""
+    warps: int
+    stages: int
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is not smaller."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def count(size: Size, tile: Size) -> Size:
+    """How many tiles cover a map, (down, across)."""
+    return -(-size[0] // tile[0]), -(-size[1] // tile[1])
+
+
+def rectangle(size: Size, pixels: int) -> Size:
+    """The tile of so many pixels, a power of two, of which the fewest cover a map; of several the widest."""
+    shapes = [(pixels >> log, 1 << log) for log in range(pixels.bit_length())]
+
+    def cost(tile: Size) -> tuple[int, int]:
+        down, across = count(size, tile)
+        return down * across, -tile[1]
+
+    return min(shapes, key=cost)
+
+
+def width(head: int) -> int:
+    """Channels of a head as the kernels hold them."""
+    return max(16, power_of_two(head))
+
+
+def choose(kernel: Kernel, asking: Size, seen: Size, head: int, channels: int, itemsize: int) -> Tiles:
+    """The tiles of a kernel.
+
+    In 16 bits, by what the compiler reports for compute capability 8.0 and 9.0 (`tests/slow/test_triton_kernels.py`): a
+    thread has 255 registers, a program at most 99 KiB of shared memory even on the smallest of these GPUs.
+
+    forward: a tile of 64×256 logits in float32 is 128 registers a thread of 4 warps, and 64 more once it is rounded; 64
+    channels of 256 values, twice, are 64 KiB. Keys that need several tiles are met again for every step of channels, so
+    the step is as wide as the registers allow: 256.
+    backward_queries, backward_keys: the logits and their gradient are held side by side, with the gradient of queries
+    or keys; hence 64×64 tiles, and 32 queries where all 256 keys are held.
+    backward_values: 128 keys read each gradient of the output twice at 14×14; 256 channels make what is computed again
+    for a step, d multiply-adds a pair, a quarter of its work or less.
+
+    float32 has no tensor cores that keep its precision: tiles are small, because every multiply-add is an instruction.
+
+    Args:
+        asking: (Ho, Wo). seen: (h, w). head: d. channels: C. itemsize: bytes of a number.
+    """
+    half, wide = itemsize == 2, width(head)
+    room = 2**14 // wide if half else 2**12 // max(wide, 64)  # keys of which one tile fits into shared memory
+    around = max(16, power_of_two(seen[0]) * power_of_two(seen[1]))
+    whole = kernel in ("forward", "backward_keys") and around <= min(256, room)
+    if not half:
+        queries, keys, warps, stages = 32, around if whole else 32, 8, 2
+        step = 64 if kernel in ("forward", "backward_values") else 32
+    elif kernel == "forward":
+        queries, stages = 64, 2
+        keys, step, warps = (around, 64, 4) if whole else (min(64, 2**13 // wide), 256, 8)
+    elif kernel == "backward_queries":
+        queries, keys, step, warps, stages = min(64, 2**13 // wide), 64, 64, 8, 2 if wide > 128 else 3
+    elif kernel == "backward_keys":
+        keys, stages = around if whole else min(128, room), 3
+        queries, step = (32, 32) if keys * wide == 2**14 else (64, 64)
+        warps = 8 if keys * wide > 2**12 else 4
+    else:
+        queries, keys, step, warps, stages = 32, min(128, room, around), 256, 8, 2 if wide > 64 else 3
+    tile = rectangle(asking, min(queries, max(16, power_of_two(asking[0]) * power_of_two(asking[1]))))
+    return Tiles(tile, rectangle(seen, keys), whole, channel_step(channels, step), warps, stages)
+
+
+def channel_step(channels: int, most: int) -> int:
+    """A power of two from 16 on, at most so many channels, of which few steps compute channels that there are not."""
+    step = min(most, max(16, power_of_two(channels)))
+    while step > 64 and -(-channels // (step // 2)) * (step // 2) < -(-channels // step) * step:
+        step //= 2
+    return step

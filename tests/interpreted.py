@@ -1,0 +1,34 @@
+"""A process in which Triton's kernels run in its interpreter, on the CPU.
+
+Triton reads `TRITON_INTERPRET` when it is imported and when a kernel is defined, so kernels of other tests, and those
+of PyTorch's compiler, would be interpreted in this process, too. Hence one of its own, in which nothing is loaded yet.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Interpreter:
+    """Calls functions of a test's module in that process; what they raise is raised here."""
+
+    def __init__(self) -> None:
+        self.process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin)
+
+    def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.process.submit(function, *args, **kwargs).result(timeout=300)
+
+    def end(self) -> None:
+        self.process.shutdown()
+
+
+def _begin() -> None:
+    os.environ["TRITON_INTERPRET"] = "1"
+    import torch
+
+    torch.set_num_threads(1)

@@ -1,0 +1,165 @@
+"""The choice among exact ways: what is measured, when, how often, and that the measurement leaves no trace.
+
+A timer of the test's own tells how long each way takes; the ways run for real.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tcnn.layers import backend_choice
+from tcnn.layers.backend_choice import chosen
+
+
+class Ways:
+    """Two ways that note who runs, and a timer that knows how long each of them takes."""
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds = seconds
+        self.ran: list[str] = []
+        self.gradients: list[str] = []
+        self.by_name = {name: self.way(name) for name in seconds}
+
+    def way(self, name: str) -> Callable[..., Tensor]:
+        def run(x: Tensor, weight: Tensor) -> Tensor:
+            self.ran.append(name)
+            out = x @ weight
+            if out.requires_grad:
+                out.register_hook(lambda gradient: self.gradients.append(name))
+            return out
+
+        return run
+
+    def time(self, run: Callable[[], object], device: torch.device) -> float:
+        run()
+        return self.seconds[self.ran[-1]]
+
+    def __call__(self, *inputs: Tensor) -> str:
+        return chosen(self.by_name, inputs, self.time)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known() -> Iterator[None]:
+    backend_choice.forget()
+    yield
+    backend_choice.forget()
+
+
+@pytest.fixture
+def inputs() -> tuple[Tensor, Tensor]:
+    return torch.ones(3, 4), torch.ones(4, 5, requires_grad=True)
+
+
+@pytest.mark.parametrize("seconds", [{"dense": 2.0, "kernel": 1.0}, {"dense": 1.0, "kernel": 2.0}], ids=str)
+def test_the_fastest_is_chosen_and_measured_once(seconds: dict[str, float], inputs: tuple[Tensor, Tensor]) -> None:
+    ways = Ways(**seconds)
+    assert [ways(*inputs) for _ in range(3)] == [min(seconds, key=lambda name: seconds[name])] * 3
+    assert ways.ran == ["dense", "kernel"]
+    ways(inputs[0] + 1, inputs[1] * 2)
+    assert len(ways.ran) == 2, "other values are the same kind"
+
+
+def test_every_kind_of_inputs_is_measured(inputs: tuple[Tensor, Tensor]) -> None:
+    x, weight = inputs
+    ways = Ways(dense=1, kernel=2)
+    kinds = [(x, weight), (torch.cat((x, x)), weight), (x.double(), weight.double()), (x, weight.detach())]
+    for kind in kinds:
+        ways(*kind)
+    with torch.no_grad():
+        ways(x, weight)
+    assert len(ways.ran) == 2 * (len(kinds) + 1)
+
+
+def test_backward_is_measured_where_it_will_be_run(inputs: tuple[Tensor, Tensor]) -> None:
+    ways = Ways(dense=1, kernel=2)
+    with torch.no_grad():
+        ways(*inputs)
+    ways(inputs[0], inputs[1].detach())
+    assert ways.gradients == []
+    ways(*inputs)
+    assert ways.gradients == ["dense", "kernel"]
+
+
+def test_a_measurement_leaves_no_trace(inputs: tuple[Tensor, Tensor]) -> None:
+    """Gradients, random numbers, and hooks on what is saved, by which a checkpoint counts."""
+
+    def never(tensor: Tensor) -> Tensor:
+        raise AssertionError("seen by the caller's hooks")
+
+    before = torch.get_rng_state()
+    with torch.autograd.graph.saved_tensors_hooks(never, never):
+        assert Ways(dense=2, kernel=1)(*inputs) == "kernel"
+    assert inputs[1].grad is None
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_autocast_is_in_force(inputs: tuple[Tensor, Tensor]) -> None:
+    dtypes = []
+
+    def way(x: Tensor, weight: Tensor) -> Tensor:
+        dtypes.append((x @ weight).dtype)
+        return x @ weight
+
+    def time(run: Callable[[], object], device: torch.device) -> float:
+        run()
+        return 1.0
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        chosen({"dense": way, "kernel": way}, inputs, time)
+    assert dtypes == [torch.bfloat16] * 2
+
+
+def test_what_cannot_run_is_not_chosen(inputs: tuple[Tensor, Tensor]) -> None:
+    def memory(*_: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError
+
+    def compiler(*_: Tensor) -> Tensor:
+        raise RuntimeError("no compiler")
+
+    ways = Ways(dense=1)
+    assert chosen({"large": memory, **ways.by_name}, inputs, ways.time) == "dense"
+    with pytest.warns(UserWarning, match="kernel does not run here and will not be used: no compiler"):
+        assert chosen({"kernel": compiler, **ways.by_name}, inputs, ways.time) == "dense"
+    assert chosen({"large": memory, "larger": memory}, inputs, ways.time) == "large", "whoever runs it will be told"
+
+
+def test_where_nothing_is_measured(inputs: tuple[Tensor, Tensor]) -> None:
+    ways, found = Ways(dense=2, kernel=1), []
+
+    def ask(x: Tensor) -> Tensor:
+        found.append(ways(x, inputs[1]))
+        return x + 1
+
+    x = inputs[0]
+    torch.compile(ask, fullgraph=True, backend="eager")(x)
+    torch.jit.trace(ask, (x,), check_trace=False)
+    torch.vmap(ask)(x)
+    torch.func.jvp(ask, (x,), (x,))
+    make_fx(ask, tracing_mode="fake")(x)
+    with FakeTensorMode():
+        ways(torch.ones(3, 4), torch.ones(4, 5))
+    torch.use_deterministic_algorithms(True)
+    try:
+        ask(x)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert chosen(ways.by_name, inputs) == "dense", "a CPU, with the GPU's timer"
+    assert set(found) == {"dense"} and ways.ran == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu() -> None:
+    x, weight = torch.ones(2048, 2048, device="cuda"), torch.ones(2048, 2048, device="cuda")
+
+    def slow(x: Tensor, weight: Tensor) -> Tensor:
+        return sum(x @ weight for _ in range(20))  # type: ignore[return-value]
+
+    ways = {"slow": slow, "fast": torch.mm}
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        assert chosen(ways, (x, weight)) == "slow", "not while a graph is captured"
+    assert chosen(ways, (x, weight)) == "fast"

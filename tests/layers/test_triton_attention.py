@@ -1,0 +1,277 @@
+"""Attention in Triton against its formula in float64, maps and padding written out, forward and all six gradients.
+
+The kernels run in Triton's interpreter, in a process of its own. Larger maps are in tests/slow/test_triton_kernels.py,
+and what compilers for GPUs say to the same kernels is in test_triton_compiled.py.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from interpreted import Interpreter
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton_cases import (
+    BESIDE_PLAIN,
+    FLOAT32,
+    HALF,
+    NAMES,
+    Case,
+    errors,
+    make,
+    relative_errors,
+    with_gradients,
+    written_out,
+)
+
+from tcnn.layers import triton_attention, triton_tiles
+from tcnn.layers.triton_attention import attend, supported
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Interpreter]:
+    interpreter = Interpreter()
+    yield interpreter
+    interpreter.end()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case((5, 4), (5, 4), channels=20, sinks=22, images=2), Case((4, 4), (7, 7), width=24),
+        Case((3, 2), (6, 3), channels=40, sinks=0), Case((1, 1), (3, 3), sinks=16),
+        Case((7, 7), (7, 7), width=56, channels=72, sinks=32, heads=1),
+        Case((5, 9), (9, 9), sinks=1000, heads=1), Case((2, 3), (3, 34), heads=1),
+        Case((9, 2), (9, 10), width=64, heads=1),
+        Case((2, 5), (9, 12), channels=40, sinks=46, heads=1, strange=True),
+        Case((3, 3), (3, 3), sinks=16, strange=True),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_equals_the_formula(case: Case, interpreter: Interpreter) -> None:
+    found, _ = interpreter(errors, case)
+    assert {name: error for name, error in zip(NAMES, found, strict=True) if not error < FLOAT32} == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("asking", "seen", "width"), [((5, 4), (5, 4), 56), ((4, 4), (3, 90), 8), ((9, 10), (10, 12), 16)], ids=str
+)
+def test_half_precision(
+    asking: tuple[int, int], seen: tuple[int, int], width: int, dtype: torch.dtype, interpreter: Interpreter
+) -> None:
+    case = Case(asking, seen, width, sinks=18, heads=1, dtype=dtype)
+    found, plain = interpreter(errors, case)
+    for name, ours, theirs in zip(NAMES, found, plain, strict=True):
+        assert ours < HALF[dtype] and ours < BESIDE_PLAIN[dtype] * theirs, name
+
+
+def test_the_cases_meet_one_tile_of_keys_and_several() -> None:
+    """Two ways through the kernels; tiles below each other, beside each other, and both."""
+
+    def key_tiles(case: Case) -> tuple[int, int]:
+        kind = case.asking, case.seen, case.width, case.channels, case.dtype.itemsize
+        keys = triton_tiles.choose("backward_keys", *kind)
+        tiles = keys if keys.whole else triton_tiles.choose("backward_queries", *kind)
+        return triton_tiles.count(case.seen, tiles.key)
+
+    half = torch.float16
+    assert key_tiles(Case((7, 7), (7, 7))) == key_tiles(Case((9, 10), (10, 12), dtype=half)) == (1, 1)
+    assert key_tiles(Case((5, 9), (9, 9))) == (5, 1)
+    assert key_tiles(Case((2, 3), (3, 34))) == (1, 5)
+    assert key_tiles(Case((4, 4), (3, 90), dtype=half)) == (3, 2)
+
+
+def large_logits() -> list[float]:
+    inputs, _ = make(Case((4, 4), (4, 4), heads=1))
+    inputs[0], inputs[1] = 1e3 * torch.ones_like(inputs[0]), -torch.ones_like(inputs[1])
+    drowned = attend(*inputs[:5], torch.zeros(1), 5, 1.0)
+    found = attend(*inputs[:5], torch.zeros(1), None, 1.0)
+    return [drowned.abs().max().item(), (found - inputs[2].mean(1)[:, None, None]).abs().max().item()]
+
+
+def test_large_logits_do_not_overflow(interpreter: Interpreter) -> None:
+    padding, mean = interpreter(large_logits)
+    assert padding == 0, "all attention goes to the padding"
+    assert mean < 1e-6
+
+
+def twice(case: Case, device: str = "cpu") -> bool:
+    inputs, upstream = make(case, device)
+    runs = [with_gradients(attend, inputs, upstream, case.sinks, 0.3) for _ in range(2)]
+    return all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
+
+
+def test_two_runs_agree_in_every_bit(interpreter: Interpreter) -> None:
+    """On a GPU that follows from there being no atomics, see test_triton_compiled.py."""
+    assert interpreter(twice, Case((5, 4), (9, 12), sinks=7, images=2, heads=1))
+
+
+def second_derivatives(case: Case) -> list[float]:
+    inputs, upstream = make(case)
+
+    def second(way: Callable[..., Tensor], inputs: list[Tensor], upstream: Tensor) -> list[Tensor]:
+        out = way(*inputs, 7, 0.3)
+        first = torch.autograd.grad(out, inputs, upstream, create_graph=True)
+        return list(torch.autograd.grad(sum(g.square().sum() for g in first), inputs))
+
+    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    return relative_errors(second(attend, inputs, upstream), second(written_out, exact, upstream.double()))
+
+
+def test_second_derivatives(interpreter: Interpreter) -> None:
+    assert max(interpreter(second_derivatives, Case((3, 4), (4, 4)))) < FLOAT32
+
+
+def frozen_and_shared() -> list[float]:
+    """A frozen matrix, and one tensor that is queries and keys."""
+    inputs, upstream = make(Case((3, 4), (3, 4)))
+    results = []
+    for dtype, way in ((torch.float32, attend), (torch.float64, written_out)):
+        both, value, *factors = (inputs[n].detach().to(dtype) for n in (0, 2, 3, 4, 5))
+        out = way(both.requires_grad_(), both, value, *factors, 7, 0.3)
+        (first,) = torch.autograd.grad(out, [both], upstream.to(dtype), create_graph=True)
+        results.append([first, *torch.autograd.grad(first.square().sum(), [both])])
+    return relative_errors(*results)
+
+
+def test_frozen_inputs_and_one_tensor_twice(interpreter: Interpreter) -> None:
+    assert max(interpreter(frozen_and_shared)) < FLOAT32
+
+
+def compiled() -> tuple[int, bool]:
+    """Graphs, and whether anything differs."""
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    def mixed(*inputs: Tensor) -> Tensor:
+        if not supported(inputs[0], inputs[2]):
+            raise AssertionError("not under a compiler")
+        return attend(*inputs, 7, 0.3)
+
+    ours, same = torch.compile(mixed, fullgraph=True, dynamic=True, backend=backend), []
+    # No two sizes of the first case are the same: a compiler would take them for one.
+    for case in (Case((3, 7), (5, 6), images=4), Case((2, 3), (5, 4), images=3, channels=24)):
+        runs = [with_gradients(way, *make(case)) for way in (mixed, ours)]
+        same += [torch.equal(first, second) for first, second in zip(*runs, strict=True)]
+    return len(graphs), all(same)
+
+
+def test_one_graph_for_every_size(interpreter: Interpreter) -> None:
+    assert interpreter(compiled) == (1, True)
+
+
+def empty_and_autocast() -> dict[str, object]:
+    inputs, upstream = make(Case((3, 3), (3, 3)))
+    none = [tensor[:0] for tensor in inputs[:3]]
+    out = attend(*none, *inputs[3:], 7, 0.3)
+    gradients = torch.autograd.grad(out.sum(), inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = attend(*inputs, 7, 0.3)
+    return {
+        "shape": tuple(out.shape), "zeros": all(not g.any() for g in gradients), "autocast": mixed.dtype,
+        "gradients": {g.dtype for g in torch.autograd.grad(mixed, inputs, upstream.bfloat16())},
+    }  # fmt: skip
+
+
+def test_no_images_and_autocast(interpreter: Interpreter) -> None:
+    assert interpreter(empty_and_autocast) == {
+        "shape": (0, 9, 2, 16), "zeros": True, "autocast": torch.bfloat16, "gradients": {torch.float32},
+    }  # fmt: skip
+
+
+def refused() -> dict[str, bool]:
+    query, value = torch.zeros(1, 2, 4, 8), torch.zeros(1, 4, 16)
+    with torch.autograd.forward_ad.dual_level():
+        dual = supported(query, value)
+    return {
+        "plain": supported(query, value), "float64": supported(query.double(), value.double()),
+        "a width of 12": supported(torch.zeros(1, 2, 4, 12), value),
+        "of 264": supported(torch.zeros(1, 2, 4, 264), value),
+        "no channels": supported(query, value[..., :0]), "meta": supported(query.to("meta"), value.to("meta")),
+        "tangents": dual,
+        "2³¹ numbers": supported(query[:, :, :1].expand(1, 2, 2**20, 8), value[..., :1].expand(1, 4, 2**10)),
+        "vmap": bool(torch.vmap(lambda q: q.sum() * 0 + supported(q, value))(query[None]).any()),
+    }  # fmt: skip
+
+
+def test_what_is_supported(interpreter: Interpreter) -> None:
+    assert interpreter(refused) == {
+        "plain": True, "float64": False, "a width of 12": False, "of 264": False, "no channels": False, "meta": False,
+        "tangents": False, "2³¹ numbers": False, "vmap": False,
+    }  # fmt: skip
+    assert not supported(torch.zeros(1, 2, 4, 8), torch.zeros(1, 4, 16)), "a CPU without the interpreter"
+
+
+class Operations(TorchDispatchMode):
+    """Notes every operator, and how many elements each tensor has that it puts out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.elements: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
+        self.names.append(func.overloadpacket.__name__)
+        self.elements.append(result.numel())
+        return result
+
+
+def counted(case: Case) -> tuple[list[str], list[str], int]:
+    """Operators beside the kernels, forward and backward, and the elements of the largest tensor among all."""
+    inputs, upstream = make(case)
+    inputs = [tensor.detach() for tensor in inputs]
+    with Operations() as forward:
+        _, lse = triton_attention.gated_attention._init_fn(*inputs, 7, 0.3)
+    with Operations() as backward:
+        triton_attention.gated_attention_backward._init_fn(upstream, *inputs, lse, 0.3)
+    # Views and allocations launch nothing; to set and copy storages is the interpreter's way to reach memory.
+    nothing = {"new_empty", "empty", "empty_like", "set_", "copy_", "view", "alias", "slice", "transpose", "unsqueeze"}
+    launched = [[name for name in run.names if name not in nothing] for run in (forward, backward)]
+    return launched[0], launched[1], max(forward.elements + backward.elements)
+
+
+def test_few_operators_and_no_map_in_memory(interpreter: Interpreter) -> None:
+    forward, backward, largest = interpreter(counted, Case((16, 16), (16, 16), heads=1, dtype=torch.float16))
+    assert forward == [], "one kernel"
+    assert len(backward) <= 8, "two kernels, and what they summed over tiles is summed over images"
+    assert largest * 8 <= 256 * 256
+
+
+def test_triton_is_not_needed_to_import_it() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None; import torch; from tcnn.layers import triton_attention as found\n"
+        "print(found.supported(torch.zeros(1, 2, 4, 8), torch.zeros(1, 4, 16)))"
+    )
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert run.stdout.strip() == "False"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("asking", "seen", "width", "channels"),
+    [
+        ((14, 14), (14, 14), 56, 512), ((7, 7), (7, 7), 56, 512), ((7, 7), (14, 14), 24, 200),
+        ((9, 20), (9, 20), 64, 72),
+        ((32, 32), (32, 32), 64, 256), ((8, 33), (16, 66), 128, 320), ((12, 12), (12, 12), 256, 64),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_on_a_gpu(
+    asking: tuple[int, int], seen: tuple[int, int], width: int, channels: int, dtype: torch.dtype
+) -> None:
+    case = Case(asking, seen, width, channels, 60, images=3, heads=9, dtype=dtype)
+    found, plain = errors(case, "cuda")
+    bound = {torch.float32: FLOAT32} | HALF
+    for name, ours, theirs in zip(NAMES, found, plain, strict=True):
+        assert ours < bound[dtype] and (dtype == torch.float32 or ours < 1.2 * theirs), name
+    assert twice(case, "cuda")

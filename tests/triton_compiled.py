@@ -1,0 +1,86 @@
+"""The kernels through Triton's compiler, for GPUs that are not there: errors of syntax and type that the interpreter
+does not see, what a program needs of a GPU, and that no sum is made by atomics.
+"""
+
+import re
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from tcnn.layers import triton_tiles
+
+compiler = pytest.importorskip("triton.compiler")
+targets = pytest.importorskip("triton.backends.compiler")
+
+SMALL_GPU = 99 * 2**10
+"""Bytes of shared memory that one program may have where it is least: compute capability 8.6, 8.9 and 12.0."""
+LARGE_GPU = 227 * 2**10
+"""The same at 9.0."""
+
+
+class Kind(NamedTuple):
+    kernel: triton_tiles.Kernel
+    map: tuple[int, int]
+    width: int
+    dtype: torch.dtype = torch.bfloat16
+    channels: int = 512
+    heads: int = 9
+
+
+class Compiled(NamedTuple):
+    ptx: str
+    shared: int
+    """Bytes."""
+
+
+def compile_for(kind: Kind, capability: int) -> Compiled:
+    """As a launch would compile it: numbers that are multiples of 16 are known to be, and a 1 is a constant."""
+    from tcnn.layers import triton_backward, triton_kernels
+
+    kernel = getattr(triton_kernels if kind.kernel == "forward" else triton_backward, kind.kernel)
+    tiles = triton_tiles.choose(kind.kernel, kind.map, kind.map, kind.width, kind.channels, kind.dtype.itemsize)
+    constants: dict[str, object] = {
+        "Q_ROWS": tiles.query[0], "Q_COLUMNS": tiles.query[1], "K_ROWS": tiles.key[0], "K_COLUMNS": tiles.key[1],
+        "WIDTH": triton_tiles.width(kind.width), "CHANNELS": tiles.channels, "WHOLE": tiles.whole,
+    }  # fmt: skip
+    numbers = {
+        "heads": kind.heads, "width": kind.width, "channels": kind.channels, "out_height": kind.map[0],
+        "out_width": kind.map[1], "height": kind.map[0], "map_width": kind.map[1],
+    }  # fmt: skip
+    short = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[kind.dtype]
+    signature, known, multiples = {}, {}, {}
+    for place, name in enumerate(kernel.arg_names):
+        number = numbers.get(name, kind.width)  # a stride, if it is none of them
+        if name in constants:
+            signature[name], known[name] = "constexpr", constants[name]
+        elif name in ("sinks", "scale"):
+            signature[name] = "fp32"
+        elif name in ("query", "key", "value", "out", "gradient", "of_query", "of_key", "of_value"):
+            signature[name], multiples[place,] = short, [["tt.divisibility", 16]]
+        elif name in ("rows", "columns", "gate", "lse", "expected", "of_rows", "of_columns"):
+            signature[name], multiples[place,] = "*fp32", [["tt.divisibility", 16]]
+        elif number == 1:
+            signature[name], known[name] = "constexpr", 1
+        else:
+            signature[name] = "i32"
+            if number % 16 == 0:
+                multiples[place,] = [["tt.divisibility", 16]]
+    source = compiler.ASTSource(kernel, signature, constexprs=known, attrs=multiples)
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "enable_fp_fusion": True}
+    try:
+        found = compiler.compile(source, target=targets.GPUTarget("cuda", capability, 32), options=options)
+    except (FileNotFoundError, AttributeError, RuntimeError) as error:
+        if "ptxas" in str(error) and "not" in str(error):
+            pytest.skip(f"no ptxas: {error}")
+        raise
+    return Compiled(found.asm["ptx"], found.metadata.shared)
+
+
+def check(kind: Kind, capability: int) -> Compiled:
+    found = compile_for(kind, capability)
+    assert not re.search(r"\b(atom|red)\.", found.ptx), "another run may add in another order"
+    assert found.shared <= (LARGE_GPU if capability == 90 else SMALL_GPU)
+    if kind.dtype != torch.float32:
+        assert ("wgmma.mma_async" if capability == 90 else "mma.sync") in found.ptx, "no tensor cores"
+    return found
