@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tcnn.config import VerificationConfig
+from tcnn.config import VerificationConfig, build
 from tcnn.conversion import checkpoint
 from tcnn.conversion.fold_report import FoldedLayer, FoldReport
 from tcnn.conversion.foldable import Head, heads_of, last_within, tolerances
@@ -64,7 +64,7 @@ def fold(
 
     Raises: `NothingToConvertError` when no head can be folded, `VerificationError` when none can within `max_error`.
     """
-    config = config or VerificationConfig()
+    config = build(VerificationConfig, {}, config)
     record = _check(model, max_error)
     layers = replacements(model)
     heads = {name: heads_of(layer) for name, layer in layers.items()}

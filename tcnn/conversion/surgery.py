@@ -12,7 +12,7 @@ from tcnn.conversion.catalogue import registered_name
 from tcnn.conversion.notes import map_sizes, notes
 from tcnn.conversion.report import ConversionReport, FoldRecord, LayerReport, SkippedLayer
 from tcnn.conversion.trace import Step, meta_copy, trace
-from tcnn.errors import NothingToConvertError, UnsupportedLayerError
+from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
@@ -30,7 +30,7 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
 
     Args:
         model: any `nn.Module`; it is left as it was, and shares no memory with the result.
-        config: what to convert and how; or give its fields as keywords: ``convert(model, stride="remove")``.
+        config: what to convert and how. Fields given as keywords go over it: ``convert(model, stride="remove")``.
 
     Returns: `Conversion(model, report)`. At the default temperature the result equals the source (or, with
     ``stride="remove"``, `without_stride(source)`); prove it with `tcnn.verify`.
@@ -39,7 +39,7 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
 
     Source: d'Ascoli et al. 2021, §2, Eq. 5 and 6 (W_val = I, W_out = filter, one head per tap, padding preserved).
     """
-    config = config or build(ConversionConfig, options)
+    config = build(ConversionConfig, options, config)
     if any(isinstance(module, GPSA2d) for module in model.modules()):
         raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
     steps = trace(model, config.input_size)
@@ -50,8 +50,13 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
 
 
 def without_stride(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> nn.Module:
-    """The same CNN with the stride of its last stage removed: the reference for a ``stride="remove"`` conversion."""
-    config = config or build(ConversionConfig, {**options, "stride": "remove"})
+    """The same CNN with the stride of its last stage removed: the reference for a ``stride="remove"`` conversion.
+
+    `config` and keywords are those of the conversion; raises what `convert` raises.
+    """
+    if options.get("stride", "remove") != "remove":
+        raise RequestError(f"stride: without_stride removes it, got {options['stride']!r}; leave the keyword out")
+    config = build(ConversionConfig, {**options, "stride": "remove"}, config)
     steps = trace(model, config.input_size)
     return _copy_with(model, _stride_swaps(model, steps, select.select(model, steps, config), config)[0])
 

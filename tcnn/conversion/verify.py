@@ -33,7 +33,7 @@ def verify(
     Args:
         source: the CNN (for a ``stride="remove"`` conversion: `without_stride(cnn)`).
         converted: its conversion; layers are matched by dotted name.
-        config: tolerances and sizes; or give its fields as keywords: ``verify(a, b, tolerance_float32=1e-6)``.
+        config: tolerances and sizes. Fields given as keywords go over it: ``verify(a, b, tolerance_float32=1e-6)``.
         images: (B, C, H, W), normalised as the model expects; standard normal noise when None.
         randomise: give every normalisation layer random statistics, scales and shifts during the comparison. Use it
             with random weights: fresh networks scale many residual branches by exactly zero, which hides any error.
@@ -45,7 +45,7 @@ def verify(
     Returns: a `VerificationReport`; nothing is raised for a failure, see `passed` and `failure()`. Neither model is
     changed. Relative errors are in L2 and against the largest value; the larger of the two must be in tolerance.
     """
-    config = config or build(VerificationConfig, options)
+    config = build(VerificationConfig, options, config)
     _check_source(source, converted)
     batch = _images(source, config) if images is None else images
     dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
