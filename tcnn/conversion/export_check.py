@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.conversion.export_report import Axis, ExportAxis, ExportCheck
-from tcnn.conversion.running import exact_arithmetic, in_dtype, logits_of
+from tcnn.conversion.precision import exact_arithmetic
+from tcnn.conversion.running import in_dtype, logits_of
 from tcnn.conversion.trace import evaluating
 from tcnn.conversion.verify import errors
 from tcnn.errors import VerificationError, one_line

@@ -15,9 +15,10 @@ from tcnn.config import VerificationConfig, build
 from tcnn.conversion import checkpoint
 from tcnn.conversion.fold_report import FoldedLayer, FoldReport
 from tcnn.conversion.foldable import Head, heads_of, last_within, tolerances
+from tcnn.conversion.precision import exact_arithmetic
 from tcnn.conversion.randomise import randomised
 from tcnn.conversion.report import ConversionReport, ErrorStats, FoldRecord, refuse_folded
-from tcnn.conversion.running import exact_arithmetic, in_dtype, logits_of, replacements
+from tcnn.conversion.running import in_dtype, logits_of, replacements
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.trace import evaluating, input_shape
 from tcnn.conversion.verify import errors

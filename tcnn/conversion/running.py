@@ -1,4 +1,4 @@
-"""Running models so that what comes out can be compared: in one dtype, at one τ, in exact arithmetic."""
+"""Running models so that what comes out can be compared: in one dtype, at one τ."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
@@ -32,17 +32,6 @@ def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
     finally:
         for layer, value in zip(layers, before, strict=True):
             layer.temperature.copy_(value)
-
-
-@contextmanager
-def exact_arithmetic() -> Iterator[None]:
-    """No TF32 on a GPU: its ten bits of mantissa would be taken for a conversion error."""
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
+from tcnn.conversion.precision import exact_arithmetic
 from tcnn.conversion.randomise import generator, randomised
 from tcnn.conversion.report import Drift, DtypePass, ErrorStats, LayerError, VerificationReport
-from tcnn.conversion.running import at_temperature, exact_arithmetic, in_dtype, logits_of, replacements, watching
+from tcnn.conversion.running import at_temperature, in_dtype, logits_of, replacements, watching
 from tcnn.conversion.trace import evaluating, input_shape
 from tcnn.errors import RequestError
 from tcnn.layers.filters import is_standardised

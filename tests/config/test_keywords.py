@@ -62,7 +62,7 @@ class TestEveryFunction:
     @pytest.mark.parametrize("name", TAKE_BOTH)
     def test_refuses_an_unknown_keyword_beside_a_configuration(self, source: nn.Module, name: str) -> None:
         own = {"verify": VerificationConfig, "finetune": FinetuneConfig}.get(name, ConversionConfig)
-        with pytest.raises(RequestError, match="^bogus: no such setting") as caught:
+        with pytest.raises(RequestError, match=r"^bogus: no such setting") as caught:
             self.calls(source)[name](config=own(), bogus=1)
         assert "\n" not in str(caught.value)
 
@@ -91,7 +91,7 @@ def test_verify_follows_both(source: nn.Module) -> None:
 def test_without_stride_removes_it_whatever_the_configuration_says_and_refuses_to_keep_it() -> None:
     source = timm.create_model("test_resnet")
     assert max(tcnn.without_stride(source, ConversionConfig(head_dim=4)).layer4[0].conv1.stride) == 1
-    with pytest.raises(RequestError, match="^stride: without_stride removes it, got 'keep'"):
+    with pytest.raises(RequestError, match=r"^stride: without_stride removes it, got 'keep'"):
         tcnn.without_stride(source, stride="keep")
 
 
