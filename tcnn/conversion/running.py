@@ -3,11 +3,11 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tcnn.conversion.outputs import flat
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
 
@@ -50,13 +50,7 @@ def logits_of(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Tensor:
     device = next(model.parameters()).device
     # One image at a time in float64: its activations, not its weights, would set the memory that a conversion takes.
     parts = batch.split(1) if dtype == torch.float64 else (batch,)
-    outputs = [model(part.to(device=device, dtype=dtype)) for part in parts]
-    return torch.cat([_flat(output) for output in outputs])
-
-
-def _flat(output: Any) -> Tensor:
-    """Logits, or all the feature maps of a feature extractor side by side, (B, …)."""
-    return output if isinstance(output, Tensor) else torch.cat([part.flatten(1) for part in output], dim=1)
+    return torch.cat([flat(model(part.to(device=device, dtype=dtype)), len(part)) for part in parts])
 
 
 @contextmanager
