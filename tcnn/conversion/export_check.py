@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from tcnn.conversion.differences import errors
 from tcnn.conversion.export_report import Axis, ExportAxis, ExportCheck
 from tcnn.conversion.outputs import flat
 from tcnn.conversion.precision import exact_arithmetic
 from tcnn.conversion.running import in_dtype, logits_of
 from tcnn.conversion.trace import evaluating
-from tcnn.conversion.verify import errors
 from tcnn.errors import VerificationError, one_line
 from tcnn.layers.ways import taking
 

@@ -116,7 +116,7 @@ def output_names(program: ExportedProgram) -> list[str]:
 
 
 def _rename(model: Any, axes: Mapping[str, str], outputs: Sequence[str]) -> None:
-    """`images` in, named axes and outputs; nothing names the exporting machine's files or repeats the program's text."""
+    """`images` in, named axes and outputs, and nothing that names the exporting machine's files or its text."""
     graph = model.graph
     new = dict(zip([graph.input[0].name, *(value.name for value in graph.output)], ["images", *outputs], strict=True))
     if len(set(new.values())) < len(new):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig, build
 from tcnn.conversion import checkpoint
+from tcnn.conversion.differences import errors
 from tcnn.conversion.fold_report import FoldedLayer, FoldReport
 from tcnn.conversion.foldable import Head, heads_of, last_within, tolerances
 from tcnn.conversion.precision import exact_arithmetic
@@ -21,7 +22,6 @@ from tcnn.conversion.report import ConversionReport, ErrorStats, FoldRecord, ref
 from tcnn.conversion.running import in_dtype, logits_of, replacements
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.trace import evaluating, input_shape
-from tcnn.conversion.verify import errors
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, mixes_value
 from tcnn.layers.gpsa import GPSA2d

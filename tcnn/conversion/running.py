@@ -20,6 +20,18 @@ def replacements(model: nn.Module) -> dict[str, GPSA2d]:
     return found
 
 
+def temperatures(model: nn.Module) -> dict[str, float]:
+    """τ of every GPSA layer; raises `RequestError` for one at which there is no attention."""
+    found = {name: float(layer.temperature) for name, layer in replacements(model).items()}
+    for name, temperature in found.items():
+        if not 0 < temperature < torch.inf:
+            raise RequestError(
+                f"{name}: expected a temperature above 0, found {temperature:g}; fill its `temperature` with one, "
+                "1/46 for the convolution or 1 for the paper's start"
+            )
+    return found
+
+
 @contextmanager
 def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
     """Set τ of every GPSA layer for a while."""
