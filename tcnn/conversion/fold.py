@@ -124,6 +124,13 @@ def _check(model: nn.Module, max_error: float | None) -> ConversionReport:
             f"{type(model).__name__} was not converted by tcnn: expected a T-CNN; call tcnn.convert first"
         )
     refuse_folded(record, record.base_model, "fold")
+    tied = next((layer for layer in record.layers if layer.tied), None)
+    if tied is not None:
+        own, other = next(iter(tied.tied.items()))
+        raise RequestError(
+            f"{tied.name}: its {own} is {other} as well, and folding would give each its own; give it a copy before "
+            "the conversion"
+        )
     if not any(isinstance(module, GPSA2d) for module in model.modules()):
         raise NothingToConvertError(f"{record.base_model}: has no GPSA layer, it is a CNN; there is nothing to fold")
     if max_error is not None and not 0 <= max_error < torch.inf:

@@ -42,6 +42,8 @@ class LayerReport(_Record):
     content: str = "global"
     parameters_before: int
     parameters_after: int
+    tied: dict[str, str] = {}
+    """Which of its parameters is one with which other of the model."""
     note: str | None = None
     fold: FoldRecord | None = None
 

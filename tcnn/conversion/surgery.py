@@ -8,9 +8,11 @@ from torch import nn
 
 from tcnn.config import ConversionConfig, build
 from tcnn.conversion import select, stride
+from tcnn.conversion.carry import copy_with
 from tcnn.conversion.catalogue import registered_name
 from tcnn.conversion.notes import map_sizes, notes
 from tcnn.conversion.report import ConversionReport, FoldRecord, LayerReport, SkippedLayer
+from tcnn.conversion.ties import tie, ties
 from tcnn.conversion.trace import Step, meta_copy, trace
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers.filters import geometry_of
@@ -46,7 +48,10 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
     selection = select.select(model, steps, config)
     swaps, steps = _stride_swaps(model, steps, selection, config)
     report = _report(model, config, steps, selection, swaps)
-    return Conversion(rebuild(model, report), report)
+    converted = rebuild(model, report)
+    report = report.model_copy(update={"parameters_after": _count(converted)})
+    converted.conversion_report = report  # type: ignore[assignment]
+    return Conversion(converted, report)
 
 
 def without_stride(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> nn.Module:
@@ -58,7 +63,7 @@ def without_stride(model: nn.Module, config: ConversionConfig | None = None, **o
         raise RequestError(f"stride: without_stride removes it, got {options['stride']!r}; leave the keyword out")
     config = build(ConversionConfig, {**options, "stride": "remove"}, config)
     steps = trace(model, config.input_size)
-    return _copy_with(model, _stride_swaps(model, steps, select.select(model, steps, config), config)[0])
+    return copy_with(model, _stride_swaps(model, steps, select.select(model, steps, config), config)[0])
 
 
 def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
@@ -79,7 +84,9 @@ def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
             if layer.fold is None
             else _folded(source, layer, layer.fold)
         )
-    return _signed(_copy_with(model, swaps), report)
+    made = copy_with(model, swaps)
+    tie(made, {layer.name: layer.tied for layer in report.layers})
+    return _signed(made, report)
 
 
 def _folded(source: nn.Conv2d, layer: LayerReport, fold: FoldRecord) -> FoldedGPSA2d:
@@ -95,8 +102,7 @@ def _folded(source: nn.Conv2d, layer: LayerReport, fold: FoldRecord) -> FoldedGP
 
 def unconverted(model: nn.Module) -> nn.Module:
     """Leave on a CNN, in place, an empty report, so that it can be saved and loaded like its conversion."""
-    total = sum(p.numel() for p in model.parameters())
-    model.conversion_report = _record(model, ConversionConfig(), total, total)  # type: ignore[assignment]
+    model.conversion_report = _record(model, ConversionConfig())  # type: ignore[assignment]
     return model
 
 
@@ -122,27 +128,13 @@ def _stride_swaps(
         return {}, steps
     swaps = stride.unstrided(model, [steps[i] for i in selection.span])
     try:
-        after = trace(_copy_with(meta_copy(model), swaps), config.input_size)
+        after = trace(copy_with(meta_copy(model), swaps), config.input_size)
     except Exception as error:
         raise UnsupportedLayerError(
             f"stride=remove: {type(model).__name__} does not run without its last stride; use stride=keep"
         ) from error
     stride.check_kept(steps, after, selection.names)
     return swaps, after
-
-
-def _copy_with(model: nn.Module, swaps: dict[str, nn.Module]) -> nn.Module:
-    """A deep copy in which the named modules are replaced, wherever the model refers to them.
-
-    Pre-seeding deepcopy's memo means a replaced layer is never copied, and a layer that two parents share stays shared.
-    """
-    modules = dict(model.named_modules())
-    memo: dict[int, object] = {id(modules[name]): _detached(swap) for name, swap in swaps.items()}
-    return copy.deepcopy(model, memo)
-
-
-def _detached(swap: nn.Module) -> nn.Module:
-    return swap if isinstance(swap, GPSA2d) else copy.deepcopy(swap)
 
 
 def _report(
@@ -152,9 +144,8 @@ def _report(
     selection: select.Selection,
     swaps: dict[str, nn.Module],
 ) -> ConversionReport:
-    sizes = map_sizes(steps)
+    sizes, tied = map_sizes(steps), ties(model, selection.names)
     layers = []
-    saved = 0
     for name in selection.names:
         conv = meta_copy(model.get_submodule(name))
         assert isinstance(conv, nn.Conv2d)  # noqa: S101 - selection chooses nothing else
@@ -162,8 +153,6 @@ def _report(
         source.stride = getattr(swaps.get(name), "stride", conv.stride)
         layer = GPSA2d.from_conv2d(source, config.head_dim, content=config.content)
         g = layer.geometry
-        before, after = (sum(p.numel() for p in m.parameters()) for m in (conv, layer))
-        saved += after - before
         layers.append(
             LayerReport(
                 name=name,
@@ -180,13 +169,13 @@ def _report(
                 heads=layer.heads,
                 head_dim=layer.head_dim,
                 content=layer.content,
-                parameters_before=before,
-                parameters_after=after,
-                note="; ".join(notes(conv, layer, sizes.get(name))) or None,
+                parameters_before=_count(conv),
+                parameters_after=_count(layer),
+                tied=tied[name],
+                note="; ".join(notes(conv, layer, sizes.get(name), tied[name])) or None,
             )
         )
-    total = sum(p.numel() for p in model.parameters())
-    return _record(model, config, total, total + saved).model_copy(
+    return _record(model, config).model_copy(
         update={
             "stage": selection.stage,
             "layers": tuple(layers),
@@ -196,7 +185,7 @@ def _report(
     )
 
 
-def _record(model: nn.Module, config: ConversionConfig, before: int, after: int) -> ConversionReport:
+def _record(model: nn.Module, config: ConversionConfig) -> ConversionReport:
     """What is known of a model apart from its layers."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
     architecture, tag = cfg.get("architecture"), cfg.get("tag")
@@ -206,6 +195,10 @@ def _record(model: nn.Module, config: ConversionConfig, before: int, after: int)
         config=config,
         stage="",
         layers=(),
-        parameters_before=before,
-        parameters_after=after,
+        parameters_before=_count(model),
+        parameters_after=_count(model),
     )
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
