@@ -20,11 +20,13 @@ from timm.models._input import get_model_args
 from torch import Tensor, nn
 
 from tcnn.conversion.arguments import forbidden
+from tcnn.conversion.prepared import refuse_prepared
 from tcnn.conversion.report import ConversionReport, VerificationReport
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.ties import still_tied
 from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import replacing
+from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.version import __version__
 
 RESERVED = frozenset(
@@ -83,6 +85,7 @@ def contents(
         raise RequestError(
             f"{type(model).__name__} was not converted by tcnn: call tcnn.convert first, then save its result"
         )
+    refuse_prepared(model, "save", but=(FoldedGPSA2d,))
     cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
     layers = tuple(layer.model_copy(update={"tied": still_tied(model, layer)}) for layer in report.layers)
     report = report.model_copy(update={"model_args": _model_args(model, report), "layers": layers})

@@ -11,6 +11,7 @@ from tcnn.conversion import select, stride
 from tcnn.conversion.carry import copy_with
 from tcnn.conversion.catalogue import registered_name
 from tcnn.conversion.notes import map_sizes, notes
+from tcnn.conversion.prepared import refuse_prepared
 from tcnn.conversion.report import ConversionReport, FoldRecord, LayerReport, SkippedLayer
 from tcnn.conversion.ties import tie, ties
 from tcnn.conversion.trace import Step, meta_copy, trace
@@ -42,6 +43,7 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
     Source: d'Ascoli et al. 2021, §2, Eq. 5 and 6 (W_val = I, W_out = filter, one head per tap, padding preserved).
     """
     config = build(ConversionConfig, options, config)
+    refuse_prepared(model, "convert")
     if any(isinstance(module, GPSA2d) for module in model.modules()):
         raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
     steps = trace(model, config.input_size)

@@ -15,6 +15,7 @@ from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.conversion.as_run import compare_as_run
 from tcnn.conversion.differences import agreement, errors
 from tcnn.conversion.precision import exact_arithmetic
+from tcnn.conversion.prepared import refuse_prepared
 from tcnn.conversion.randomise import generator, randomised
 from tcnn.conversion.report import Drift, DtypePass, LayerError, VerificationReport
 from tcnn.conversion.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watching
@@ -57,6 +58,7 @@ def verify(
     Raises: `RequestError` for a source that does not fit, or a layer whose temperature is not a number above 0.
     """
     config = build(VerificationConfig, options, config)
+    refuse_prepared(converted, "verify")
     _check_source(source, converted)
     batch = _images(source, config) if images is None else images
     dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
