@@ -16,11 +16,12 @@ from torch import nn
 
 import tcnn
 from tcnn.config import ConversionConfig
+from tcnn.conversion.differences import errors
 from tcnn.conversion.report import ConversionReport, VerificationReport
 from tcnn.conversion.select import is_spatial, select
 from tcnn.conversion.surgery import convert
 from tcnn.conversion.trace import input_shape, trace
-from tcnn.conversion.verify import errors, verify
+from tcnn.conversion.verify import verify
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers import GPSA2d
 

@@ -20,7 +20,7 @@ class Queue(Database):
         """Of the due jobs of the highest priority the oldest is this worker's from now on; None if there is none.
 
         Jobs that need more than `slots` at once are passed over: they are for larger workers. One UPDATE finds and
-        takes it. On PostgreSQL rows that others are just taking are skipped, not waited for.
+        takes it. On PostgreSQL rows that others are just use_backend are skipped, not waited for.
         """
         bound: dict[str, Any] = {"by": worker, "most": slots}
         if kinds is not None:

@@ -152,7 +152,15 @@ def show_verdict(report: "VerificationReport", out: object) -> None:
         )
         if result.note:
             out.print(f"  {result.note}")
+    if report.as_run is not None:
+        verdict = "equal" if report.as_run.passed else "NOT EQUAL"
+        out.print(
+            f"{verdict} as it is run in {report.as_run.dtype}: relative error {report.as_run.logits.relative:.1e} "
+            f"from the attention (τ = {report.range}, {report.as_run.backend})"
+        )
+        if report.as_run.note:
+            out.print(f"  {report.as_run.note}")
     for drift in filter(None, (report.drift, report.written)):
-        out.print(f"drift at τ = {drift.temperature:g}: {drift.logits.relative:.1%} of the logits' norm")
+        out.print(f"drift at τ = {drift.range}: {drift.logits.relative:.1%} of the logits' norm")
     if report.drift.logits.max_abs == 0:
         out.print("  the converted layers do not reach the logits: their weights, or a scale behind them, are zero")

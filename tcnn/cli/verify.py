@@ -35,7 +35,7 @@ def command(
     from tcnn.cli.convert import show_verdict
     from tcnn.conversion.recheck import recheck
 
-    with console.steps(6, quiet=as_json) as progress:
+    with console.steps(7, quiet=as_json) as progress:
         report = recheck(checkpoint, settings, against, weights, images, device, progress)
     if as_json:
         console.print_json(report)

@@ -21,10 +21,16 @@ class Frozen(BaseModel):
 ConfigT = TypeVar("ConfigT", bound=Frozen)
 
 
-def build(kind: type[ConfigT], values: Mapping[str, object]) -> ConfigT:
-    """Validate `values` into a config; raises `RequestError` with one line that names the field."""
+def build(kind: type[ConfigT], values: Mapping[str, object], over: ConfigT | None = None) -> ConfigT:
+    """Validate `values` into a config, or over the fields that were set in another one.
+
+    Raises `RequestError` with one line that names the field, also where `over` is no configuration of this kind.
+    """
+    if over is not None and not isinstance(over, kind):
+        raise RequestError(f"config: expected a {kind.__name__}, got a {type(over).__name__}")
+    given = {name: getattr(over, name) for name in over.model_fields_set} if over is not None else {}
     try:
-        return kind(**values)
+        return kind(**{**given, **values})
     except ValidationError as error:
         errors = error.errors()
         # Where a field may be one of several kinds of value, the kind that fitted farthest is the one that was meant.

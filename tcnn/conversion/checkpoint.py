@@ -20,10 +20,13 @@ from timm.models._input import get_model_args
 from torch import Tensor, nn
 
 from tcnn.conversion.arguments import forbidden
+from tcnn.conversion.prepared import refuse_prepared
 from tcnn.conversion.report import ConversionReport, VerificationReport
 from tcnn.conversion.surgery import rebuild
+from tcnn.conversion.ties import still_tied
 from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import replacing
+from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.version import __version__
 
 RESERVED = frozenset(
@@ -82,8 +85,10 @@ def contents(
         raise RequestError(
             f"{type(model).__name__} was not converted by tcnn: call tcnn.convert first, then save its result"
         )
+    refuse_prepared(model, "save", but=(FoldedGPSA2d,))
     cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
-    report = report.model_copy(update={"model_args": _model_args(model, report)})
+    layers = tuple(layer.model_copy(update={"tied": still_tied(model, layer)}) for layer in report.layers)
+    report = report.model_copy(update={"model_args": _model_args(model, report), "layers": layers})
     tensors = unshared(model.state_dict())
     metadata = {
         "format": "pt",
@@ -198,7 +203,7 @@ def assemble(
     except RequestError as error:
         raise CheckpointError(f"{name}: does not fit {type(base).__name__}: {error}") from error
     try:
-        model.load_state_dict(_tied_again(model, checkpoint.tensors), strict=True, assign=True)
+        model.load_state_dict(_tied_again(model, checkpoint.tensors, name), strict=True, assign=True)
     except RuntimeError as error:
         reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
         raise CheckpointError(f"{name}: does not fit {report.base_model}: {shorten(reason)}") from error
@@ -208,13 +213,20 @@ def assemble(
     return model.eval()
 
 
-def _tied_again(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _tied_again(model: nn.Module, tensors: dict[str, Tensor], file: str) -> dict[str, Tensor]:
     """Parameters that the architecture shares, shared again: assigning by name would give each name its own."""
     tensors = dict(tensors)
-    shared: dict[int, nn.Parameter] = {}
+    shared: dict[int, tuple[str, nn.Parameter]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name in tensors and tensors[name].shape == parameter.shape:
-            tensors[name] = shared.setdefault(id(parameter), nn.Parameter(tensors[name], parameter.requires_grad))
+            new = nn.Parameter(tensors[name], parameter.requires_grad)
+            first, kept = shared.setdefault(id(parameter), (name, new))
+            if kept is not new and not torch.equal(kept.nan_to_num(), new.nan_to_num()):
+                raise CheckpointError(
+                    f"{file}: {first} and {name} are one parameter of {type(model).__name__}, and differ in the file; "
+                    "give a source that keeps them apart"
+                )
+            tensors[name] = kept
     return tensors
 
 

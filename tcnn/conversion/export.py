@@ -6,7 +6,7 @@ Where the model or the tracer does not let an axis be free, fewer are tried, dow
 import copy
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from torch.export import save as save_program
 from tcnn.conversion import export_onnx
 from tcnn.conversion.export_check import Runner, compare, judge, reference, shapes_to_try
 from tcnn.conversion.export_options import check_options, format_of, need_onnx, parse_axes
-from tcnn.conversion.export_program import Program, free_axes, trace
+from tcnn.conversion.export_program import Program, free_axes, output_tensors, quiet, trace
 from tcnn.conversion.export_report import AXES, Axis, ExportReport, Format
 from tcnn.conversion.pipeline import file_digest
 from tcnn.conversion.report import ConversionReport
@@ -92,8 +92,7 @@ def export(
     with replacing(path, force) as temporary:
         progress("writing")
         if made.onnx is None:
-            with temporary.open("wb") as file:
-                save_program(made.program.program, file, extra_files={"metadata.json": json.dumps(metadata)})
+            write_program(made.program, temporary, metadata)
         else:
             temporary.write_bytes(made.onnx.SerializeToString())  # type: ignore[attr-defined]
         progress("checking the written file")
@@ -137,21 +136,28 @@ def describe(model: nn.Module, size: tuple[int, int]) -> dict[str, str]:
 def outputs_of(made: Made) -> tuple[str, ...]:
     """The names of the outputs."""
     if made.onnx is None:
-        return made.program.program.graph_signature.user_outputs
+        return tuple(name for _, name in output_tensors(made.program.program))
     return tuple(output.name for output in made.onnx.graph.output)  # type: ignore[attr-defined]
 
 
+def write_program(program: Program, path: Path, metadata: dict[str, str]) -> None:
+    """A program as a file; raises `RequestError` where PyTorch cannot write what the model returns."""
+    try:
+        with path.open("wb") as file, quiet():
+            save_program(program.program, file, extra_files={"metadata.json": json.dumps(metadata)})
+    except NotImplementedError as error:
+        raise RequestError(f"torch.export cannot write the program ({shorten(one_line(error), 160)})") from error
+
+
 def run_program(path: Path) -> Runner:
-    """A program read back from its file."""
-    with path.open("rb") as file:
-        module = load_program(file).module()
-
-    @torch.no_grad()
-    def run(images: torch.Tensor) -> Sequence[torch.Tensor]:
-        output = module(images)
-        return [output] if isinstance(output, torch.Tensor) else list(output)
-
-    return run
+    """A program read back from its file; raises `RequestError` where PyTorch cannot read what it wrote."""
+    try:
+        with path.open("rb") as file, quiet():
+            return torch.no_grad()(load_program(file).module())
+    except RuntimeError as error:
+        raise RequestError(
+            "torch.export cannot read back the program that it wrote; return tensors only, in tuples, lists or dicts"
+        ) from error
 
 
 def _make(

@@ -8,15 +8,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from tcnn.conversion.differences import errors
 from tcnn.conversion.export_report import Axis, ExportAxis, ExportCheck
-from tcnn.conversion.running import exact_arithmetic, in_dtype, logits_of
+from tcnn.conversion.outputs import flat
+from tcnn.conversion.precision import exact_arithmetic
+from tcnn.conversion.running import in_dtype, logits_of
 from tcnn.conversion.trace import evaluating
-from tcnn.conversion.verify import errors
 from tcnn.errors import VerificationError, one_line
 from tcnn.layers.backends import use_backend
 
-Runner = Callable[[Tensor], Sequence[Tensor]]
-"""A file that was read back: images (B, C, H, W) to its outputs."""
+Runner = Callable[[Tensor], object]
+"""A file that was read back: images (B, C, H, W) to its outputs, packed as they come."""
 Shape = tuple[int, int, int, int]
 
 
@@ -51,13 +53,12 @@ def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 
         batch = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
         expected = reference(model, batch)
         try:
-            outputs = run(batch)
+            found = flat(run(batch), len(batch))
         except Exception as error:  # onnxruntime and torch raise whatever they like
             size = "×".join(map(str, shape))
             raise VerificationError(
                 f"the exported file does not run on {size} ({one_line(error)}); nothing was written, try --fixed"
             ) from error
-        found = outputs[0] if len(outputs) == 1 else torch.cat([part.flatten(1) for part in outputs], dim=1)
         agreement = (expected.flatten(1).argmax(1) == found.flatten(1).argmax(1)).double().mean().item()
         checks.append(ExportCheck(shape=shape, error=errors(expected, found), top1_agreement=agreement))
     return checks

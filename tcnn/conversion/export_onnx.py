@@ -1,16 +1,17 @@
 """A traced program as an ONNX file, and the file read back into onnxruntime."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
+from torch.utils._pytree import MappingKey, keystr
 
 from tcnn.conversion.export_check import Runner
-from tcnn.conversion.export_program import quiet
+from tcnn.conversion.export_program import output_tensors, quiet
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.version import __version__
 
@@ -52,7 +53,7 @@ def translate(program: ExportedProgram, opset: int, names: Mapping[str, str], me
     except Exception as error:  # the translator raises whatever it stumbles over
         raise RequestError(f"torch.onnx cannot translate it ({_reason(error)})") from error
     _set_opset(model, opset)
-    _rename(model, names)
+    _rename(model, names, output_names(program))
     model.producer_name, model.producer_version = "tcnn", __version__
     for key, value in metadata.items():
         model.metadata_props.add(key=key, value=value)
@@ -106,30 +107,38 @@ def _set_opset(model: Any, opset: int) -> None:
     entry.version = opset
 
 
-def _rename(model: Any, names: Mapping[str, str]) -> None:
-    """`images` in, named axes, and nothing that names the exporting machine's files or repeats the program's text."""
+def output_names(program: ExportedProgram) -> list[str]:
+    """`logits`, or `features_0` and so on, or what a dict calls its tensors; those inside others as `outer_inner`."""
+    paths = [path for path, _ in output_tensors(program)]
+    if not any(isinstance(key, MappingKey) for path in paths for key in path):
+        return ["logits"] if len(paths) == 1 else [f"features_{number}" for number in range(len(paths))]
+    return [re.sub(r"\W+", "_", keystr(path)).strip("_") for path in paths]
+
+
+def _rename(model: Any, axes: Mapping[str, str], outputs: Sequence[str]) -> None:
+    """`images` in, named axes and outputs, and nothing that names the exporting machine's files or its text."""
     graph = model.graph
-    old = graph.input[0].name
+    new = dict(zip([graph.input[0].name, *(value.name for value in graph.output)], ["images", *outputs], strict=True))
+    if len(set(new.values())) < len(new):
+        raise RequestError(f"expected outputs of different names, none of them images, found {', '.join(outputs)}")
+    # A name that something inside the graph already has is free once that is called otherwise.
+    inside = {name for node in graph.node for name in node.output} | {weight.name for weight in graph.initializer}
+    new |= {name: f"{name}_inside" for name in inside & set(new.values()) - set(new)}
     for node in graph.node:
-        node.input[:] = ["images" if name == old else name for name in node.input]
+        node.input[:] = [new.get(name, name) for name in node.input]
+        node.output[:] = [new.get(name, name) for name in node.output]
         node.doc_string = ""
         del node.metadata_props[:]
-    graph.input[0].name = "images"
-    single = len(graph.output) == 1
     for weight in graph.initializer:
+        weight.name = new.get(weight.name, weight.name)
         del weight.metadata_props[:]
-    for number, output in enumerate(graph.output):
-        new = "logits" if single else f"features_{number}"
-        for node in graph.node:
-            node.input[:] = [new if name == output.name else name for name in node.input]
-            node.output[:] = [new if name == output.name else name for name in node.output]
-        output.name = new
     del graph.value_info[:]  # sizes in between are found again from these
     for value in (*graph.input, *graph.output):
+        value.name = new.get(value.name, value.name)
         del value.metadata_props[:]
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param:
-                dim.dim_param = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), dim.dim_param)
+                dim.dim_param = re.sub(r"\w+", lambda word: axes.get(word[0], word[0]), dim.dim_param)
 
 
 def _reason(error: BaseException) -> str:

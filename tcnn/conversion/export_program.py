@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export import export as trace_program
+from torch.export.graph_signature import OutputKind, TensorArgument
+from torch.utils._pytree import KeyPath, tree_flatten_with_path, tree_unflatten
 
 from tcnn.conversion.export_report import AXES, Axis, ExportAxis
 from tcnn.errors import RequestError, one_line, shorten
@@ -98,3 +100,11 @@ def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
         least = 1 if axis == "batch" else int(bounds[axis].lower) if axis in bounds else size
         found.append(ExportAxis(name=axis, dynamic=axis in axes, size=size, minimum=least if axis in axes else size))
     return Program(program, tuple(found), symbols)
+
+
+def output_tensors(program: ExportedProgram) -> list[tuple[KeyPath, str]]:
+    """Where each tensor stands in what the program returns, and what the tracer calls it; None and the like are not."""
+    packed = program.call_spec.out_spec
+    paths = [path for path, _ in tree_flatten_with_path(tree_unflatten(list(range(packed.num_leaves)), packed))[0]]
+    outputs = [spec.arg for spec in program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    return [(path, arg.name) for path, arg in zip(paths, outputs, strict=True) if isinstance(arg, TensorArgument)]

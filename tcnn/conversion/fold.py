@@ -11,16 +11,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tcnn.config import VerificationConfig
+from tcnn.config import VerificationConfig, build
 from tcnn.conversion import checkpoint
+from tcnn.conversion.carry import copy_with
+from tcnn.conversion.differences import errors
 from tcnn.conversion.fold_report import FoldedLayer, FoldReport
 from tcnn.conversion.foldable import Head, heads_of, last_within, tolerances
+from tcnn.conversion.precision import exact_arithmetic
+from tcnn.conversion.prepared import refuse_prepared
 from tcnn.conversion.randomise import randomised
-from tcnn.conversion.report import ConversionReport, ErrorStats, FoldRecord, refuse_folded
-from tcnn.conversion.running import exact_arithmetic, in_dtype, logits_of, replacements
+from tcnn.conversion.report import ConversionReport, ErrorStats, FoldRecord
+from tcnn.conversion.running import in_dtype, logits_of, replacements
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.trace import evaluating, input_shape
-from tcnn.conversion.verify import errors
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
 from tcnn.layers.backends import use_backend
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, mixes_value
@@ -64,7 +67,7 @@ def fold(
 
     Raises: `NothingToConvertError` when no head can be folded, `VerificationError` when none can within `max_error`.
     """
-    config = config or VerificationConfig()
+    config = build(VerificationConfig, {}, config)
     record = _check(model, max_error)
     layers = replacements(model)
     heads = {name: heads_of(layer) for name, layer in layers.items()}
@@ -122,7 +125,14 @@ def _check(model: nn.Module, max_error: float | None) -> ConversionReport:
         raise RequestError(
             f"{type(model).__name__} was not converted by tcnn: expected a T-CNN; call tcnn.convert first"
         )
-    refuse_folded(record, record.base_model, "fold")
+    refuse_prepared(model, "fold")
+    tied = next((layer for layer in record.layers if layer.tied), None)
+    if tied is not None:
+        own, other = next(iter(tied.tied.items()))
+        raise RequestError(
+            f"{tied.name}: its {own} is {other} as well, and folding would give each its own; give it a copy before "
+            "the conversion"
+        )
     if not any(isinstance(module, GPSA2d) for module in model.modules()):
         raise NothingToConvertError(f"{record.base_model}: has no GPSA layer, it is a CNN; there is nothing to fold")
     if max_error is not None and not 0 <= max_error < torch.inf:
@@ -156,14 +166,14 @@ def _surgery(
     model: nn.Module, kinds: Kinds, heads: dict[str, tuple[Head, ...]], convolutions: dict[str, nn.Conv2d]
 ) -> tuple[nn.Module, dict[str, str]]:
     """A copy of the model with its layers folded, and what has to be said of some of them."""
-    memo: dict[int, object] = {}
+    swaps: dict[str, nn.Module] = {}
     notes: dict[str, str] = {}
     for name, layer in replacements(model).items():
         targets = [head.tap for head in heads[name]]
         own = kinds[name]
         if set(own) == {"attention"}:
             continue
-        memo[id(layer)] = swap = FoldedGPSA2d.from_gpsa2d(layer, own, targets)
+        swaps[name] = swap = FoldedGPSA2d.from_gpsa2d(layer, own, targets)
         if swap.heads:
             continue
         if mixes_value(layer):
@@ -171,10 +181,10 @@ def _surgery(
             continue
         conv = copy.deepcopy(convolutions[name])
         if load_filter(conv, swap.weight.detach(), layer.bias):  # type: ignore[union-attr]  # without heads it convolves
-            memo[id(layer)] = conv.train(layer.training).requires_grad_(layer.proj.requires_grad)
+            swaps[name] = conv.train(layer.training).requires_grad_(layer.proj.requires_grad)
         else:
             notes[name] = f"its filter is none that a {type(conv).__name__} can standardise to, so it stays as it is"
-    return copy.deepcopy(model, memo), notes
+    return copy_with(model, swaps), notes
 
 
 def _compare(expected: Tensor, folded: nn.Module, batch: Tensor) -> tuple[ErrorStats, float]:

@@ -108,6 +108,10 @@ def _verified(verification: VerificationReport | None) -> str:
         f"| {result.dtype} | {result.logits.relative:.1e} | {result.logits.max_abs:.1e} | {result.top1_agreement:.0%} |"
         for result in verification.passes
     )
+    run = verification.as_run
+    if run is not None:
+        row = f"{run.logits.relative:.1e} | {run.logits.max_abs:.1e} | {run.top1_agreement:.0%}"
+        rows += f"\n| {run.dtype}, as it is run beside its attention | {row} |"
     drift = verification.drift.logits.relative
     return f"""| dtype | relative error | largest error | top-1 agreement |
 |---|---|---|---|

@@ -1,5 +1,7 @@
 """What a person should know of a replacement beside its numbers: the notes of a conversion's report."""
 
+from collections.abc import Mapping
+
 from torch import nn
 
 from tcnn.conversion.report import STANDARDISATION_ENDED
@@ -11,14 +13,19 @@ from tcnn.layers.positions import Pair
 from tcnn.layers.scopes import GLOBAL
 
 
-def notes(conv: nn.Module, layer: GPSA2d, size: Pair | None) -> list[str]:
-    """Of the `layer` that takes the place of `conv`, on maps of `size` (h, w) where that is known."""
+def notes(conv: nn.Module, layer: GPSA2d, size: Pair | None, tied: Mapping[str, str]) -> list[str]:
+    """Of the `layer` that takes the place of `conv`, on maps of `size` (h, w) where that is known.
+
+    Args:
+        tied: which of its parameters is one with which other of the model.
+    """
     found = [STANDARDISATION_ENDED] if is_standardised(conv) else []
     if layer.scope != GLOBAL and size is not None:
         left, right, top, bottom = positions.padding_of(size, layer.geometry)
         height, width = top + size[0] + bottom, left + size[1] + right
         if layer.scope.covers((height, width), size):
             found.append(f"content {layer.content} acts as global: the map is {height}×{width}, padding included")
+    found += [f"its {own} is {other} as well, as it was before" for own, other in tied.items()]
     return found
 
 

@@ -1,13 +1,13 @@
-"""Running models so that what comes out can be compared: in one dtype, at one τ, in exact arithmetic."""
+"""Running models so that what comes out can be compared: in one dtype, at one τ."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tcnn.conversion.outputs import flat
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
 
@@ -17,6 +17,18 @@ def replacements(model: nn.Module) -> dict[str, GPSA2d]:
     found = {name: module for name, module in model.named_modules() if isinstance(module, GPSA2d)}
     if not found:
         raise RequestError(f"{type(model).__name__} has no GPSA layer: nothing to verify")
+    return found
+
+
+def temperatures(model: nn.Module) -> dict[str, float]:
+    """τ of every GPSA layer; raises `RequestError` for one at which there is no attention."""
+    found = {name: float(layer.temperature) for name, layer in replacements(model).items()}
+    for name, temperature in found.items():
+        if not 0 < temperature < torch.inf:
+            raise RequestError(
+                f"{name}: expected a temperature above 0, found {temperature:g}; fill its `temperature` with one, "
+                "1/46 for the convolution or 1 for the paper's start"
+            )
     return found
 
 
@@ -32,17 +44,6 @@ def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
     finally:
         for layer, value in zip(layers, before, strict=True):
             layer.temperature.copy_(value)
-
-
-@contextmanager
-def exact_arithmetic() -> Iterator[None]:
-    """No TF32 on a GPU: its ten bits of mantissa would be taken for a conversion error."""
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -61,13 +62,7 @@ def logits_of(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Tensor:
     device = next(model.parameters()).device
     # One image at a time in float64: its activations, not its weights, would set the memory that a conversion takes.
     parts = batch.split(1) if dtype == torch.float64 else (batch,)
-    outputs = [model(part.to(device=device, dtype=dtype)) for part in parts]
-    return torch.cat([_flat(output) for output in outputs])
-
-
-def _flat(output: Any) -> Tensor:
-    """Logits, or all the feature maps of a feature extractor side by side, (B, …)."""
-    return output if isinstance(output, Tensor) else torch.cat([part.flatten(1) for part in output], dim=1)
+    return torch.cat([flat(model(part.to(device=device, dtype=dtype)), len(part)) for part in parts])
 
 
 @contextmanager

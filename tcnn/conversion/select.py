@@ -6,12 +6,13 @@ pass decide.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from torch import nn
 
 from tcnn.config import ConversionConfig
+from tcnn.conversion.ties import inseparable
 from tcnn.conversion.trace import Step, input_shape
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.layers.filters import refusal
@@ -41,13 +42,23 @@ def select(model: nn.Module, steps: list[Step], config: ConversionConfig) -> Sel
     stage = _pick(stages, config.stage)
     span = range(stage.start, stage.stop) if stage else range(0)
     if config.target is not None:
-        return _by_target(model, steps, config.target, span)
+        return _separable(model, _by_target(model, steps, config.target, span))
     if stage is None:
         raise NothingToConvertError(f"{_title(model)} runs no convolution: nothing to convert")
     chosen, skipped = _stage_convolutions(model, steps, stage, last=stage is stages[-1])
     if not chosen:
         raise NothingToConvertError(_nothing_in(model, steps, stages, stage, skipped))
-    return Selection(chosen, skipped, stage.label, span)
+    return _separable(model, Selection(chosen, skipped, stage.label, span))
+
+
+def _separable(model: nn.Module, selection: Selection) -> Selection:
+    """The choice without convolutions whose filter is tied to a layer that stays."""
+    reasons = inseparable(model, selection.names)
+    names = tuple(name for name in selection.names if name not in reasons)
+    if not names:
+        said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise NothingToConvertError(f"{_title(model)}: no convolution of {selection.stage} can be converted: {said}")
+    return replace(selection, names=names, skipped=(*selection.skipped, *reasons.items()))
 
 
 def is_spatial(module: nn.Module) -> bool:

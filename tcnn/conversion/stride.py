@@ -21,7 +21,7 @@ from torch import nn
 
 from tcnn.conversion.trace import Step
 from tcnn.errors import UnsupportedLayerError
-from tcnn.layers.filters import geometry_of
+from tcnn.layers.filters import padding_of, unknown
 
 KNOWN_FAMILIES = (ResNet, ResNetV2, SENet, RegNet, ByobNet, NormFreeNet, EfficientNet, MobileNetV3)
 
@@ -58,7 +58,9 @@ def check_kept(before: list[Step], after: list[Step], names: tuple[str, ...]) ->
 def _at_stride_one(step: Step) -> nn.Module:
     module = step.module
     if isinstance(module, nn.Conv2d):
-        padding = geometry_of(module).padding
+        if reason := unknown(module):
+            raise UnsupportedLayerError(f"stride=remove: {step.name}: {reason}; use stride=keep")
+        padding = padding_of(module)
         spans = [d * (k - 1) for k, d in zip(module.kernel_size, module.dilation, strict=True)]
         keeps_size = padding == "dynamic" or (
             padding[0] + padding[1] == spans[1] and padding[2] + padding[3] == spans[0]

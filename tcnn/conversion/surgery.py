@@ -8,11 +8,14 @@ from torch import nn
 
 from tcnn.config import ConversionConfig, build
 from tcnn.conversion import select, stride
+from tcnn.conversion.carry import copy_with
 from tcnn.conversion.catalogue import registered_name
 from tcnn.conversion.notes import map_sizes, notes
+from tcnn.conversion.prepared import refuse_prepared
 from tcnn.conversion.report import ConversionReport, FoldRecord, LayerReport, SkippedLayer
+from tcnn.conversion.ties import tie, ties
 from tcnn.conversion.trace import Step, meta_copy, trace
-from tcnn.errors import NothingToConvertError, UnsupportedLayerError
+from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
@@ -30,7 +33,7 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
 
     Args:
         model: any `nn.Module`; it is left as it was, and shares no memory with the result.
-        config: what to convert and how; or give its fields as keywords: ``convert(model, stride="remove")``.
+        config: what to convert and how. Fields given as keywords go over it: ``convert(model, stride="remove")``.
 
     Returns: `Conversion(model, report)`. At the default temperature the result equals the source (or, with
     ``stride="remove"``, `without_stride(source)`); prove it with `tcnn.verify`.
@@ -39,21 +42,30 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
 
     Source: d'Ascoli et al. 2021, §2, Eq. 5 and 6 (W_val = I, W_out = filter, one head per tap, padding preserved).
     """
-    config = config or build(ConversionConfig, options)
+    config = build(ConversionConfig, options, config)
+    refuse_prepared(model, "convert")
     if any(isinstance(module, GPSA2d) for module in model.modules()):
         raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
     steps = trace(model, config.input_size)
     selection = select.select(model, steps, config)
     swaps, steps = _stride_swaps(model, steps, selection, config)
     report = _report(model, config, steps, selection, swaps)
-    return Conversion(rebuild(model, report), report)
+    converted = rebuild(model, report)
+    report = report.model_copy(update={"parameters_after": _count(converted)})
+    converted.conversion_report = report  # type: ignore[assignment]
+    return Conversion(converted, report)
 
 
 def without_stride(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> nn.Module:
-    """The same CNN with the stride of its last stage removed: the reference for a ``stride="remove"`` conversion."""
-    config = config or build(ConversionConfig, {**options, "stride": "remove"})
+    """The same CNN with the stride of its last stage removed: the reference for a ``stride="remove"`` conversion.
+
+    `config` and keywords are those of the conversion; raises what `convert` raises.
+    """
+    if options.get("stride", "remove") != "remove":
+        raise RequestError(f"stride: without_stride removes it, got {options['stride']!r}; leave the keyword out")
+    config = build(ConversionConfig, {**options, "stride": "remove"}, config)
     steps = trace(model, config.input_size)
-    return _copy_with(model, _stride_swaps(model, steps, select.select(model, steps, config), config)[0])
+    return copy_with(model, _stride_swaps(model, steps, select.select(model, steps, config), config)[0])
 
 
 def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
@@ -74,7 +86,9 @@ def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
             if layer.fold is None
             else _folded(source, layer, layer.fold)
         )
-    return _signed(_copy_with(model, swaps), report)
+    made = copy_with(model, swaps)
+    tie(made, {layer.name: layer.tied for layer in report.layers})
+    return _signed(made, report)
 
 
 def _folded(source: nn.Conv2d, layer: LayerReport, fold: FoldRecord) -> FoldedGPSA2d:
@@ -90,8 +104,7 @@ def _folded(source: nn.Conv2d, layer: LayerReport, fold: FoldRecord) -> FoldedGP
 
 def unconverted(model: nn.Module) -> nn.Module:
     """Leave on a CNN, in place, an empty report, so that it can be saved and loaded like its conversion."""
-    total = sum(p.numel() for p in model.parameters())
-    model.conversion_report = _record(model, ConversionConfig(), total, total)  # type: ignore[assignment]
+    model.conversion_report = _record(model, ConversionConfig())  # type: ignore[assignment]
     return model
 
 
@@ -117,27 +130,13 @@ def _stride_swaps(
         return {}, steps
     swaps = stride.unstrided(model, [steps[i] for i in selection.span])
     try:
-        after = trace(_copy_with(meta_copy(model), swaps), config.input_size)
+        after = trace(copy_with(meta_copy(model), swaps), config.input_size)
     except Exception as error:
         raise UnsupportedLayerError(
             f"stride=remove: {type(model).__name__} does not run without its last stride; use stride=keep"
         ) from error
     stride.check_kept(steps, after, selection.names)
     return swaps, after
-
-
-def _copy_with(model: nn.Module, swaps: dict[str, nn.Module]) -> nn.Module:
-    """A deep copy in which the named modules are replaced, wherever the model refers to them.
-
-    Pre-seeding deepcopy's memo means a replaced layer is never copied, and a layer that two parents share stays shared.
-    """
-    modules = dict(model.named_modules())
-    memo: dict[int, object] = {id(modules[name]): _detached(swap) for name, swap in swaps.items()}
-    return copy.deepcopy(model, memo)
-
-
-def _detached(swap: nn.Module) -> nn.Module:
-    return swap if isinstance(swap, GPSA2d) else copy.deepcopy(swap)
 
 
 def _report(
@@ -147,9 +146,8 @@ def _report(
     selection: select.Selection,
     swaps: dict[str, nn.Module],
 ) -> ConversionReport:
-    sizes = map_sizes(steps)
+    sizes, tied = map_sizes(steps), ties(model, selection.names)
     layers = []
-    saved = 0
     for name in selection.names:
         conv = meta_copy(model.get_submodule(name))
         assert isinstance(conv, nn.Conv2d)  # noqa: S101 - selection chooses nothing else
@@ -157,8 +155,6 @@ def _report(
         source.stride = getattr(swaps.get(name), "stride", conv.stride)
         layer = GPSA2d.from_conv2d(source, config.head_dim, content=config.content)
         g = layer.geometry
-        before, after = (sum(p.numel() for p in m.parameters()) for m in (conv, layer))
-        saved += after - before
         layers.append(
             LayerReport(
                 name=name,
@@ -175,13 +171,13 @@ def _report(
                 heads=layer.heads,
                 head_dim=layer.head_dim,
                 content=layer.content,
-                parameters_before=before,
-                parameters_after=after,
-                note="; ".join(notes(conv, layer, sizes.get(name))) or None,
+                parameters_before=_count(conv),
+                parameters_after=_count(layer),
+                tied=tied[name],
+                note="; ".join(notes(conv, layer, sizes.get(name), tied[name])) or None,
             )
         )
-    total = sum(p.numel() for p in model.parameters())
-    return _record(model, config, total, total + saved).model_copy(
+    return _record(model, config).model_copy(
         update={
             "stage": selection.stage,
             "layers": tuple(layers),
@@ -191,7 +187,7 @@ def _report(
     )
 
 
-def _record(model: nn.Module, config: ConversionConfig, before: int, after: int) -> ConversionReport:
+def _record(model: nn.Module, config: ConversionConfig) -> ConversionReport:
     """What is known of a model apart from its layers."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
     architecture, tag = cfg.get("architecture"), cfg.get("tag")
@@ -201,6 +197,10 @@ def _record(model: nn.Module, config: ConversionConfig, before: int, after: int)
         config=config,
         stage="",
         layers=(),
-        parameters_before=before,
-        parameters_after=after,
+        parameters_before=_count(model),
+        parameters_after=_count(model),
     )
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

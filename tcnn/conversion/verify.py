@@ -2,21 +2,29 @@
 
 It compares what comes out: layer by layer, on random inputs and on the activations that really reach the layer, and end
 to end on logits; in float32 and float64. The attention always runs; nothing here calls a convolution in its place.
+What users run instead is compared with that attention, apart (`as_run`).
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
+from tcnn.conversion.as_run import compare_as_run
+from tcnn.conversion.differences import agreement, errors
+from tcnn.conversion.precision import exact_arithmetic
+from tcnn.conversion.prepared import refuse_prepared
 from tcnn.conversion.randomise import generator, randomised
-from tcnn.conversion.report import Drift, DtypePass, ErrorStats, LayerError, VerificationReport
-from tcnn.conversion.running import at_temperature, exact_arithmetic, in_dtype, logits_of, replacements, watching
+from tcnn.conversion.report import Drift, DtypePass, LayerError, VerificationReport
+from tcnn.conversion.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watching
 from tcnn.conversion.trace import evaluating, input_shape
 from tcnn.errors import RequestError
 from tcnn.layers.backends import use_backend
 from tcnn.layers.filters import is_standardised
+
+Pass = TypeVar("Pass", bound=DtypePass)
 
 
 def verify(
@@ -33,74 +41,63 @@ def verify(
     Args:
         source: the CNN (for a ``stride="remove"`` conversion: `without_stride(cnn)`).
         converted: its conversion; layers are matched by dotted name.
-        config: tolerances and sizes; or give its fields as keywords: ``verify(a, b, tolerance_float32=1e-6)``.
+        config: tolerances and sizes. Fields given as keywords go over it: ``verify(a, b, tolerance_float32=1e-6)``.
         images: (B, C, H, W), normalised as the model expects; standard normal noise when None.
         randomise: give every normalisation layer random statistics, scales and shifts during the comparison. Use it
             with random weights: fresh networks scale many residual branches by exactly zero, which hides any error.
         progress: called with the name of every step before it begins.
 
     Equivalence is a property of the hard limit, so it is measured at τ = 1/46 even when the model stands at another
-    temperature; what the model does there is in `drift` (τ = 1) and `written`.
+    temperature; what the model does there is in `drift` (τ = 1) and `written`. It is the attention's; that what is run
+    in its place, the convolution that a layer still is or another fast way, computes the same is measured where the
+    model stands, in `as_run`.
 
     Returns: a `VerificationReport`; nothing is raised for a failure, see `passed` and `failure()`. Neither model is
     changed. Relative errors are in L2 and against the largest value; the larger of the two must be in tolerance.
+
+    Raises: `RequestError` for a source that does not fit, or a layer whose temperature is not a number above 0.
     """
-    config = config or build(VerificationConfig, options)
+    config = build(VerificationConfig, options, config)
+    refuse_prepared(converted, "verify")
     _check_source(source, converted)
     batch = _images(source, config) if images is None else images
     dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
-    own = max(float(layer.temperature) for layer in replacements(converted).values())
-    hard = min(own, HARD_TEMPERATURE)
-    looks_trained = randomised(source, converted, batch, config.seed, enabled=randomise)
-    # The attention in bounded memory: left alone, a layer in the hard limit would run the convolution that it replaced.
-    with exact_arithmetic(), torch.no_grad(), use_backend("fused"), looks_trained:
-        with at_temperature(converted, hard):
+    own = temperatures(converted)
+    hard = min(max(own.values()), HARD_TEMPERATURE)
+    told = progress if progress is not None else lambda step: None
+    with exact_arithmetic(), torch.no_grad(), randomised(source, converted, batch, config.seed, enabled=randomise):
+        # The attention in bounded memory: left alone, a layer in the hard limit would run the convolution it replaced.
+        with use_backend("fused"), at_temperature(converted, hard):
             passes, expected = [], []
             for dtype in dtypes:
-                if progress is not None:
-                    progress(str(dtype).removeprefix("torch."))
+                told(str(dtype).removeprefix("torch."))
                 result, logits = _compare(source, converted, batch, dtype, config)
                 passes.append(result)
                 expected.append(logits)
-            if config.float64:
-                rounding = errors(expected[1], expected[0]).worst
-                passes[0] = _allow_for_rounding(passes[0], passes[1], rounding)
-        if progress is not None:
-            progress("drift")
-        drift = _drift(expected[0], converted, batch, 1.0)
-        between = own > HARD_TEMPERATURE * 1.01 and own != 1
-        written = _drift(expected[0], converted, batch, own) if between else None
+        told("what is run")
+        as_run = compare_as_run(converted, batch, config)
+        if config.float64:
+            rounding = errors(expected[1], expected[0]).worst
+            allowed = passes[0] = _allow_for_rounding(passes[0], passes[1], rounding)
+            if allowed.passed:
+                as_run = _allow_for_rounding(as_run, passes[1], rounding)
+        told("drift")
+        with use_backend("fused"):
+            with at_temperature(converted, 1.0):
+                drift = _drift(expected[0], converted, batch)
+            somewhere_else = max(own.values()) > HARD_TEMPERATURE * 1.01 and set(own.values()) != {1.0}
+            written = _drift(expected[0], converted, batch) if somewhere_else else None
     return VerificationReport(
-        passed=all(result.passed for result in passes),
+        passed=all(result.passed for result in (*passes, as_run)),
         temperature=hard,
         images=f"{'noise' if images is None else 'images'} {'×'.join(map(str, batch.shape))}",
         seed=config.seed,
         statistics_randomised=randomise,
         passes=tuple(passes),
+        as_run=as_run,
+        temperatures=own,
         drift=drift,
         written=written,
-    )
-
-
-def errors(reference: Tensor, other: Tensor) -> ErrorStats:
-    """How far `other` is from `reference`, taken in float64; a non-finite value anywhere counts as infinite error."""
-    a, b = reference.double().flatten(), other.double().flatten()
-    if a.shape != b.shape or not (a.isfinite().all() and b.isfinite().all()):
-        return ErrorStats(max_abs=torch.inf, relative=torch.inf, max_relative=torch.inf, cosine=0.0)
-    difference, norm, largest = b - a, a.norm(), a.abs().max()
-    max_abs = difference.abs().max().item()
-    if norm == 0:  # two silent outputs agree; anything beside a silent reference does not
-        same = max_abs == 0
-        return ErrorStats(
-            max_abs=max_abs, relative=0.0 if same else torch.inf, max_relative=0.0 if same else torch.inf,
-            cosine=1.0 if same else 0.0,
-        )  # fmt: skip
-    cosine = torch.nn.functional.cosine_similarity(a, b, dim=0).item()
-    return ErrorStats(
-        max_abs=max_abs,
-        relative=(difference.norm() / norm).item(),
-        max_relative=max_abs / largest.item(),
-        cosine=cosine,
     )
 
 
@@ -132,7 +129,7 @@ def _compare(
     tight = dtype == torch.float64 and not rounded
     tolerance = config.tolerance_float64 if tight else config.tolerance_float32
     logits = errors(expected, found)
-    found_errors = [logits.worst, *(e.worst for layer in layers.values() for e in _both(layer))]
+    found_errors = [logits.worst, *(layer.worst for layer in layers.values())]
     note = "standardised filters are stored rounded to float32, so its tolerance applies" if rounded else None
     if set(layers) != set(replaced):
         note = f"never ran: {', '.join(sorted(set(replaced) - set(layers)))}"
@@ -140,7 +137,7 @@ def _compare(
         dtype=str(dtype).removeprefix("torch."),
         tolerance=tolerance,
         logits=logits,
-        top1_agreement=_agreement(expected, found),
+        top1_agreement=agreement(expected, found),
         layers=tuple(layers[name] for name in replaced if name in layers),
         passed=max(found_errors) <= tolerance and set(layers) == set(replaced),
         note=note,
@@ -148,26 +145,32 @@ def _compare(
     return result, expected
 
 
-def _allow_for_rounding(single: DtypePass, double: DtypePass, rounding: float) -> DtypePass:
+def _allow_for_rounding(single: Pass, double: DtypePass, rounding: float) -> Pass:
     """A deep enough network rounds its own float32 logits further off than the tolerance; no copy can be nearer.
 
     Only where float64 proves equality and every layer is within the float32 tolerance, the logits may differ by twice
     what the source's own float32 logits differ from its float64 ones.
     """
-    layers_hold = all(e.worst <= single.tolerance for layer in single.layers for e in _both(layer))
+    layers_hold = all(layer.worst <= single.tolerance for layer in single.layers)
     if single.passed or not (double.passed and layers_hold and single.note is None):
         return single
-    if single.logits.worst > 2 * rounding:
+    if not single.logits.worst <= 2 * rounding < torch.inf:
         return single
     note = f"within twice the source's own rounding, {rounding:.1e} here; every layer is within {single.tolerance:.0e}"
     return single.model_copy(update={"passed": True, "note": note})
 
 
-def _drift(expected: Tensor, converted: nn.Module, batch: Tensor, temperature: float) -> Drift:
-    """How far softer attention moves the logits from the source's."""
-    with evaluating(converted), at_temperature(converted, temperature):
+def _drift(expected: Tensor, converted: nn.Module, batch: Tensor) -> Drift:
+    """How far softer attention moves the logits from the source's, at the temperatures at which the layers stand."""
+    own = temperatures(converted).values()
+    with evaluating(converted):
         found = logits_of(converted, batch, next(converted.parameters()).dtype)
-    return Drift(temperature=temperature, logits=errors(expected, found), top1_agreement=_agreement(expected, found))
+    return Drift(
+        temperature=max(own),
+        lowest=min(own) if min(own) != max(own) else None,
+        logits=errors(expected, found),
+        top1_agreement=agreement(expected, found),
+    )
 
 
 def _check_source(source: nn.Module, converted: nn.Module) -> None:
@@ -183,11 +186,3 @@ def _check_source(source: nn.Module, converted: nn.Module) -> None:
 def _images(model: nn.Module, config: VerificationConfig) -> Tensor:
     shape = (config.batch_size, *input_shape(model, config.input_size))
     return torch.randn(shape, generator=torch.Generator().manual_seed(config.seed))
-
-
-def _agreement(a: Tensor, b: Tensor) -> float:
-    return (a.flatten(1).argmax(1) == b.flatten(1).argmax(1)).double().mean().item()
-
-
-def _both(layer: LayerError) -> tuple[ErrorStats, ...]:
-    return (layer.random,) if layer.activation is None else (layer.random, layer.activation)

@@ -134,7 +134,7 @@ def start_worker(worker: int) -> None:
 def _unless_cut_off(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """What a sample raises goes to the parent; this is for Python's thread that hands batches over.
 
-    A parent that is interrupted in the middle of taking one hangs up, which is no news to anybody.
+    A parent that is interrupted in the middle of use_backend one hangs up, which is no news to anybody.
     """
     if not issubclass(kind, (EOFError, ConnectionError)):
         sys.__excepthook__(kind, error, trace)

@@ -4,7 +4,8 @@
 whose arithmetic is unknown cannot be reproduced exactly.
 """
 
-from typing import Any
+import re
+from typing import Any, Literal
 
 import torch
 from timm.layers import Conv2dSame, ScaledStdConv2d, ScaledStdConv2dSame, StdConv2d, StdConv2dSame
@@ -19,8 +20,21 @@ ALWAYS_SAME = (Conv2dSame, Conv2dSameExport)
 SOMETIMES_SAME = (StdConv2dSame, ScaledStdConv2dSame)
 
 
+BAKE = "bake weight norm, spectral norm or pruning in (remove_weight_norm, remove_spectral_norm, prune.remove)"
+"""What to do about the hooks of PyTorch's own that compute a weight before it is used."""
+LOADING = "_load_state_dict_pre_hooks"
+
+
 def refusal(conv: nn.Module) -> str | None:
-    """Why `conv` cannot be reproduced by a GPSA layer, or None when it can."""
+    """Why `conv` cannot be reproduced by a GPSA layer, or None when it can.
+
+    Either its arithmetic is not known, or it has what a layer of another kind cannot take over.
+    """
+    return unknown(conv) or _lost(conv)
+
+
+def unknown(conv: nn.Module) -> str | None:
+    """Why it is not known that `conv` computes the convolution of its input with its weight, or None when it is."""
     if not isinstance(conv, nn.Conv2d):
         return f"{type(conv).__name__} is not an nn.Conv2d"
     if isinstance(conv, nn.modules.lazy.LazyModuleMixin):
@@ -29,17 +43,45 @@ def refusal(conv: nn.Module) -> str | None:
         return "it is parametrised: bake the weight in first (torch.nn.utils.parametrize.remove_parametrizations)"
     known = (*STANDARDISED, *ALWAYS_SAME)
     own_forward = type(conv).forward is not nn.Conv2d.forward or type(conv)._conv_forward is not nn.Conv2d._conv_forward
-    if own_forward and not any(type(conv).forward is kind.forward for kind in known):
+    known_forward = not own_forward or any(type(conv).forward is kind.forward for kind in known)
+    if not known_forward or type(conv).__call__ is not nn.Conv2d.__call__:
         return f"{type(conv).__name__} has a forward of its own that tcnn does not know"
-    if "forward" in vars(conv):
-        return "its forward was replaced on the instance"
-    if conv._forward_hooks or conv._forward_pre_hooks:
-        return "it has forward hooks, which a replacement would lose (remove them, or bake weight norm in, first)"
-    if isinstance(conv, (*STANDARDISED, *ALWAYS_SAME)) and conv.padding_mode != "zeros":
+    replaced = next((name for name in vars(conv) if callable(getattr(type(conv), name, None))), None)
+    if replaced is not None:
+        return f"its {replaced} was replaced on the instance"
+    if isinstance(conv, known) and conv.padding_mode != "zeros":
         return f"timm's {type(conv).__name__} ignores padding_mode {conv.padding_mode!r}"
     if not conv.weight.is_floating_point():
         return f"its weights are {conv.weight.dtype}, expected a floating-point type"
     return None
+
+
+def _lost(conv: nn.Module) -> str | None:
+    """What of a convolution a replacement would lose, as a reason, or None if it is nothing."""
+    hooks = hooks_of(conv)
+    if hooks:
+        return f"it has {' and '.join(hooks)}, which a replacement would lose: remove them, or {BAKE}, first"
+    if conv._parameters.get("weight") is None:
+        return "its weight is no parameter"
+    usual = {"weight", "bias"}
+    usual |= {"gain"} if isinstance(conv, ScaledStdConv2d | ScaledStdConv2dSame) else set()
+    usual |= {"pad"} if isinstance(conv, Conv2dSameExport) else set()
+    held = ", ".join(sorted({*conv._parameters, *conv._buffers, *conv._modules} - usual))
+    return f"it holds {held} beside its weight and bias, which a replacement would lose" if held else None
+
+
+def hooks_of(module: nn.Module) -> list[str]:
+    """The kinds of hooks on a layer and its parameters, each as a noun: `forward pre-hooks`, `hooks on weight`."""
+    # What is done to a state before it is loaded maps a convolution's names, which its replacement has not; removing
+    # weight norm or spectral norm leaves such a hook behind.
+    kinds = [key for key, hooks in vars(module).items() if key.endswith("_hooks") and hooks and key != LOADING]
+    own = [re.sub("_(pre|post)_hooks", r" \1-hooks", key).strip("_").replace("_", " ") for key in kinds]
+    on = [
+        f"hooks on {name}"
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+    ]
+    return own + on
 
 
 def geometry_of(conv: nn.Conv2d) -> Geometry:
@@ -47,17 +89,19 @@ def geometry_of(conv: nn.Conv2d) -> Geometry:
     reason = refusal(conv)
     if reason:
         raise UnsupportedLayerError(reason)
-    dynamic = isinstance(conv, ALWAYS_SAME) or (isinstance(conv, SOMETIMES_SAME) and conv.same_pad)
     return Geometry(
         kernel_size=_pair(conv.kernel_size),
         stride=_pair(conv.stride),
         dilation=_pair(conv.dilation),
-        padding="dynamic" if dynamic else _static_padding(conv),
+        padding=padding_of(conv),
         padding_mode=conv.padding_mode,
     )
 
 
-def _static_padding(conv: nn.Conv2d) -> Quad:
+def padding_of(conv: nn.Conv2d) -> Quad | Literal["dynamic"]:
+    """Pixels of padding, left, right, top, bottom, of a convolution whose arithmetic is known, or "dynamic" (SAME)."""
+    if isinstance(conv, ALWAYS_SAME) or (isinstance(conv, SOMETIMES_SAME) and conv.same_pad):
+        return "dynamic"
     if conv.padding == "valid":
         return 0, 0, 0, 0
     if conv.padding == "same":

@@ -92,7 +92,7 @@ def finetune(
 
     Raises: `RequestError` for what was asked, `Stopped` after SIGTERM or Ctrl-C, `DivergedError`, `EnvironmentFailure`.
     """
-    config = build(FinetuneConfig, {**(config.model_dump() if config else {}), **options})
+    config = build(FinetuneConfig, options, config)
     run = RunDirectory(Path(out))
     with joined(config.device) as processes:
         if not processes.first:

@@ -26,7 +26,7 @@ def convert_in_training(
     """
     converted, report = convert(model, conversion or config.conversion)
     fresh = create_optimizer(converted, config)
-    known = dict(model.named_parameters())
+    known = dict(model.named_parameters(remove_duplicate=False))  # a tied one goes by another name in either model
     replaced = {layer.name for layer in report.layers}
     for name, parameter in converted.named_parameters():
         layer, _, own = name.rpartition(".")

@@ -222,6 +222,7 @@ def test_a_job_of_the_service(run: Path, tmp_path: Path) -> None:
     page = read(job)
     assert {"What was converted", "Equivalence and drift", "Training"} <= set(page.titles)
     assert "converted.safetensors" in page.text
+    assert "as it is run (auto) beside its attention, float32" in page.text
 
 
 def test_a_conversion_alone(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_a_fresh_file_passes(tcnn: Run, converted: Path, weights: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert "equal in float32" in done.out
     assert "equal in float64" in done.out
+    assert "equal as it is run in float32" in done.out
     assert "drift at τ = 1" in done.out
 
 
@@ -59,6 +60,8 @@ def test_json_is_the_report(tcnn: Run, converted: Path, weights: Path) -> None:
     report = tcnn("verify", converted, "--weights", weights, "--json").json
     assert report["passed"]
     assert [layer["name"] for layer in report["passes"][0]["layers"]] == ["layer4.0.conv1", "layer4.0.conv2"]
+    assert report["as_run"]["passed"] and report["as_run"]["backend"] == "auto"
+    assert report["temperatures"] == dict.fromkeys(("layer4.0.conv1", "layer4.0.conv2"), 0.021739130839705467)
 
 
 def test_one_changed_weight_is_found_and_its_layer_named(tcnn: Run, converted: Path, weights: Path) -> None:

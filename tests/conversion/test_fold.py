@@ -213,7 +213,7 @@ def test_what_is_not_a_tcnn(lively: Lively, trained: Path) -> None:
 
 def test_a_folded_model_says_what_it_is_no_good_for(trained: Path, tmp_path: Path) -> None:
     found, _ = tcnn.fold(tcnn.load(trained))
-    with pytest.raises(RequestError, match="was folded, for inference only; fold the checkpoint"):
+    with pytest.raises(RequestError, match="was folded, for inference only; fold the model"):
         tcnn.fold(found)
     with pytest.raises(RequestError, match="inspect the checkpoint"):
         tcnn.inspect(found)

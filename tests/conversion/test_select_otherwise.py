@@ -106,7 +106,7 @@ class TestTarget:
             "point: 1×1",
             "odd: Odd has a forward of its own",
             "up: ConvTranspose2d is not an nn.Conv2d",
-            "hooked: it has forward hooks",
+            "hooked: it has forward pre-hooks",
             "idle: it does not run in a forward pass",
             "lazy: its shape is not known",
         ):

@@ -1,6 +1,7 @@
 """Verification: the numbers it reports, and that what is equal passes."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from torch import nn
 
 import tcnn
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig
+from tcnn.conversion.differences import errors
 from tcnn.conversion.report import VerificationReport
 from tcnn.conversion.running import at_temperature
-from tcnn.conversion.verify import errors
-from tcnn.layers import GPSA2d, convolution
+from tcnn.errors import RequestError
+from tcnn.layers import GPSA2d
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 
@@ -175,6 +177,33 @@ class TestTemperature:
         assert 0 < report.written.logits.relative < report.drift.logits.relative
         assert {layer.temperature.item() for layer in gpsa(converted)} == {0.25}
 
+    def test_layers_that_differ_are_told_apart(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        first, second = gpsa(pair[1])
+        first.temperature.fill_(0.25)
+        report = tcnn.verify(*pair, randomise=True, **OPTIONS)
+        assert report.passed and report.temperature == pytest.approx(HARD_TEMPERATURE)
+        assert list(report.temperatures) == ["layer4.0.conv1", "layer4.0.conv2"]
+        assert list(report.temperatures.values()) == pytest.approx([0.25, HARD_TEMPERATURE])
+        assert report.drift.lowest is None and report.drift.range == "1"
+        assert report.written is not None
+        assert (report.written.lowest, report.written.temperature) == (pytest.approx(HARD_TEMPERATURE), 0.25)
+        assert report.written.range == "0.02174 to 0.25" == report.range
+        second.temperature.fill_(0.25)
+        both = tcnn.verify(*pair, randomise=True, **OPTIONS).written
+        assert both is not None and both.lowest is None
+        assert both.logits.relative != report.written.logits.relative, "each layer was at its own temperature"
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_none_that_is_no_temperature_is_accepted(
+        self, pair: tuple[nn.Module, nn.Module], value: float, number: int
+    ) -> None:
+        gpsa(pair[1])[number].temperature.fill_(value)
+        name = f"layer4.0.conv{number + 1}"
+        with pytest.raises(RequestError, match=rf"^{re.escape(name)}: expected a temperature above 0, found") as caught:
+            tcnn.verify(*pair, **OPTIONS)
+        assert "\n" not in str(caught.value)
+
     def test_is_put_back_one_by_one(self, pair: tuple[nn.Module, nn.Module]) -> None:
         first, second = gpsa(pair[1])
         first.temperature.fill_(0.5)
@@ -187,17 +216,3 @@ class TestTemperature:
 
 def gpsa(model: nn.Module) -> list[GPSA2d]:
     return [module for module in model.modules() if isinstance(module, GPSA2d)]
-
-
-def test_the_attention_is_run_and_never_the_convolution_that_the_layer_still_is(
-    pair: tuple[nn.Module, nn.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, converted = pair
-
-    def refuse(*given: object) -> torch.Tensor:
-        raise AssertionError("a convolution compared with itself proves nothing")
-
-    monkeypatch.setattr(convolution, "convolve", refuse)
-    assert tcnn.verify(source, converted, randomise=True, **OPTIONS).passed
-    with torch.no_grad(), pytest.raises(AssertionError, match="proves nothing"):
-        converted(torch.randn(1, 3, 64, 96))

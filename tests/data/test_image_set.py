@@ -1,4 +1,4 @@
-"""Opening by name, holding images out, taking a share."""
+"""Opening by name, holding images out, use_backend a share."""
 
 from pathlib import Path
 

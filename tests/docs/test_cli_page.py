@@ -14,6 +14,7 @@ from tcnn.conversion.export_report import ExportAxis, ExportCheck, ExportReport
 from tcnn.conversion.fold_report import FoldedLayer, FoldReport, FoldResult, Speed
 from tcnn.conversion.pipeline import ConversionResult
 from tcnn.conversion.report import (
+    AsRun,
     ConversionReport,
     Drift,
     DtypePass,
@@ -138,7 +139,7 @@ def test_error_names() -> None:
     ("command", "kinds"),
     [
         ("convert", [ConversionResult, ConversionReport, LayerReport, SkippedLayer]),
-        ("verify", [VerificationReport, DtypePass, ErrorStats, LayerError, Drift]),
+        ("verify", [VerificationReport, DtypePass, AsRun, ErrorStats, LayerError, Drift]),
         ("fold", [FoldResult, FoldReport, FoldedLayer, ErrorStats, Speed]),
         ("export", [ExportReport, ExportAxis, ExportCheck, ErrorStats]),
         ("models", [Entry]),

@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
+from tcnn.conversion.differences import errors
 from tcnn.conversion.randomise import randomised
-from tcnn.conversion.verify import errors
 from tcnn.layers.backends import use_backend
 
 ROOT = Path(__file__).resolve().parents[2]

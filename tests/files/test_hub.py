@@ -106,6 +106,7 @@ def test_the_card_carries_licence_and_origin(directory: Path) -> None:
     assert "# t_test_resnet" in body
     assert "`layer4.0.conv1`" in body
     assert "| float32 |" in body
+    assert "| float32, as it is run beside its attention |" in body
     assert "temperature 0.5" in body
 
 

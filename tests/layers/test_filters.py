@@ -99,9 +99,29 @@ class OwnConvForward(nn.Conv2d):
         return super()._conv_forward(x, 2 * weight, bias)
 
 
-def with_hook(register: str) -> nn.Conv2d:
+class OwnCall(nn.Conv2d):
+    def __call__(self, *args: Tensor) -> Tensor:
+        return 2 * super().__call__(*args)
+
+
+class FixedFilter(nn.Conv2d):
+    """A filter that is never trained, as blurs have it."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2, 3)
+        del self.weight
+        self.register_buffer("weight", torch.ones(2, 2, 3, 3))
+
+
+def with_hook(register: str, on: str | None = None) -> nn.Conv2d:
     conv = nn.Conv2d(2, 2, 3)
-    getattr(conv, register)(lambda *_: None)
+    getattr(getattr(conv, on) if on else conv, register)(lambda *_: None)
+    return conv
+
+
+def with_child() -> nn.Conv2d:
+    conv = nn.Conv2d(2, 2, 3)
+    conv.lora_down = nn.Linear(2, 1)
     return conv
 
 
@@ -121,8 +141,25 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: with_attribute(nn.Conv2d(2, 2, 3), "forward", functools.partial(torch.mul, other=2)),
         "replaced on the instance",
     ),
-    "forward hook": (lambda: with_hook("register_forward_hook"), "hooks, which a replacement would lose"),
-    "forward pre-hook": (lambda: with_hook("register_forward_pre_hook"), "hooks, which a replacement would lose"),
+    "replaced _conv_forward": (
+        lambda: with_attribute(nn.Conv2d(2, 2, 3), "_conv_forward", lambda x, weight, bias: x),
+        "its _conv_forward was replaced on the instance",
+    ),
+    "own __call__": (lambda: OwnCall(2, 2, 3), "OwnCall has a forward of its own"),
+    "forward hook": (lambda: with_hook("register_forward_hook"), "it has forward hooks, which a replacement would"),
+    "forward pre-hook": (lambda: with_hook("register_forward_pre_hook"), "it has forward pre-hooks, which a"),
+    "backward hook": (lambda: with_hook("register_full_backward_hook"), "it has backward hooks, which a replacement"),
+    "backward pre-hook": (lambda: with_hook("register_full_backward_pre_hook"), "it has backward pre-hooks, which a"),
+    "state dict hook": (lambda: with_hook("register_state_dict_post_hook"), "it has state dict hooks, which a"),
+    "loading hook": (lambda: with_hook("register_load_state_dict_post_hook"), "it has load state dict post-hooks"),
+    "hook on the filter": (lambda: with_hook("register_hook", "weight"), "it has hooks on weight, which a replacement"),
+    "hook on the bias": (lambda: with_hook("register_post_accumulate_grad_hook", "bias"), "it has hooks on bias"),
+    "parameter of its own": (
+        lambda: with_attribute(nn.Conv2d(2, 2, 3), "scale", nn.Parameter(torch.ones(2))),
+        "it holds scale beside its weight and bias, which a replacement would lose",
+    ),
+    "layer of its own": (with_child, "it holds lora_down beside its weight and bias"),
+    "buffer for a filter": (FixedFilter, "its weight is no parameter"),
     "weight norm": (lambda: parametrizations.weight_norm(nn.Conv2d(2, 2, 3)), "it is parametrised"),
     "spectral norm": (lambda: parametrizations.spectral_norm(StdConv2d(2, 2, 3)), "it is parametrised"),
     "pruned": (lambda: prune.l1_unstructured(nn.Conv2d(2, 2, 3), "weight", 4), "hooks, which a replacement would lose"),
@@ -134,10 +171,15 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: with_attribute(StdConv2d(2, 2, 3), "padding_mode", "reflect"),
         "StdConv2d ignores padding_mode 'reflect'",
     ),
+    "hook-based weight norm": (
+        lambda: nn.utils.weight_norm(nn.Conv2d(2, 2, 3)),
+        "forward pre-hooks, which a replacement would lose: remove them, or bake weight norm, spectral norm or pruning",
+    ),
     "complex": (lambda: nn.Conv2d(2, 2, 3, dtype=torch.complex64), "expected a floating-point type"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_with_a_reason(name: str) -> None:
     make, reason = REFUSED[name]
@@ -156,6 +198,23 @@ def test_refusing_does_not_touch_a_power_iteration() -> None:
     assert filters.refusal(conv) is not None
     for name, value in conv.state_dict().items():
         assert torch.equal(value, before[name]), f"{name} of the source changed"
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+def test_what_was_baked_in_is_accepted() -> None:
+    normed, pruned = nn.utils.weight_norm(nn.Conv2d(2, 2, 3)), prune.l1_unstructured(nn.Conv2d(2, 2, 3), "weight", 4)
+    assert filters.refusal(nn.utils.remove_weight_norm(normed)) is None
+    assert filters.refusal(prune.remove(pruned, "weight")) is None
+    spectral = nn.utils.spectral_norm(nn.Conv2d(2, 2, 3))
+    assert filters.refusal(nn.utils.remove_spectral_norm(spectral)) is None
+    parametrised = parametrizations.weight_norm(nn.Conv2d(2, 2, 3))
+    assert filters.refusal(nn.utils.parametrize.remove_parametrizations(parametrised, "weight")) is None
+
+
+def test_a_padding_layer_that_timm_adds_in_the_first_forward_pass_is_its_own() -> None:
+    conv = Conv2dSameExport(2, 2, 3, 2)
+    conv(torch.zeros(1, 2, 7, 7))
+    assert "pad" in conv._modules and filters.refusal(conv) is None
 
 
 def test_lazy_is_accepted_once_it_knows_its_shape() -> None:

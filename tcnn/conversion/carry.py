@@ -1,0 +1,88 @@
+"""A copy of a model in which layers are replaced, and in which nothing else is lost.
+
+`copy.deepcopy` alone forgets the hooks and attributes of parameters, and unties what a replaced layer shares with
+others. What cannot be carried over is refused.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from tcnn.errors import UnsupportedLayerError
+from tcnn.layers.filters import hooks_of
+
+OF_ITS_KIND = frozenset(vars(nn.Conv2d(1, 1, 1, device="meta"))) | {
+    "eps", "gain_init", "pad_input_size", "same_pad", "scale",
+}  # fmt: skip
+"""Attributes of PyTorch's and timm's convolutions: what matters of them is in the filter and the geometry."""
+Memo = dict[int, Any]
+"""What `copy.deepcopy` has copied already, by identity."""
+
+
+def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
+    """A deep copy of `model` with the layers in `swaps`, by dotted name, in their places, wherever it refers to them.
+
+    A swap becomes part of the copy, unless it shares parameters with the model. Parameters keep their hooks and
+    attributes, and a convolution's own attributes go to the layer in its place.
+
+    Raises: `UnsupportedLayerError` for a layer whose hooks, parameters or attributes its replacement cannot have.
+    """
+    modules = dict(model.named_modules())
+    shared = {id(parameter) for parameter in model.parameters()}
+    # Pre-seeding deepcopy's memo: a replaced layer is never copied, and one that two parents share stays shared.
+    memo: Memo = {}
+    for name, swap in swaps.items():
+        lost = set(hooks_of(modules[name])) - set(hooks_of(swap))
+        if lost:
+            raise UnsupportedLayerError(f"{name}: it has {' and '.join(sorted(lost))}, which a replacement would lose")
+        new = any(id(parameter) not in shared for parameter in swap.parameters())
+        memo[id(modules[name])] = swap if new else copy.deepcopy(swap, memo)
+    made: nn.Module = copy.deepcopy(model, memo)
+    for parameter in model.parameters():
+        if id(parameter) in memo:
+            _carry_parameter(parameter, memo[id(parameter)], memo)
+    for name in swaps:
+        _carry_layer(name, modules[name], memo)
+    return made
+
+
+def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:
+    """What other layers share with a replaced one, and what was written on it."""
+    new: nn.Module = memo[id(old)]
+    for key, parameter in old.named_parameters(recurse=False):
+        twin = memo.get(id(parameter))
+        if twin is None or twin is getattr(new, key, None):
+            continue
+        if key != "bias":
+            raise UnsupportedLayerError(
+                f"{name}: something else in the model holds its {key}, and what takes its place has none; leave this "
+                "layer out (target), or give the other a copy"
+            )
+        setattr(new, key, twin)
+    if not isinstance(old, nn.Conv2d) or isinstance(new, nn.Conv2d):
+        return
+    for key in vars(old).keys() - OF_ITS_KIND:
+        if hasattr(new, key):
+            raise UnsupportedLayerError(
+                f"{name}: its attribute {key!r} is one that {type(new).__name__} has itself; rename it"
+            )
+        setattr(new, key, copy.deepcopy(vars(old)[key], memo))
+
+
+def _carry_parameter(old: nn.Parameter, new: nn.Parameter, memo: Memo) -> None:
+    """Hooks and attributes, which the copy of a parameter has not."""
+    for key, value in vars(old).items():
+        if key not in vars(new):
+            setattr(new, key, copy.deepcopy(value, memo))
+    hooks, after = dict(old._backward_hooks or {}), dict(old._post_accumulate_grad_hooks or {})
+    if not (hooks or after):
+        return
+    trainable = new.requires_grad
+    new.requires_grad_()  # one that was frozen since keeps its hooks, but takes none
+    for hook in hooks.values():
+        new.register_hook(copy.deepcopy(hook, memo))
+    for hook in after.values():
+        new.register_post_accumulate_grad_hook(copy.deepcopy(hook, memo))
+    new.requires_grad_(trainable)

@@ -1,0 +1,33 @@
+"""How far two outputs are apart, in numbers."""
+
+import torch
+from torch import Tensor
+
+from tcnn.conversion.report import ErrorStats
+
+
+def errors(reference: Tensor, other: Tensor) -> ErrorStats:
+    """How far `other` is from `reference`, taken in float64; a non-finite value anywhere counts as infinite error."""
+    a, b = reference.double().flatten(), other.double().flatten()
+    if a.shape != b.shape or not (a.isfinite().all() and b.isfinite().all()):
+        return ErrorStats(max_abs=torch.inf, relative=torch.inf, max_relative=torch.inf, cosine=0.0)
+    difference, norm, largest = b - a, a.norm(), a.abs().max()
+    max_abs = difference.abs().max().item()
+    if norm == 0:  # two silent outputs agree; anything beside a silent reference does not
+        same = max_abs == 0
+        return ErrorStats(
+            max_abs=max_abs, relative=0.0 if same else torch.inf, max_relative=0.0 if same else torch.inf,
+            cosine=1.0 if same else 0.0,
+        )  # fmt: skip
+    cosine = torch.nn.functional.cosine_similarity(a, b, dim=0).item()
+    return ErrorStats(
+        max_abs=max_abs,
+        relative=(difference.norm() / norm).item(),
+        max_relative=max_abs / largest.item(),
+        cosine=cosine,
+    )
+
+
+def agreement(a: Tensor, b: Tensor) -> float:
+    """The share of the images, (B, …) both, for which the largest number is the same one."""
+    return (a.flatten(1).argmax(1) == b.flatten(1).argmax(1)).double().mean().item()

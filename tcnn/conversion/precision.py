@@ -1,0 +1,71 @@
+"""float32 that is float32: neither TF32 nor bfloat16 inside its products while two models are compared.
+
+Ten bits of mantissa (TF32, what convolutions use on a GPU by default) or seven (bfloat16, after
+`torch.set_float32_matmul_precision("medium")` on CPUs that have it) would be taken for a conversion error.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+Place = tuple[str, str]
+"""A backend and one of its operators, as PyTorch names them."""
+GENERIC: Place = ("generic", "all")
+MATMULS: tuple[Place, ...] = (("cuda", "matmul"), ("mkldnn", "matmul"))
+PLACES: tuple[Place, ...] = (
+    ("cuda", "all"), MATMULS[0], ("cuda", "conv"), ("cuda", "rnn"),
+    ("mkldnn", "all"), MATMULS[1], ("mkldnn", "conv"), ("mkldnn", "rnn"),
+)  # fmt: skip
+"""Every backend before its operators, which inherit from it as it does from `GENERIC`."""
+
+
+@contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """Exact float32 products for a while, on every device; afterwards all settings are and inherit what they did.
+
+    PyTorch keeps two interfaces to these settings and refuses to read the old one (`allow_tf32`,
+    `get_float32_matmul_precision`) where the new one (`fp32_precision`, from torch 2.9) says otherwise, so neither is
+    read or written without the other.
+    """
+    matmul = _matmul_precision()
+    if not hasattr(torch._C, "_set_fp32_precision_setter"):  # torch 2.8
+        convolutions = torch.backends.cudnn.allow_tf32
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(matmul or "highest")
+            torch.backends.cudnn.allow_tf32 = convolutions
+        return
+    before = _explicit()
+    if matmul not in (None, "highest"):
+        torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        if matmul not in (None, "highest"):  # this also writes both matmuls, so their own settings come after it
+            torch.set_float32_matmul_precision(matmul)
+            before = dict.fromkeys(MATMULS, "none") | before
+        for place, precision in reversed(before.items()):
+            torch._C._set_fp32_precision_setter(*place, precision)
+
+
+def _explicit() -> dict[Place, str]:
+    """Make everything exact, from the top down, and tell what was set by itself: what does not follow."""
+    before = {}
+    for place in (GENERIC, *PLACES):
+        precision = torch._C._get_fp32_precision_getter(*place)
+        if place == GENERIC or precision != "ieee":
+            before[place] = precision
+            torch._C._set_fp32_precision_setter(*place, "ieee")
+    return before
+
+
+def _matmul_precision() -> str | None:
+    """`torch.get_float32_matmul_precision()`, or None where the new interface has made it unreadable."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None

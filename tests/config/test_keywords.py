@@ -1,0 +1,100 @@
+"""Keywords beside a configuration go over it, and one that it does not know is refused: none vanishes."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+import tcnn
+from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, build
+from tcnn.errors import RequestError
+
+TAKE_BOTH = ["convert", "finetune", "verify", "without_stride"]
+"""The public functions that take a configuration and its fields as keywords."""
+
+
+@pytest.fixture(scope="module")
+def source() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)).eval()
+
+
+def test_these_are_all_that_take_both() -> None:
+    functions = {name: getattr(tcnn, name) for name in tcnn.__all__ if inspect.isfunction(getattr(tcnn, name))}
+    both = [
+        name
+        for name, function in functions.items()
+        if "config" in (parameters := inspect.signature(function).parameters)
+        and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    ]
+    assert both == TAKE_BOTH
+
+
+class TestBuild:
+    def test_keywords_go_over_what_was_set(self) -> None:
+        given = ConversionConfig(head_dim=4, seed=7)
+        made = build(ConversionConfig, {"seed": 8}, given)
+        assert made == ConversionConfig(head_dim=4, seed=8) and given.seed == 7
+        assert made.model_fields_set == {"head_dim", "seed"}
+
+    def test_without_keywords_it_is_the_same(self) -> None:
+        given = FinetuneConfig(epochs=9, conversion=ConversionConfig(stage=2), scale=(0.1, 0.2), size=(3, 4))
+        assert build(FinetuneConfig, {}, given) == given
+
+    def test_the_sum_is_validated(self) -> None:
+        with pytest.raises(RequestError, match=r"^convert_at: expected less than the 3 epochs"):
+            build(FinetuneConfig, {"convert_at": 4}, FinetuneConfig(epochs=3, warmup_epochs=1))
+
+
+class TestEveryFunction:
+    def calls(self, source: nn.Module) -> dict[str, Callable[..., object]]:
+        converted = tcnn.convert(source).model
+        return {
+            "convert": lambda **options: tcnn.convert(source, **options),
+            "finetune": lambda **options: tcnn.finetune(source, "nowhere", **options),
+            "verify": lambda **options: tcnn.verify(source, converted, images=torch.zeros(1, 3, 8, 8), **options),
+            "without_stride": lambda **options: tcnn.without_stride(source, **options),
+        }
+
+    @pytest.mark.parametrize("name", TAKE_BOTH)
+    def test_refuses_an_unknown_keyword_beside_a_configuration(self, source: nn.Module, name: str) -> None:
+        own = {"verify": VerificationConfig, "finetune": FinetuneConfig}.get(name, ConversionConfig)
+        with pytest.raises(RequestError, match=r"^bogus: no such setting") as caught:
+            self.calls(source)[name](config=own(), bogus=1)
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("name", TAKE_BOTH)
+    def test_refuses_a_configuration_of_another_kind(self, source: nn.Module, name: str) -> None:
+        class Other:
+            stride = "keep"
+
+        with pytest.raises(RequestError, match=r"^config: expected a \w+Config, got a Other$"):
+            self.calls(source)[name](config=Other())
+
+
+def test_convert_follows_both(source: nn.Module) -> None:
+    model, report = tcnn.convert(source, ConversionConfig(head_dim=4, temperature=0.5), head_dim=6)
+    assert report.config == ConversionConfig(head_dim=6, temperature=0.5)
+    assert model[1].head_dim == 6 and model[1].temperature.item() == 0.5
+
+
+def test_verify_follows_both(source: nn.Module) -> None:
+    config = VerificationConfig(float64=False, input_size=(8, 8))
+    report = tcnn.verify(source, tcnn.convert(source).model, config, tolerance_float32=1e-30)
+    assert [result.tolerance for result in report.passes] == [1e-30]
+    assert report.images == "noise 2×3×8×8"
+
+
+def test_without_stride_removes_it_whatever_the_configuration_says_and_refuses_to_keep_it() -> None:
+    source = timm.create_model("test_resnet")
+    assert max(tcnn.without_stride(source, ConversionConfig(head_dim=4)).layer4[0].conv1.stride) == 1
+    with pytest.raises(RequestError, match=r"^stride: without_stride removes it, got 'keep'"):
+        tcnn.without_stride(source, stride="keep")
+
+
+def test_finetune_follows_both(source: nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"^convert_at: expected less than the 2 epochs"):
+        tcnn.finetune(source, "nowhere", config=FinetuneConfig(epochs=2, warmup_epochs=0), out=tmp_path, convert_at=5)
