@@ -10,8 +10,10 @@ from tcnn.config import ConversionConfig, build
 from tcnn.conversion import select, stride
 from tcnn.conversion.catalogue import registered_name
 from tcnn.conversion.notes import map_sizes, notes
+from tcnn.conversion.reparameterise import keep_attending_blocks
 from tcnn.conversion.report import ConversionReport, FoldRecord, LayerReport, SkippedLayer
 from tcnn.conversion.trace import Step, meta_copy, trace
+from tcnn.conversion.weight_decay import exempt_positions
 from tcnn.errors import NothingToConvertError, UnsupportedLayerError
 from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
@@ -96,10 +98,12 @@ def unconverted(model: nn.Module) -> nn.Module:
 
 
 def _signed(model: nn.Module, report: ConversionReport) -> nn.Module:
-    """Leave on the model what saving it needs, and the name under which timm can build it again (`t_resnet50d`)."""
+    """Leave on the model what saving it needs, what timm asks it, and its name in timm's registry (`t_resnet50d`)."""
     model.conversion_report = report  # type: ignore[assignment]
     if not report.layers:
         return model
+    exempt_positions(model)
+    keep_attending_blocks(model)
     cfg = getattr(model, "pretrained_cfg", None)
     if cfg and cfg.get("architecture"):
         architecture = registered_name(cfg["architecture"])
@@ -133,7 +137,11 @@ def _copy_with(model: nn.Module, swaps: dict[str, nn.Module]) -> nn.Module:
     """
     modules = dict(model.named_modules())
     memo: dict[int, object] = {id(modules[name]): _detached(swap) for name, swap in swaps.items()}
-    return copy.deepcopy(model, memo)
+    result = copy.deepcopy(model, memo)
+    for name, module in result.named_modules():  # torchvision's traced graphs are always copied in training mode
+        if name in modules and module.training != modules[name].training:
+            module.train(modules[name].training)
+    return result
 
 
 def _detached(swap: nn.Module) -> nn.Module:
