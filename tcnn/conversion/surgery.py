@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tcnn.config import ConversionConfig, build
 from tcnn.conversion import select, stride
@@ -137,6 +138,10 @@ def _copy_with(model: nn.Module, swaps: dict[str, nn.Module]) -> nn.Module:
     """
     modules = dict(model.named_modules())
     memo: dict[int, object] = {id(modules[name]): _detached(swap) for name, swap in swaps.items()}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if isinstance(tensor, FakeTensor):  # deepcopy would copy its mode, and a storage that it does not have
+            twin = tensor.detach().clone()
+            memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
     result = copy.deepcopy(model, memo)
     for name, module in result.named_modules():  # torchvision's traced graphs are always copied in training mode
         if name in modules and module.training != modules[name].training:
