@@ -34,10 +34,11 @@ def anneal(model: nn.Module, steps: int) -> None:
     """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise RequestError(f"anneal_steps: expected a number of training steps, at least 1, got {steps!r}")
-    start = model.conversion_report.config.temperature  # type: ignore[union-attr]
+    report: Any = model.conversion_report
+    start: float = report.config.temperature
     if start >= 1:
         raise RequestError(f"anneal_steps: expected a temperature below 1 to start from, got temperature={start:g}")
-    annealing = Annealing(float(start), steps)  # type: ignore[arg-type]
+    annealing = Annealing(start, steps)
     model.register_forward_pre_hook(annealing)
     model.register_load_state_dict_post_hook(annealing.look_again)
 
@@ -63,7 +64,7 @@ class Annealing:
         self.done: int | None = None
         """Steps so far; None until τ was read."""
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a count would be compiled in, anew at every step
     def __call__(self, model: nn.Module, args: Any) -> None:
         if self.done == self.steps or not model.training or not torch.is_grad_enabled():
             return

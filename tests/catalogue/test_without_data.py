@@ -51,5 +51,6 @@ assert {t.dtype for t in (*model.parameters(), *model.buffers()) if t.is_floatin
 @pytest.mark.parametrize("way", [META, FAKE, DEVICE], ids=["meta", "fake", "device="])
 def test_a_model_without_data_leaves_nothing_behind(way: str) -> None:
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", way + AFTERWARDS], cwd=root, capture_output=True, text=True)
+    command = [sys.executable, "-c", way + AFTERWARDS]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -112,7 +112,20 @@ def test_a_moving_average_follows() -> None:
     assert tau(ema.module) == pytest.approx(1)
 
 
-def test_a_compiler_does_not_compile_for_every_step() -> None:
+def test_distributed_training_counts_alike(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        model = model_with(4)
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        for update in range(4):
+            wrapped(torch.randn(2, 3, 32, 32)).square().mean().backward()
+            assert tau(model) == pytest.approx(formula(update, 4), rel=1e-6)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("wrapper", [lambda model: model, nn.Sequential], ids=["alone", "inside"])
+def test_a_compiler_does_not_compile_for_every_step(wrapper: Callable[[nn.Module], nn.Module]) -> None:
     model = model_with(20)
     calls = []
 
@@ -121,7 +134,7 @@ def test_a_compiler_does_not_compile_for_every_step() -> None:
         return graph.forward
 
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend=backend)
+    compiled = torch.compile(wrapper(model), backend=backend)
     found = []
     for _ in range(12):
         compiled(torch.randn(2, 3, 32, 32)).square().mean().backward()

@@ -1,0 +1,101 @@
+"""timm's own tests of its models, as they come with its source distribution, on converted models.
+
+A conversion must pass whatever its source passes: forward and backward passes, configurations, features in every form,
+intermediates, pruning, FX graphs. TorchScript is not supported, and pretrained weights need a network: both are left
+out.
+"""
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from importlib import metadata
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from families import smallest_of_every_family
+
+ROOT = Path(__file__).parents[2]
+TOO_LARGE = {"mobilenetv5_base", "nasnetalarge", "pnasnet5large", "inception_resnet_v2"}
+"""The smallest of their families, and yet they take minutes and gigabytes."""
+AT_A_TIME = 8
+"""Families a process: its memory stays below 4 GiB."""
+
+
+MODELS = [name for name in smallest_of_every_family() if name not in TOO_LARGE]
+GROUPS = [MODELS[start : start + AT_A_TIME] for start in range(0, len(MODELS), AT_A_TIME)]
+
+
+@pytest.fixture(scope="session")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """timm's source distribution of the version installed, unpacked."""
+    folder = tmp_path_factory.mktemp("timm")
+    version = metadata.version("timm")
+    command = [sys.executable, "-m", "pip", "download", "--no-binary", ":all:", "--no-deps", f"timm=={version}"]
+    done = subprocess.run([*command, "--dest", folder], capture_output=True, text=True, timeout=600, check=False)
+    archive = folder / f"timm-{version}.tar.gz"
+    if done.returncode or not archive.is_file():
+        pytest.skip(f"NOT RUN: timm {version} cannot be downloaded as source: {done.stderr.strip()[-300:]}")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    tests = folder / f"timm-{version}" / "tests"
+    if not (tests / "test_models.py").is_file():
+        pytest.skip(f"NOT RUN: the source distribution of timm {version} has no tests")
+    return tests
+
+
+def outcomes(tests: Path, names: list[str], report: Path) -> dict[str, tuple[str, str]]:
+    """What became of every test: `passed`, `failed` or `skipped`, and why."""
+    environment = {
+        **os.environ,
+        "TCNN_TIMM_MODELS": ",".join(names),
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"))),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [
+        sys.executable, "-m", "pytest", "-p", "timm_suite", "-p", "no:cacheprovider", "-q", f"--junitxml={report}",
+        "-c", tests.parent / "pyproject.toml", "-W", "ignore", "-k", "not torchscript and not pretrained",
+        "-o", "addopts=", tests / "test_models.py",
+    ]  # fmt: skip
+    # Not where timm's sources lie: the timm that is installed is to be imported.
+    done = subprocess.run(
+        command, env=environment, cwd=report.parent, capture_output=True, text=True, timeout=7200, check=False
+    )
+    assert done.returncode in (0, 1), f"timm's tests did not run: {(done.stdout + done.stderr)[-3000:]}"
+    found = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        bad = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
+        kind = "passed" if bad is None else "skipped" if bad.tag == "skipped" else "failed"
+        found[case.attrib["name"]] = kind, "" if bad is None else str(bad.attrib.get("message", ""))[:300]
+    return found
+
+
+@pytest.mark.parametrize("names", GROUPS, ids=["+".join(group) for group in GROUPS])
+def test_conversions_pass_what_their_sources_pass(names: list[str], suite: Path, tmp_path: Path) -> None:
+    found = outcomes(suite, names, tmp_path / "report.xml")
+    passed = Counter[str]()
+    worse = {}
+    for name in names:
+        for test, (source, _) in found.items():
+            function, bracket, parameters = test.partition("[")
+            if not _is_of(name, parameters):
+                continue
+            kind, why = found.get(function + bracket + parameters.replace(name, f"t_{name}", 1), ("", ""))
+            if not kind:  # a test for a few models by name
+                continue
+            passed[name] += kind == "passed"
+            if source == "passed" and kind != "passed":
+                worse[f"t_{name}: {function}"] = f"{kind}: {why}"
+    assert worse == {}
+    assert min(passed[name] for name in names) >= 4, passed
+
+
+def _is_of(name: str, parameters: str) -> bool:
+    """Whether `1-resnet18.a1_in1k]` is a test of resnet18."""
+    return any(part.partition(".")[0] == name for part in parameters.removesuffix("]").split("-"))
+
+
+def test_there_are_sixty_families() -> None:
+    assert len(MODELS) >= 60
