@@ -64,9 +64,13 @@ class Annealing:
         self.done: int | None = None
         """Steps so far; None until τ was read."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a count would be compiled in, anew at every step
     def __call__(self, model: nn.Module, args: Any) -> None:
-        if self.done == self.steps or not model.training or not torch.is_grad_enabled():
+        if model.training and torch.is_grad_enabled():
+            self._advance(model)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the count would be compiled in, anew at every step
+    def _advance(self, model: nn.Module) -> None:
+        if self.done == self.steps:
             return
         layers = [layer for layer in model.modules() if isinstance(layer, AttentionLayer)]
         taus = [layer.temperature for layer in layers if layer.temperature is not None]

@@ -143,6 +143,16 @@ def test_a_compiler_does_not_compile_for_every_step(wrapper: Callable[[nn.Module
     assert len(calls) < 4
 
 
+@torch.no_grad()
+def test_export_and_whole_graphs_do_not_see_it() -> None:
+    model = model_with(3).eval()
+    x = torch.randn(1, 3, 32, 32)
+    for strict in (False, True):
+        assert torch.allclose(torch.export.export(model, (x,), strict=strict).module()(x), model(x), atol=1e-4)
+    torch._dynamo.reset()
+    assert torch.allclose(torch.compile(model, backend="eager", fullgraph=True)(x), model(x), atol=1e-4)
+
+
 @pytest.mark.parametrize("value", [0, -3, 2.5, True, "many"])
 def test_a_wrong_number_of_steps_is_refused(value: object) -> None:
     with pytest.raises(RequestError, match="anneal_steps: expected a number of training steps"):
