@@ -1,4 +1,4 @@
-"""timm's own tests of its models, as they come with its source distribution, on converted models.
+"""timm's own tests of its models and layers, as they come with its source distribution, on converted models.
 
 A conversion must pass whatever its source passes: forward and backward passes, configurations, features in every form,
 intermediates, pruning, FX graphs. TorchScript is not supported, and pretrained weights need a network: both are left
@@ -46,22 +46,23 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tests
 
 
-def outcomes(tests: Path, names: list[str], report: Path) -> dict[str, tuple[str, str]]:
-    """What became of every test: `passed`, `failed` or `skipped`, and why."""
-    environment = {
-        **os.environ,
-        "TCNN_TIMM_MODELS": ",".join(names),
-        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"))),
-        "OMP_NUM_THREADS": "1",
-    }
+def outcomes(
+    files: list[Path], report: Path, plugin: str, *options: str, **settings: str
+) -> dict[str, tuple[str, str]]:
+    """What became of every test of these files: `passed`, `failed` or `skipped`, and why."""
+    path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
     command = [
-        sys.executable, "-m", "pytest", "-p", "timm_suite", "-p", "no:cacheprovider", "-q", f"--junitxml={report}",
-        "-c", tests.parent / "pyproject.toml", "-W", "ignore", "-k", "not torchscript and not pretrained",
-        "-o", "addopts=", tests / "test_models.py",
+        sys.executable, "-m", "pytest", "-p", plugin, "-p", "no:cacheprovider", "-q", f"--junitxml={report}",
+        "-c", files[0].parents[1] / "pyproject.toml", "-o", "addopts=", "-W", "ignore", *options, *files,
     ]  # fmt: skip
-    # Not where timm's sources lie: the timm that is installed is to be imported.
     done = subprocess.run(
-        command, env=environment, cwd=report.parent, capture_output=True, text=True, timeout=7200, check=False
+        command,
+        env={**os.environ, **settings, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        cwd=report.parent,  # not where timm's sources lie: the timm that is installed is to be imported
+        capture_output=True,
+        text=True,
+        timeout=7200,
+        check=False,
     )
     assert done.returncode in (0, 1), f"timm's tests did not run: {(done.stdout + done.stderr)[-3000:]}"
     found = {}
@@ -74,7 +75,13 @@ def outcomes(tests: Path, names: list[str], report: Path) -> dict[str, tuple[str
 
 @pytest.mark.parametrize("names", GROUPS, ids=["+".join(group) for group in GROUPS])
 def test_conversions_pass_what_their_sources_pass(names: list[str], suite: Path, tmp_path: Path) -> None:
-    found = outcomes(suite, names, tmp_path / "report.xml")
+    found = outcomes(
+        [suite / "test_models.py"],
+        tmp_path / "report.xml",
+        "timm_suite",
+        *("-k", "not torchscript and not pretrained"),
+        TCNN_TIMM_MODELS=",".join(names),
+    )
     passed = Counter[str]()
     worse = {}
     for name in names:
@@ -95,6 +102,12 @@ def test_conversions_pass_what_their_sources_pass(names: list[str], suite: Path,
 def _is_of(name: str, parameters: str) -> bool:
     """Whether `1-resnet18.a1_in1k]` is a test of resnet18."""
     return any(part.partition(".")[0] == name for part in parameters.removesuffix("]").split("-"))
+
+
+def test_layers_of_timm_are_what_they_are_without_tcnn(suite: Path, tmp_path: Path) -> None:
+    found = outcomes(sorted(suite.glob("test_layers*.py")), tmp_path / "report.xml", "tcnn")
+    assert {name: why for name, (kind, why) in found.items() if kind == "failed"} == {}
+    assert len(found) > 1000
 
 
 def test_there_are_sixty_families() -> None:
