@@ -1,8 +1,8 @@
 """timm's own tests of its models and layers, as they come with its source distribution, on converted models.
 
 A conversion must pass whatever its source passes: forward and backward passes, configurations, features in every form,
-intermediates, pruning, FX graphs. Left out are TorchScript, which is not supported, pretrained weights, which need a network, and
-the test of pruning at every index (`contract`), which takes as long as all others and which timm's own CI leaves out.
+intermediates, pruning, FX graphs. Left out are TorchScript, which is not supported, pretrained weights, which need a
+network, and pruning at every index (`contract`), which takes as long as all others; timm's own CI leaves it out, too.
 """
 
 import os
