@@ -1,4 +1,4 @@
-"""One model of one of timm's families through the check of `benchmarks/zoo.py`."""
+"""timm's families, and one model of one of them through the check of `benchmarks/zoo.py`."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from zoo_check import VERIFIED, check
+
+from tcnn.conversion import catalogue
+
+
+def smallest_of_every_family() -> list[str]:
+    """The convertible model with the fewest parameters of every family that has one."""
+    families: dict[str, catalogue.Entry] = {}
+    for entry in catalogue.entries().values():
+        before = families.get(entry.family)
+        if entry.convertible and (before is None or entry.parameters < before.parameters):
+            families[entry.family] = entry
+    return [entry.name for entry in families.values()]
 
 
 def assert_verified(family: str, name: str) -> None:

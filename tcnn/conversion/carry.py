@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers.filters import hooks_of
@@ -32,7 +33,7 @@ def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
     modules = dict(model.named_modules())
     shared = {id(parameter) for parameter in model.parameters()}
     # Pre-seeding deepcopy's memo: a replaced layer is never copied, and one that two parents share stays shared.
-    memo: Memo = {}
+    memo: Memo = _fakes(model)
     for name, swap in swaps.items():
         lost = set(hooks_of(modules[name])) - set(hooks_of(swap))
         if lost:
@@ -45,7 +46,20 @@ def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
             _carry_parameter(parameter, memo[id(parameter)], memo)
     for name in swaps:
         _carry_layer(name, modules[name], memo)
+    for name, module in made.named_modules():  # torchvision's traced graphs are always copied in training mode
+        if name in modules and module.training != modules[name].training:
+            module.train(modules[name].training)
     return made
+
+
+def _fakes(model: nn.Module) -> Memo:
+    """Copies of fake tensors: deepcopy would copy their mode, and a storage that they do not have."""
+    memo: Memo = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if isinstance(tensor, FakeTensor):
+            twin = tensor.detach().clone()
+            memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
+    return memo
 
 
 def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:

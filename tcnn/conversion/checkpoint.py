@@ -260,8 +260,8 @@ def _model_args(model: nn.Module, report: ConversionReport) -> dict[str, object]
     """What rebuilds the *source* architecture as it is now (a head replaced since then, say)."""
     if not getattr(model, "pretrained_cfg", None):
         return report.model_args
-    conversion = set(type(report.config).model_fields)
-    args = {k: v for k, v in get_model_args(model).items() if k not in conversion}
+    ours = {*type(report.config).model_fields, "anneal_steps"}
+    args = {k: v for k, v in get_model_args(model).items() if k not in ours}
     try:
         json.dumps(args)
     except TypeError as error:

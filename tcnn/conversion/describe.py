@@ -75,7 +75,7 @@ def _stride_removable(model: nn.Module) -> bool:
 def write(path: Path = PATH, names: list[str] | None = None) -> None:
     """Describe every model and write the catalogue, one line each, so that a diff can be read."""
     rows = []
-    names = names or timm.list_models(exclude_filters=["t_*"])
+    names = names or timm.list_models()
     for number, name in enumerate(names, 1):
         rows.append(json.dumps(describe(name).model_dump(exclude_defaults=True), ensure_ascii=False))
         if sys.stderr.isatty():

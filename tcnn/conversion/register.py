@@ -3,26 +3,35 @@
 The entry points take what the source model takes, and the fields of `ConversionConfig` beside it:
 ``timm.create_model("t_resnet50d", num_classes=10, stride="remove")``. With ``pretrained=True`` the source's weights are
 loaded and converted; from `local-dir:` and `hf-hub:` the T-CNN's own weights are. So timm's train, validate and hub
-tools work on converted models.
+tools work on converted models. ``anneal_steps=1000`` has the model raise its own τ in training, whatever the loop.
+
+`timm.list_models()` names what it names without tcnn; ``timm.list_models("t_*")`` names the converted models.
 """
 
+import inspect
 import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import timm
+import wrapt
 from timm.models import DefaultCfg, load_pretrained, register_model
 from torch import nn
 
 from tcnn.config import ConversionConfig, build
-from tcnn.conversion import catalogue
+from tcnn.conversion import catalogue, extractors
 from tcnn.conversion.catalogue import registered_name
+from tcnn.errors import NothingToConvertError, UnsupportedLayerError, WeightsError, shorten
 
 default_cfgs: dict[str, DefaultCfg] = {}
 """Where timm's `register_model` looks for the weights and input sizes of this module's models."""
 
 __all__: list[str] = []
+"""The models, as `register_model` keeps it."""
+
+MODULE = __name__.rpartition(".")[2]
+"""What timm knows this module by."""
 
 
 def register_all() -> None:
@@ -55,9 +64,11 @@ def _create(
     pretrained_cfg_overlay: dict[str, Any] | None = None,
     cache_dir: str | None = None,
     pretrained_model_args: dict[str, Any] | None = None,
+    anneal_steps: int | None = None,
     **kwargs: Any,
 ) -> nn.Module:
     # timm may just be being imported by the very modules that convert, so they are needed no sooner than here.
+    from tcnn.conversion.annealing import anneal
     from tcnn.conversion.surgery import convert
 
     options = {key: kwargs.pop(key) for key in ConversionConfig.model_fields if key in kwargs}
@@ -72,11 +83,8 @@ def _create(
         cache_dir=cache_dir,
         **kwargs,
     )
-    model = (
-        _convert_features(base, source, config, kwargs)
-        if kwargs.get("features_only")
-        else convert(source, config).model
-    )
+    features = bool(kwargs.get("features_only"))
+    model = _convert_features(base, source, config, kwargs) if features else convert(source, config).model
     if own is not None:
         model.pretrained_cfg = model.default_cfg = own  # type: ignore[assignment]
         if pretrained:
@@ -85,29 +93,66 @@ def _create(
                 pretrained_cfg=own,
                 num_classes=getattr(model, "num_classes", 0),
                 in_chans=kwargs.get("in_chans", 3),
-                strict="features_only" not in kwargs,
+                filter_fn=_for_extractor if features else None,
                 cache_dir=cache_dir,
             )
+    if anneal_steps is not None:
+        anneal(model, anneal_steps)
     return model
 
 
 def _convert_features(base: str, source: nn.Module, config: ConversionConfig, kwargs: dict[str, Any]) -> nn.Module:
     """Convert a feature extractor exactly where the whole classifier would be converted.
 
-    timm's wrapper may cut stages off and rewrites dots in names, so the choice is made on the classifier (on the meta
-    device) and found again in the wrapper.
+    timm's wrappers may cut stages off and write names of their own, so the choice is made on the classifier (on the
+    meta device) and found again in the wrapper.
     """
     from tcnn.conversion.surgery import convert
     from tcnn.conversion.trace import meta_copy
 
     rest = {k: v for k, v in kwargs.items() if k not in ("features_only", "out_indices", "feature_cls")}
-    report = convert(meta_copy(timm.create_model(base, **rest)), config).report
-    names = {name.replace(".", "_"): name for name, _ in source.named_modules()}
-    kept = [names[key] for layer in report.layers if (key := layer.name.replace(".", "_")) in names]
-    if not kept:
-        return source
-    target = "|".join(map(re.escape, kept))
-    return convert(source, config.model_copy(update={"target": target})).model
+    chosen = [layer.name for layer in convert(meta_copy(timm.create_model(base, **rest)), config).report.layers]
+    there = extractors.match(chosen, (name for name, _ in source.named_modules()))
+    if not there:
+        raise NothingToConvertError(
+            f"{registered_name(base)}: these features end before the layers that would be converted "
+            f"({shorten(', '.join(chosen))}); choose out_indices that reach them, or create {base} for the CNN"
+        )
+    model, report = convert(source, config.model_copy(update={"target": "|".join(map(re.escape, there))}))
+    missing = there.keys() - {layer.name for layer in report.layers}
+    if missing:
+        reasons = "; ".join(f"{layer.name}: {layer.reason}" for layer in report.skipped)
+        raise UnsupportedLayerError(f"{registered_name(base)}: not every layer can be converted in features: {reasons}")
+    return model
+
+
+def _for_extractor(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """A classifier's state by the names of a feature extractor, without what the extractor does not have."""
+    expected = model.state_dict()
+    found = {name: state[own] for name, own in extractors.match(state, expected).items()}
+    if missing := [name for name in expected if name not in found]:
+        raise WeightsError(f"{missing[0]}: in the feature extractor, not in the weights of its T-CNN")
+    return found
+
+
+def _on_request(
+    listing: Callable[..., list[str]], _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[str]:
+    """timm's listings as they are without tcnn, unless a filter begins with `t_`, or this module is asked for."""
+    asked = inspect.signature(listing).bind(*args, **kwargs)
+    wanted: list[str] = []
+    for key in asked.arguments.keys() & {"filter", "module"}:
+        if not isinstance(asked.arguments[key], str):
+            asked.arguments[key] = list(asked.arguments[key])  # it may be an iterator
+        wanted += [asked.arguments[key]] if isinstance(asked.arguments[key], str) else asked.arguments[key]
+    names = listing(*asked.args, **asked.kwargs)
+    if any(pattern.startswith("t_") or pattern == MODULE for pattern in wanted):
+        return names
+    ours = set(__all__)
+    return [name for name in names if name.partition(".")[0] not in ours]
 
 
 register_all()
+for _place in (timm, timm.models):
+    for _name in ("list_models", "list_pretrained"):
+        wrapt.wrap_function_wrapper(_place, _name, _on_request)

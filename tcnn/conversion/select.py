@@ -12,6 +12,7 @@ from itertools import takewhile
 from torch import nn
 
 from tcnn.config import ConversionConfig
+from tcnn.conversion.extractors import PREFIXES, flat
 from tcnn.conversion.ties import inseparable
 from tcnn.conversion.trace import Step, input_shape
 from tcnn.errors import NothingToConvertError, RequestError
@@ -102,10 +103,13 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _last_run(steps: list[Step], module: str) -> int | None:
-    """The last step of a named module; timm's feature wrappers write `stages.3` as `stages_3`, so both are the same."""
-    flat = module.replace(".", "_")
-    runs = [i for i, step in enumerate(steps) if f"{step.name.replace('.', '_')}_".startswith(f"{flat}_")]
-    return runs[-1] if runs else None
+    """The last step of a module named as in the classifier, be the model that or one of timm's feature extractors."""
+    ran = [f"{flat(step.name)}_" for step in steps]
+    for prefix in PREFIXES:
+        runs = [i for i, name in enumerate(ran) if name.startswith(f"{prefix}{flat(module)}_")]
+        if runs:
+            return runs[-1]
+    return None
 
 
 def _resolution_stages(model: nn.Module, steps: list[Step]) -> list[_Stage]:

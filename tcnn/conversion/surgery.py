@@ -12,9 +12,11 @@ from tcnn.conversion.carry import copy_with
 from tcnn.conversion.catalogue import registered_name
 from tcnn.conversion.notes import map_sizes, notes
 from tcnn.conversion.prepared import refuse_prepared
+from tcnn.conversion.reparameterise import keep_attending_blocks
 from tcnn.conversion.report import ConversionReport, FoldRecord, LayerReport, SkippedLayer
 from tcnn.conversion.ties import tie, ties
 from tcnn.conversion.trace import Step, meta_copy, trace
+from tcnn.conversion.weight_decay import exempt_positions
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
@@ -109,10 +111,12 @@ def unconverted(model: nn.Module) -> nn.Module:
 
 
 def _signed(model: nn.Module, report: ConversionReport) -> nn.Module:
-    """Leave on the model what saving it needs, and the name under which timm can build it again (`t_resnet50d`)."""
+    """Leave on the model what saving it needs, what timm asks it, and its name in timm's registry (`t_resnet50d`)."""
     model.conversion_report = report  # type: ignore[assignment]
     if not report.layers:
         return model
+    exempt_positions(model)
+    keep_attending_blocks(model)
     cfg = getattr(model, "pretrained_cfg", None)
     if cfg and cfg.get("architecture"):
         architecture = registered_name(cfg["architecture"])

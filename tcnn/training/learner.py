@@ -6,12 +6,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.conversion.annealing import temperature
 from tcnn.conversion.surgery import convert
 from tcnn.training import resume
 from tcnn.training.distributed import Processes
 from tcnn.training.late import convert_in_training
 from tcnn.training.objective import create_task
-from tcnn.training.optim import create_optimizer, create_schedule, gpsa_layers, temperature
+from tcnn.training.optim import create_optimizer, create_schedule, gpsa_layers
 from tcnn.training.prepare import ablate
 from tcnn.training.resume import Position, ResumePoint
 from tcnn.training.step import Arithmetic, Outcome, Part, accumulate, update

@@ -75,15 +75,6 @@ def create_schedule(optimizer: Optimizer, config: FinetuneConfig, steps_per_epoc
     return schedule
 
 
-def temperature(update: int, start: float, annealing: int) -> float:
-    """τ of the given update (from 0): log-linear from `start`, reached before the first, to 1 after `annealing` more.
-
-    Equal steps in log τ halve the sharpness of every softmax equally often, so no update sees a cliff.
-    """
-    done = min(1.0, (update + 1) / annealing) if annealing > 0 else 1.0
-    return start ** (1 - done)
-
-
 def group_counters(optimizer: Optimizer) -> list[dict[str, int | float | Tensor]]:
     """What an optimizer counts in each of its groups, as LAMB counts its steps: neither its settings nor the rates."""
     settings = {*optimizer.defaults, "params", "lr", "initial_lr", "weight_decay"}

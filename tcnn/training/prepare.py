@@ -9,6 +9,7 @@ from torch import nn
 
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion import catalogue, checkpoint
+from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.sources import create_source
 from tcnn.conversion.surgery import convert, unconverted
@@ -70,6 +71,8 @@ def prepare(
             model = convert(model, conversion_at(config, size)).model
         elif not converted:
             unconverted(model)
+        if release(model):
+            notes.append("anneal_steps has no say here: the trainer raises τ itself (anneal, anneal_epochs)")
         ablate(model, config)
     if getattr(model, "num_classes", None) is None:
         _check_outputs(model, input_shape(model, size), len(class_names))

@@ -1,5 +1,6 @@
 """`timm.create_model("t_resnet50d")`: converted models are timm models like all others."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from torch import nn
 
 import tcnn
 from tcnn.conversion import catalogue, register
-from tcnn.errors import RequestError
+from tcnn.errors import NothingToConvertError, RequestError, WeightsError
 from tcnn.layers import GPSA2d
 
 AssertSame = Callable[[nn.Module, nn.Module], None]
@@ -31,6 +32,36 @@ def test_every_convertible_model_is_registered() -> None:
     names = {entry.registered_as for entry in catalogue.entries().values() if timm.is_model(entry.name)} - {None}
     assert set(timm.list_models("t_*")) == names
     assert {f"t_{name}" for name in timm.list_models(module="resnet")} <= names
+
+
+@pytest.mark.parametrize("listing", [timm.list_models, timm.models.list_models, timm.list_pretrained])
+def test_listings_are_timms_own_unless_asked_for_more(listing: Callable[..., list[str]]) -> None:
+    for arguments in ({}, {"filter": "*resnet18*"}, {"exclude_filters": ["resnet*"]}, {"filter": iter(["t*"])}):
+        names = listing(**arguments)
+        assert names
+        assert [name for name in names if name.startswith("t_")] == []
+    assert len(timm.list_models()) == len(catalogue.entries())
+    assert timm.list_models("resnet18*", include_tags=True) == timm.list_models(
+        ["resnet18*"], "resnet", include_tags=True
+    )
+
+
+def test_converted_models_are_listed_on_request() -> None:
+    assert (
+        timm.list_models("t_resnet18*")
+        == timm.models.list_models(filter=["t_resnet18*"])
+        == ["t_resnet18", "t_resnet18d"]
+    )
+    assert timm.list_models(["t_resnet18", "resnet18"]) == ["resnet18", "t_resnet18"]
+    assert timm.list_models("t_*", exclude_filters="*resnet*") != []
+    assert timm.list_models(module="register") == timm.list_models("t_*")
+    assert "t_resnet18.a1_in1k" in timm.list_models("t_resnet18", pretrained=True)
+
+
+def test_a_name_need_not_be_listed_to_be_known() -> None:
+    assert timm.is_model("t_resnet50")
+    assert timm.models.model_entrypoint("t_resnet50").__name__ == "t_resnet50"
+    assert "t_resnet50" not in timm.list_models("*resnet50*")
 
 
 def test_registering_again_changes_nothing() -> None:
@@ -107,9 +138,51 @@ def test_some_features_can_be_chosen() -> None:
     backbone = seeded("t_test_resnet", features_only=True, out_indices=(1, 4))
     for ours, index in zip(backbone(image), (1, 4), strict=True):
         assert torch.equal(ours, everything[index])
-    early = seeded("t_test_resnet", features_only=True, out_indices=(0, 2))
-    assert torch.equal(early(image)[1], everything[2])
-    assert gpsa_layers(early) == [], "the converted stage was cut off"
+
+
+@pytest.mark.parametrize("feature_cls", ["list", "dict", "getter", "fx"])
+def test_features_before_the_converted_stage_are_refused(feature_cls: str) -> None:
+    """They would be the plain CNN's."""
+    with pytest.raises(
+        NothingToConvertError, match=r"these features end before.*layer4\.0\.conv1.*create test_resnet "
+    ):
+        timm.create_model("t_test_resnet", features_only=True, out_indices=(0, 2), feature_cls=feature_cls)
+
+
+@pytest.mark.parametrize("feature_cls", ["list", "dict", "hook", "getter", "fx"])
+@torch.no_grad()
+def test_every_kind_of_feature_extractor_is_converted(feature_cls: str, tmp_path: Path) -> None:
+    classifier = seeded("t_test_resnet")
+    for layer in gpsa_layers(classifier):  # attention that a convolution would not give
+        layer.temperature.fill_(0.5)
+        layer.query.mul_(20)
+    save_for_hf(classifier, tmp_path / "model", safe_serialization=True)
+    options = {"features_only": True, "feature_cls": feature_cls, "out_indices": (1, 4)}
+    backbone = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True, **options).eval()
+    assert len(gpsa_layers(backbone)) == 2
+    image = torch.randn(2, 3, 64, 96)
+    expected = classifier.forward_intermediates(image, indices=(1, 4), intermediates_only=True)
+    found = backbone(image)
+    found = list(found.values()) if isinstance(found, dict) else found
+    assert len(found) == 2
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours - theirs).norm() < 1e-5 * theirs.norm()
+
+
+@pytest.mark.parametrize("name", ["xception41p", "cspnext_tiny", "pit_ti_224"])
+def test_the_extractor_that_timm_gives_by_default_is_converted(name: str) -> None:
+    """Hooks and getters: their names have a prefix."""
+    backbone = timm.create_model(f"t_{name}", features_only=True)
+    assert len(gpsa_layers(backbone)) == catalogue.entries()[name].layers
+
+
+def test_weights_that_lack_a_layer_of_the_extractor_are_refused(tmp_path: Path) -> None:
+    save_for_hf(seeded("t_test_resnet", target=r"layer4\.0\.conv2"), tmp_path / "model", safe_serialization=True)
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    del config["model_args"]["target"]
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(WeightsError, match=r"layer4\.0\.conv1\.query: in the feature extractor, not in the weights"):
+        timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True, features_only=True)
 
 
 def test_timm_saves_and_loads_it(tmp_path: Path, assert_same_state: AssertSame) -> None:

@@ -8,6 +8,7 @@ from nets import image, relative_error, same_state, seeded_model, snapshot, with
 from torch import Tensor, nn
 
 import tcnn
+from tcnn.conversion import extractors
 from tcnn.conversion.surgery import rebuild
 
 SIZE = (64, 96)
@@ -67,6 +68,22 @@ class TestTimmFeatures:
         assert len(expected) == len(found) == len(source.feature_info.channels())
         assert all(relative_error(e, f) < 1e-12 for e, f in zip(expected, found, strict=True))
         assert converted.feature_info.reduction() == source.feature_info.reduction()
+
+    @pytest.mark.parametrize("feature_cls", ["list", "dict", "hook", "getter", "fx"])
+    def test_every_kind_of_feature_extractor(self, feature_cls: str) -> None:
+        """The same layers are converted as in the classifier, whatever names the extractor has for them."""
+        model = seeded_model("test_resnet", features_only=True, feature_cls=feature_cls)
+        source = with_random_statistics(model).double().eval()
+        converted, report = tcnn.convert(source)
+        of_classifier = [layer.name for layer in tcnn.convert(seeded_model("test_resnet")).report.layers]
+        assert list(extractors.match(of_classifier, [layer.name for layer in report.layers]).values()) == of_classifier
+        x = image(SIZE, double=True)
+        with torch.no_grad():
+            expected, found = source(x), converted(x)
+        if isinstance(expected, dict):
+            expected, found = list(expected.values()), list(found.values())
+        assert len(expected) == len(found) == 5
+        assert all(relative_error(e, f) < 1e-12 for e, f in zip(expected, found, strict=True))
 
     def test_gradient_checkpointing(self) -> None:
         def gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -11,8 +11,9 @@ from torch import nn
 
 from tcnn import convert
 from tcnn.config import FinetuneConfig
+from tcnn.conversion.annealing import temperature
 from tcnn.errors import RequestError
-from tcnn.training.optim import create_optimizer, create_schedule, gpsa_layers, parameter_groups, temperature
+from tcnn.training.optim import create_optimizer, create_schedule, gpsa_layers, parameter_groups
 from tcnn.training.prepare import ablate
 
 DECAY, LR, GATING = 0.05, 1e-4, 0.1

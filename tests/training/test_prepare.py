@@ -245,3 +245,15 @@ def test_a_grey_model(tmp_path: Path) -> None:
     source = timm.create_model("test_resnet", in_chans=1, num_classes=3)
     result = run(source, colours(tmp_path / "colours"), tmp_path / "run", epochs=1)
     assert tcnn.load(result.best).pretrained_cfg["input_size"][0] == 1
+
+
+def test_the_trainer_raises_tau_itself() -> None:
+    """A model that would do so too is told to leave it, and the user that its option has no say."""
+    source = timm.create_model("t_test_resnet", num_classes=3, anneal_steps=2)
+    model, notes = begin(source)
+    assert any(note.startswith("anneal_steps") for note in notes)
+    before = [float(layer.temperature) for layer in gpsa_layers(model).values()]
+    model(torch.randn(2, 3, 32, 32))
+    assert [float(layer.temperature) for layer in gpsa_layers(model).values()] == before
+    source.train()(torch.randn(2, 3, 32, 32))
+    assert all(float(layer.temperature) > 1 / 40 for layer in gpsa_layers(source).values()), "the source is unchanged"

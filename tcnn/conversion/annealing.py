@@ -1,0 +1,86 @@
+"""τ from where conversion leaves it to 1: the schedule, and a hook that follows it in anybody's training loop."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from tcnn.errors import RequestError
+from tcnn.layers.base import AttentionLayer
+
+
+def temperature(update: int, start: float, annealing: int) -> float:
+    """τ of the given update (from 0): log-linear from `start`, reached before the first, to 1 after `annealing` more.
+
+    Equal steps in log τ halve the sharpness of every softmax equally often, so no update sees a cliff.
+    """
+    done = min(1.0, (update + 1) / annealing) if annealing > 0 else 1.0
+    return start ** (1 - done)
+
+
+def position(tau: float, start: float, annealing: int) -> int:
+    """How many updates of `temperature` lead from `start` to τ."""
+    return round(annealing * (1 - math.log(min(tau, 1.0)) / math.log(start)))
+
+
+def anneal(model: nn.Module, steps: int) -> None:
+    """Have a converted model raise its own τ to 1, evenly in log τ, in so many training steps, whatever the loop.
+
+    A step is a forward pass in training mode with gradients. How far it has come is read off τ itself, which is part of
+    the state: a state dict has no more entries than without, and training resumes where it was.
+
+    Raises `RequestError` for a number of steps that is none, or a model that is at τ = 1 already.
+    """
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise RequestError(f"anneal_steps: expected a number of training steps, at least 1, got {steps!r}")
+    report: Any = model.conversion_report
+    start: float = report.config.temperature
+    if start >= 1:
+        raise RequestError(f"anneal_steps: expected a temperature below 1 to start from, got temperature={start:g}")
+    annealing = Annealing(start, steps)
+    model.register_forward_pre_hook(annealing)
+    model.register_load_state_dict_post_hook(annealing.look_again)
+
+
+def release(model: nn.Module) -> bool:
+    """Take the hook away, for a loop that sets τ itself; whether there was one."""
+    hooks = [key for key, hook in model._forward_pre_hooks.items() if isinstance(hook, Annealing)]
+    for key in hooks:
+        del model._forward_pre_hooks[key]
+    return bool(hooks)
+
+
+class Annealing:
+    """The hook: sets τ of every layer before a training step. It keeps its count on the host, and asks no GPU for it.
+
+    Args:
+        start: the τ of conversion. steps: in how many steps it becomes 1.
+    """
+
+    def __init__(self, start: float, steps: int) -> None:
+        self.start = start
+        self.steps = steps
+        self.done: int | None = None
+        """Steps so far; None until τ was read."""
+
+    def __call__(self, model: nn.Module, args: Any) -> None:
+        if model.training and torch.is_grad_enabled():
+            self._advance(model)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the count would be compiled in, anew at every step
+    def _advance(self, model: nn.Module) -> None:
+        if self.done == self.steps:
+            return
+        layers = [layer for layer in model.modules() if isinstance(layer, AttentionLayer)]
+        taus = [layer.temperature for layer in layers if layer.temperature is not None]
+        if self.done is None:
+            self.done = position(float(taus[0]), self.start, self.steps) if taus else self.steps
+        if self.done < self.steps:
+            for tau in taus:
+                tau.fill_(temperature(self.done, self.start, self.steps))
+            self.done += 1
+
+    def look_again(self, model: nn.Module, keys: Any) -> None:
+        """After a state was loaded, it is the loaded τ that counts."""
+        self.done = None

@@ -1,0 +1,34 @@
+"""What must not decay in a converted model, said as timm's models say it: `model.no_weight_decay()`.
+
+timm spares vectors and biases from weight decay by their dimensions, and what a model names besides. The centres of
+positional attention are a matrix: unnamed, the first step would shift every filter.
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from tcnn.layers.base import AttentionLayer
+
+POSITIONAL = ("gating_param", "locality_raw", "attention_centers")
+"""The parameters λ, α and Δ: a decayed gate is a decision, a decayed centre is a shifted filter."""
+
+
+@dataclass(frozen=True)
+class NoWeightDecay:
+    """A `no_weight_decay()` that knows its answer: plain data, so that it is copied and pickled with its model."""
+
+    names: frozenset[str]
+
+    def __call__(self) -> set[str]:
+        """Names of parameters, and patterns (as timm reads them) under which a wrapper's prefix hides no layer."""
+        return set(self.names)
+
+
+def exempt_positions(model: nn.Module) -> None:
+    """Add the positional parameters of every layer that attends to what the model itself spares from weight decay."""
+    own = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()  # type: ignore[operator]
+    layers = [name for name, module in model.named_modules() if isinstance(module, AttentionLayer)]
+    exact = (f"{layer}.{parameter}".lstrip(".") for layer in layers for parameter in POSITIONAL)
+    wrapped = (f"*.{parameter}" for parameter in POSITIONAL)
+    model.no_weight_decay = NoWeightDecay(frozenset((*own, *exact, *wrapped)))  # type: ignore[assignment]

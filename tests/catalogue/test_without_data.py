@@ -1,0 +1,56 @@
+"""Converted models are built where there is no data: on the meta device, with fake tensors, in a fresh process.
+
+A fresh one, because a module that is imported there may compute, and a cache that is filled there stays.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+AFTERWARDS = """
+source = timm.create_model("test_resnet").eval()
+x = torch.randn(1, 3, 64, 64)
+with torch.no_grad():
+    expected = source(x)
+    assert (tcnn.convert(source).model(x) - expected).norm() < 1e-5 * expected.norm()
+    soft = timm.create_model("t_test_resnet", temperature=1.0).eval()
+    assert soft(x).isfinite().all()
+"""
+"""Real models of the same geometry compute as if nothing had been."""
+
+META = """
+import torch, tcnn, timm
+with torch.device("meta"):
+    model = timm.create_model("t_test_resnet")
+    assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"meta"}
+    assert model(torch.empty(1, 3, 64, 64)).shape == (1, 1000)
+    model.layer4[0].conv1.temperature.fill_(1)
+    assert model(torch.empty(1, 3, 64, 64)).shape == (1, 1000)
+"""
+
+FAKE = """
+import torch, tcnn, timm
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+with FakeTensorMode():
+    model = timm.create_model("t_test_resnet")
+    assert all(isinstance(t, FakeTensor) for t in (*model.parameters(), *model.buffers()))
+    assert model(torch.empty(1, 3, 64, 64)).shape == (1, 1000)
+    model.train()(torch.empty(2, 3, 64, 64)).sum().backward()
+"""
+
+DEVICE = """
+import torch, tcnn, timm
+model = timm.create_model("t_test_resnet", device="meta", dtype=torch.bfloat16)
+assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"meta"}
+assert {t.dtype for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()} == {torch.bfloat16}
+"""
+
+
+@pytest.mark.parametrize("way", [META, FAKE, DEVICE], ids=["meta", "fake", "device="])
+def test_a_model_without_data_leaves_nothing_behind(way: str) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", way + AFTERWARDS]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,0 +1,188 @@
+"""`anneal_steps`: a model that raises its own τ, in a training loop that knows nothing of it."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from timm.models import save_for_hf
+from timm.utils import ModelEmaV3
+from torch import nn
+
+import tcnn
+from tcnn.conversion.annealing import position, temperature
+from tcnn.errors import RequestError
+
+START = 1 / 46
+
+
+def model_with(steps: int, **options: object) -> nn.Module:
+    return timm.create_model("t_test_resnet", num_classes=4, anneal_steps=steps, **options).train()
+
+
+def tau(model: nn.Module) -> float:
+    (value,) = {float(m.temperature) for m in model.modules() if isinstance(m, tcnn.GPSA2d)}
+    return value
+
+
+def step(model: nn.Module) -> float:
+    """A training step; the τ that it was done with."""
+    model(torch.randn(2, 3, 32, 32)).square().mean().backward()
+    return tau(model)
+
+
+def steps(model: nn.Module, count: int) -> list[float]:
+    return [step(model) for _ in range(count)]
+
+
+def formula(update: int, count: int, start: float = START) -> float:
+    return start ** max(0.0, 1 - (update + 1) / count)
+
+
+def test_temperature_rises_evenly_in_its_logarithm_and_stays_at_one() -> None:
+    assert steps(model_with(5), 7) == pytest.approx([formula(n, 5) for n in range(7)], rel=1e-6)
+
+
+def test_it_starts_from_the_temperature_of_conversion() -> None:
+    assert steps(model_with(3, temperature=0.2), 3) == pytest.approx([formula(n, 3, 0.2) for n in range(3)], rel=1e-6)
+
+
+def test_only_training_steps_count() -> None:
+    model = model_with(4)
+    with torch.no_grad():
+        model(torch.randn(2, 3, 32, 32))
+    model.eval()(torch.randn(2, 3, 32, 32))
+    assert tau(model) == pytest.approx(START)
+    assert step(model.train()) == pytest.approx(formula(0, 4))
+
+
+def test_a_state_has_no_more_entries_and_training_resumes_from_it() -> None:
+    model = model_with(6)
+    steps(model, 2)
+    state = copy.deepcopy(model.state_dict())
+    assert state.keys() == timm.create_model("t_test_resnet", num_classes=4).state_dict().keys()
+    expected = steps(model, 5)
+    other = model_with(6)
+    steps(other, 4)  # what it counted itself is forgotten
+    other.load_state_dict(state)
+    assert steps(other, 5) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [1, 7, 1000, 20_000])
+def test_how_far_it_has_come_can_be_read_off_tau(count: int, dtype: torch.dtype) -> None:
+    for done in {1, count // 3, count // 2, count - 1, count} - {0}:
+        stored = float(torch.tensor(temperature(done - 1, START, count), dtype=dtype))
+        slack = 0.001 * count if dtype == torch.bfloat16 else 0
+        assert abs(position(stored, START, count) - done) <= slack, done
+    assert position(float(torch.tensor(START, dtype=dtype)), START, count) <= 0.001 * count
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_coarse_types_do_not_stall_it(dtype: torch.dtype) -> None:
+    """A step of τ that is smaller than the type's unit in the last place still counts."""
+    model = model_with(2000).to(dtype)
+    hook = next(iter(model._forward_pre_hooks.values()))
+    for _ in range(2000):
+        hook(model, ())
+    assert tau(model) == 1
+
+
+def test_copies_go_their_own_ways() -> None:
+    model = model_with(10)
+    steps(model, 3)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        steps(twin, 2)
+        assert tau(twin) == pytest.approx(formula(4, 10), rel=1e-6)
+    assert tau(model) == pytest.approx(formula(2, 10), rel=1e-6)
+
+
+def test_a_moving_average_follows() -> None:
+    model = model_with(4)
+    ema = ModelEmaV3(model, decay=0.5)
+    for _ in range(4):
+        step(model)
+        ema.update(model)
+    assert START < tau(ema.module) < 1
+    for _ in range(40):
+        ema.update(model)
+    assert tau(ema.module) == pytest.approx(1)
+
+
+def test_distributed_training_counts_alike(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        model = model_with(4)
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        for update in range(4):
+            wrapped(torch.randn(2, 3, 32, 32)).square().mean().backward()
+            assert tau(model) == pytest.approx(formula(update, 4), rel=1e-6)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("wrapper", [lambda model: model, nn.Sequential], ids=["alone", "inside"])
+def test_a_compiler_does_not_compile_for_every_step(wrapper: Callable[[nn.Module], nn.Module]) -> None:
+    model = model_with(20)
+    calls = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        calls.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(wrapper(model), backend=backend)
+    found = []
+    for _ in range(12):
+        compiled(torch.randn(2, 3, 32, 32)).square().mean().backward()
+        found.append(tau(model))
+    assert found == pytest.approx([formula(n, 20) for n in range(12)], rel=1e-6)
+    assert len(calls) < 4
+
+
+@torch.no_grad()
+def test_export_and_whole_graphs_do_not_see_it() -> None:
+    model = model_with(3).eval()
+    x = torch.randn(1, 3, 32, 32)
+    for strict in (False, True):
+        assert torch.allclose(torch.export.export(model, (x,), strict=strict).module()(x), model(x), atol=1e-4)
+    torch._dynamo.reset()
+    assert torch.allclose(torch.compile(model, backend="eager", fullgraph=True)(x), model(x), atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [0, -3, 2.5, True, "many"])
+def test_a_wrong_number_of_steps_is_refused(value: object) -> None:
+    with pytest.raises(RequestError, match="anneal_steps: expected a number of training steps"):
+        timm.create_model("t_test_resnet", anneal_steps=value)
+
+
+def test_nothing_to_anneal_is_said() -> None:
+    with pytest.raises(RequestError, match="anneal_steps: expected a temperature below 1"):
+        timm.create_model("t_test_resnet", anneal_steps=10, temperature=1.0)
+
+
+def test_files_hold_the_model_without_the_loop(tmp_path: Path, assert_same_state: Callable[..., None]) -> None:
+    model = model_with(4)
+    steps(model, 2)
+    loaded = tcnn.load(tcnn.save(model, tmp_path / "t.safetensors")).train()
+    assert_same_state(loaded, model)
+    assert step(loaded) == pytest.approx(formula(1, 4), rel=1e-6)
+    save_for_hf(model, tmp_path / "hub", safe_serialization=True)
+    again = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True).train()
+    assert step(again) == pytest.approx(formula(2, 4), rel=1e-6), "timm's own layout keeps the argument"
+
+
+def test_timms_train_script_reaches_it() -> None:
+    """`--model-kwargs anneal_steps=3` is parsed by timm into the keyword that the tests here give."""
+    import argparse
+
+    from timm.utils import ParseKwargs
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model-kwargs", nargs="*", default={}, action=ParseKwargs)
+    arguments = parser.parse_args(["--model-kwargs", "anneal_steps=3", "stride=remove"])
+    model = timm.create_model("t_test_resnet", **arguments.model_kwargs).train()
+    assert steps(model, 3)[-1] == 1

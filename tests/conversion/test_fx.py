@@ -1,0 +1,74 @@
+"""torch.fx takes a converted layer as it takes an `nn.Conv2d`: as one node, in anybody's tracer."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import timm
+import torch
+from nets import image, relative_error
+from timm.models import FeatureGraphNet
+from timm.models import create_feature_extractor as timm_extractor
+from torch import fx, nn
+from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names
+
+import tcnn
+from tcnn.errors import TcnnError
+
+LAYER = "layer4.0.conv2"
+
+
+@pytest.fixture(params=[None, 1.0], ids=["hard", "soft"])
+def converted(request: pytest.FixtureRequest, lively: Callable[..., nn.Module]) -> nn.Module:
+    options = {} if request.param is None else {"temperature": request.param}
+    return tcnn.convert(lively(), **options).model.eval()
+
+
+def targets(graph: fx.Graph) -> list[str]:
+    return [str(node.target) for node in graph.nodes if node.op == "call_module"]
+
+
+@torch.no_grad()
+def test_symbolic_trace(converted: nn.Module) -> None:
+    graph = fx.symbolic_trace(converted)
+    assert targets(graph.graph).count(LAYER) == 1
+    for size in ((64, 64), (48, 80)):
+        assert torch.equal(graph(image(size)), converted(image(size)))
+
+
+def test_gradients_pass_through_a_graph(converted: nn.Module) -> None:
+    converted.train()
+    traced = fx.symbolic_trace(copy.deepcopy(converted))
+    found = {}
+    for key, model in (("module", converted), ("graph", traced)):
+        model(image((64, 64), batch=2)).square().mean().backward()
+        found[key] = {name: p.grad for name, p in model.named_parameters() if name.startswith(LAYER)}
+    assert found["graph"].keys() == found["module"].keys() != set()
+    assert all(torch.allclose(found["graph"][name], grad) for name, grad in found["module"].items())
+
+
+@pytest.mark.parametrize("extractor", [timm_extractor, create_feature_extractor], ids=["timm", "torchvision"])
+@torch.no_grad()
+def test_feature_extractors(converted: nn.Module, extractor: Callable[..., nn.Module]) -> None:
+    seen = []
+    converted.get_submodule(LAYER).register_forward_hook(lambda module, args, output: seen.append(output))
+    x = image((64, 96))
+    converted(x)
+    assert {LAYER, "layer4.0.bn2"} <= set(get_graph_node_names(converted)[1])
+    found = extractor(converted, {LAYER: "attention", "fc": "logits"})(x)
+    assert relative_error(seen[0], found["attention"]) < 1e-6
+    assert relative_error(converted(x), found["logits"]) < 1e-6
+
+
+@torch.no_grad()
+def test_timms_graph_net_takes_a_converted_classifier(converted: nn.Module) -> None:
+    x = image((64, 64))
+    expected = converted.forward_intermediates(x, indices=(2, 4), intermediates_only=True)
+    found = FeatureGraphNet(copy.deepcopy(converted), (2, 4)).eval()(x)
+    assert all(relative_error(e, f) < 1e-6 for e, f in zip(expected, found, strict=True))
+
+
+def test_torchscript_is_refused_in_one_line() -> None:
+    with pytest.raises(TcnnError, match=r"TorchScript.*torch\.export") as caught:
+        torch.jit.script(timm.create_model("t_test_resnet"))
+    assert "\n" not in str(caught.value)
