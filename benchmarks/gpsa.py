@@ -4,13 +4,13 @@
                               [--measure times memory growth]
 
 All candidates get the same input, in one run, in turn; reported are medians of the ratios round by round, which hold
-when the machine's speed drifts. On a GPU everything is bfloat16, and timed between events on its stream. The floor of a
-candidate is the larger of two times: the multiply-adds that its result needs, at the speed of the best large matrix
-product of the same run; and its input, weights and output moved once each, at that of the best large copy.
-`floor_share` says how near to it it comes. ConViT is there three times: its formulas; timm's code for them; and its
-formulas with what T-CNNs have changed in them, one W_val for all heads. Peak memory is of forward and backward (CPU:
-resident memory over what it was before, in a process of its own; GPU: the allocator's). Results go to
-`benchmarks/results/gpsa_DEVICE.json`.
+when the machine's speed drifts. For inference layers are fused (`tcnn.fuse`). On a GPU everything is bfloat16, and
+timed between events on its stream. The floor of a candidate is the larger of two times: the multiply-adds that its
+result needs, at the speed of the best large matrix product of the same run; and its input, weights and output moved
+once each, at that of the best large copy. `floor_share` says how near to it it comes. ConViT is there three times: its
+formulas; timm's code for them; and its formulas with what T-CNNs have changed in them, one W_val for all heads. Peak
+memory is of forward and backward (CPU: resident memory over what it was before, in a process of its own; GPU: the
+allocator's). Results go to `benchmarks/results/gpsa_DEVICE.json`.
 """
 
 import argparse
@@ -29,10 +29,12 @@ from convit_layers import KERNEL, ConViT, SharedConViT, TimmConViT
 from machine import fill, hardware, versions
 from stopwatch import in_turn, ratio
 from tables import layers as table
+from tcnn.layers.backends import use_backend
 from torch import Tensor, nn
 
+import tcnn
+from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import use_backend
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
@@ -44,7 +46,7 @@ FORMULAS, SHARED, TIMM = "ConViT's formulas", "ConViT's formulas, one W_val", "C
 
 
 def candidates(channels: int, device: str, dtype: torch.dtype) -> dict[str, tuple[nn.Module, str]]:
-    """Every way to do the layer's work, with the way that `TCNN_ATTENTION` is set to."""
+    """Every way to do the layer's work, with the backend that is used."""
     torch.manual_seed(0)
     conv = nn.Conv2d(channels, channels, KERNEL, padding=1)
     paper = GPSA2d.from_conv2d(conv, temperature=1.0)
@@ -59,7 +61,16 @@ def candidates(channels: int, device: str, dtype: torch.dtype) -> dict[str, tupl
         SHARED: (SharedConViT(channels, paper.head_dim), "auto"),
         TIMM: (TimmConViT(channels, paper.head_dim), "auto"),
     }
-    return {name: (module.to(device, dtype), way) for name, (module, way) in named.items()}
+    found = {name: (module.to(device, dtype), way) for name, (module, way) in named.items()}
+    hard.set_temperature(HARD_TEMPERATURE, hold=True)  # as fine-tuning does before its first step
+    return found
+
+
+def ready(module: nn.Module, way: str, training: bool) -> nn.Module:
+    """For inference a layer is fused, as `evaluate` and `export` do, unless the formula is to be computed."""
+    if training or way != "auto" or not isinstance(module, GPSA2d):
+        return module.train(training)
+    return tcnn.fuse(module)
 
 
 def check(named: dict[str, tuple[nn.Module, str]], x: Tensor) -> float:
@@ -123,7 +134,7 @@ def measure(
     head_dim = int(named["gpsa"][0].head_dim)  # type: ignore[arg-type]
     rows = []
     for training in (False, True):
-        works = {name: run(module.train(training), x, way, training) for name, (module, way) in named.items()}
+        works = {name: run(ready(*one, training), x, one[1], training) for name, one in named.items()}
         seconds = in_turn(works, options.device, options.rounds)
         for name, times in seconds.items():
             pairs = {against: ratio(times, seconds[against]) for against in ("convolution", FORMULAS, SHARED, TIMM)}
@@ -183,7 +194,7 @@ def growth(options: argparse.Namespace, dtype: torch.dtype) -> dict[str, float]:
     maps = {side: torch.randn(1, channels, side, side, device=options.device, dtype=dtype) for side in (32, 64)}
     found = {}
     for training in (False, True):
-        works = {str(side): run(module.train(training), x, "auto", training) for side, x in maps.items()}
+        works = {str(side): run(ready(module, "auto", training), x, "auto", training) for side, x in maps.items()}
         seconds = in_turn(works, options.device, options.rounds)
         found["forward and backward" if training else "forward"] = round(ratio(seconds["64"], seconds["32"]), 2)
     return found

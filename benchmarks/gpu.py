@@ -99,7 +99,7 @@ def parts(device: str) -> list[Part]:
     compiled = ("--compile", "aot_eager" if dry else "inductor")  # a C++ compiler would take minutes
     memory = "72x8x2" if dry else "512x32x16"
     return [
-        tested("layer", 120),
+        tested("layer", 150),
         tested("execution", 90),
         tested("training", 90),
         *(layer(shape) for shape in (("72x6x2",) if dry else ("512x14x256", "512x7x256", "512x32x16", "512x14x32"))),

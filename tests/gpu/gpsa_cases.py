@@ -5,11 +5,11 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+from tcnn.layers.backends import use_backend
 from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import GPSA2d
-from tcnn.layers.ways import taking
 
 CHANNELS, OUT, HEADS = 32, 48, 9
 SHAPE = (4, CHANNELS, 18, 17)
@@ -20,17 +20,21 @@ class Case(NamedTuple):
     """How a layer is made: τ, what its content part sees, and the convolution that it stands for."""
 
     temperature: float = 1.0
+    held: bool = False
+    """Whether a trainer vouches for the hard limit, as a GPU is not asked for it in every call."""
     content: str = "global"
     stride: int = 1
     groups: int = 1
 
 
 CASES = {
-    "hard": Case(HARD_TEMPERATURE),
-    "hard, stride and groups": Case(HARD_TEMPERATURE, stride=2, groups=2),
+    "hard": Case(HARD_TEMPERATURE, held=True),
+    "hard, stride and groups": Case(HARD_TEMPERATURE, held=True, stride=2, groups=2),
+    "hard, as attention": Case(HARD_TEMPERATURE),
     "soft, τ = 0.3": Case(0.3),
     "soft, τ = 1": Case(),
     "window": Case(content="window:7"),
+    "window that covers the map": Case(content="window:20"),
     "pooled": Case(content="pooled:4"),
     "stride": Case(stride=2),
     "groups": Case(groups=2),
@@ -63,8 +67,10 @@ def dtype_of(arithmetic: str) -> torch.dtype:
 
 
 def on(device: torch.device, name: str, arithmetic: str = "float32") -> tuple[GPSA2d, Tensor]:
-    """A layer of one's own, and an input that wants its gradient."""
-    layer = copy.deepcopy(layer_of(name)).to(device, dtype_of(arithmetic))
+    """A layer of one's own in training, and an input that wants its gradient."""
+    layer = copy.deepcopy(layer_of(name)).to(device, dtype_of(arithmetic)).train()
+    if CASES[name].held:
+        layer.set_temperature(HARD_TEMPERATURE, hold=True)
     return layer, drawn(SHAPE, 1).to(device, dtype_of(arithmetic)).requires_grad_()
 
 
@@ -77,7 +83,7 @@ def expected(name: str, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and gradients by the formula as it is written, of weights and input that were rounded to `dtype`."""
     layer = copy.deepcopy(layer_of(name)).to(dtype).double()
     x = drawn(SHAPE, 1).to(dtype).double().requires_grad_()
-    with taking("reference"):
+    with use_backend("reference"):
         y = layer(x)
     y.backward(drawn(tuple(y.shape), 2).to(dtype).double())
     return y.detach(), gradients(layer, x)

@@ -1,4 +1,4 @@
-"""Outputs and gradients on a GPU against float64 on the CPU: every scope and geometry, every precision, every way."""
+"""Outputs and gradients on a GPU against float64 on the CPU, in every scope, geometry, precision and backend."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -6,10 +6,10 @@ import pytest
 import torch
 from conftest import RelativeError
 from gpsa_cases import ARITHMETIC, CASES, drawn, dtype_of, expected, gradients, on
+from tcnn.layers.backends import BACKENDS, Backend, use_backend
 from torch import nn
 
 import tcnn
-from tcnn.layers.ways import WAYS, Way, taking
 
 pytestmark = pytest.mark.gpu
 
@@ -18,17 +18,17 @@ def autocast(device: torch.device, arithmetic: str) -> AbstractContextManager[ob
     return torch.autocast(device.type, torch.bfloat16) if arithmetic == "autocast" else nullcontext()
 
 
-FORCED = [("float32", way) for way in WAYS if way not in ("auto", "reference")]
+FORCED = [("float32", backend) for backend in BACKENDS if backend not in ("auto", "reference")]
 
 
-@pytest.mark.parametrize(("arithmetic", "way"), [*((arithmetic, "auto") for arithmetic in ARITHMETIC), *FORCED])
+@pytest.mark.parametrize(("arithmetic", "backend"), [*((arithmetic, "auto") for arithmetic in ARITHMETIC), *FORCED])
 @pytest.mark.parametrize("name", CASES)
 def test_forward_and_backward(
-    name: str, arithmetic: str, way: Way, device: torch.device, relative_error: RelativeError
+    name: str, arithmetic: str, backend: Backend, device: torch.device, relative_error: RelativeError
 ) -> None:
     layer, x = on(device, name, arithmetic)
     y_expected, expectations = expected(name, dtype_of(arithmetic))
-    with taking(way), autocast(device, arithmetic):
+    with use_backend(backend), autocast(device, arithmetic):
         y = layer(x)
     y.backward(drawn(tuple(y.shape), 2).to(y))
     tolerance = ARITHMETIC[arithmetic]
