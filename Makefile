@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo chromium test test-slow check format constraints catalogue clean
+.PHONY: demo chromium test test-slow gpu check format constraints catalogue clean
 
 demo: $(READY)  ## the main job on real data: train, convert, verify, reload, fine-tune
 	$(BIN)/tcnn demo
@@ -21,6 +21,15 @@ test: $(READY) chromium  ## the tests
 
 test-slow: $(READY)  ## longer suites, not part of CI
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope tests/slow
+
+# With .venv where there is one; else with a Python that has what it takes, as machines with a GPU and no network do; only
+# then is .venv made.
+DEVICE := cuda
+gpu:  ## on a GPU: its tests, and what the layer and networks cost there; DEVICE=cpu for a dry run, OUT=dir for the results
+	@if test -e $(READY); then python=$(BIN)/python; \
+	elif $(PYTHON) benchmarks/gpu.py --can-run; then python=$(PYTHON); \
+	else $(MAKE) $(READY) && python=$(BIN)/python || exit 2; fi; \
+	$$python benchmarks/gpu.py --device $(DEVICE) $(if $(OUT),--out $(OUT))
 
 check: $(READY)  ## style, types, import rules
 	$(BIN)/ruff check .

@@ -13,13 +13,12 @@ import json
 import statistics
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy
 import timm
 import torch
-from machine import processor
+from machine import hardware, versions
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
@@ -127,8 +126,8 @@ def main() -> None:
         "micro_batch": options.micro_batch, "pairs": options.pairs, "images": options.images,
         "images_per_second": {name: round(statistics.median(values), 2) for name, values in rates.items()},
         "overhead": round(ratio - 1, 4),
-        "hardware": f"{processor()}, {options.threads} threads, device {options.device}",
-        "versions": {name: version(name) for name in ("tcnn", "torch", "timm")},
+        "hardware": f"{hardware(options.device)}, {options.threads} threads, device {options.device}",
+        "versions": versions("tcnn", "torch", "timm"),
     }  # fmt: skip
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))

@@ -1,4 +1,4 @@
-"""docs/speed.md: its tables are what was measured."""
+"""docs/speed.md: its tables are what was measured, and where nothing was, it says so."""
 
 import json
 import sys
@@ -25,3 +25,10 @@ def results(name: str) -> dict[str, Any]:
 def test_the_tables_are_the_results(script: ModuleType) -> None:
     name = script.__name__
     assert f"<!-- {name} -->\n{script.table(results(name))}\n" in PAGE
+
+
+def test_the_gpus_part_is_what_one_has_measured() -> None:
+    measured = ROOT / "benchmarks/results/gpu/README.md"
+    shown = PAGE.partition("<!-- gpu -->\n")[2].partition("<!-- /gpu -->")[0]
+    nothing = "Nothing has been measured on a GPU yet.\n"
+    assert shown == (measured.read_text(encoding="utf-8") if measured.exists() else nothing)

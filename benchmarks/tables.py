@@ -1,0 +1,63 @@
+"""Measured numbers as the Markdown tables of docs/speed.md."""
+
+from typing import Any
+
+Result = dict[str, Any]
+"""What a benchmark has written; `rows` is what it has measured."""
+
+
+def layers(result: Result) -> str:
+    """Of `gpsa.py`: one layer beside the convolution and beside ConViT."""
+    lines = [
+        "| channels, map, batch | | layer | ms | ÷ convolution | ÷ ConViT | ÷ ConViT, one W_val | ÷ timm's | floor |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        cells = (
+            f"{row['channels']}, {row['map']}, {row['batch']}", row["what"], row["name"], _milliseconds(row["ms"]),
+            f"{row['of_convolution']:.2f}", f"{row['of_convits_formulas']:.2f}",
+            f"{row['of_convits_with_one_value']:.2f}", f"{row['of_convit_in_timm']:.2f}", f"{row['floor_share']:.2f}",
+        )  # fmt: skip
+        lines.append(_line(cells))
+    return "\n".join(lines) + "\n"
+
+
+def networks(result: Result) -> str:
+    """Of `throughput.py`: networks beside those that they are compared with."""
+    lines = [
+        "| network | | images/s | 10⁹ multiply-adds | beside | images/s ÷ its | its multiply-adds ÷ these |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        cells = [row["network"], row["what"], f"{row['images_per_second']:.2f}", f"{row['giga_multiply_adds']:.2f}"]
+        lines.append(_line((*cells, *_pair(row, f"{row.get('ratio_of_multiply_adds', 0):.2f}"))))
+    return "\n".join(lines) + "\n"
+
+
+def networks_of_a_gpu(rows: list[Result]) -> str:
+    """The same, eager and compiled, with the share of the arithmetic's floor."""
+    lines = [
+        "| network | | | images/s | 10⁹ multiply-adds | floor | beside | images/s ÷ its |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = (
+            row["network"], row["what"], "compiled" if row["compiled"] else "eager",
+            f"{row['images_per_second']:.0f}", f"{row['giga_multiply_adds']:.2f}", f"{row['floor_share']:.2f}",
+        )  # fmt: skip
+        lines.append(_line((*cells, *_pair(row))))
+    return "\n".join(lines) + "\n"
+
+
+def _pair(row: Result, *more: str) -> tuple[str, ...]:
+    if "against" not in row:
+        return ("", "", *("" for _ in more))
+    return (row["against"], f"{row['ratio']:.2f}", *more)
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.1f}" if value >= 10 else f"{value:.3f}"
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cells) + " |"
