@@ -29,12 +29,12 @@ from convit_layers import KERNEL, ConViT, SharedConViT, TimmConViT
 from machine import fill, hardware, versions
 from stopwatch import in_turn, ratio
 from tables import layers as table
-from tcnn.layers.backends import use_backend
 from torch import Tensor, nn
 
 import tcnn
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import GPSA2d
+from tcnn.layers.backends import use_backend
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"

@@ -25,13 +25,13 @@ from ceilings import Ceilings, ceilings
 from machine import fill, hardware, versions
 from stopwatch import in_turn, ratio
 from tables import networks as table
-from tcnn.layers.backends import use_backend
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
 from tcnn.conversion.surgery import without_stride
 from tcnn.layers import GPSA2d
+from tcnn.layers.backends import use_backend
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"

@@ -5,11 +5,11 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from tcnn.layers.backends import use_backend
 from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import GPSA2d
+from tcnn.layers.backends import use_backend
 
 CHANNELS, OUT, HEADS = 32, 48, 9
 SHAPE = (4, CHANNELS, 18, 17)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from conftest import RelativeError
 from gpsa_cases import ARITHMETIC, CASES, drawn, dtype_of, expected, gradients, on
-from tcnn.layers.backends import BACKENDS, Backend, use_backend
 from torch import nn
 
 import tcnn
+from tcnn.layers.backends import BACKENDS, Backend, use_backend
 
 pytestmark = pytest.mark.gpu
 
