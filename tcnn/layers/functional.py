@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from tcnn.errors import EmptyMapError, UnsupportedLayerError
-from tcnn.layers import convolution, dense, parts, positions, reference, scoped
+from tcnn.layers import backend_choice, convolution, dense, parts, positions, reference, scoped, triton_attention
+from tcnn.layers.backends import Backend
 from tcnn.layers.backends import backend as selected_backend
+from tcnn.layers.dense import Heads
 from tcnn.layers.eager import is_eager
 from tcnn.layers.parameters import Parameters, at_least_float32
 from tcnn.layers.positions import Geometry, Pair
@@ -99,13 +101,35 @@ def attend(
     elif not sees_all(scope, padded, x):
         tokens = scoped.attend(x, padded, geometry, scope, factors, parameters)
     else:
-        heads = dense.heads_of(x, padded, geometry, factors, parameters, placed)
-        if wanted == "dense" or not parts.supported(heads, parameters):
-            tokens = dense.attend(heads, parameters)
-        else:
-            plan = parts.plan_for(heads)
-            tokens = parts.attend(heads, parameters, plan if wanted == "auto" else plan._replace(kept=0))
+        tokens = _attend_everywhere(
+            dense.heads_of(x, padded, geometry, factors, parameters, placed), parameters, wanted
+        )
     return to_map(tokens, positions.output_size(padded.shape[-2:], geometry))
+
+
+def _attend_everywhere(heads: Heads, parameters: Parameters, wanted: Backend) -> Tensor:
+    """The output tokens (B, M, C_out) of whole maps, by the backend `dense`, `fused` or `auto`."""
+    if wanted == "dense" or not parts.supported(heads, parameters):
+        return dense.attend(heads, parameters)
+    plan = parts.plan_for(heads)
+    if wanted == "fused":
+        plan = plan._replace(kept=0)
+
+    def in_parts(*tensors: Tensor) -> Tensor:
+        return parts.attend(Heads(*tensors, sinks=heads.sinks, placed=heads.placed), parameters, plan)  # type: ignore[misc]
+
+    def by_kernel(*tensors: Tensor) -> Tensor:
+        query, key, value, rows, columns, gate = tensors
+        if heads.sinks is not None:  # the kernel knows of zeros without being given one
+            key, value = key[:, :, :-1], value[:, :-1]
+        mixed = triton_attention.attend(query, key, value, rows, columns, gate, heads.sinks, 1.0)
+        return dense.project(mixed, parameters)
+
+    if not triton_attention.supported(heads.query, heads.value):
+        return in_parts(*heads.tensors)
+    ways = {"in parts": in_parts, "by kernel": by_kernel}
+    name = "by kernel" if wanted == "fused" else backend_choice.chosen(ways, heads.tensors)
+    return ways[name](*heads.tensors)
 
 
 def in_hard_limit(parameters: Parameters, geometry: Geometry) -> bool:
