@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from tcnn.conversion.ties import BECOMES
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers.filters import hooks_of
 
@@ -83,13 +84,16 @@ def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:
                 f"{name}: its attribute {key!r} is one that {type(new).__name__} has itself; rename it"
             )
         setattr(new, key, copy.deepcopy(vars(old)[key], memo))
+    for key, parameter in old.named_parameters(recurse=False):
+        twin = getattr(new, BECOMES.get(key, key), None)
+        if vars(parameter) and twin is None:
+            raise UnsupportedLayerError(f"{name}: its {key} has attributes, and what takes its place has no {key}")
+        _carry_attributes(parameter, twin, memo)
 
 
 def _carry_parameter(old: nn.Parameter, new: nn.Parameter, memo: Memo) -> None:
     """Hooks and attributes, which the copy of a parameter has not."""
-    for key, value in vars(old).items():
-        if key not in vars(new):
-            setattr(new, key, copy.deepcopy(value, memo))
+    _carry_attributes(old, new, memo)
     hooks, after = dict(old._backward_hooks or {}), dict(old._post_accumulate_grad_hooks or {})
     if not (hooks or after):
         return
@@ -100,3 +104,9 @@ def _carry_parameter(old: nn.Parameter, new: nn.Parameter, memo: Memo) -> None:
     for hook in after.values():
         new.register_post_accumulate_grad_hook(copy.deepcopy(hook, memo))
     new.requires_grad_(trainable)
+
+
+def _carry_attributes(old: nn.Parameter, new: Any, memo: Memo) -> None:
+    for key, value in vars(old).items():
+        if key not in vars(new):
+            setattr(new, key, copy.deepcopy(value, memo))

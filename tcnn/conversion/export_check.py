@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from tcnn.conversion.differences import errors
+from tcnn.conversion.differences import agreement, errors
 from tcnn.conversion.export_report import Axis, ExportAxis, ExportCheck
 from tcnn.conversion.outputs import flat
 from tcnn.conversion.precision import exact_arithmetic
@@ -59,8 +59,8 @@ def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 
             raise VerificationError(
                 f"the exported file does not run on {size} ({one_line(error)}); nothing was written, try --fixed"
             ) from error
-        agreement = (expected.flatten(1).argmax(1) == found.flatten(1).argmax(1)).double().mean().item()
-        checks.append(ExportCheck(shape=shape, error=errors(expected, found), top1_agreement=agreement))
+        same = agreement(expected, found)
+        checks.append(ExportCheck(shape=shape, error=errors(expected, found), top1_agreement=same))
     return checks
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tcnn.config import VerificationConfig, build
 from tcnn.conversion import checkpoint
 from tcnn.conversion.carry import copy_with
-from tcnn.conversion.differences import errors
+from tcnn.conversion.differences import agreement, errors
 from tcnn.conversion.fold_report import FoldedLayer, FoldReport
 from tcnn.conversion.foldable import Head, heads_of, last_within, tolerances
 from tcnn.conversion.precision import exact_arithmetic
@@ -181,16 +181,19 @@ def _surgery(
             continue
         conv = copy.deepcopy(convolutions[name])
         if load_filter(conv, swap.weight.detach(), layer.bias):  # type: ignore[union-attr]  # without heads it convolves
-            swaps[name] = conv.train(layer.training).requires_grad_(layer.proj.requires_grad)
+            swaps[name] = conv.train(layer.training)
         else:
             notes[name] = f"its filter is none that a {type(conv).__name__} can standardise to, so it stays as it is"
+    for name, made in swaps.items():
+        for key, parameter in made.named_parameters():
+            origin = {"weight": "proj", "gain": "proj"}.get(key, key)
+            parameter.requires_grad_(model.get_parameter(f"{name}.{origin}".lstrip(".")).requires_grad)
     return copy_with(model, swaps), notes
 
 
 def _compare(expected: Tensor, folded: nn.Module, batch: Tensor) -> tuple[ErrorStats, float]:
     found = _logits(folded, batch)
-    agreement = (expected.flatten(1).argmax(1) == found.flatten(1).argmax(1)).double().mean().item()
-    return errors(expected, found), agreement
+    return errors(expected, found), agreement(expected, found)
 
 
 def _logits(model: nn.Module, batch: Tensor) -> Tensor:

@@ -6,9 +6,11 @@ import pytest
 import timm
 import torch
 from nets import PlainNet, image, relative_error
+from timm.layers import ScaledStdConv2d
 from torch import nn
 
 import tcnn
+from tcnn.config import VerificationConfig
 from tcnn.errors import NothingToConvertError, UnsupportedLayerError
 from tcnn.layers import GPSA2d
 
@@ -81,6 +83,19 @@ class TestAttributes:
         assert (head.weight.lr_scale, head.weight.group) == (0.5, ["decayed"])
         assert head.weight.group is not source.head.weight.group
 
+    def test_of_a_filter_and_a_bias_are_carried_to_what_they_become(self) -> None:
+        source = PlainNet()
+        source.last.weight.lr_scale, source.last.bias.lr_scale = 0.5, 2.0
+        last = convert(source).last
+        assert (last.proj.lr_scale, last.bias.lr_scale) == (0.5, 2.0) and not hasattr(last.query, "lr_scale")
+
+    def test_of_a_gain_are_refused(self) -> None:
+        """Standardisation ends with the conversion, and its gain is part of the filter from then on."""
+        source = nn.Sequential(nn.Conv2d(3, 4, 3), ScaledStdConv2d(4, 4, 3))
+        source[1].gain.lr_scale = 0.5
+        with pytest.raises(UnsupportedLayerError, match=r"^1: its gain has attributes, and what takes its"):
+            convert(source)
+
     def test_of_a_convolution_are_carried(self) -> None:
         source = PlainNet()
         source.last.layer_id = 7
@@ -106,6 +121,27 @@ class TestAttributes:
         x = image(SIZE)
         with torch.no_grad():
             assert relative_error(source(x), model(x)) < 1e-5
+
+
+@pytest.mark.parametrize("frozen", ["weight", "bias", "neither", "both"])
+def test_what_is_frozen_stays_frozen_parameter_by_parameter(frozen: str) -> None:
+    """The filter and what attention adds follow the weight, the bias follows the bias; folding leads back."""
+    source = PlainNet()
+    for name in ("weight", "bias"):
+        getattr(source.last, name).requires_grad_(frozen not in (name, "both"))
+    converted = convert(source)
+    wants = {name: parameter.requires_grad for name, parameter in converted.last.named_parameters()}
+    assert wants.pop("bias") == source.last.bias.requires_grad
+    assert set(wants.values()) == {source.last.weight.requires_grad}
+    cnn, _ = tcnn.fold(converted, source=source, config=VerificationConfig(input_size=SIZE))
+    for name, parameter in source.named_parameters():
+        assert cnn.get_parameter(name).requires_grad == parameter.requires_grad, name
+    with torch.no_grad():
+        converted.last.gating_param[3] = 0.01
+    part = tcnn.fold(converted, source=source, config=VerificationConfig(input_size=SIZE)).model.last
+    assert {"weight", "bias", "query"} <= dict(part.named_parameters()).keys()
+    for name, parameter in part.named_parameters():
+        assert parameter.requires_grad == getattr(source.last, "bias" if name == "bias" else "weight").requires_grad
 
 
 def test_what_a_list_holds_of_a_filter_is_refused() -> None:

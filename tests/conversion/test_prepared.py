@@ -53,6 +53,20 @@ def test_is_refused_in_one_line(
     assert str(caught.value) == expected
 
 
+def test_a_fused_model_is_refused_in_one_line(source: nn.Module, tmp_path: Path) -> None:
+    model = tcnn.fuse(tcnn.convert(source, target="last", input_size=SIZE).model)
+    for verb, call in {
+        "convert": lambda: tcnn.convert(model, target="mid", input_size=SIZE),
+        "verify": lambda: tcnn.verify(source, model, input_size=SIZE),
+        "fold": lambda: tcnn.fold(model, source=source, config=CONFIG),
+        "save": lambda: tcnn.save(model, tmp_path / "a.safetensors"),
+    }.items():
+        with pytest.raises(RequestError) as caught:
+            call()
+        assert str(caught.value) == f"last: was fused, for inference only; {verb} the model that it was fused from"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folded_model_is_saved_and_other_kinds_are_not(source: nn.Module, folded: nn.Module, tmp_path: Path) -> None:
     tcnn.save(folded, tmp_path / "a.safetensors")
     again = tcnn.load(tmp_path / "a.safetensors", source=source)
