@@ -19,4 +19,4 @@ def test_compiles_for_ampere(kind: Kind) -> None:
 
 
 def test_compiles_for_hopper() -> None:
-    check(Kind("forward", (14, 14), 56), 90)
+    assert "wgmma.mma_async" in check(Kind("forward", (14, 14), 56), 90).ptx, "its own tensor cores"

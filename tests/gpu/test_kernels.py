@@ -1,0 +1,46 @@
+"""Attention in Triton on a GPU against its formula in float64, and the choice between two ways by measurement there."""
+
+import pytest
+import torch
+from torch import Tensor
+from triton_cases import FLOAT32, HALF, NAMES, Case, errors, twice
+
+from tcnn.layers import backend_choice
+from tcnn.layers.backend_choice import chosen
+
+pytestmark = pytest.mark.gpu(only="the kernels run in Triton's interpreter there, in tests/layers")
+
+BESIDE_PLAIN = 1.2
+"""In 16 bits, at most so many times the error of plain operations."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case((14, 14), (14, 14), 56, 512), Case((7, 7), (7, 7), 56, 512), Case((7, 7), (14, 14), 24, 200),
+        Case((9, 20), (9, 20), 64, 72), Case((32, 32), (32, 32), 64, 256), Case((8, 33), (16, 66), 128, 320),
+        Case((12, 12), (12, 12), 256, 64), Case((5, 9), (9, 12), 8, 40, strange=True),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_equals_the_formula_in_every_run(case: Case, dtype: torch.dtype, device: torch.device) -> None:
+    case = case._replace(dtype=dtype, sinks=60, images=3, heads=9)
+    found, plain = errors(case, device.type)
+    bound = {torch.float32: FLOAT32} | HALF
+    for name, ours, theirs in zip(NAMES, found, plain, strict=True):
+        assert ours < bound[dtype] and (dtype == torch.float32 or ours < BESIDE_PLAIN * theirs), name
+    assert twice(case, device.type)
+
+
+def test_the_faster_way_is_chosen(device: torch.device) -> None:
+    x, weight = torch.ones(2048, 2048, device=device), torch.ones(2048, 2048, device=device)
+
+    def slow(x: Tensor, weight: Tensor) -> Tensor:
+        return sum(x @ weight for _ in range(20))  # type: ignore[return-value]
+
+    ways = {"slow": slow, "fast": torch.mm}
+    backend_choice.forget()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        assert chosen(ways, (x, weight)) == "slow", "not while a graph is captured"
+    assert chosen(ways, (x, weight)) == "fast"
