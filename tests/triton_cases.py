@@ -89,3 +89,10 @@ def errors(case: Case, device: str = "cpu") -> tuple[list[float], list[float]]:
     expected = with_gradients(written_out, exact, upstream.double(), sinks, scale)
     plain = with_gradients(written_out, inputs, upstream, sinks, scale)
     return relative_errors(found, expected), relative_errors(plain, expected)
+
+
+def twice(case: Case, device: str = "cpu") -> bool:
+    """Whether two runs of the kernels agree in every bit."""
+    inputs, upstream = make(case, device)
+    runs = [with_gradients(attend, inputs, upstream, case.sinks, 0.3) for _ in range(2)]
+    return all(torch.equal(first, second) for first, second in zip(*runs, strict=True))

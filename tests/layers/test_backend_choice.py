@@ -149,17 +149,3 @@ def test_where_nothing_is_measured(inputs: tuple[Tensor, Tensor]) -> None:
         torch.use_deterministic_algorithms(False)
     assert chosen(ways.by_name, inputs) == "dense", "a CPU, with the GPU's timer"
     assert set(found) == {"dense"} and ways.ran == []
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu() -> None:
-    x, weight = torch.ones(2048, 2048, device="cuda"), torch.ones(2048, 2048, device="cuda")
-
-    def slow(x: Tensor, weight: Tensor) -> Tensor:
-        return sum(x @ weight for _ in range(20))  # type: ignore[return-value]
-
-    ways = {"slow": slow, "fast": torch.mm}
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        assert chosen(ways, (x, weight)) == "slow", "not while a graph is captured"
-    assert chosen(ways, (x, weight)) == "fast"

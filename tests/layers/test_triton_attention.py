@@ -1,7 +1,7 @@
 """Attention in Triton against its formula in float64, maps and padding written out, forward and all six gradients.
 
 The kernels run in Triton's interpreter, in a process of its own. Larger maps are in tests/slow/test_triton_kernels.py,
-and what compilers for GPUs say to the same kernels is in test_triton_compiled.py.
+what compilers for GPUs say to the same kernels is in test_triton_compiled.py, and what GPUs make of them in tests/gpu.
 """
 
 import os
@@ -23,6 +23,7 @@ from triton_cases import (
     errors,
     make,
     relative_errors,
+    twice,
     with_gradients,
     written_out,
 )
@@ -97,12 +98,6 @@ def test_large_logits_do_not_overflow(interpreter: Interpreter) -> None:
     padding, mean = interpreter(large_logits)
     assert padding == 0, "all attention goes to the padding"
     assert mean < 1e-6
-
-
-def twice(case: Case, device: str = "cpu") -> bool:
-    inputs, upstream = make(case, device)
-    runs = [with_gradients(attend, inputs, upstream, case.sinks, 0.3) for _ in range(2)]
-    return all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
 
 
 def test_two_runs_agree_in_every_bit(interpreter: Interpreter) -> None:
@@ -253,25 +248,3 @@ def test_triton_is_not_needed_to_import_it() -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert run.stdout.strip() == "False"
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize(
-    ("asking", "seen", "width", "channels"),
-    [
-        ((14, 14), (14, 14), 56, 512), ((7, 7), (7, 7), 56, 512), ((7, 7), (14, 14), 24, 200),
-        ((9, 20), (9, 20), 64, 72),
-        ((32, 32), (32, 32), 64, 256), ((8, 33), (16, 66), 128, 320), ((12, 12), (12, 12), 256, 64),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_on_a_gpu(
-    asking: tuple[int, int], seen: tuple[int, int], width: int, channels: int, dtype: torch.dtype
-) -> None:
-    case = Case(asking, seen, width, channels, 60, images=3, heads=9, dtype=dtype)
-    found, plain = errors(case, "cuda")
-    bound = {torch.float32: FLOAT32} | HALF
-    for name, ours, theirs in zip(NAMES, found, plain, strict=True):
-        assert ours < bound[dtype] and (dtype == torch.float32 or ours < 1.2 * theirs), name
-    assert twice(case, "cuda")
