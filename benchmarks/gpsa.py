@@ -55,6 +55,7 @@ def candidates(channels: int, device: str, dtype: torch.dtype) -> dict[str, tupl
         "convolution": (conv, "auto"),
         "gpsa": (paper, "auto"),
         "gpsa, converted and not yet trained": (hard, "auto"),
+        "gpsa, no map kept": (paper, "fused"),
         "gpsa, as the formula is written": (paper, "reference"),
         "gpsa, window:14": (GPSA2d.from_conv2d(conv, temperature=1.0, content="window:14"), "auto"),
         FORMULAS: (ConViT(channels, paper.head_dim), "auto"),
@@ -68,7 +69,7 @@ def candidates(channels: int, device: str, dtype: torch.dtype) -> dict[str, tupl
 
 def ready(module: nn.Module, way: str, training: bool) -> nn.Module:
     """For inference a layer is fused, as `evaluate` and `export` do, unless the formula is to be computed."""
-    if training or way != "auto" or not isinstance(module, GPSA2d):
+    if training or way == "reference" or not isinstance(module, GPSA2d):
         return module.train(training)
     return tcnn.fuse(module)
 

@@ -54,7 +54,7 @@ def test_every_part_is_there_on_both_devices() -> None:
     for device in ("cuda", "cpu"):
         parts = gpu.parts(device)
         assert len({part.name for part in parts}) == len(parts)
-        assert [part.name.startswith("tests_") for part in parts[:4]] == [True, True, True, False]
+        assert [part.name.startswith("tests_") for part in parts[:5]] == [True, True, True, True, False]
         assert {f"tests/gpu/{path.name}" for path in (ROOT / "tests/gpu").glob("test_*.py")} == {
             argument for part in parts for argument in part.arguments if argument.startswith("tests/gpu/")
         }

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tcnn
 from tcnn.config import finetune_config
-from tcnn.conversion.running import exact_arithmetic
+from tcnn.conversion.precision import exact_arithmetic
 from tcnn.data.image_set import open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
 from tcnn.training.finetune import finetune
