@@ -5,7 +5,7 @@ others. What cannot be carried over is refused.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -34,7 +34,8 @@ def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
     modules = dict(model.named_modules())
     shared = {id(parameter) for parameter in model.parameters()}
     # Pre-seeding deepcopy's memo: a replaced layer is never copied, and one that two parents share stays shared.
-    memo: Memo = _fakes(model)
+    replaced = {id(modules[name]) for name in swaps}
+    memo: Memo = _fakes([*(m for m in model.modules() if id(m) not in replaced), *swaps.values()])
     for name, swap in swaps.items():
         lost = set(hooks_of(modules[name])) - set(hooks_of(swap))
         if lost:
@@ -53,13 +54,15 @@ def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
     return made
 
 
-def _fakes(model: nn.Module) -> Memo:
-    """Copies of fake tensors: deepcopy would copy their mode, and a storage that they do not have."""
+def _fakes(modules: Iterable[nn.Module]) -> Memo:
+    """Copies of these modules' own fake tensors: deepcopy would copy their mode, and a storage they do not have."""
     memo: Memo = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        if isinstance(tensor, FakeTensor):
-            twin = tensor.detach().clone()
-            memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
+    for module in modules:
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if isinstance(tensor, FakeTensor) and id(tensor) not in memo:
+                twin = tensor.detach().clone()
+                parameter = isinstance(tensor, nn.Parameter)
+                memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if parameter else twin
     return memo
 
 

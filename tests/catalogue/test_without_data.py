@@ -38,6 +38,7 @@ with FakeTensorMode():
     assert all(isinstance(t, FakeTensor) for t in (*model.parameters(), *model.buffers()))
     assert model(torch.empty(1, 3, 64, 64)).shape == (1, 1000)
     model.train()(torch.empty(2, 3, 64, 64)).sum().backward()
+    assert timm.create_model("t_test_resnet", stride="remove")(torch.empty(2, 3, 64, 64)).shape == (2, 1000)
 """
 
 DEVICE = """

