@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, UnsupportedLayerError
 from tcnn.layers import convolution, functional, positions
 from tcnn.layers.parameters import Parameters, strength_of
 from tcnn.layers.positions import Geometry
@@ -110,6 +110,12 @@ class AttentionLayer(nn.Module):
                 self._least = min(self.gating_param.min().item(), self.locality_strength.min().item())
         else:
             self.held = self._least / temperature >= convolution.STRENGTH
+
+    def __prepare_scriptable__(self) -> Any:
+        """Asked by `torch.jit.script`."""
+        raise UnsupportedLayerError(
+            "TorchScript cannot express attention: use torch.compile or torch.export (tcnn.export)"
+        )
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.held = False

@@ -43,7 +43,14 @@ class Heads(NamedTuple):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
+        """What gradients can be asked for."""
         return self[:6]
+
+    def with_tensors(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, gate: Tensor
+    ) -> "Heads":
+        """The same with other `tensors`."""
+        return self._replace(query=query, key=key, value=value, rows=rows, columns=columns, gate=gate)
 
 
 def heads_of(

@@ -116,7 +116,7 @@ def _attend_everywhere(heads: Heads, parameters: Parameters, wanted: Backend) ->
         plan = plan._replace(kept=0)
 
     def in_parts(*tensors: Tensor) -> Tensor:
-        return parts.attend(Heads(*tensors, sinks=heads.sinks, placed=heads.placed), parameters, plan)  # type: ignore[misc]
+        return parts.attend(heads.with_tensors(*tensors), parameters, plan)
 
     def by_kernel(*tensors: Tensor) -> Tensor:
         query, key, value, rows, columns, gate = tensors

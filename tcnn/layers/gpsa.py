@@ -8,6 +8,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import filters, positions, reference, scopes
@@ -221,7 +222,7 @@ class GPSA2d(AttentionLayer):
 
 def _truncated_normal(like: Tensor, std: float, generator: torch.Generator | None) -> Tensor:
     """Drawn on the CPU in float32 whatever the target, so that a seed means the same weights on every device."""
-    if like.is_meta:
+    if like.is_meta or isinstance(like, FakeTensor):
         return like
     drawn = torch.empty(like.shape, dtype=torch.float32, device="cpu")
     return nn.init.trunc_normal_(drawn, std=std, generator=generator)

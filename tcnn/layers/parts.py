@@ -115,7 +115,11 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,), given, kept = gradients, ctx.saved_tensors[:8], ctx.saved_tensors[8:]
+        (gradient,), saved = (
+            gradients,
+            ctx.saved_tensors,
+        )  # read once: checkpointing unpacks what is read
+        given, kept = saved[:8], saved[8:]
         heads, parameters, plan = _read((*given, *ctx.rest))
         if torch.is_grad_enabled():  # somebody differentiates the gradients: every step must be PyTorch's own
             leaves = [t for t, wanted in zip(given, ctx.needs_input_grad, strict=False) if wanted]
