@@ -100,7 +100,7 @@ def parts(device: str) -> list[Part]:
     memory = "72x8x2" if dry else "512x32x16"
     return [
         tested("layer", 150),
-        tested("triton", 90),
+        tested("kernels", 90),
         tested("execution", 90),
         tested("training", 90),
         *(layer(shape) for shape in (("72x6x2",) if dry else ("512x14x256", "512x7x256", "512x32x16", "512x14x32"))),

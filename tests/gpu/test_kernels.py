@@ -14,6 +14,13 @@ BESIDE_PLAIN = 1.2
 """In 16 bits, at most so many times the error of plain operations."""
 
 
+@pytest.fixture
+def can_run_them(device: torch.device) -> None:
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        pytest.skip("the kernels need compute capability 8.0")
+
+
+@pytest.mark.usefixtures("can_run_them")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize(
     "case",
