@@ -1,13 +1,15 @@
 """`fuse`: a model's attention layers prepared for inference, as timm's `reparameterize_model` prepares convolutions."""
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
 
+from tcnn.conversion.carry import copy_with
+from tcnn.conversion.prepared import refuse_prepared
 from tcnn.errors import RequestError
 from tcnn.layers.base import AttentionLayer
+from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
 
 
@@ -18,17 +20,14 @@ def fuse(model: nn.Module) -> nn.Module:
     them, and the positional attention of a size of map is computed once; a layer in the hard limit becomes a
     convolution. An unfused model keeps nothing from one call to the next, so it computes this in every one of them.
 
-    Raises: `RequestError` for a model without attention layers, or one that was fused before.
+    Raises: `RequestError` for a model without attention layers, or one that was fused before; `UnsupportedLayerError`
+    for a layer with hooks, which its replacement would lose.
     """
-    if any(isinstance(module, FusedGPSA2d) for module in model.modules()):
-        raise RequestError(f"{type(model).__name__}: was fused before")
+    refuse_prepared(model, "fuse", but=(FoldedGPSA2d,))
     if not any(isinstance(module, AttentionLayer) for module in model.modules()):
         raise RequestError(f"{type(model).__name__}: expected a model with GPSA layers, found none; convert it first")
-    # A copy that begins with the fused layers in its memo never copies those that they replace.
-    memo: dict[int, object] = {
-        id(layer): FusedGPSA2d(layer) for layer in model.modules() if isinstance(layer, AttentionLayer)
-    }
-    return copy.deepcopy(model, memo).eval()
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, AttentionLayer)}
+    return copy_with(model, {name: FusedGPSA2d(layer) for name, layer in layers.items()}).eval()
 
 
 @contextmanager

@@ -166,14 +166,14 @@ def _prepare(layer: AttentionLayer) -> dict[str, Tensor | None]:
         kernel = weight if folded is None else convolution.filter_of(folded.plain_proj, layer.geometry)
         return {"kernel": kernel, "value": layer.value if folded is None else folded.value, "bias": layer.bias}
     parameters = fold_value(layer.tensors)
-    together = layer.scope == GLOBAL and dense.asks_every_pixel(layer.geometry)
+    together, alone = dense.asks_every_pixel(layer.geometry), layer.scope == GLOBAL
     return {
         "kernel": weight,
         "value": parameters.value,
         "bias": layer.bias,
         "query_key": dense.both_of(parameters) if together else None,
-        "query": None if together else layer.query,
-        "key": None if together else layer.key,
+        "query": None if together and alone else layer.query,
+        "key": None if together and alone else layer.key,
         "proj": parameters.plain_proj,
         **{name: getattr(layer, name) for name in POSITIONAL},
     }

@@ -52,7 +52,8 @@ def plan_for(heads: Heads) -> Plan:
         if lines * line > CPU_PART // 2:
             return Plan(1, max(1, CPU_PART // 4 // line), kept)
         return Plan(max(CPU_PART // (lines * line), math.ceil(images / MOST_PARTS)), lines, kept)
-    most = memory // 64 // 4  # six tensors of this size are alive at once
+    # Five tensors of this size are alive at once, which may take half of the memory: every part costs launches.
+    most = memory // 2 // 5 // heads.value.element_size()
     if lines * line > most:
         return Plan(1, max(1, most // line), kept)
     return Plan(max(1, most // (lines * line)), lines, kept)
@@ -202,12 +203,14 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     """Gradients of query, key, value, rows, columns, gate, proj and bias, from that of the tokens (B, M, C_out)."""
     share, saved = (1 - heads.gate)[:, None], iter(kept)
-    query, key, value = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in heads[:3])
-    rows = torch.zeros_like(heads.rows)
-    columns, gate = torch.zeros_like(heads.columns), torch.zeros_like(heads.gate)
-    proj: Tensor | None = None
-    several = plan.lines < heads.rows.shape[1]
-    for line, (some, parts) in enumerate(_parts(heads, plan)):
+    whole = plan.images >= len(heads.value) and plan.lines >= heads.rows.shape[1]
+    query, key, value = heads[:3]
+    if not whole:
+        query, key, value = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in heads[:3])
+    of_rows: list[Tensor] = []
+    columns: Tensor | None = None
+    gate, proj = columns, columns
+    for some, parts in _parts(heads, plan):
         leaves = [t.detach().requires_grad_() for t in (some.rows, some.columns, some.gate)]
         with torch.enable_grad():
             place = dense.place(some._replace(rows=leaves[0], columns=leaves[1], gate=leaves[2])).contiguous()
@@ -217,35 +220,39 @@ def _backward(
             content = _content(part, heads) if content is None else content
             maps = _maps(content, placed, share, part)
             mixed = torch.bmm(maps, part.value) if mixed is None else mixed
-            upstream = gradient[part.images, part.queries]
-            of_mixed, of_proj = _through_projection(upstream, mixed, parameters)
-            proj = of_proj if proj is None else proj.add_(of_proj)
+            of_mixed, of_proj = _through_projection(gradient[part.images, part.queries], mixed, parameters)
+            proj = _added(proj, of_proj)
             of_maps = torch.bmm(of_mixed, part.value.transpose(1, 2)).unflatten(1, (-1, len(share)))  # (b, m, K, R')
             of_value = torch.bmm(maps.transpose(1, 2), of_mixed)
             del maps, mixed, of_mixed
             of_maps = at_least_float32(of_maps)
-            moved = of_maps.sum(0) if moved is None else moved.add_(of_maps.sum(0))
+            moved = _added(moved, of_maps.sum(0))
             # The softmax's own gradient: content · (of_maps − Σ content · of_maps), times the share of content.
             logits = of_maps.transpose(1, 2).mul(content)  # (b, K, m, R')
             del of_maps
             sums = logits.sum(-1, keepdim=True)
-            gate.sub_(sums.sum((0, 2, 3)))
+            gate = _added(gate, sums.sum((0, 2, 3)).neg_())
             logits.addcmul_(content, sums, value=-1).mul_(share[:, :, None])
             logits = logits.flatten(0, 1).to(part.query.dtype)
-            query[part.images, :, part.queries] = torch.bmm(logits, part.key).unflatten(0, (-1, len(share)))
+            of_query = torch.bmm(logits, part.key).unflatten(0, (-1, len(share)))
             of_key = torch.bmm(logits.transpose(1, 2), part.query).unflatten(0, (-1, len(share)))
-            if several and line:
+            if whole:
+                query, key, value = of_query, of_key, of_value
+            else:
+                query[part.images, :, part.queries] = of_query
                 key[part.images] += of_key
                 value[part.images] += of_value
-            else:
-                key[part.images], value[part.images] = of_key, of_value
         some_rows, some_columns, some_gate = torch.autograd.grad(place, leaves, moved)
-        start = line * plan.lines
-        rows[:, start : start + some_rows.shape[1]] = some_rows
-        columns.add_(some_columns)
-        gate.add_(some_gate)
+        of_rows.append(some_rows)
+        columns, gate = _added(columns, some_columns), _added(gate, some_gate)
+    rows = of_rows[0] if len(of_rows) == 1 else torch.cat(of_rows, dim=1)
     bias = None if parameters.bias is None else gradient.sum((0, 1))
     return query, key, value, rows, columns, gate, proj, bias
+
+
+def _added(total: Tensor | None, more: Tensor) -> Tensor:
+    """The sum so far and one more."""
+    return more if total is None else total.add_(more)
 
 
 def _content(part: _Part, heads: Heads) -> Tensor:

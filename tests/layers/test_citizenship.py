@@ -467,7 +467,9 @@ def test_a_fused_model_says_so_and_refuses_training() -> None:
     assert torch.allclose(found(x), model.eval()(x), rtol=1e-12, atol=1e-12)
     with pytest.raises(RequestError, match=r"^FusedGPSA2d: fused for inference; train the model that was fused$"):
         found.train()
-    with pytest.raises(RequestError, match="was fused before"):
+    with pytest.raises(
+        RequestError, match=r"^0: was fused, for inference only; fuse the model that it was fused from$"
+    ):
         tcnn.fuse(found)
     with pytest.raises(RequestError, match="expected a model with GPSA layers, found none"):
         tcnn.fuse(nn.Conv2d(3, 3, 3))
@@ -476,7 +478,11 @@ def test_a_fused_model_says_so_and_refuses_training() -> None:
     assert found(x).abs().sum() > 1, "a copy: the model may train on"
 
 
-@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"groups": 2}, {"padding_mode": "reflect"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"stride": 2}, {"groups": 2}, {"padding_mode": "reflect"}, {"content": "window:9"}, {"content": "pooled:3"}],
+    ids=str,
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_fused_layers_of_every_geometry(
     options: dict[str, object], dtype: torch.dtype, relative_error: RelativeError

@@ -1,0 +1,93 @@
+"""How many operators a layer calls, and how much it holds: on a GPU every call is a launch, whatever the batch.
+
+The meta device stands for one with 16 GiB; views, which launch nothing, and allocations are not counted.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tcnn.layers import GPSA2d, parts
+
+MOST = 80
+LAUNCH_NOTHING = frozenset(
+    [
+        "view",
+        "_unsafe_view",
+        "unsqueeze",
+        "squeeze",
+        "transpose",
+        "permute",
+        "slice",
+        "select",
+        "t",
+        "detach",
+        "alias",
+        "expand",
+        "unbind",
+        "split",
+        "unfold",
+        "new_empty",
+        "empty_like",
+        "new_empty_strided",
+        "empty",
+        "empty_strided",
+        "as_strided",
+        "_reshape_alias",
+    ]
+)
+
+
+class Launches(TorchDispatchMode):
+    """Counts operators, and the bytes of the largest tensor that one puts out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.largest = 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
+        self.count += func.overloadpacket.__name__ not in LAUNCH_NOTHING
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, Tensor):
+                self.largest = max(self.largest, tensor.nbytes)
+        return result
+
+
+def launches(device: str, batch: int, channels: int, side: int) -> tuple[Launches, Launches]:
+    layer = GPSA2d(channels, channels, 3, padding=1, temperature=1.0, device=device)
+    x = torch.zeros(batch, channels, side, side, device=device, requires_grad=True)
+    with Launches() as forward:
+        y = layer(x)
+    gradient = torch.ones_like(y)
+    with Launches() as backward:
+        y.backward(gradient)
+    return forward, backward
+
+
+@pytest.mark.parametrize(("batch", "side"), [(1, 7), (64, 7), (1024, 7), (1, 14), (64, 14), (256, 14), (8, 32)])
+def test_launches_do_not_grow_with_the_batch(batch: int, side: int) -> None:
+    """512 channels. Parts sized for a processor's caches once cost 734 and 1,980 calls at batch 256."""
+    forward, backward = launches("meta", batch, 512, side)
+    assert (forward.count <= MOST) and (backward.count <= MOST), (forward.count, backward.count)
+
+
+def test_what_does_not_fit_is_cut_into_as_few_parts_as_fit() -> None:
+    """32×32 at batch 256: whole maps would take 10 GiB."""
+    forward, backward = launches("meta", 256, 512, 32)
+    memory = parts.memory_of(torch.device("meta"))
+    assert memory / 20 < max(forward.largest, backward.largest) <= memory / 10
+    few = math.ceil(256 * 9 * 1024 * 1025 * 4 / (memory / 10))
+    assert forward.count < 60 + 12 * few
+    assert backward.count < 80 + 30 * few
+
+
+@pytest.mark.parametrize("batch", [2, 64, 256])
+def test_a_processor_gets_few_parts(batch: int) -> None:
+    """Cut for its caches, but into three at most; a call costs microseconds there, and the work milliseconds."""
+    forward, backward = launches("cpu", batch, 16, 14)
+    assert forward.count <= MOST
+    assert backward.count <= 2 * MOST
