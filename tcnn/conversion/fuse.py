@@ -7,6 +7,7 @@ from torch import nn
 
 from tcnn.conversion.carry import copy_with
 from tcnn.conversion.prepared import refuse_prepared
+from tcnn.conversion.trace import evaluating
 from tcnn.errors import RequestError
 from tcnn.layers.base import AttentionLayer
 from tcnn.layers.folded import FoldedGPSA2d
@@ -27,7 +28,8 @@ def fuse(model: nn.Module) -> nn.Module:
     if not any(isinstance(module, AttentionLayer) for module in model.modules()):
         raise RequestError(f"{type(model).__name__}: expected a model with GPSA layers, found none; convert it first")
     layers = {name: m for name, m in model.named_modules() if isinstance(m, AttentionLayer)}
-    return copy_with(model, {name: FusedGPSA2d(layer) for name, layer in layers.items()}).eval()
+    with evaluating(model):
+        return copy_with(model, {name: FusedGPSA2d(layer) for name, layer in layers.items()})
 
 
 @contextmanager

@@ -13,32 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tcnn.layers import GPSA2d, parts
 
 MOST = 80
-LAUNCH_NOTHING = frozenset(
-    [
-        "view",
-        "_unsafe_view",
-        "unsqueeze",
-        "squeeze",
-        "transpose",
-        "permute",
-        "slice",
-        "select",
-        "t",
-        "detach",
-        "alias",
-        "expand",
-        "unbind",
-        "split",
-        "unfold",
-        "new_empty",
-        "empty_like",
-        "new_empty_strided",
-        "empty",
-        "empty_strided",
-        "as_strided",
-        "_reshape_alias",
-    ]
-)
+LAUNCH_NOTHING = {
+    "view", "_unsafe_view", "unsqueeze", "squeeze", "transpose", "permute", "slice", "select", "t", "detach", "alias",
+    "expand", "unbind", "split", "unfold", "as_strided", "_reshape_alias", "new_empty", "empty_like", "empty",
+    "new_empty_strided", "empty_strided",
+}  # fmt: skip
 
 
 class Launches(TorchDispatchMode):
