@@ -20,6 +20,7 @@ from tcnn.conversion.export_check import Runner, compare, judge, reference, shap
 from tcnn.conversion.export_options import check_options, format_of, need_onnx, parse_axes
 from tcnn.conversion.export_program import Program, free_axes, output_tensors, quiet, trace
 from tcnn.conversion.export_report import AXES, Axis, ExportReport, Format
+from tcnn.conversion.fuse import fused
 from tcnn.conversion.pipeline import file_digest
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.trace import evaluating, input_shape
@@ -86,7 +87,7 @@ def export(
     model = model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()
     _check_size(model, example)
     metadata = describe(model, (height, width))
-    with evaluating(model):
+    with evaluating(model), fused(model, packed=False):
         made, notes = _make(model, example, dynamic, kind, opset, metadata, progress)
     axes = made.program.axes
     with replacing(path, force) as temporary:

@@ -21,6 +21,7 @@ from tcnn.conversion.export_report import AXES, Axis, ExportAxis
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.layers.backends import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
+from tcnn.layers.fused import FusedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 
 POSITION: dict[Axis, int] = {"batch": 0, "height": 2, "width": 3}
@@ -61,7 +62,7 @@ def quiet() -> Iterator[None]:
 
 def _follows_size(module: nn.Module) -> str | None:
     """Why the tracer cannot follow the size of the map through this layer: its formulas grow without end."""
-    ours = module if isinstance(module, GPSA2d | FoldedGPSA2d) else None
+    ours = module if isinstance(module, GPSA2d | FoldedGPSA2d | FusedGPSA2d) else None
     if type(module).__name__.endswith("Same") or (ours and ours.geometry.padding == "dynamic"):  # timm's names
         return "the model's padding follows the size of the map (SAME)"
     if ours and ours.scope.kind == "window":
@@ -72,7 +73,7 @@ def _follows_size(module: nn.Module) -> str | None:
 def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
     """The program of a model in evaluation mode with these axes free.
 
-    The attention is traced whatever `TCNN_ATTENTION` says, and also where a layer still is a convolution.
+    The attention is traced whatever `TCNN_ATTENTION` says, also where an unfused layer still is a convolution.
 
     Raises: `RequestError` if the tracer cannot, or would freeze one of the axes.
     """

@@ -33,7 +33,7 @@ def fuse(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def fused(model: nn.Module) -> Iterator[None]:
+def fused(model: nn.Module, packed: bool = True) -> Iterator[None]:
     """A model in eval mode computes by fused layers for a while; its own come back, and may train on.
 
     Layers with hooks stay: whoever hung them up wants to see the layer. So does a model that is one layer.
@@ -44,7 +44,7 @@ def fused(model: nn.Module) -> Iterator[None]:
         for name, child in parent.named_children()
         if isinstance(child, AttentionLayer) and not (child._forward_hooks or child._forward_pre_hooks)
     ]
-    made = {id(layer): FusedGPSA2d(layer) for _, _, layer in places}
+    made = {id(layer): FusedGPSA2d(layer, packed) for _, _, layer in places}
     try:
         for parent, name, layer in places:
             parent._modules[name] = made[id(layer)]

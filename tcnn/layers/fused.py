@@ -39,14 +39,18 @@ class FusedGPSA2d(nn.Module):
 
     It has no parameters. Its tensors are in the state dict (``kernel``, ``proj``, ``query_key`` …) and nowhere else, so
     nothing that is kept can differ from them. `.train()` is refused; gradients of the input are not.
+
+    Args:
+        packed: whether matrices may lie in the processor's own order, of which files know nothing.
     """
 
-    def __init__(self, layer: AttentionLayer) -> None:
+    def __init__(self, layer: AttentionLayer, packed: bool = True) -> None:
         super().__init__()
         self.geometry = layer.geometry
         self.scope = layer.scope
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.groups, self.heads = layer.groups, layer.heads
+        self._packed = packed
         self._kept: dict[str, Matrix] = {
             name: self._ordered(name, tensor.detach()) for name, tensor in _prepare(layer).items() if tensor is not None
         }
@@ -85,23 +89,33 @@ class FusedGPSA2d(nn.Module):
     def positional(self, x: Tensor) -> tuple[Factors, Tensor | None]:
         """The factors of the positional attention for maps of x's size, and `dense.place` of them if it is small."""
         size = x.shape[-2], x.shape[-1]
-        known = is_eager(x) and not x.is_meta
-        found = self._placed.get((size, x.device)) if known else None
+        if not is_eager(x) or x.is_meta:
+            return self._positional(size), None
+        found = self._placed.get((size, x.device))
         if found is None:
-            parameters = self.parameters_of()
-            left, right, top, bottom = positions.padding_of(size, self.geometry)
-            padded = top + size[0] + bottom, left + size[1] + right
-            factors = functional.positional_factors(parameters, padded, self.geometry)
-            rows, columns = dense.inside(factors, size, self.geometry)
-            sinks = 0 if positions.zero_padded(self.geometry) else None  # how many has no say here
-            small = rows.numel() * columns.numel() // max(1, self.heads) <= PLACED_ELEMENTS
-            heads = dense.Heads(rows, rows, rows, rows, columns, parameters.gate, sinks)
-            found = factors, dense.place(heads).contiguous() if small and self.scope.covers(padded, size) else None
-            if known:
-                while len(self._placed) >= SIZES:
-                    self._placed.pop(next(iter(self._placed)))
-                self._placed[size, x.device] = found
+            with torch.inference_mode(False), torch.no_grad():  # what is kept may be asked for gradients of the input
+                factors = self._positional(size)
+                found = factors, self._small(factors, size)
+            while len(self._placed) >= SIZES:
+                self._placed.pop(next(iter(self._placed)))
+            self._placed[size, x.device] = found
         return found
+
+    def _positional(self, size: Pair) -> Factors:
+        return functional.positional_factors(self.parameters_of(), self._padded(size), self.geometry)
+
+    def _padded(self, size: Pair) -> Pair:
+        left, right, top, bottom = positions.padding_of(size, self.geometry)
+        return top + size[0] + bottom, left + size[1] + right
+
+    def _small(self, factors: Factors, size: Pair) -> Tensor | None:
+        """`dense.place`, where the content part sees the whole map and that is small enough to be kept."""
+        rows, columns = dense.inside(factors, size, self.geometry)
+        elements = rows.numel() * columns.numel() // max(1, self.heads)
+        if elements > PLACED_ELEMENTS or not self.scope.covers(self._padded(size), size):
+            return None
+        sinks = 0 if positions.zero_padded(self.geometry) else None  # how many has no say here
+        return dense.place(dense.Heads(rows, rows, rows, rows, columns, self.parameters_of().gate, sinks)).contiguous()
 
     def parameters_of(self) -> Parameters:
         """The tensors of the attention; with a convolution beside it the bias is the convolution's."""
@@ -114,7 +128,8 @@ class FusedGPSA2d(nn.Module):
 
     def _ordered(self, name: str, tensor: Tensor) -> Matrix:
         """A copy, matrices in the order in which they are multiplied by; that of a grouped projection is its own."""
-        packed = pack(tensor) if name in MATRICES and (name != "proj" or self.groups == 1) else tensor
+        is_matrix = self._packed and name in MATRICES and (name != "proj" or self.groups == 1)
+        packed = pack(tensor) if is_matrix else tensor
         return packed if isinstance(packed, Packed) else tensor.clone()
 
     def _tensor(self, name: str) -> Tensor | None:

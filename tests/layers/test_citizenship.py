@@ -498,3 +498,17 @@ def test_fused_layers_of_every_geometry(
         for x in (image(), image(9, 5), image(6, 6, batch=1), image()):
             with torch.no_grad():
                 assert relative_error(found(x.to(dtype)), made(x.to(dtype))) < tolerance
+
+
+@pytest.mark.parametrize("form", ["fused", "fused window"])
+def test_gradients_of_the_input_after_inference_mode(form: str, relative_error: RelativeError) -> None:
+    """What is kept in inference mode is no inference tensor, which autograd would refuse."""
+    module, x = FORMS[form](), image().requires_grad_()
+    with torch.inference_mode():
+        module(image())
+    module(x).square().sum().backward()
+    found = x.grad
+    again = image().requires_grad_()
+    FORMS[form]()(again).square().sum().backward()
+    assert found is not None and again.grad is not None
+    assert relative_error(found, again.grad) < REORDERED
