@@ -155,7 +155,8 @@ def test_convolution_classes() -> None:
 
 
 def test_reasons_are_quoted_from_the_code() -> None:
-    code = (ROOT / "tcnn/layers/filters.py").read_text() + (ROOT / "tcnn/conversion/select.py").read_text()
+    files = ("layers/filters.py", "conversion/select.py", "conversion/ties.py")
+    code = "".join((ROOT / "tcnn" / file).read_text() for file in files)
     reasons = [
         row[0].strip("`") for header in ("| reason |", "| reason in") for row in rows("docs/conversion.md", header)
     ]
