@@ -61,8 +61,6 @@ def _lost(conv: nn.Module) -> str | None:
     hooks = hooks_of(conv)
     if hooks:
         return f"it has {' and '.join(hooks)}, which a replacement would lose: remove them, or {BAKE}, first"
-    if "weight" in conv._buffers:
-        return "its weight is no parameter"
     usual = {"weight", "bias"}
     usual |= {"gain"} if isinstance(conv, ScaledStdConv2d | ScaledStdConv2dSame) else set()
     usual |= {"pad"} if isinstance(conv, Conv2dSameExport) else set()

@@ -104,15 +104,6 @@ class OwnCall(nn.Conv2d):
         return 2 * super().__call__(*args)
 
 
-class FixedFilter(nn.Conv2d):
-    """A filter that is never trained, as blurs have it."""
-
-    def __init__(self) -> None:
-        super().__init__(2, 2, 3)
-        del self.weight
-        self.register_buffer("weight", torch.ones(2, 2, 3, 3))
-
-
 def with_hook(register: str, on: str | None = None) -> nn.Conv2d:
     conv = nn.Conv2d(2, 2, 3)
     getattr(getattr(conv, on) if on else conv, register)(lambda *_: None)
@@ -159,7 +150,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "it holds scale beside its weight and bias, which a replacement would lose",
     ),
     "layer of its own": (with_child, "it holds lora_down beside its weight and bias"),
-    "buffer for a filter": (FixedFilter, "its weight is no parameter"),
     "weight norm": (lambda: parametrizations.weight_norm(nn.Conv2d(2, 2, 3)), "it is parametrised"),
     "spectral norm": (lambda: parametrizations.spectral_norm(StdConv2d(2, 2, 3)), "it is parametrised"),
     "pruned": (lambda: prune.l1_unstructured(nn.Conv2d(2, 2, 3), "weight", 4), "hooks, which a replacement would lose"),
