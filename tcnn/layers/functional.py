@@ -121,7 +121,7 @@ def _attend_everywhere(heads: Heads, parameters: Parameters, wanted: Backend) ->
     def by_kernel(*tensors: Tensor) -> Tensor:
         query, key, value, rows, columns, gate = tensors
         if heads.sinks is not None:  # the kernel knows of zeros without being given one
-            key, value = key[:, :, :-1], value[:, :-1]
+            key, value = key[:, :, : heads.pixels], value[:, : heads.pixels]
         mixed = triton_attention.attend(query, key, value, rows, columns, gate, heads.sinks, 1.0)
         return dense.project(mixed, parameters)
 

@@ -259,7 +259,8 @@ def _content(part: _Part, heads: Heads) -> Tensor:
     """Of `dense.content_attention`, (b, K, m, R')."""
     logits = at_least_float32(torch.bmm(part.query, part.key.transpose(1, 2)))
     if heads.sinks is not None:
-        logits.select(2, -1).fill_(math.log(heads.sinks) if heads.sinks else -math.inf)
+        last = part.key.shape[1] - heads.pixels
+        logits[..., -last:].fill_(math.log(heads.sinks / last) if heads.sinks else -math.inf)
     return torch.softmax(logits, dim=-1).unflatten(0, (-1, heads.gate.shape[0]))
 
 
