@@ -6,6 +6,7 @@ PyTorch's compiler relies on the same two operators when it freezes a model. Whe
 product is taken.
 """
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -30,6 +31,12 @@ class Packed(NamedTuple):
     def plain(self) -> Tensor:
         """The matrix as it was."""
         return self.blocks.to_dense()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Packed":
+        return _packed(self.plain())
+
+    def __reduce__(self) -> tuple[Callable[[Tensor], "Packed"], tuple[Tensor]]:
+        return _packed, (self.plain(),)
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x Wᵀ + b: (…, in) to (…, out)."""
@@ -57,6 +64,10 @@ def pack(weight: Matrix) -> Matrix:
     """The matrix in oneDNN's order if that is possible here, else as it is."""
     if isinstance(weight, Packed) or not packable(weight):
         return weight
+    return _packed(weight)
+
+
+def _packed(weight: Tensor) -> Packed:
     return Packed(_operators()._reorder_linear_weight(weight.detach().contiguous()), weight.shape)
 
 

@@ -209,9 +209,11 @@ def test_make_fx(form: Form, relative_error: RelativeError) -> None:
     assert relative_error(traced(image().flip(0)), module(image().flip(0))) < REORDERED
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @every_form
-def test_copies_pickles_and_state(form: Form) -> None:
-    module, x = form().eval(), image()
+def test_copies_pickles_and_state(form: Form, dtype: torch.dtype) -> None:
+    """In float32 a fused layer's matrices lie in the processor's own order, of which neither copy nor file knows."""
+    module, x = form().to(dtype).eval(), image().to(dtype)
     expected = module(x)
     file = io.BytesIO()
     torch.save(module, file)
