@@ -47,7 +47,7 @@ def plan_for(heads: Heads) -> Plan:
     lines, width = heads.rows.shape[1], heads.columns.shape[1]
     line = heads.gate.shape[0] * width * max(heads.key.shape[2], heads.value.shape[2])  # elements of the largest tensor
     memory = memory_of(heads.value.device)
-    kept = memory // 128
+    kept = memory // 256
     if heads.value.device.type == "cpu":
         if lines * line > CPU_PART // 2:
             return Plan(1, max(1, CPU_PART // 4 // line), kept)
