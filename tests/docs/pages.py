@@ -21,8 +21,10 @@ from tcnn.cli.main import _commands, main
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$(?:\n\1```text\n(.*?)^\1```$)?", re.MULTILINE | re.DOTALL)
 PRETRAINED = re.compile(r'(create_model\("(?!local-dir:)[^)]*)pretrained=True')
-MEASURED = re.compile(r"\d+\.\d+e[+-]\d+|(?<=at τ = )\S+ \d+\.\d+%|(?<=in )\d+\.\d+(?= s\b)|^\d+ s$", re.MULTILINE)
-"""Rounding errors, drifts and times: they may differ between machines. Everything else may not."""
+MEASURED = re.compile(
+    r"\d+\.\d+e[+-]\d+|(?<=at τ = )\S+ \d+\.\d+%|(?<=in )\d+\.\d+(?= s\b)|^\d+ s$|(?<=worst layer )\S+", re.MULTILINE
+)
+"""Rounding errors, the layer with the largest, drifts and times: they may differ between machines. Everything else may not."""
 DRIFT = re.compile(r"at τ = \S+ (\d+\.\d+)%")
 
 
