@@ -24,7 +24,8 @@ PRETRAINED = re.compile(r'(create_model\("(?!local-dir:)[^)]*)pretrained=True')
 MEASURED = re.compile(
     r"\d+\.\d+e[+-]\d+|(?<=at τ = )\S+ \d+\.\d+%|(?<=in )\d+\.\d+(?= s\b)|^\d+ s$|(?<=worst layer )\S+", re.MULTILINE
 )
-"""Rounding errors, the layer with the largest, drifts and times: they may differ between machines. Everything else may not."""
+"""Rounding errors, the layer with the largest one, drifts and times: they may differ between machines, and nothing
+else."""
 DRIFT = re.compile(r"at τ = \S+ (\d+\.\d+)%")
 
 
