@@ -124,7 +124,7 @@ def evaluate(
         data, transform_for(model, size, crop_pct, corruption, seed), batch_size=batch_size, workers=workers,
         rank=rank, world=world, pin_memory=place is not None and place.type == "cuda",
     )  # fmt: skip
-    with closing(loader), _evaluating(model), torch.no_grad(), fused(model):
+    with closing(loader), _evaluating(model), fused(model):
         part = _count(model, loader, data, place or torch.device("cpu"), amp, channels_last, class_subset, progress)
     parts = [part]
     if world > 1:

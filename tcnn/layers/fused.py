@@ -51,9 +51,10 @@ class FusedGPSA2d(nn.Module):
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.groups, self.heads = layer.groups, layer.heads
         self._packed = packed
-        self._kept: dict[str, Matrix] = {
-            name: self._ordered(name, tensor.detach()) for name, tensor in _prepare(layer).items() if tensor is not None
-        }
+        with torch.inference_mode(False), torch.no_grad():  # gradients of the input may be asked for later
+            self._kept: dict[str, Matrix] = {
+                name: self._ordered(name, tensor) for name, tensor in _prepare(layer).items() if tensor is not None
+            }
         self._placed: dict[tuple[Pair, torch.device], tuple[Factors, Tensor | None]] = {}
         super().train(False)
 

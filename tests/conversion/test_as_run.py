@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import tcnn
 from tcnn.conversion.report import VerificationReport
-from tcnn.layers import GPSA2d
+from tcnn.layers import GPSA2d, convolution
 from tcnn.layers.backends import backend
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
@@ -117,3 +117,14 @@ def test_a_report_from_before_is_still_read(pair: tuple[nn.Module, nn.Module]) -
 
 def gpsa(model: nn.Module) -> list[GPSA2d]:
     return [module for module in model.modules() if isinstance(module, GPSA2d)]
+
+
+def test_the_shortcut_itself_is_verified_and_stands_in_for_no_attention(
+    pair: tuple[nn.Module, nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The convolution that an untrained layer is computed as, made wrong on purpose: the attention is found right."""
+    right = convolution.convolve
+    monkeypatch.setattr(convolution, "convolve", lambda *given: -2 * right(*given))
+    report = tcnn.verify(*pair, randomise=True, **OPTIONS)
+    assert all(result.passed for result in report.passes)
+    assert not report.passed and report.as_run is not None and not report.as_run.passed
