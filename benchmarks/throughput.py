@@ -126,7 +126,7 @@ def prepared(model: nn.Module, training: bool) -> nn.Module:
     if layers and not training:
         return tcnn.fuse(model)
     for layer in layers:
-        layer.set_temperature(float(layer.temperature), hold=True)
+        layer.set_temperatures(float(layer.gate_temperature), float(layer.position_temperature), hold=True)
     return model.train(training)
 
 

@@ -51,5 +51,5 @@ def test_the_journey(tmp_path: Path, capsys: pytest.CaptureFixture[str], kept_si
         model = tcnn.load(path)
         assert sum(parameter.numel() for parameter in model.parameters()) == row["parameters"]
         assert tcnn.evaluate(model, held_out).top1 == pytest.approx(row["top1"], abs=1e-12)
-    temperatures = {float(layer.temperature) for layer in model.modules() if isinstance(layer, tcnn.GPSA2d)}
+    temperatures = {float(layer.position_temperature) for layer in model.modules() if isinstance(layer, tcnn.GPSA2d)}
     assert temperatures == {1.0}, "fine-tuning took it all the way"

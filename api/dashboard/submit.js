@@ -77,9 +77,11 @@ function transform(form) {
     target: text({ placeholder: "layer4\\.0\\..*" }),
     temperature: numeric({ placeholder: "1/46 = 0.0217" }),
     head_dim: numeric({ placeholder: "automatic" }),
+    content_heads: numeric({ placeholder: "0" }),
     seed: numeric({ placeholder: "0" }),
   };
-  const stride = select([["keep", "Keep: equivalent to the CNN"], ["remove", "Remove: as in the paper"]]);
+  const stride = select([["keep", "Keep: equivalent to the CNN"], ["remove", "Remove: as in the paper"], ["dilate", "Remove, and dilate what follows"]]);
+  const queryKey = select([["normal", "Normal, small"], ["mimetic", "Mimetic: like looks for like"]]);
   const also = tick(false, { id: "also-finetune" });
   const training = trainingFields("finetune.");
   const box = h("div", { hidden: true }, training.parts);
@@ -100,12 +102,14 @@ function transform(form) {
           field("target", "Convolutions by name", own.target, { half: true, hint: "A regular expression; replaces the stage." }),
           field("temperature", "Temperature τ", own.temperature, { hint: "1/46 is the CNN, 1 is the paper’s start." }),
           field("head_dim", "Head width", own.head_dim, { hint: "Channels of a head’s queries and keys." }),
+          field("content_heads", "Content heads", own.content_heads, { hint: "Beside the taps; they add nothing at first." }),
+          field("query_key", "Query and key weights", queryKey, { half: true }),
           field("seed", "Seed", own.seed)))),
       h("section", { class: "card" }, h("h2", {}, "Fine-tuning"),
         h("div", { class: "field tick" }, also, h("label", { for: "also-finetune" }, "Fine-tune it in the same job")), box),
     ],
     body() {
-      const body = { model: model.input.value.trim(), pretrained: own.pretrained.checked, stride: stride.value };
+      const body = { model: model.input.value.trim(), pretrained: own.pretrained.checked, stride: stride.value, query_key: queryKey.value };
       for (const [name, control] of Object.entries(own)) if (name !== "pretrained") put(body, name, read(control));
       if (also.checked) body.finetune = training.body();
       return body;

@@ -45,13 +45,17 @@ Source = Annotated[
 @app.command()
 def transform(
     model: Annotated[str, typer.Argument(help="A timm name.", metavar="MODEL")],
-    stride: Annotated[str, typer.Option(help="keep or remove.", metavar="keep|remove")] = "keep",
+    stride: Annotated[str, typer.Option(help="keep, remove or dilate.", metavar="keep|remove|dilate")] = "keep",
     stage: Annotated[int | None, typer.Option(help="Which stage; −1 is the last.", metavar="N")] = None,
     target: Annotated[
         str | None, typer.Option(help="Convolutions by name, in place of --stage.", metavar="REGEX")
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="τ > 0; 1/46 is the CNN.", metavar="T")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Width of a head's queries and keys.", metavar="N")] = None,
+    content_heads: Annotated[
+        int | None, typer.Option(help="Heads beside the taps, by content alone.", metavar="N")
+    ] = None,
+    query_key: Annotated[str | None, typer.Option(help="normal or mimetic.", metavar="normal|mimetic")] = None,
     content: Annotated[str | None, typer.Option(help="global, window:W or pooled:R.", metavar="SCOPE")] = None,
     num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", metavar="N")] = None,
     pretrained: Pretrained = True,
@@ -72,7 +76,7 @@ def transform(
     """Convert a timm model, verify it, and with --data fine-tune it in the same job."""
     conversion = {
         "stride": stride, "stage": stage, "target": target, "temperature": temperature, "head_dim": head_dim,
-        "content": content, "num_classes": num_classes,
+        "content": content, "content_heads": content_heads, "query_key": query_key, "num_classes": num_classes,
     }  # fmt: skip
     body = {
         "model": model,

@@ -151,6 +151,7 @@ def _layer(layer: KeptLayer, measures: Measures, module: nn.Module, real: bool) 
         kernel_size=geometry.kernel_size if geometry else None,
         dilation=geometry.dilation if geometry else None,
         temperature=layer.temperature if layer.gate is not None else None,
+        gate_temperature=layer.gate_temperature if layer.gate is not None else None,
         gate=_mean([head.gate for head in heads]),
         span=_mean([head.span for head in heads]),
         non_locality=_over_heads([head.non_locality for head in heads]),
@@ -162,12 +163,13 @@ def _layer(layer: KeptLayer, measures: Measures, module: nn.Module, real: bool) 
 
 def _head(layer: KeptLayer, measures: Measures, number: int, geometry: positions.Geometry | None, real: bool) -> Head:
     facts: dict[str, Any] = {}
-    if geometry is not None:
+    if geometry is not None and number < geometry.heads:
         facts["tap"] = divmod(number, geometry.kernel_size[1])
         facts["tap_offset"] = positions.tap_offsets(geometry)[number].tolist()
     if layer.gate is not None:
         facts["gate"] = layer.gate[number].item()
-    if layer.strength is not None and layer.centres is not None:
+    positional = layer.strength is not None and number < len(layer.strength)
+    if positional and layer.strength is not None and layer.centres is not None:
         alpha = layer.strength[number].item()
         if alpha > 0:
             facts["span"] = 1 / alpha
@@ -175,17 +177,17 @@ def _head(layer: KeptLayer, measures: Measures, number: int, geometry: positions
             facts["radius_50"], facts["radius_90"] = (circle(alpha, layer.temperature, s) for s in (0.5, 0.9))
     return Head(
         head=number,
-        non_locality=_measure(measures.non_locality, number, real),
-        entropy=_measure(measures.entropy, number, real),
+        non_locality=_measure(measures.non_locality, number, real, positional),
+        entropy=_measure(measures.entropy, number, real, positional),
         **facts,
     )
 
 
-def _measure(parts: Parts, head: int, real: bool) -> Measure:
+def _measure(parts: Parts, head: int, real: bool, positional: bool) -> Measure:
     return Measure(
         total=parts.total[head].item() if real else None,
         content=parts.content[head].item() if real else None,
-        positional=None if parts.positional is None else parts.positional[head].item(),
+        positional=parts.positional[head].item() if positional and parts.positional is not None else None,
     )
 
 

@@ -101,11 +101,13 @@ class KeptLayer:
     gate: Tensor | None = None
     """(K,)."""
     strength: Tensor | None = None
-    """α, (K,), in 1/pixel² at τ = 1."""
+    """α, (P,), of the P ≤ K heads, the first, that have a positional part, in 1/pixel² at τ = 1."""
     centres: Tensor | None = None
-    """Δ, (K, 2), (row, column), pixels; not a number where α is not above 0, for then there is no centre."""
+    """Δ, (P, 2), (row, column), pixels; not a number where α is not above 0, for then there is no centre."""
     temperature: float = 1.0
-    """τ."""
+    """τ of the positions."""
+    gate_temperature: float = 1.0
+    """τ of the gates."""
     scope: Scope = GLOBAL
     """What the content part sees."""
 
@@ -146,12 +148,7 @@ def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
     """A tcnn layer on its input (B, C_in, h, w), by the functions that its forward pass uses."""
     geometry = layer.geometry
     padded = positions.pad(x, geometry)
-    factors = positions.positional_attention(
-        layer.locality_strength / at_least_float32(layer.temperature),
-        at_least_float32(layer.attention_centers),
-        padded.shape[-2:],
-        geometry,
-    )
+    factors = layer.positional_factors((padded.shape[-2], padded.shape[-1]))
     grid = Grid(
         size=(padded.shape[-2], padded.shape[-1]),
         padding=_padding(x, geometry),
@@ -171,7 +168,8 @@ def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
         gate=layer.gate,
         strength=layer.locality_strength,
         centres=at_least_float32(layer.attention_centers),
-        temperature=layer.temperature.item(),
+        temperature=layer.position_temperature.item(),
+        gate_temperature=layer.gate_temperature.item(),
         scope=layer.scope,
     )
 

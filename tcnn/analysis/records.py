@@ -51,7 +51,8 @@ class Layer(_Record):
     queries: Pair = Field(description="(rows, columns) of the map that asks.")
     kernel_size: Pair | None = Field(None, description="Of the convolution that it was.")
     dilation: Pair | None = None
-    temperature: float | None = Field(None, description="τ.")
+    temperature: float | None = Field(None, description="τ of the positions.")
+    gate_temperature: float | None = Field(None, description="τ of the gates.")
     gate: float | None = None
     span: float | None = None
     non_locality: Measure

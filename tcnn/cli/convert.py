@@ -28,8 +28,9 @@ def command(
     stride: Annotated[
         str,
         typer.Option(
-            help="keep: equivalent to the CNN; remove: the last stage at stride 1, as in the paper.",
-            metavar="keep/remove",
+            help="keep: equivalent to the CNN; remove: the last stage at stride 1, as in the paper; dilate: the same, "
+            "with later kernels spread, so that the pixels of the old map stay what they were.",
+            metavar="keep/remove/dilate",
         ),
     ] = "keep",
     stage: Annotated[int, typer.Option(help="Which stage, counted like timm's out_indices; -1 is the last.")] = -1,
@@ -40,6 +41,12 @@ def command(
         float | None, typer.Option(help="τ: 1/46 (the default) is the CNN, 1 the paper's start.", metavar="T")
     ] = None,
     head_dim: Annotated[int | None, typer.Option(help="Width of a head's queries and keys.")] = None,
+    content_heads: Annotated[
+        int, typer.Option(help="Heads beside the taps that look by content alone; they add nothing at first.", min=0)
+    ] = 0,
+    query_key: Annotated[
+        str, typer.Option(help="How query and key weights are drawn: normal or mimetic.", metavar="normal/mimetic")
+    ] = "normal",
     content: Annotated[
         str,
         typer.Option(
@@ -63,9 +70,11 @@ def command(
     from tcnn.config import ConversionConfig, VerificationConfig, build
     from tcnn.conversion import catalogue
 
-    chosen = {"temperature": temperature, "head_dim": head_dim, "target": target}
-    given = {key: value for key, value in chosen.items() if value is not None}
-    config = build(ConversionConfig, {"stage": stage, "stride": stride, "content": content, "seed": seed, **given})
+    chosen = {
+        "stage": stage, "stride": stride, "content": content, "content_heads": content_heads, "query_key": query_key,
+        "seed": seed, "temperature": temperature, "head_dim": head_dim, "target": target,
+    }  # fmt: skip
+    config = build(ConversionConfig, {key: value for key, value in chosen.items() if value is not None})
     bounds = {} if tolerance is None else {"tolerance_float32": tolerance, "tolerance_float64": min(tolerance, 1e-10)}
     verification = build(VerificationConfig, {**bounds, "seed": seed})
     if output is None and not dry_run:

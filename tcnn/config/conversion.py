@@ -23,15 +23,29 @@ class ConversionConfig(Frozen):
         default=None,
         description="A regular expression matched in full against dotted convolution names; replaces `stage`.",
     )
-    stride: Literal["keep", "remove"] = Field(
+    stride: Literal["keep", "remove", "dilate"] = Field(
         default="keep",
-        description="`keep` is equivalent to the CNN; `remove` runs the stage at stride 1, as the paper does.",
+        description="`keep` is equivalent to the CNN. `remove` runs the stage at stride 1, as the paper does: every "
+        "filter then sees a smaller part of the image. `dilate` does so too and dilates the later convolutions of the "
+        "stage, so that on the pixels of the old map it computes what the CNN does.",
     )
     temperature: float = Field(
         default=HARD_TEMPERATURE,
         gt=0,
         allow_inf_nan=False,
         description="τ, dimensionless: 1/46 is the CNN, 1 is the paper's start.",
+    )
+    content_heads: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="Heads beside those of the taps, without a positional part. Their output weights are 0 at first, "
+        "so that the model is equivalent to the CNN, and learn from the first step on.",
+    )
+    query_key: Literal["normal", "mimetic"] = Field(
+        default="normal",
+        description="How query and key weights are drawn: `normal`, at a standard deviation of 0.02, or `mimetic`, so "
+        "that pixels look for their like as in trained transformers (Trockman and Kolter 2023).",
     )
     head_dim: int | None = Field(
         default=None,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tcnn.errors import RequestError
-from tcnn.layers.base import AttentionLayer
+from tcnn.layers.base import TEMPERATURES, AttentionLayer
 
 
 def temperature(update: int, start: float, annealing: int) -> float:
@@ -73,7 +73,7 @@ class Annealing:
         if self.done == self.steps:
             return
         layers = [layer for layer in model.modules() if isinstance(layer, AttentionLayer)]
-        taus = [layer.temperature for layer in layers if layer.temperature is not None]
+        taus = [getattr(layer, name) for layer in layers if layer.gating_param is not None for name in TEMPERATURES]
         if self.done is None:
             self.done = position(float(taus[0]), self.start, self.steps) if taus else self.steps
         if self.done < self.steps:

@@ -55,20 +55,20 @@ class Head(NamedTuple):
 @torch.no_grad()
 def heads_of(layer: GPSA2d) -> tuple[Head, ...]:
     """What a layer's heads are, in float64."""
-    tau = layer.temperature.double()
-    gate = torch.sigmoid(layer.gating_param.double() / tau)
+    gate = torch.sigmoid(layer.gating_param.double() / layer.gate_temperature.double())
     centres = layer.attention_centers.double()
     pixels = centres.round()
-    peak = positional_peak(layer.locality_strength.double() / tau, centres - pixels)
+    peak = positional_peak(layer.locality_strength.double() / layer.position_temperature.double(), centres - pixels)
     weights = taps_through_value(layer).double().flatten(1).norm(dim=1)
     total = weights.norm()
     shares = weights / total if total > 0 else weights
     taps = {tuple(offset): tap for tap, offset in enumerate(tap_offsets(layer.geometry).tolist())}
-    return tuple(
+    positional = tuple(
         # 1 − (1 − gate) is 0 where the gate vanishes beside 1.
         Head(taps.get(tuple(pixel)), 1 - g * p, 1 - (1 - g), share)
-        for pixel, g, p, share in zip(pixels.tolist(), gate.tolist(), peak.tolist(), shares.tolist(), strict=True)
+        for pixel, g, p, share in zip(pixels.tolist(), gate.tolist(), peak.tolist(), shares.tolist(), strict=False)
     )
+    return positional + tuple(Head(None, 1.0, 0.0, share) for share in shares.tolist()[len(positional) :])
 
 
 def positional_peak(strength: Tensor, offset: Tensor) -> Tensor:

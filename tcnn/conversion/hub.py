@@ -98,7 +98,8 @@ Parameters: {report.parameters_before:,} before, {report.parameters_after:,} aft
 def _claim(report: ConversionReport) -> str:
     if report.config.temperature > 0.05:
         return f"start from its filters at temperature {report.config.temperature:g}"
-    return "compute the same function" + (" at stride 1" if report.config.stride == "remove" else "")
+    at = {"keep": "", "remove": " at stride 1", "dilate": " at stride 1, dilated"}
+    return "compute the same function" + at[report.config.stride]
 
 
 def _verified(verification: VerificationReport | None) -> str:

@@ -40,6 +40,8 @@ class LayerReport(_Record):
     heads: int
     head_dim: int
     content: str = "global"
+    content_heads: int = 0
+    """How many of the heads, the last, have no positional part."""
     parameters_before: int
     parameters_after: int
     tied: dict[str, str] = {}
@@ -63,6 +65,8 @@ class ConversionReport(_Record):
     layers: tuple[LayerReport, ...]
     skipped: tuple[SkippedLayer, ...] = ()
     strides_removed: tuple[str, ...] = ()
+    dilated: dict[str, tuple[int, int]] = {}
+    """By how much, along rows and columns, ``stride="dilate"`` spread the kernels of which layers."""
     parameters_before: int
     parameters_after: int
 

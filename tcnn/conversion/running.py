@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tcnn.conversion.outputs import flat
 from tcnn.errors import RequestError
+from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
 
 
@@ -21,29 +22,38 @@ def replacements(model: nn.Module) -> dict[str, GPSA2d]:
 
 
 def temperatures(model: nn.Module) -> dict[str, float]:
-    """τ of every GPSA layer; raises `RequestError` for one at which there is no attention."""
-    found = {name: float(layer.temperature) for name, layer in replacements(model).items()}
-    for name, temperature in found.items():
-        if not 0 < temperature < torch.inf:
-            raise RequestError(
-                f"{name}: expected a temperature above 0, found {temperature:g}; fill its `temperature` with one, "
-                "1/46 for the convolution or 1 for the paper's start"
-            )
+    """τ of every GPSA layer, or of its gates and of its positions by the buffers' names where these differ.
+
+    Raises `RequestError` for one at which there is no attention.
+    """
+    found: dict[str, float] = {}
+    for name, layer in replacements(model).items():
+        own = {buffer: float(getattr(layer, buffer)) for buffer in TEMPERATURES}
+        for buffer, temperature in own.items():
+            if not 0 < temperature < torch.inf:
+                raise RequestError(
+                    f"{name}: expected a {buffer} above 0, found {temperature:g}; give `set_temperature` one, "
+                    "1/46 for the convolution or 1 for the paper's start"
+                )
+        if len(set(own.values())) == 1:
+            found[name] = own[TEMPERATURES[0]]
+        else:
+            found |= {f"{name}.{buffer}".lstrip("."): temperature for buffer, temperature in own.items()}
     return found
 
 
 @contextmanager
 def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
-    """Set τ of every GPSA layer for a while."""
-    layers = list(replacements(model).values())
-    before = [layer.temperature.clone() for layer in layers]
+    """Set τ of gates and positions of every GPSA layer for a while."""
+    buffers = [getattr(layer, name) for layer in replacements(model).values() for name in TEMPERATURES]
+    before = [buffer.clone() for buffer in buffers]
     try:
-        for layer in layers:
-            layer.temperature.fill_(temperature)
+        for buffer in buffers:
+            buffer.fill_(temperature)
         yield
     finally:
-        for layer, value in zip(layers, before, strict=True):
-            layer.temperature.copy_(value)
+        for buffer, value in zip(buffers, before, strict=True):
+            buffer.copy_(value)
 
 
 def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:

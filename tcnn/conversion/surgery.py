@@ -1,6 +1,5 @@
 """`convert`: a T-CNN from a CNN. The source is never changed."""
 
-import copy
 from typing import NamedTuple
 
 import torch
@@ -14,8 +13,9 @@ from tcnn.conversion.notes import map_sizes, notes
 from tcnn.conversion.prepared import refuse_prepared
 from tcnn.conversion.reparameterise import keep_attending_blocks
 from tcnn.conversion.report import ConversionReport, FoldRecord, LayerReport, SkippedLayer
+from tcnn.conversion.stride import Unstriding
 from tcnn.conversion.ties import tie, ties
-from tcnn.conversion.trace import Step, meta_copy, trace
+from tcnn.conversion.trace import Step, input_shape, meta_copy, trace
 from tcnn.conversion.weight_decay import exempt_positions
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers.filters import geometry_of
@@ -38,7 +38,7 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
         config: what to convert and how. Fields given as keywords go over it: ``convert(model, stride="remove")``.
 
     Returns: `Conversion(model, report)`. At the default temperature the result equals the source (or, with
-    ``stride="remove"``, `without_stride(source)`); prove it with `tcnn.verify`.
+    ``stride="remove"`` or ``"dilate"``, `without_stride(source, stride=…)`); prove it with `tcnn.verify`.
 
     Raises: `NothingToConvertError`, `UnsupportedLayerError`, `RequestError`.
 
@@ -50,8 +50,10 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
         raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
     steps = trace(model, config.input_size)
     selection = select.select(model, steps, config)
-    swaps, steps = _stride_swaps(model, steps, selection, config)
-    report = _report(model, config, steps, selection, swaps)
+    unstriding, swaps, steps = _without_stride(model, steps, selection, config)
+    report = _report(model, config, steps, selection, swaps).model_copy(
+        update={"strides_removed": unstriding.removed, "dilated": unstriding.dilated}
+    )
     converted = rebuild(model, report)
     report = report.model_copy(update={"parameters_after": _count(converted)})
     converted.conversion_report = report  # type: ignore[assignment]
@@ -59,34 +61,36 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
 
 
 def without_stride(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> nn.Module:
-    """The same CNN with the stride of its last stage removed: the reference for a ``stride="remove"`` conversion.
+    """The same CNN with the stride of its last stage removed: the reference for a conversion that removes it.
 
-    `config` and keywords are those of the conversion; raises what `convert` raises.
+    `config` and keywords are those of the conversion, with ``stride="remove"`` (the default here) or ``"dilate"``;
+    raises what `convert` raises.
     """
-    if options.get("stride", "remove") != "remove":
-        raise RequestError(f"stride: without_stride removes it, got {options['stride']!r}; leave the keyword out")
-    config = build(ConversionConfig, {**options, "stride": "remove"}, config)
+    if options.get("stride") == "keep":
+        raise RequestError("stride: without_stride removes it, got 'keep'; leave the keyword out, or give 'dilate'")
+    way = "dilate" if config is not None and config.stride == "dilate" else "remove"
+    config = build(ConversionConfig, {"stride": way, **options}, config)
     steps = trace(model, config.input_size)
-    return copy_with(model, _stride_swaps(model, steps, select.select(model, steps, config), config)[0])
+    return copy_with(model, _without_stride(model, steps, select.select(model, steps, config), config)[1])
 
 
 def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
     """Apply a recorded conversion to (a fresh copy of) its source architecture."""
     config = report.config
     swaps: dict[str, nn.Module] = {}
-    if report.strides_removed:
-        strided = [Step(name, model.get_submodule(name), None, None) for name in report.strides_removed]
-        swaps = stride.unstrided(model, strided)
+    if config.stride != "keep":
+        swaps = stride.unstrided(model, Unstriding(report.strides_removed, report.dilated), config.stride)
     generator = torch.Generator().manual_seed(config.seed)
     modules = dict(model.named_modules())
     for layer in report.layers:
         source = swaps.get(layer.name) or modules.get(layer.name)
         if not isinstance(source, nn.Conv2d):
             raise UnsupportedLayerError(f"{layer.name}: expected a convolution in {report.base_model}, found none")
-        swaps[layer.name] = (
-            GPSA2d.from_conv2d(source, layer.head_dim, config.temperature, generator, layer.content)
-            if layer.fold is None
-            else _folded(source, layer, layer.fold)
+        if layer.fold is not None:
+            swaps[layer.name] = _folded(source, layer, layer.fold)
+            continue
+        swaps[layer.name] = GPSA2d.from_conv2d(
+            source, layer.head_dim, config.temperature, generator, layer.content, layer.content_heads, config.query_key
         )
     made = copy_with(model, swaps)
     tie(made, {layer.name: layer.tied for layer in report.layers})
@@ -96,8 +100,9 @@ def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
 def _folded(source: nn.Conv2d, layer: LayerReport, fold: FoldRecord) -> FoldedGPSA2d:
     """The layer that folding left in the place of a convolution; its parameters are for the file to bring."""
     geometry = geometry_of(source)
-    if len(fold.heads) != geometry.heads:
-        raise UnsupportedLayerError(f"{layer.name}: expected {geometry.heads} heads, found {len(fold.heads)}")
+    if len(fold.heads) != geometry.heads + layer.content_heads:
+        expected = geometry.heads + layer.content_heads
+        raise UnsupportedLayerError(f"{layer.name}: expected {expected} heads, found {len(fold.heads)}")
     return FoldedGPSA2d(
         source.in_channels, source.out_channels, geometry, source.groups, source.bias is not None, layer.head_dim,
         fold.heads, fold.value, source.weight.device, source.weight.dtype, layer.content,
@@ -126,21 +131,40 @@ def _signed(model: nn.Module, report: ConversionReport) -> nn.Module:
     return model
 
 
-def _stride_swaps(
+def _without_stride(
     model: nn.Module, steps: list[Step], selection: select.Selection, config: ConversionConfig
-) -> tuple[dict[str, nn.Module], list[Step]]:
-    """What replaces the layers that carry the stride, and the model's steps without it."""
+) -> tuple[Unstriding, dict[str, nn.Module], list[Step]]:
+    """What becomes of the layers of the stage, what replaces them, and the model's steps after that."""
     if config.stride == "keep":
-        return {}, steps
-    swaps = stride.unstrided(model, [steps[i] for i in selection.span])
+        return Unstriding((), {}), {}, steps
+    stage = [steps[i] for i in selection.span]
+    unstriding = stride.plan(model, stage, _at_twice_the_size(model, selection, config, stage), config.stride)
+    swaps = stride.unstrided(model, unstriding, config.stride)
     try:
         after = trace(copy_with(meta_copy(model), swaps), config.input_size)
     except Exception as error:
         raise UnsupportedLayerError(
-            f"stride=remove: {type(model).__name__} does not run without its last stride; use stride=keep"
+            f"stride={config.stride}: {type(model).__name__} does not run without its last stride; use stride=keep"
         ) from error
-    stride.check_kept(steps, after, selection.names)
-    return swaps, after
+    stride.check_kept(steps, after, selection.names, config.stride)
+    return unstriding, swaps, after
+
+
+def _at_twice_the_size(
+    model: nn.Module, selection: select.Selection, config: ConversionConfig, stage: list[Step]
+) -> list[Step]:
+    """The steps of the stage on an image of twice the height and width, as far as dilation has to know them."""
+    if config.stride != "dilate":
+        return stage
+    _, height, width = input_shape(model, config.input_size)
+    try:
+        steps = trace(model, (2 * height, 2 * width))
+    except RequestError as error:
+        raise UnsupportedLayerError(
+            f"stride=dilate: {type(model).__name__} runs at one size only, so nothing tells how its maps grow; use "
+            "stride=keep or remove"
+        ) from error
+    return [steps[i] for i in selection.span]
 
 
 def _report(
@@ -155,9 +179,9 @@ def _report(
     for name in selection.names:
         conv = meta_copy(model.get_submodule(name))
         assert isinstance(conv, nn.Conv2d)  # noqa: S101 - selection chooses nothing else
-        source = copy.copy(conv)
-        source.stride = getattr(swaps.get(name), "stride", conv.stride)
-        layer = GPSA2d.from_conv2d(source, config.head_dim, content=config.content)
+        source = meta_copy(swaps[name]) if name in swaps else conv
+        assert isinstance(source, nn.Conv2d)  # noqa: S101 - it is the same convolution with another geometry
+        layer = GPSA2d.from_conv2d(source, config.head_dim, content=config.content, content_heads=config.content_heads)
         g = layer.geometry
         layers.append(
             LayerReport(
@@ -175,6 +199,7 @@ def _report(
                 heads=layer.heads,
                 head_dim=layer.head_dim,
                 content=layer.content,
+                content_heads=layer.content_heads,
                 parameters_before=_count(conv),
                 parameters_after=_count(layer),
                 tied=tied[name],
@@ -186,7 +211,6 @@ def _report(
             "stage": selection.stage,
             "layers": tuple(layers),
             "skipped": tuple(SkippedLayer(name=name, reason=reason) for name, reason in selection.skipped),
-            "strides_removed": tuple(swaps),
         }
     )
 

@@ -11,6 +11,9 @@ from tcnn.layers.parameters import Parameters, strength_of
 from tcnn.layers.positions import Geometry
 from tcnn.layers.scopes import Scope
 
+TEMPERATURES = ("gate_temperature", "position_temperature")
+"""The buffers that hold τ."""
+
 
 class AttentionLayer(nn.Module):
     """The parameters of the attention by their names, what follows from them, and the geometry of the convolution.
@@ -19,7 +22,7 @@ class AttentionLayer(nn.Module):
     for inference.
 
     Shapes: K heads, d head width, C channels, G groups, H×W padded map, Ho×Wo output map. ``gating_param``,
-    ``locality_raw``, ``attention_centers`` and ``temperature`` are None where all heads are content heads.
+    ``locality_raw``, ``attention_centers`` and both temperatures are None where all heads are content heads.
     """
 
     geometry: Geometry
@@ -39,11 +42,14 @@ class AttentionLayer(nn.Module):
     gating_param: nn.Parameter
     locality_raw: nn.Parameter
     attention_centers: nn.Parameter
-    temperature: Tensor
+    gate_temperature: Tensor
+    """τ of the gates: σ(λ/τ)."""
+    position_temperature: Tensor
+    """τ of the positions: strengths are α/τ."""
     held: bool = False
     """Whether a GPU's layer is known to be in the hard limit: see `set_temperature`."""
-    _least: float = 0.0
-    """The least of λ and α, while held."""
+    _least: tuple[float, float] = (0.0, 0.0)
+    """The least λ and the least α, while held."""
 
     @property
     def kernel_size(self) -> positions.Pair:
@@ -65,12 +71,12 @@ class AttentionLayer(nn.Module):
         """The tensors as they are now, by the paper's names."""
         return Parameters(
             self.query, self.key, self.value, self.proj, self.bias, self.gating_param, self.locality_raw,
-            self.attention_centers, self.temperature, self.heads, self.groups,
+            self.attention_centers, self.gate_temperature, self.position_temperature, self.heads, self.groups,
         )  # fmt: skip
 
     @property
     def locality_strength(self) -> Tensor:
-        """α > 0, (K,), in 1/pixel² at τ = 1, at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
+        """α > 0, (P,), in 1/pixel² at τ = 1, at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
         return strength_of(self.locality_raw)
 
     @property
@@ -80,7 +86,7 @@ class AttentionLayer(nn.Module):
 
     @property
     def strength(self) -> Tensor:
-        """α/τ, (K,), in 1/pixel², at least float32: how fast positional attention falls off around its centre."""
+        """α/τ, (P,), in 1/pixel², at least float32: how fast positional attention falls off around its centre."""
         return self.tensors.strength
 
     def positional_factors(self, size: positions.Pair) -> tuple[Tensor, Tensor]:
@@ -90,26 +96,38 @@ class AttentionLayer(nn.Module):
         """
         return functional.positional_factors(self.tensors, size, self.geometry)
 
-    @torch.no_grad()
     def set_temperature(self, temperature: float, hold: bool = False) -> None:
-        """Set τ > 0; with `hold`, say that until it is set again nothing but gradients will change λ, α and Δ.
+        """`set_temperatures` with one τ for gates and positions, as the paper has it."""
+        _check("temperature", temperature)
+        self.set_temperatures(temperature, temperature, hold)
+
+    @torch.no_grad()
+    def set_temperatures(self, gate: float, position: float, hold: bool = False) -> None:
+        """Set the τ > 0 of gates and that of positions; with `hold`, say that until they are set again nothing but
+        gradients will change λ, α and Δ.
 
         On a CPU a layer looks in every call whether it is a convolution. A GPU would make the host wait for that, so
         there it is computed as attention, unless it is held: then the host looks once, and follows τ by itself until
         the layer leaves the hard limit, for up to there the gradients of λ, α and Δ are zeros. Being held has no
         meaning outside of training mode, and ends when parameters are loaded or the layer is moved.
+
+        Does nothing where no head has a positional part. Raises `RequestError` for a τ that is not above 0.
         """
-        if not temperature > 0:
-            raise RequestError(f"temperature: expected a number above 0, got {temperature}")
-        self.temperature.fill_(temperature)
-        if not hold or self.temperature.device.type in ("cpu", "meta") or temperature > 1 / convolution.STRENGTH:
+        for name, tau in zip(TEMPERATURES, (gate, position), strict=True):
+            _check(name, tau)
+        if not self.heads > self.content_heads:
+            return
+        self.gate_temperature.fill_(gate)
+        self.position_temperature.fill_(position)
+        device, limit = self.gate_temperature.device.type, convolution.STRENGTH
+        if not hold or device in ("cpu", "meta") or max(gate, position) > 1 / limit:
             self.held = False
         elif not self.held:
             self.held = convolution.is_hard(self.tensors, self.geometry)
             if self.held:
-                self._least = min(self.gating_param.min().item(), self.locality_strength.min().item())
+                self._least = self.gating_param.min().item(), self.locality_strength.min().item()
         else:
-            self.held = self._least / temperature >= convolution.STRENGTH
+            self.held = self._least[0] / gate >= limit and self._least[1] / position >= limit
 
     def __prepare_scriptable__(self) -> Any:
         """Asked by `torch.jit.script`."""
@@ -117,10 +135,19 @@ class AttentionLayer(nn.Module):
             "TorchScript cannot express attention: use torch.compile or torch.export (tcnn.export)"
         )
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         self.held = False
-        super()._load_from_state_dict(*args, **kwargs)
+        both = state_dict.pop(f"{prefix}temperature", None)
+        if both is not None:  # until version 0.2 gates and positions shared one
+            for name in TEMPERATURES:
+                state_dict.setdefault(prefix + name, both.clone())
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         self.held = False
         return super()._apply(*args, **kwargs)
+
+
+def _check(name: str, temperature: float) -> None:
+    if not temperature > 0:
+        raise RequestError(f"{name}: expected a number above 0, got {temperature}")

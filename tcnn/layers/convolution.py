@@ -1,4 +1,4 @@
-"""The hard limit: while no head looks anywhere but at its own tap, the layer is a convolution and is computed as one.
+"""The hard limit: heads none of which looks anywhere but at its own tap are a convolution and are computed as one.
 
 So a converted model costs what its CNN costs until training moves it. In that limit the gradients of everything that
 moves attention vanish as well: a gate of exactly 1 has the slope g(1 − g) = 0, content has the weight 1 − g = 0, and a
@@ -21,13 +21,16 @@ STRENGTH = 40.0
 
 @torch.no_grad()
 def is_hard(parameters: Parameters, geometry: Geometry) -> bool:
-    """Whether every head looks at its own tap alone, to the last bit. Reads values: the host waits for a GPU."""
+    """Whether every head with a positional part looks at its own tap alone, to the last bit.
+
+    Reads values: the host waits for a GPU.
+    """
     p = parameters
-    if p.gating_param is None or p.content_heads:
+    if p.gating_param is None:
         return False
     # Numbers of the host: a handful of heads is compared faster than tensors are.
     return (
-        all(gate == 1 for gate in p.gate.tolist())
+        all(gate == 1 for gate in p.gate.tolist()[: p.heads - p.content_heads])
         and all(strength >= STRENGTH for strength in p.strength.tolist())
         and p.attention_centers.tolist() == positions.tap_coordinates(geometry)  # type: ignore[union-attr]
     )

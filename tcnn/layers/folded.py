@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.layers import scopes
-from tcnn.layers.base import AttentionLayer
+from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.functional import convolution_and_attention
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.parameters import is_identity
@@ -48,7 +48,7 @@ def convolution_filter(layer: GPSA2d, targets: Sequence[int | None]) -> Tensor:
         targets: for every head the tap that it becomes, row-major over the kernel, or None. Two may share one.
     """
     taps = taps_through_value(layer)
-    found = torch.zeros_like(taps)
+    found = taps.new_zeros(layer.geometry.heads, *taps.shape[1:])
     taken: set[int] = set()
     for head, tap in enumerate(targets):
         if tap is not None:
@@ -72,7 +72,7 @@ class FoldedGPSA2d(AttentionLayer):
     ``proj``                                                   W_out, (C_out, n·C_in/G), or None if n = 0
     ``value``                                                  W_val, (C_in, C_in), or None
     ``gating_param``, ``locality_raw``, ``attention_centers``  λ (a,), softplus⁻¹ of α (a,), Δ (a, 2); None if a = 0
-    ``temperature``                                            τ, a buffer, or None if a = 0
+    ``gate_temperature``, ``position_temperature``             τ, two buffers, or None if a = 0
     =========================================================  =======================================================
 
     Args:
@@ -126,9 +126,9 @@ class FoldedGPSA2d(AttentionLayer):
         parameter("gating_param", self.positional_heads > 0, self.positional_heads)
         parameter("locality_raw", self.positional_heads > 0, self.positional_heads)
         parameter("attention_centers", self.positional_heads > 0, self.positional_heads, 2)
-        self.register_buffer(
-            "temperature", torch.empty((), device=device, dtype=dtype) if self.positional_heads else None
-        )
+        for name in TEMPERATURES:
+            empty = torch.empty((), device=device, dtype=dtype) if self.positional_heads else None
+            self.register_buffer(name, empty)
 
     @classmethod
     @torch.no_grad()
@@ -156,7 +156,7 @@ class FoldedGPSA2d(AttentionLayer):
             "gating_param": layer.gating_param[positional],
             "locality_raw": layer.locality_raw[positional],
             "attention_centers": layer.attention_centers[positional],
-            "temperature": layer.temperature,
+            **{name: getattr(layer, name) for name in TEMPERATURES},
         }
         for name, tensor in (*folded.named_parameters(), *folded.named_buffers()):
             given = own[name]

@@ -42,7 +42,10 @@ def gpsa(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope = G
     check_input(x, parameters.in_channels, geometry)
     wanted = selected_backend()
     if wanted == "auto" and (held or in_hard_limit(parameters, geometry)):
-        return as_format_of(x, convolution.attend(x, parameters, geometry))
+        y = convolution.attend(x, parameters.positional, geometry)
+        if parameters.content_heads:
+            y = y + attend(x, parameters.content, geometry, scope)
+        return as_format_of(x, y)
     return as_format_of(x, attend(x, parameters, geometry, scope))
 
 
@@ -135,7 +138,7 @@ def _attend_everywhere(heads: Heads, parameters: Parameters, wanted: Backend) ->
 def in_hard_limit(parameters: Parameters, geometry: Geometry) -> bool:
     """Whether the layer is its convolution, where the host can read the values without waiting; elsewhere False."""
     p = parameters
-    moving = (p.gating_param, p.locality_raw, p.attention_centers, p.temperature)
+    moving = (p.gating_param, p.locality_raw, p.attention_centers, p.gate_temperature, p.position_temperature)
     readable = p.gating_param is not None and p.gating_param.device.type == "cpu" and is_eager(*moving)
     return readable and convolution.is_hard(p, geometry)
 

@@ -27,7 +27,7 @@ PLACED_ELEMENTS = 2**22
 SIZES = 4
 """Sizes of maps whose positional attention is kept."""
 MATRICES = ("query_key", "query", "key", "proj")
-POSITIONAL = ("gating_param", "locality_raw", "attention_centers", "temperature")
+POSITIONAL = ("gating_param", "locality_raw", "attention_centers", "gate_temperature", "position_temperature")
 
 
 class FusedGPSA2d(nn.Module):
@@ -49,11 +49,12 @@ class FusedGPSA2d(nn.Module):
         self.geometry = layer.geometry
         self.scope = layer.scope
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
-        self.groups, self.heads = layer.groups, layer.heads
+        self.groups = layer.groups
         self._packed = packed
         with torch.inference_mode(False), torch.no_grad():  # gradients of the input may be asked for later
+            self.heads, tensors = _prepare(layer)
             self._kept: dict[str, Matrix] = {
-                name: self._ordered(name, tensor) for name, tensor in _prepare(layer).items() if tensor is not None
+                name: self._ordered(name, tensor) for name, tensor in tensors.items() if tensor is not None
             }
         self._placed: dict[tuple[Pair, torch.device], tuple[Factors, Tensor | None]] = {}
         super().train(False)
@@ -121,10 +122,10 @@ class FusedGPSA2d(nn.Module):
     def parameters_of(self) -> Parameters:
         """The tensors of the attention; with a convolution beside it the bias is the convolution's."""
         bias = None if "kernel" in self._kept else self._tensor("bias")
-        gate, strength, centres, temperature = (self._tensor(name) for name in POSITIONAL)
+        gate, strength, centres, of_gates, of_positions = (self._tensor(name) for name in POSITIONAL)
         return Parameters(
             self._kept.get("query"), self._kept.get("key"), self._tensor("value"), self._kept["proj"], bias,
-            gate, strength, centres, temperature, self.heads, self.groups, self._kept.get("query_key"),
+            gate, strength, centres, of_gates, of_positions, self.heads, self.groups, self._kept.get("query_key"),
         )  # fmt: skip
 
     def _ordered(self, name: str, tensor: Tensor) -> Matrix:
@@ -174,24 +175,27 @@ class FusedGPSA2d(nn.Module):
         )
 
 
-def _prepare(layer: AttentionLayer) -> dict[str, Tensor | None]:
-    """What the function of a layer needs, by name; every matrix as it is multiplied by."""
-    weight = getattr(layer, "weight", None)
-    if not layer.heads or (weight is None and convolution.is_hard(layer.tensors, layer.geometry)):
-        folded = fold_value(layer.tensors) if layer.heads else None
-        kernel = weight if folded is None else convolution.filter_of(folded.plain_proj, layer.geometry)
-        return {"kernel": kernel, "value": layer.value if folded is None else folded.value, "bias": layer.bias}
+def _prepare(layer: AttentionLayer) -> tuple[int, dict[str, Tensor | None]]:
+    """How many heads attend, and what the function of a layer needs, by name; every matrix as it is multiplied by."""
+    kernel: Tensor | None = getattr(layer, "weight", None)
+    if not layer.heads:
+        return 0, {"kernel": kernel, "value": layer.value, "bias": layer.bias}
     parameters = fold_value(layer.tensors)
+    if kernel is None and convolution.is_hard(parameters, layer.geometry):
+        kernel = convolution.filter_of(parameters.positional.plain_proj, layer.geometry)
+        if not parameters.content_heads:
+            return 0, {"kernel": kernel, "value": parameters.value, "bias": layer.bias}
+        parameters = parameters.content
     together, alone = dense.asks_every_pixel(layer.geometry), layer.scope == GLOBAL
-    return {
-        "kernel": weight,
+    return parameters.heads, {
+        "kernel": kernel,
         "value": parameters.value,
         "bias": layer.bias,
         "query_key": dense.both_of(parameters) if together else None,
-        "query": None if together and alone else layer.query,
-        "key": None if together and alone else layer.key,
+        "query": None if together and alone else cast("Tensor", parameters.query),
+        "key": None if together and alone else cast("Tensor", parameters.key),
         "proj": parameters.plain_proj,
-        **{name: getattr(layer, name) for name in POSITIONAL},
+        **{name: getattr(parameters, name) for name in POSITIONAL},
     }
 
 

@@ -8,13 +8,13 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import filters, positions, reference, scopes
 from tcnn.layers.attention import AttentionMaps
-from tcnn.layers.base import AttentionLayer
+from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.functional import check_input, gpsa
+from tcnn.layers.initialise import QueryKey, draw_query_key
 from tcnn.layers.parameters import SOFTPLUS_BETA
 from tcnn.layers.positions import Geometry
 
@@ -52,21 +52,27 @@ class GPSA2d(AttentionLayer):
     W_val           ``value``               (C_in, C_in), all heads      identity
     W_out^h         ``proj``                (C_out, K·C_in/G)            tap h of the filter
     b               ``bias``                (C_out,)                     the convolution's bias
-    λ_h             ``gating_param``        (K,)                         1
-    α_h             ``locality_strength``   (K,)                         1; stored as softplus⁻¹ (β = 5)
-    Δ_h             ``attention_centers``   (K, 2) row, column, pixels   the tap's offset from the centre
-    τ               ``temperature``         (), a buffer                 1/46: the convolution; 1: the paper
+    λ_h             ``gating_param``        (P,)                         1
+    α_h             ``locality_strength``   (P,)                         1; stored as softplus⁻¹ (β = 5)
+    Δ_h             ``attention_centers``   (P, 2) row, column, pixels   the tap's offset from the centre
+    τ of λ          ``gate_temperature``    (), a buffer                 1/46: the convolution; 1: the paper
+    τ of α          ``position_temperature``  (), a buffer               the same
     ==============  ======================  ===========================  ======================================
 
-    ``query``, ``key`` and ``value`` have PyTorch's (out, in) layout. Heads are row-major over the kernel.
+    ``query``, ``key`` and ``value`` have PyTorch's (out, in) layout. The first P heads, one per tap, are row-major over
+    the kernel; the other K − P, content heads, have no positional part: a gate of exactly 0. At conversion their W_out
+    is 0, so that they change nothing until it has learnt. In the paper K = P.
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as in
             :class:`torch.nn.Conv2d`; ``padding`` may also be "dynamic" (TensorFlow's SAME).
         head_dim: d; default ``C_in // K`` rounded down to a multiple of 8, at least 8.
-        temperature: τ > 0. It divides λ and α alike: τ → 0 is a convolution, τ = 1 the paper's layer.
+        temperature: τ > 0, of gates and positions. It divides λ and α: τ → 0 is a convolution, τ = 1 the paper's layer.
         content: what the content part sees: ``"global"``, every pixel; ``"window:W"``, the W×W window of the padded map
             in which the query lies; ``"pooled:R"``, means on an R×R grid. The last two need memory linear in pixels.
+        content_heads: how many heads stand beside those of the taps.
+        query_key: how W_qry and W_key are drawn: ``"normal"``, a truncated normal distribution of standard deviation
+            0.02; ``"mimetic"``, so that W_qryᵀ W_key ≈ 0.7·Z + 0.7·I as in trained transformers (`mimetic`).
 
     Input (B, C_in, H, W) or (C_in, H, W), any H and W; output (B, C_out, Ho, Wo) as the convolution's.
     """
@@ -89,6 +95,8 @@ class GPSA2d(AttentionLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         content: str = "global",
+        content_heads: int = 0,
+        query_key: QueryKey = "normal",
     ) -> None:
         super().__init__()
         # nn.Conv2d knows how to read and check these arguments; on the meta device it costs nothing.
@@ -99,8 +107,8 @@ class GPSA2d(AttentionLayer):
         geometry = filters.geometry_of(conv)
         if padding == "dynamic":
             geometry = Geometry(geometry.kernel_size, geometry.stride, geometry.dilation, "dynamic")
-        self._build(geometry, in_channels, out_channels, groups, bias, head_dim, device, dtype, content)
-        self.reset_parameters(temperature)
+        self._build(geometry, in_channels, out_channels, groups, bias, head_dim, device, dtype, content, content_heads)
+        self.reset_parameters(temperature, query_key=query_key)
 
     def _build(
         self,
@@ -113,15 +121,16 @@ class GPSA2d(AttentionLayer):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
         content: str,
+        content_heads: int,
     ) -> None:
-        heads = geometry.heads
+        taps, heads = geometry.heads, geometry.heads + content_heads
         self.scope = scopes.parse(content)
         self.geometry = geometry
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.groups = groups
-        self.heads = heads
-        self.head_dim = default_head_dim(in_channels, heads) if head_dim is None else head_dim
+        self.heads, self.content_heads = heads, content_heads
+        self.head_dim = default_head_dim(in_channels, taps) if head_dim is None else head_dim
 
         def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
@@ -131,24 +140,31 @@ class GPSA2d(AttentionLayer):
         self.value = empty(in_channels, in_channels)
         self.proj = empty(out_channels, heads * in_channels // groups)
         self.register_parameter("bias", empty(out_channels) if bias else None)
-        self.gating_param = empty(heads)
-        self.locality_raw = empty(heads)
-        self.attention_centers = empty(heads, 2)
-        self.register_buffer("temperature", torch.empty((), device=device, dtype=dtype))
+        self.gating_param = empty(taps)
+        self.locality_raw = empty(taps)
+        self.attention_centers = empty(taps, 2)
+        for name in TEMPERATURES:
+            self.register_buffer(name, torch.empty((), device=device, dtype=dtype))
 
     @torch.no_grad()
-    def reset_parameters(self, temperature: float = HARD_TEMPERATURE, generator: torch.Generator | None = None) -> None:
+    def reset_parameters(
+        self,
+        temperature: float = HARD_TEMPERATURE,
+        generator: torch.Generator | None = None,
+        query_key: QueryKey = "normal",
+    ) -> None:
         """A fresh layer: the attention of conversion, and filters and bias as a fresh `nn.Conv2d` would draw them."""
-        self._reset_attention(temperature, generator)
+        self._reset_attention(temperature, generator, query_key)
         bound = self.proj.shape[1] ** -0.5
         for parameter in (self.proj, self.bias):
             if parameter is not None:
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
-    def _reset_attention(self, temperature: float, generator: torch.Generator | None) -> None:
+    def _reset_attention(
+        self, temperature: float, generator: torch.Generator | None, query_key: QueryKey = "normal"
+    ) -> None:
         self.set_temperature(temperature)
-        for weight in (self.query, self.key):
-            weight.copy_(_truncated_normal(weight, 0.02, generator))
+        draw_query_key(self.query, self.key, self.heads, query_key, generator)
         self.value.copy_(torch.eye(self.in_channels, device=self.value.device, dtype=self.value.dtype))
         self.gating_param.fill_(1)
         self.locality_raw.fill_(UNIT_STRENGTH)
@@ -163,12 +179,14 @@ class GPSA2d(AttentionLayer):
         temperature: float = HARD_TEMPERATURE,
         generator: torch.Generator | None = None,
         content: str = "global",
+        content_heads: int = 0,
+        query_key: QueryKey = "normal",
     ) -> "GPSA2d":
         """A layer that computes the same function as `conv` (at the default temperature, to the last bit or so).
 
         Device, dtype, training mode and `requires_grad` (the filter's, and the bias's own) follow the convolution.
         `generator` (CPU) draws query and key. `content` is the scope of the content part, which at the default
-        temperature changes nothing.
+        temperature changes nothing. `content_heads` stand beside the taps, with a W_out of zeros.
         Raises `UnsupportedLayerError` for a convolution that cannot be reproduced; nothing is approximated.
         """
         layer = cls.__new__(cls)
@@ -178,10 +196,11 @@ class GPSA2d(AttentionLayer):
         bias = conv.bias
         layer._build(
             geometry, conv.in_channels, conv.out_channels, conv.groups, bias is not None, head_dim,
-            weight.device, weight.dtype, content,
+            weight.device, weight.dtype, content, content_heads,
         )  # fmt: skip
-        layer._reset_attention(temperature, generator)
-        layer.proj.copy_(filter_to_proj(weight))
+        layer._reset_attention(temperature, generator, query_key)
+        layer.proj.zero_()
+        layer.tap_proj.copy_(filter_to_proj(weight))
         if layer.bias is not None and bias is not None:
             layer.bias.copy_(bias)
         layer.requires_grad_(conv.weight.requires_grad)
@@ -197,8 +216,13 @@ class GPSA2d(AttentionLayer):
     @property
     def filter(self) -> Tensor:
         """W_out seen as a convolution's filter, (C_out, C_in/G, kh, kw); W_val is not folded in."""
-        taps = self.proj.unflatten(1, (self.heads, -1)).transpose(1, 2)
+        taps = self.tap_proj.unflatten(1, (self.geometry.heads, -1)).transpose(1, 2)
         return taps.unflatten(2, self.geometry.kernel_size)
+
+    @property
+    def tap_proj(self) -> Tensor:
+        """W_out of the heads that are taps, (C_out, P·C_in/G), a view of ``proj``."""
+        return self.proj[:, : self.geometry.heads * (self.in_channels // self.groups)]
 
     def forward(self, x: Tensor) -> Tensor:
         return gpsa(x, self.tensors, self.geometry, self.scope, self.held and self.training)
@@ -216,13 +240,6 @@ class GPSA2d(AttentionLayer):
             f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, stride={g.stride}, "
             f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, bias={self.bias is not None}, "
             f"padding_mode={g.padding_mode!r}, heads={self.heads}, head_dim={self.head_dim}"
+            + (f", content_heads={self.content_heads}" if self.content_heads else "")
             + ("" if self.scope == scopes.GLOBAL else f", content={self.content!r}")
         )
-
-
-def _truncated_normal(like: Tensor, std: float, generator: torch.Generator | None) -> Tensor:
-    """Drawn on the CPU in float32 whatever the target, so that a seed means the same weights on every device."""
-    if like.is_meta or isinstance(like, FakeTensor):
-        return like
-    drawn = torch.empty(like.shape, dtype=torch.float32, device="cpu")
-    return nn.init.trunc_normal_(drawn, std=std, generator=generator)

@@ -34,8 +34,10 @@ class Parameters(NamedTuple):
     """softplus⁻¹ of α, (P,)."""
     attention_centers: Tensor | None
     """Δ, (P, 2): row and column, pixels."""
-    temperature: Tensor | None
-    """τ, ()."""
+    gate_temperature: Tensor | None
+    """τ of the gates, ()."""
+    position_temperature: Tensor | None
+    """τ of the strengths, ()."""
     heads: int
     """K. The last K − P have no positional part: their gate is exactly 0."""
     groups: int = 1
@@ -46,6 +48,32 @@ class Parameters(NamedTuple):
     def content_heads(self) -> int:
         """K − P."""
         return self.heads - (0 if self.gating_param is None else self.gating_param.shape[0])
+
+    @property
+    def positional(self) -> "Parameters":
+        """Those of the heads with a positional part, W_val and the bias with them."""
+        return self._of_heads(slice(None, self.heads - self.content_heads)) if self.content_heads else self
+
+    @property
+    def content(self) -> "Parameters":
+        """Those of the content heads, without a bias."""
+        alone = self._of_heads(slice(self.heads - self.content_heads, None))
+        return alone._replace(
+            bias=None, gating_param=None, locality_raw=None, attention_centers=None, gate_temperature=None,
+            position_temperature=None,
+        )  # fmt: skip
+
+    def _of_heads(self, some: slice) -> "Parameters":
+        """Queries, keys and projection of some heads, views of the matrices as they are before they are prepared."""
+        query, key = self.query, self.key
+        assert isinstance(query, Tensor) and isinstance(key, Tensor)  # noqa: S101 - only whole layers are prepared
+        count = len(range(*some.indices(self.heads)))
+        return self._replace(
+            query=query.unflatten(0, (self.heads, -1))[some].flatten(0, 1),
+            key=key.unflatten(0, (self.heads, -1))[some].flatten(0, 1),
+            proj=self.plain_proj.unflatten(1, (self.heads, -1))[:, some].flatten(1),
+            heads=count,
+        )
 
     @property
     def head_dim(self) -> int:
@@ -67,17 +95,17 @@ class Parameters(NamedTuple):
 
     @property
     def gate(self) -> Tensor:
-        """g = σ(λ/τ), (K,), at least float32: 1 looks at positions only, 0 at content only."""
+        """g = σ(λ/τ_gate), (K,), at least float32: 1 looks at positions only, 0 at content only."""
         if self.gating_param is None:
             of = self.proj.plain() if isinstance(self.proj, Packed) else self.proj
             return at_least_float32(of.new_zeros(self.heads))
-        gate = torch.sigmoid(at_least_float32(self.gating_param) / at_least_float32(needed(self.temperature)))
+        gate = torch.sigmoid(at_least_float32(self.gating_param) / at_least_float32(needed(self.gate_temperature)))
         return F.pad(gate, (0, self.content_heads)) if self.content_heads else gate
 
     @property
     def strength(self) -> Tensor:
-        """α/τ, (P,), in 1/pixel², at least float32: how fast positional attention falls off around its centre."""
-        return strength_of(needed(self.locality_raw)) / at_least_float32(needed(self.temperature))
+        """α/τ_position, (P,), in 1/pixel², at least float32: how fast positional attention falls off from a centre."""
+        return strength_of(needed(self.locality_raw)) / at_least_float32(needed(self.position_temperature))
 
 
 def needed(tensor: Tensor | None) -> Tensor:

@@ -141,7 +141,7 @@ def _read(given: tuple[Any, ...]) -> tuple[Heads, Parameters, Plan]:
 
 def _projection(proj: Matrix, bias: Tensor | None, heads: int, groups: int) -> Parameters:
     """Parameters of which only the projection is used."""
-    return Parameters(proj, proj, None, proj, bias, None, None, None, None, heads, groups)
+    return Parameters(proj, proj, None, proj, bias, None, None, None, None, None, heads, groups)
 
 
 class _Part(NamedTuple):

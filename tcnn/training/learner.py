@@ -68,7 +68,7 @@ class Learner:
     @property
     def temperature(self) -> float | None:
         """τ as it is, or None where there is no GPSA layer."""
-        return float(next(iter(self._layers.values())).temperature) if self._layers else None
+        return float(next(iter(self._layers.values())).position_temperature) if self._layers else None
 
     def _build(self, model: nn.Module, optimizer: Optimizer, updates: int) -> None:
         """Everything that stands around a model which has seen so many updates."""

@@ -86,7 +86,7 @@ def ablate(model: nn.Module, config: FinetuneConfig) -> None:
         if config.filters == "random":
             with torch.no_grad():
                 kept = {name: tensor.clone() for name, tensor in layer.state_dict().items() if name != "proj"}
-                layer.reset_parameters(float(layer.temperature))
+                layer.reset_parameters(float(layer.position_temperature))
                 layer.load_state_dict(kept, strict=False)
         if not config.gating:
             layer.gating_param.data.zero_()

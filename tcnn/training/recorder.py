@@ -80,9 +80,9 @@ class Recorder:
 
 
 def layer_state(model: nn.Module) -> dict[str, Any]:
-    """Gate σ(λ/τ) and attention span 1/α of every head of every GPSA layer, and their means (paper, Fig. 4B and C)."""
+    """Gate σ(λ/τ) and attention span 1/α of every head that has them, and their means (paper, Fig. 4B and C)."""
     layers = gpsa_layers(model)
-    gates = {name: layer.gate.tolist() for name, layer in layers.items()}
+    gates = {name: layer.gate[: len(layer.gating_param)].tolist() for name, layer in layers.items()}
     spans = {name: (1 / layer.locality_strength).tolist() for name, layer in layers.items()}
     return {
         "gate_mean": {name: sum(values) / len(values) for name, values in gates.items()},

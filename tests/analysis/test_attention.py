@@ -30,7 +30,7 @@ def layer(trained: bool, **geometry: object) -> GPSA2d:
     made = GPSA2d(5, 6, dtype=torch.float64, **geometry)  # type: ignore[arg-type]
     if trained:
         with torch.no_grad():
-            made.temperature.fill_(1)
+            made.set_temperature(1)
             made.gating_param.normal_()
             made.locality_raw.uniform_(0.05, 2)
             made.attention_centers.add_(torch.randn_like(made.attention_centers))

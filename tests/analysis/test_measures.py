@@ -23,7 +23,7 @@ def trained(geometry: dict[str, object]) -> GPSA2d:
     torch.manual_seed(1)
     layer = GPSA2d(4, 4, dtype=torch.float64, **geometry)  # type: ignore[arg-type]
     with torch.no_grad():
-        layer.temperature.fill_(1)
+        layer.set_temperature(1)
         layer.gating_param.normal_()
         layer.locality_raw.uniform_(0.05, 1.5)
         layer.query.mul_(60)

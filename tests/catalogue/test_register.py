@@ -102,7 +102,7 @@ def test_it_takes_what_a_conversion_takes() -> None:
     assert {layer.geometry.stride for layer in gpsa_layers(model)} == {(1, 1)}
     model = timm.create_model("t_test_resnet", temperature=1.0, target=r"layer4\.0\.conv2", head_dim=4, seed=3)
     (layer,) = gpsa_layers(model)
-    assert layer.temperature == 1
+    assert layer.position_temperature == 1
     assert layer.head_dim == 4
     assert model.conversion_report.config.seed == 3
 
@@ -154,7 +154,7 @@ def test_features_before_the_converted_stage_are_refused(feature_cls: str) -> No
 def test_every_kind_of_feature_extractor_is_converted(feature_cls: str, tmp_path: Path) -> None:
     classifier = seeded("t_test_resnet")
     for layer in gpsa_layers(classifier):  # attention that a convolution would not give
-        layer.temperature.fill_(0.5)
+        layer.set_temperature(0.5)
         layer.query.mul_(20)
     save_for_hf(classifier, tmp_path / "model", safe_serialization=True)
     options = {"features_only": True, "feature_cls": feature_cls, "out_indices": (1, 4)}

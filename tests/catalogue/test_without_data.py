@@ -26,7 +26,7 @@ with torch.device("meta"):
     model = timm.create_model("t_test_resnet")
     assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"meta"}
     assert model(torch.empty(1, 3, 64, 64)).shape == (1, 1000)
-    model.layer4[0].conv1.temperature.fill_(1)
+    model.layer4[0].conv1.set_temperature(1)
     assert model(torch.empty(1, 3, 64, 64)).shape == (1, 1000)
 """
 

@@ -162,7 +162,7 @@ class TestOptions:
 
     def test_temperature_one_is_still_proven_at_the_hard_limit(self, tcnn: Run) -> None:
         result, model = self.converted(tcnn, "--temperature", 1)
-        assert model.layer4[0].conv1.temperature == 1
+        assert model.layer4[0].conv1.position_temperature == 1
         assert result["verification"]["temperature"] == pytest.approx(1 / 46)
         assert result["verification"]["drift"]["temperature"] == 1
         assert result["verification"]["drift"]["logits"]["relative"] > 0.01

@@ -24,7 +24,7 @@ def model_with(steps: int, **options: object) -> nn.Module:
 
 
 def tau(model: nn.Module) -> float:
-    (value,) = {float(m.temperature) for m in model.modules() if isinstance(m, tcnn.GPSA2d)}
+    (value,) = {float(m.position_temperature) for m in model.modules() if isinstance(m, tcnn.GPSA2d)}
     return value
 
 

@@ -55,7 +55,7 @@ def test_a_way_that_is_wrong_does_not_pass(
     source, converted = pair
     for layer in gpsa(converted):
         if temperature is not None:
-            layer.temperature.fill_(temperature)
+            layer.set_temperature(temperature)
     x = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         right = converted.eval()(x)

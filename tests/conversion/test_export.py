@@ -82,7 +82,7 @@ def test_content_scopes(content: str, suffix: str, reader: Callable[[Path], Runn
 def test_a_folded_model(tmp_path: Path) -> None:
     model = soft()
     with torch.no_grad():
-        model.last.temperature.fill_(1 / 46)
+        model.last.set_temperature(1 / 46)
         model.last.gating_param.copy_(torch.tensor([1.0, 1, 1, 1, -9, -9, 0.01, 0.01, 1]))
         model.last.attention_centers.sub_(0.3)
     folded, report = tcnn.fold(

@@ -155,7 +155,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_leaves_something_to_fold(trained: Path, tmp_path: Path) -> None:
     model = tcnn.load(trained)
     layers = [module for module in model.modules() if isinstance(module, GPSA2d)]
-    assert all(float(layer.temperature) == 1 for layer in layers)
+    assert all(float(layer.position_temperature) == 1 for layer in layers)
     assert all(not torch.equal(layer.value, torch.eye(len(layer.value))) for layer in layers)
     found, report = tcnn.fold(model)
     for entry in report.layers:

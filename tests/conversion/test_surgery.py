@@ -114,7 +114,7 @@ class TestResult:
         for name in ("layer3.0.conv2", "layer4.0.conv2"):
             layer = by_config.get_submodule(name)
             assert layer.head_dim == 4
-            assert layer.temperature.item() == 0.5
+            assert layer.position_temperature.item() == 0.5
 
     @pytest.mark.parametrize(
         "options",
@@ -164,7 +164,7 @@ class TestResult:
             assert torch.allclose(layer.locality_strength, torch.ones(9))
             assert torch.equal(layer.value, torch.eye(layer.in_channels))
             assert torch.equal(layer.filter, conv.weight)
-            assert layer.temperature.item() == pytest.approx(HARD_TEMPERATURE)
+            assert layer.position_temperature.item() == pytest.approx(HARD_TEMPERATURE)
 
     @pytest.mark.parametrize("training", [True, False])
     def test_keeps_the_mode_of_every_module(self, training: bool) -> None:

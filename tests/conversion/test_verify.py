@@ -175,11 +175,11 @@ class TestTemperature:
         assert report.passed and report.temperature == pytest.approx(HARD_TEMPERATURE)
         assert report.written is not None and report.written.temperature == 0.25
         assert 0 < report.written.logits.relative < report.drift.logits.relative
-        assert {layer.temperature.item() for layer in gpsa(converted)} == {0.25}
+        assert {layer.position_temperature.item() for layer in gpsa(converted)} == {0.25}
 
     def test_layers_that_differ_are_told_apart(self, pair: tuple[nn.Module, nn.Module]) -> None:
         first, second = gpsa(pair[1])
-        first.temperature.fill_(0.25)
+        first.set_temperature(0.25)
         report = tcnn.verify(*pair, randomise=True, **OPTIONS)
         assert report.passed and report.temperature == pytest.approx(HARD_TEMPERATURE)
         assert list(report.temperatures) == ["layer4.0.conv1", "layer4.0.conv2"]
@@ -188,7 +188,7 @@ class TestTemperature:
         assert report.written is not None
         assert (report.written.lowest, report.written.temperature) == (pytest.approx(HARD_TEMPERATURE), 0.25)
         assert report.written.range == "0.02174 to 0.25" == report.range
-        second.temperature.fill_(0.25)
+        second.set_temperature(0.25)
         both = tcnn.verify(*pair, randomise=True, **OPTIONS).written
         assert both is not None and both.lowest is None
         assert both.logits.relative != report.written.logits.relative, "each layer was at its own temperature"
@@ -198,7 +198,7 @@ class TestTemperature:
     def test_none_that_is_no_temperature_is_accepted(
         self, pair: tuple[nn.Module, nn.Module], value: float, number: int
     ) -> None:
-        gpsa(pair[1])[number].temperature.fill_(value)
+        gpsa(pair[1])[number].gate_temperature.fill_(value)
         name = f"layer4.0.conv{number + 1}"
         with pytest.raises(RequestError, match=rf"^{re.escape(name)}: expected a temperature above 0, found") as caught:
             tcnn.verify(*pair, **OPTIONS)
@@ -206,12 +206,12 @@ class TestTemperature:
 
     def test_is_put_back_one_by_one(self, pair: tuple[nn.Module, nn.Module]) -> None:
         first, second = gpsa(pair[1])
-        first.temperature.fill_(0.5)
-        second.temperature.fill_(0.125)
+        first.set_temperature(0.5)
+        second.set_temperature(0.125)
         with pytest.raises(ZeroDivisionError), at_temperature(pair[1], 1.0):
-            assert first.temperature.item() == second.temperature.item() == 1
+            assert first.position_temperature.item() == second.position_temperature.item() == 1
             raise ZeroDivisionError
-        assert (first.temperature.item(), second.temperature.item()) == (0.5, 0.125)
+        assert (first.position_temperature.item(), second.position_temperature.item()) == (0.5, 0.125)
 
 
 def gpsa(model: nn.Module) -> list[GPSA2d]:

@@ -109,12 +109,12 @@ def witness(x: Tensor, layer: GPSA2d, kinds: list[HeadKind], targets: list[int |
                 q = wq @ padded[b, :, asking[0], asking[1]]
                 weights = torch.softmax(torch.stack([q @ (wk @ padded[b, :, y, z]) for y, z in keys]) / d**0.5, 0)
                 if kind == "attention":
-                    alpha = torch.log1p(torch.exp(5 * layer.locality_raw[h])) / 5 / layer.temperature
+                    alpha = torch.log1p(torch.exp(5 * layer.locality_raw[h])) / 5 / layer.position_temperature
                     centre = layer.attention_centers[h]
                     distances = torch.stack(
                         [(y - asking[0] - centre[0]) ** 2 + (z - asking[1] - centre[1]) ** 2 for y, z in keys]
                     )
-                    gate = 1 / (1 + torch.exp(-layer.gating_param[h] / layer.temperature))
+                    gate = 1 / (1 + torch.exp(-layer.gating_param[h] / layer.gate_temperature))
                     weights = (1 - gate) * weights + gate * torch.softmax(-alpha * distances, 0)
                 brought = sum(w * padded[b, :, y, z] for w, (y, z) in zip(weights, keys, strict=True))
             value = layer.value @ brought

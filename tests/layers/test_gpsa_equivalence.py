@@ -139,13 +139,13 @@ def test_state_at_conversion() -> None:
     assert torch.equal(layer.gating_param, torch.ones(6, dtype=torch.float64))
     torch.testing.assert_close(layer.locality_strength, torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-15)
     assert layer.attention_centers.tolist() == [[-2, 0], [-2, 1], [0, 0], [0, 1], [2, 0], [2, 1]]
-    assert layer.temperature.item() == 1 / 46
+    assert layer.position_temperature.item() == 1 / 46
     assert layer.head_dim == 8
     for weight in (layer.query, layer.key):
         assert weight.shape == (6 * 8, 8)
         assert 0.018 < weight.std() < 0.022
     assert not torch.equal(layer.query, layer.key)
-    assert set(dict(layer.named_buffers())) == {"temperature"}
+    assert set(dict(layer.named_buffers())) == {"gate_temperature", "position_temperature"}
 
 
 def test_head_width_follows_channels_and_can_be_chosen() -> None:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from tcnn.layers import GPSA2d
+from tcnn.layers.convolution import is_hard
+from tcnn.layers.positions import tap_offsets
 
 pytestmark = pytest.mark.usefixtures("every_way")
 
@@ -38,12 +40,14 @@ class Case:
     mode: str = "zeros"
     channels: tuple[int, int] = (4, 6)
     bias: bool = True
+    content_heads: int = 0
 
     def __str__(self) -> str:
         fields = (self.size, self.kernel, self.stride, self.dilation)
         shapes = "-".join(f"{letter}{a}x{b}" for letter, (a, b) in zip("mksd", fields, strict=True))
         padding = self.padding if isinstance(self.padding, str | int) else "x".join(map(str, self.padding))
-        return f"{shapes}-p{padding}-g{self.groups}-{self.mode}"
+        content = f"-c{self.content_heads}" if self.content_heads else ""
+        return f"{shapes}-p{padding}-g{self.groups}-{self.mode}{content}"
 
 
 PLAIN = Case()
@@ -88,7 +92,7 @@ def arbitrary_layer(case: Case, temperature: float) -> GPSA2d:
     torch.manual_seed(7)
     layer = GPSA2d(
         *case.channels, case.kernel, case.stride, case.padding, case.dilation, case.groups, case.bias, case.mode,
-        head_dim=3, temperature=temperature, dtype=torch.float64,
+        head_dim=3, temperature=temperature, dtype=torch.float64, content_heads=case.content_heads,
     )  # fmt: skip
     with torch.no_grad():
         for weight in (layer.query, layer.key, layer.value, layer.proj):
@@ -126,8 +130,11 @@ def shown_pixel(position: int, size: int, mode: str) -> int | None:
     return None
 
 
-def formula(p: dict[str, Tensor], temperature: float, x: Tensor, case: Case) -> Tensor:
-    """Y = b + Σ_h A_h X W_val W_out^h on (B, C_in, H, W), one head and one pair of pixels at a time."""
+def formula(p: dict[str, Tensor], temperatures: tuple[float, float], x: Tensor, case: Case) -> Tensor:
+    """Y = b + Σ_h A_h X W_val W_out^h on (B, C_in, H, W), one head and one pair of pixels at a time.
+
+    `temperatures` are those of gates and positions; the last heads of a case with content heads have neither.
+    """
     axes = []
     for axis in (0, 1):
         before, after = padding_along(case, axis)
@@ -142,18 +149,20 @@ def formula(p: dict[str, Tensor], temperature: float, x: Tensor, case: Case) -> 
     asking = tokens[:, [keys.index(query) for query in queries]]  # (B, M, C_in)
     delta = torch.tensor([[(k[0] - q[0], k[1] - q[1]) for k in keys] for q in queries], dtype=x.dtype)  # (M, N, 2)
 
-    outputs, heads = case.channels[1], case.kernel[0] * case.kernel[1]
+    outputs, taps = case.channels[1], case.kernel[0] * case.kernel[1]
+    heads = taps + case.content_heads
     width = p["query"].shape[0] // heads
     y = torch.zeros(x.shape[0], len(queries), outputs, dtype=x.dtype)
     for h in range(heads):
         q = asking @ p["query"][h * width : (h + 1) * width].T
         k = tokens @ p["key"][h * width : (h + 1) * width].T
-        strength = torch.log(1 + torch.exp(5 * p["locality_raw"][h])) / 5
-        squared_distance = ((delta - p["attention_centers"][h]) ** 2).sum(-1)
-        gate = 1 / (1 + torch.exp(-p["gating_param"][h] / temperature))
-        content = softmax(q @ k.transpose(1, 2) / math.sqrt(width))
-        positional = softmax(-strength / temperature * squared_distance)
-        attention = (1 - gate) * content + gate * positional
+        attention = softmax(q @ k.transpose(1, 2) / math.sqrt(width))
+        if h < taps:
+            strength = torch.log(1 + torch.exp(5 * p["locality_raw"][h])) / 5
+            squared_distance = ((delta - p["attention_centers"][h]) ** 2).sum(-1)
+            gate = 1 / (1 + torch.exp(-p["gating_param"][h] / temperatures[0]))
+            positional = softmax(-strength / temperatures[1] * squared_distance)
+            attention = (1 - gate) * attention + gate * positional
         y = y + attention @ tokens @ p["value"].T @ head_output(p["proj"], h, case).T
     if "bias" in p:
         y = y + p["bias"]
@@ -186,12 +195,55 @@ def head_output(proj: Tensor, head: int, case: Case) -> Tensor:
 def test_output_and_every_gradient(
     case: Case, temperature: float, relative_error: Callable[[Tensor, Tensor], float]
 ) -> None:
-    layer = arbitrary_layer(case, temperature)
+    compare(arbitrary_layer(case, temperature), (temperature, temperature), case, relative_error)
+
+
+BESIDE = (
+    replace(PLAIN, content_heads=1),
+    replace(PLAIN, content_heads=3, stride=(2, 1), size=(7, 5), bias=False),
+    replace(PLAIN, content_heads=2, groups=2, dilation=(2, 2), padding=2, size=(5, 6)),
+    replace(PLAIN, content_heads=2, kernel=(4, 3), padding="same", mode="reflect"),
+    replace(PLAIN, content_heads=2, padding="dynamic", stride=(2, 2), kernel=(2, 3), size=(5, 6)),
+)
+"""Layers with content heads beside the taps."""
+
+
+@pytest.mark.parametrize(
+    "temperatures", [(1 / 46, 1 / 46), (1.0, 0.2), (0.2, 1.0), (1 / 46, 0.3), (0.4, 1 / 46)], ids=str
+)
+@pytest.mark.parametrize("case", [PLAIN, *BESIDE], ids=str)
+def test_content_heads_and_two_temperatures(
+    case: Case, temperatures: tuple[float, float], relative_error: Callable[[Tensor, Tensor], float]
+) -> None:
+    layer = arbitrary_layer(case, 1.0)
+    layer.set_temperatures(*temperatures)
+    compare(layer, temperatures, case, relative_error)
+
+
+@pytest.mark.parametrize("case", BESIDE, ids=str)
+def test_content_heads_beside_a_convolution(case: Case, relative_error: Callable[[Tensor, Tensor], float]) -> None:
+    """Taps in the hard limit are computed as a convolution, and content heads beside them as attention."""
+    layer = arbitrary_layer(case, 1 / 46)
+    with torch.no_grad():
+        layer.gating_param.fill_(1)
+        layer.locality_raw.fill_(1)
+        layer.attention_centers.copy_(tap_offsets(layer.geometry))
+    assert is_hard(layer.tensors, layer.geometry)
+    compare(layer, (1 / 46, 1 / 46), case, relative_error)
+
+
+def compare(
+    layer: GPSA2d,
+    temperatures: tuple[float, float],
+    case: Case,
+    relative_error: Callable[[Tensor, Tensor], float],
+) -> None:
+    """Output and every gradient against the formula."""
     x = torch.randn(2, case.channels[0], *case.size, dtype=torch.float64, requires_grad=True)
     twins = {name: p.detach().clone().requires_grad_() for name, p in layer.named_parameters()}
     x_twin = x.detach().clone().requires_grad_()
 
-    found, expected = layer(x), formula(twins, temperature, x_twin, case)
+    found, expected = layer(x), formula(twins, temperatures, x_twin, case)
     assert relative_error(found, expected) < OUTPUT_TOLERANCE
 
     cotangent = torch.randn_like(expected)
@@ -200,7 +252,11 @@ def test_output_and_every_gradient(
     assert relative_error(x.grad, x_twin.grad) < GRADIENT_TOLERANCE
     assert ("bias" in twins) == case.bias
     for name, parameter in layer.named_parameters():
-        assert relative_error(parameter.grad, twins[name].grad) < GRADIENT_TOLERANCE, name
+        expected_gradient, gradient = twins[name].grad, parameter.grad
+        if expected_gradient.norm() < 1e-12 * twins[name].norm():  # in the hard limit: rounding of what vanishes
+            assert gradient.norm() < 1e-12 * twins[name].norm(), name
+        else:
+            assert relative_error(gradient, expected_gradient) < GRADIENT_TOLERANCE, name
 
 
 def test_gradients_against_finite_differences() -> None:

@@ -165,7 +165,7 @@ def test_copies_and_state_dict_round_trip(tmp_path: Path) -> None:
     assert not torch.equal(fresh(x), expected)
     fresh.load_state_dict(load_file(tmp_path / "layer.safetensors"), strict=True)
     assert torch.equal(fresh(x), expected)
-    assert fresh.temperature == layer.temperature
+    assert fresh.position_temperature == layer.position_temperature
 
     torch.save(layer.state_dict(), tmp_path / "layer.pt")
     twin.load_state_dict(torch.load(tmp_path / "layer.pt", weights_only=True), strict=True)
@@ -199,7 +199,7 @@ def test_meta_device(way: str) -> None:
     assert torch.equal(materialised(x), source(x))
     materialised.reset_parameters(temperature=1.0)
     assert all(t.isfinite().all() for t in materialised.state_dict().values())
-    assert materialised.temperature == 1
+    assert materialised.position_temperature == 1
     assert torch.equal(materialised.attention_centers, source.attention_centers)
 
 
@@ -237,7 +237,7 @@ def test_reset_draws_a_fresh_layer_from_the_generator() -> None:
     bound = nn.Conv2d(4, 6, 3).weight[0].numel() ** -0.5  # as `nn.Conv2d` draws its own
     assert 0.8 * bound < layer.proj.abs().max() <= bound
     assert layer.bias.abs().max() <= bound
-    assert layer.temperature == torch.tensor(0.3)
+    assert layer.position_temperature == torch.tensor(0.3)
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 8, 8), (5, 8, 8), (4, 8), (2, 4, 3, 8, 8), (4,)], ids=str)

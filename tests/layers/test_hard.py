@@ -120,7 +120,7 @@ CHANGES: dict[str, Callable[[GPSA2d], object]] = {
     "a gate below 1": lambda layer: layer.gating_param[2].fill_(0.5),
     "a weak head": lambda layer: layer.locality_raw[4].fill_(0.8),
     "a centre off its tap by one bit": off_by_a_bit,
-    "temperature": lambda layer: layer.temperature.fill_(1 / 30),
+    "temperature": lambda layer: layer.set_temperature(1 / 30),
     "written through .data": lambda layer: layer.gating_param.data.fill_(-1.0),
 }
 
@@ -148,7 +148,7 @@ def test_a_converted_model_can_be_trained_out_of_the_limit() -> None:
     assert layer.value.grad is not None
     assert layer.value.grad.any()
     layer.zero_grad()
-    layer.temperature.fill_(1.0)
+    layer.set_temperature(1.0)
     layer(x).square().sum().backward()
     for name, parameter in layer.named_parameters():
         assert parameter.grad is not None

@@ -80,7 +80,10 @@ def test_annealing_and_its_absence(data: Path, tmp_path: Path) -> None:
     assert taus["none"] == [1.0] * 6
     expected = [46 ** (-2 / 3), 46 ** (-1 / 3), 1, 1, 1, 1]
     assert taus["warmup"] == pytest.approx(expected, rel=1e-6)
-    assert float(gpsa_layers(tcnn.load(tmp_path / "warmup" / "last.safetensors"))["layer4.0.conv1"].temperature) == 1
+    assert (
+        float(gpsa_layers(tcnn.load(tmp_path / "warmup" / "last.safetensors"))["layer4.0.conv1"].position_temperature)
+        == 1
+    )
 
 
 def test_the_moving_average_is_what_is_saved(data: Path, tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_the_moving_average_is_what_is_saved(data: Path, tmp_path: Path) -> None
             expected[name] = 0.75 * expected[name] + 0.25 * weight
     average = tcnn.load(tmp_path / "run" / "last.safetensors").state_dict()
     for name in names:
-        if not name.endswith(".temperature"):  # which is set, not learned
+        if not name.endswith("_temperature"):  # which is set, not learned
             torch.testing.assert_close(states[6][name].double(), expected[name], rtol=1e-5, atol=1e-6)
         assert torch.equal(average[name.removeprefix("ema.")], states[6][name]), name
     assert not torch.equal(states[6]["ema.fc.weight"], states[6]["model.fc.weight"])

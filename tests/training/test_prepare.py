@@ -252,8 +252,10 @@ def test_the_trainer_raises_tau_itself() -> None:
     source = timm.create_model("t_test_resnet", num_classes=3, anneal_steps=2)
     model, notes = begin(source)
     assert any(note.startswith("anneal_steps") for note in notes)
-    before = [float(layer.temperature) for layer in gpsa_layers(model).values()]
+    before = [float(layer.position_temperature) for layer in gpsa_layers(model).values()]
     model(torch.randn(2, 3, 32, 32))
-    assert [float(layer.temperature) for layer in gpsa_layers(model).values()] == before
+    assert [float(layer.position_temperature) for layer in gpsa_layers(model).values()] == before
     source.train()(torch.randn(2, 3, 32, 32))
-    assert all(float(layer.temperature) > 1 / 40 for layer in gpsa_layers(source).values()), "the source is unchanged"
+    assert all(float(layer.position_temperature) > 1 / 40 for layer in gpsa_layers(source).values()), (
+        "the source is unchanged"
+    )

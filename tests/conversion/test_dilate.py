@@ -1,0 +1,130 @@
+"""`stride="dilate"`: on the pixels of the old map the stage computes what it did, to the last bit or so."""
+
+import copy
+
+import pytest
+import timm
+import torch
+from nets import image, relative_error, seeded_model, with_random_statistics
+from torch import Tensor, nn
+
+import tcnn
+from tcnn.conversion.trace import trace
+from tcnn.errors import UnsupportedLayerError
+
+EXACT = ["resnet18", "resnet26d", "resnetblur18", "resnetv2_50", "convnext_atto", "repvgg_a0"]
+"""Models whose last stage is made of layers that look at pixels around their own, never at the whole map."""
+SIZES = [(64, 96), (96, 64), (80, 112)]
+"""The stage then sees 4×6, 6×4 and 5×7 pixels: an odd map keeps every s-th pixel as well."""
+
+
+def last_map(model: nn.Module, x: Tensor) -> Tensor:
+    """What the backbone ends in."""
+    with torch.no_grad():
+        return model.forward_features(x)  # type: ignore[operator, no-any-return]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("name", EXACT)
+def test_the_pixels_of_the_old_map_are_what_they_were(name: str, size: tuple[int, int]) -> None:
+    source = with_random_statistics(seeded_model(name)).double().eval()
+    converted, report = tcnn.convert(source, stride="dilate")
+    x = image(size, double=True)
+    old, new = last_map(source, x), last_map(converted, x)
+    assert report.strides_removed
+    assert bool(report.dilated) == (name != "repvgg_a0"), "its last stage is one block"
+    assert new.shape[-1] > old.shape[-1]
+    assert relative_error(old, new[..., ::2, ::2][..., : old.shape[-2], : old.shape[-1]]) <= 1e-10
+
+
+def test_between_them_the_stage_sees_its_map_moved_by_a_pixel() -> None:
+    stage = with_random_statistics(seeded_model("resnet18")).double().eval().layer4
+    dilated = tcnn.without_stride(
+        with_random_statistics(seeded_model("resnet18")).double().eval(), stride="dilate"
+    ).layer4
+    x = torch.randn(1, 256, 40, 40, dtype=torch.float64)
+    inner = slice(5, 15)  # what the border cannot reach
+    with torch.no_grad():
+        old, new = stage(x[..., 1:, 1:]), dilated(x)
+    assert relative_error(old[..., inner, inner], new[..., 1::2, 1::2][..., inner, inner]) <= 1e-12
+
+
+def test_equals_what_timm_builds_with_an_output_stride() -> None:
+    source = with_random_statistics(seeded_model("resnet18")).double().eval()
+    theirs = timm.create_model("resnet18", output_stride=16).double().eval()
+    theirs.load_state_dict(source.state_dict())
+    ours = tcnn.without_stride(source, stride="dilate")
+    x = image((64, 96), double=True)
+    assert relative_error(last_map(theirs, x), last_map(ours, x)) <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["resnet18", "convnext_atto", "repvgg_a0"])
+def test_is_verified_saved_loaded_and_folded(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("dilate") / "t.safetensors"
+    source = with_random_statistics(seeded_model(name)).eval()
+    reference = tcnn.without_stride(source, stride="dilate")
+    converted, report = tcnn.convert(source, stride="dilate", content_heads=2)
+    assert tcnn.verify(reference, converted, input_size=(64, 96), batch_size=1).passed
+    assert not tcnn.verify(source, converted, input_size=(64, 96), batch_size=1).passed
+    assert all(layer.stride == (1, 1) for layer in report.layers)
+    tcnn.save(converted, path)
+    loaded = tcnn.load(path)
+    x = image((64, 96))
+    with torch.no_grad():
+        assert torch.equal(loaded(x), converted.eval()(x))
+        folded = tcnn.fold(loaded, randomise=True).model
+        assert relative_error(reference(x), folded(x)) <= 1e-5
+
+
+def test_a_configuration_that_dilates_gives_the_dilated_reference() -> None:
+    source = with_random_statistics(seeded_model("resnet18")).double().eval()
+    config = tcnn.ConversionConfig(stride="dilate")
+    by_config = tcnn.without_stride(source, config)
+    x = image((64, 96), double=True)
+    with torch.no_grad():
+        assert torch.equal(by_config(x), tcnn.without_stride(source, stride="dilate")(x))
+        assert relative_error(by_config(x), tcnn.without_stride(source)(x)) > 0.01
+
+
+def test_a_pool_before_the_convolutions() -> None:
+    """VGG's last stage begins with the pool that carries the stride."""
+    source = with_random_statistics(seeded_model("vgg11_bn")).double().eval()
+    names = [step.name for step in trace(source)]
+    assert "features.21" in names
+    reference = copy.deepcopy(source.features[:28])
+    converted, report = tcnn.convert(source, stride="dilate")
+    x = image((96, 64), double=True)
+    with torch.no_grad():
+        old, new = reference(x), converted.features[:28](x)
+    assert report.strides_removed
+    assert relative_error(old, new[..., ::2, ::2][..., : old.shape[-2], : old.shape[-1]]) <= 1e-10
+
+
+def net(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Conv2d(4, 8, 3, 2, 1), *layers, nn.Conv2d(8, 8, 3, 1, 1))
+
+
+REFUSED = {
+    "SAME padding": (lambda: seeded_model("tf_efficientnet_b0"), "TensorFlow's SAME padding would begin elsewhere"),
+    "mean": (lambda: net(nn.AvgPool2d(3, 1, 1)), "AvgPool2d cannot be dilated"),
+    "padded pool": (lambda: net(nn.MaxPool2d(3, 1, 1)), "a padded pool cannot be dilated"),
+    "reflection": (lambda: net(nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect")), "would repeat other pixels"),
+    "uneven padding": (lambda: net(nn.Conv2d(8, 8, 2, padding="same")), "cannot be spread evenly"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_dilated_is_refused_in_one_line(case: str) -> None:
+    build, reason = REFUSED[case]
+    with pytest.raises(UnsupportedLayerError, match=f"^stride=dilate: [^\n]*{reason}[^\n]*; use stride=keep[^\n]*$"):
+        tcnn.convert(build(), stride="dilate", input_size=(32, 32))
+
+
+def test_a_pool_without_padding_is_dilated() -> None:
+    source = net(nn.MaxPool2d(3, 1)).double()
+    converted, report = tcnn.convert(source, target="3", stride="dilate", input_size=(32, 32))
+    x = image((32, 32), double=True)
+    with torch.no_grad():
+        old, new = source(x), converted(x)
+    assert report.dilated == {"2": (2, 2), "3": (2, 2)}
+    assert relative_error(old, new[..., ::2, ::2][..., : old.shape[-2], : old.shape[-1]]) <= 1e-12
