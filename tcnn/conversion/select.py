@@ -124,13 +124,24 @@ def _resolution_stages(model: nn.Module, steps: list[Step]) -> list[_Stage]:
         area = _area(step.output_shape)
         if area <= smallest / 2 and step.output_shape is not None:
             label = "×".join(map(str, step.output_shape[-2:])) + " pixels"
+            start = _pool_before(steps, i, after=max((n for n, _ in spatial if n < i), default=-1))
             if stages:
-                stages[-1] = _Stage(stages[-1].label, stages[-1].start, i)
-            stages.append(_Stage(label, i, len(steps)))
+                stages[-1] = _Stage(stages[-1].label, stages[-1].start, start)
+            stages.append(_Stage(label, start, len(steps)))
             smallest = area
     if stages:  # what follows the last inner convolution is the head
         stages[-1] = _Stage(stages[-1].label, stages[-1].start, inner[-1][0] + 1)
     return stages
+
+
+def _pool_before(steps: list[Step], first: int, after: int) -> int:
+    """Where a stage begins: at the pool, behind a step, that brought the map to the size of its first convolution."""
+    final = _area(steps[first].output_shape)
+    for i in range(after + 1, first):
+        before, behind = _area(steps[i].input_shape), _area(steps[i].output_shape)
+        if not isinstance(steps[i].module, nn.Conv2d) and final <= behind <= before / 2:
+            return i
+    return first
 
 
 def _pick(stages: list[_Stage], index: int) -> _Stage | None:

@@ -165,16 +165,20 @@ def _at_stride_one(name: str, module: nn.Module, way: Way) -> nn.Module:
         twin.stride = 1
         return twin
     if isinstance(module, nn.AvgPool2d | nn.MaxPool2d):
-        kernel, margin = _pair(module.kernel_size), _pair(module.padding)
-        if all(2 * p == k - 1 for k, p in zip(kernel, margin, strict=True)):  # ResNeSt's avd keeps its 3×3 mean
+        kernel, margin, stride = _pair(module.kernel_size), _pair(module.padding), _pair(module.stride)
+        centred = all(2 * p == k - 1 for k, p in zip(kernel, margin, strict=True))
+        if centred and (way == "remove" or not module.ceil_mode):  # ResNeSt's avd keeps its 3×3 mean
             twin.stride = 1
             return twin
-        if kernel == _pair(module.stride) and way == "remove":  # ResNet-D's shortcut: timm builds no pool at stride 1
+        if way == "remove" and kernel == stride:  # ResNet-D's shortcut: timm builds no pool at stride 1
             return nn.Identity()
-        if kernel == (2, 2) and margin == (0, 0) and not getattr(module, "divisor_override", None):
-            # The mean, or the greatest, of a pixel and itself is what the pool makes of a map's odd last pixel.
+        # Of a window that the map's end cuts off, the greatest is that of the window with the last pixel repeated, and
+        # in a window of two so is the mean.
+        repeats = module.ceil_mode and (isinstance(module, nn.MaxPool2d) or kernel == (2, 2))
+        if way == "dilate" and not any(margin) and (repeats or not module.ceil_mode) and max(stride) <= min(kernel):
             twin.stride, twin.ceil_mode = 1, False
-            return nn.Sequential(nn.ReplicationPad2d((0, 1, 0, 1)), twin)
+            end = nn.ReplicationPad2d((0, stride[1] - 1, 0, stride[0] - 1))
+            return nn.Sequential(end, twin) if module.ceil_mode else twin
     raise UnsupportedLayerError(
         f"stride={way}: {name}: no stride-1 form of {type(module).__name__} is known; use stride=keep"
     )

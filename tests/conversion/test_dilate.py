@@ -1,7 +1,5 @@
 """`stride="dilate"`: on the pixels of the old map the stage computes what it did, to the last bit or so."""
 
-import copy
-
 import pytest
 import timm
 import torch
@@ -9,7 +7,6 @@ from nets import image, relative_error, seeded_model, with_random_statistics
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.conversion.trace import trace
 from tcnn.errors import UnsupportedLayerError
 
 EXACT = ["resnet18", "resnet26d", "resnetblur18", "resnetv2_50", "convnext_atto", "repvgg_a0"]
@@ -86,18 +83,31 @@ def test_a_configuration_that_dilates_gives_the_dilated_reference() -> None:
         assert relative_error(by_config(x), tcnn.without_stride(source)(x)) > 0.01
 
 
-def test_a_pool_before_the_convolutions() -> None:
-    """VGG's last stage begins with the pool that carries the stride."""
-    source = with_random_statistics(seeded_model("vgg11_bn")).double().eval()
-    names = [step.name for step in trace(source)]
-    assert "features.21" in names
-    reference = copy.deepcopy(source.features[:28])
-    converted, report = tcnn.convert(source, stride="dilate")
-    x = image((96, 64), double=True)
+POOLS = {
+    "VGG's": nn.MaxPool2d(2, 2),
+    "SqueezeNet's": nn.MaxPool2d(3, 2, ceil_mode=True),
+    "ResNet's": nn.MaxPool2d(3, 2, 1),
+    "a mean": nn.AvgPool2d(2, 2),
+    "ResNet-D's": nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False),
+    "of threes": nn.MaxPool2d(3, 3),
+}
+
+
+@pytest.mark.parametrize("size", [(16, 15), (17, 18), (14, 13)], ids=str)
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_pool_before_the_convolutions(pool: str, size: tuple[int, int]) -> None:
+    """It carries the stride; the end of a map that it does not divide, or divides in excess, is what it was, too."""
+    torch.manual_seed(0)
+    own = POOLS[pool]
+    source = nn.Sequential(nn.Conv2d(3, 4, 3, 1, 1), own, nn.Conv2d(4, 4, 3, 1, 1), nn.Conv2d(4, 4, 3, 1, 1)).double()
+    converted, report = tcnn.convert(source, stride="dilate", input_size=size)
+    x = image(size, double=True)
+    step = own.stride if isinstance(own.stride, int) else own.stride[0]
     with torch.no_grad():
-        old, new = reference(x), converted.features[:28](x)
-    assert report.strides_removed
-    assert relative_error(old, new[..., ::2, ::2][..., : old.shape[-2], : old.shape[-1]]) <= 1e-10
+        old, new = source(x), converted(x)
+    assert report.strides_removed == ("1",) and set(report.dilated.values()) == {(step, step)}
+    assert new[..., ::step, ::step].shape == old.shape, "no pixel beyond the old map's end"
+    assert relative_error(old, new[..., ::step, ::step]) <= 1e-12
 
 
 def net(*layers: nn.Module) -> nn.Module:
@@ -107,6 +117,7 @@ def net(*layers: nn.Module) -> nn.Module:
 REFUSED = {
     "SAME padding": (lambda: seeded_model("tf_efficientnet_b0"), "TensorFlow's SAME padding would begin elsewhere"),
     "mean": (lambda: net(nn.AvgPool2d(3, 1, 1)), "AvgPool2d cannot be dilated"),
+    "long mean": (lambda: net(nn.AvgPool2d(3, 2, ceil_mode=True)), "no stride-1 form of AvgPool2d is known"),
     "padded pool": (lambda: net(nn.MaxPool2d(3, 1, 1)), "a padded pool cannot be dilated"),
     "reflection": (lambda: net(nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect")), "would repeat other pixels"),
     "uneven padding": (lambda: net(nn.Conv2d(8, 8, 2, padding="same")), "cannot be spread evenly"),
