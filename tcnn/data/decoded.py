@@ -1,0 +1,95 @@
+"""Images that are decoded once: their pixels lie in one file, which every process reads as memory.
+
+Where a network is small, decoding takes longer than training does: of CIFAR-10's JPEG files most of an epoch.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+from PIL import Image
+
+from tcnn.data.decode import Mode, UnreadableImage
+from tcnn.data.image_set import ImageSet
+from tcnn.data.source import packed
+from tcnn.files import replacing
+
+CHANNELS = {"RGB": 3, "L": 1}
+
+
+class DecodedSource:
+    """Pixels in a file. The file is opened by each process for itself, and the system keeps it in memory once for all.
+
+    `shapes`: (N, 2), height and width; 0 × 0 is an image that could not be decoded.
+    """
+
+    def __init__(self, file: Path, shapes: NDArray[numpy.int64], names: NDArray[numpy.bytes_], mode: Mode) -> None:
+        self.file, self.shapes, self.names, self.mode = file, shapes, names, mode
+        self.ends = shapes.prod(1).cumsum() * CHANNELS[mode]
+        self._pixels: NDArray[numpy.uint8] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pixels": None}  # pickled, the mapping would be a copy of all images
+
+    def filename(self, index: int) -> str:
+        return self.names[index].decode(errors="replace")
+
+    def open(self, index: int) -> Image.Image:
+        height, width = self.shapes[index].tolist()
+        if not height:
+            raise ValueError("it could not be decoded when the data set was")
+        if self._pixels is None:
+            self._pixels = numpy.memmap(self.file, numpy.uint8, "r")
+        end = int(self.ends[index])
+        bands = CHANNELS[self.mode]
+        # What decode() makes of it is a copy, so that nothing can write to the file.
+        return Image.frombuffer(
+            self.mode, (width, height), self._pixels[end - height * width * bands : end], "raw", self.mode, 0, 1
+        )
+
+
+def in_memory(data: ImageSet, file: Path) -> ImageSet:
+    """The same images, decoded once into `file` (and `file`.json, their sizes), where they stay for the next time.
+
+    A file that was made of other images is made again. Images that cannot be decoded stay unreadable.
+
+    Raises `OutputError`, `StorageError`.
+    """
+    names = [data.filename(index) for index in range(len(data))]
+    digest = hashlib.sha256(json.dumps([data.mode, names]).encode()).hexdigest()
+    sizes = file.with_name(f"{file.name}.json")
+    shapes = _known(file, sizes, digest, data.mode)
+    if shapes is None:
+        found = []
+        with replacing(file, force=True) as temporary, temporary.open("wb") as handle:
+            for index in range(len(data)):
+                found.append(_write(data, index, handle))
+        shapes = numpy.array(found, numpy.int64).reshape(-1, 2)
+        with replacing(sizes, force=True) as temporary:  # last, so that sizes always speak of a whole file
+            temporary.write_text(json.dumps({"digest": digest, "shapes": shapes.tolist()}), encoding="utf-8")
+    source = DecodedSource(file, shapes, packed(names), data.mode)
+    return ImageSet(source, data.class_names, data.targets, data.mode, data.split)
+
+
+def _write(data: ImageSet, index: int, handle: Any) -> tuple[int, int]:
+    """Append one image's pixels; its height and width."""
+    try:
+        image, _ = data.load(index)
+    except UnreadableImage:
+        return 0, 0
+    handle.write(image.tobytes())
+    return image.height, image.width
+
+
+def _known(file: Path, sizes: Path, digest: str, mode: Mode) -> NDArray[numpy.int64] | None:
+    """The sizes of images that were decoded before, if they are these."""
+    try:
+        record = json.loads(sizes.read_text(encoding="utf-8"))
+        shapes = numpy.array(record["shapes"], numpy.int64).reshape(-1, 2)
+        whole = file.stat().st_size == int(shapes.prod(1).sum()) * CHANNELS[mode]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return shapes if whole and record["digest"] == digest else None
