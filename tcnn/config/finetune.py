@@ -90,6 +90,12 @@ class FinetuneConfig(Frozen):
     color_jitter: Rate = Field(default=0.3, description="Colour jitter where auto_augment is off.")
     scale: tuple[Share, Share] = Field(default=(0.08, 1.0), description="Share of the image that a crop takes.")
     ratio: tuple[Rate, Rate] = Field(default=(0.75, 4 / 3), description="Aspect ratio of a crop.")
+    crop_padding: int | None = Field(
+        default=None,
+        ge=1,
+        description="Pixels of black around the whole image, of which a crop is taken (CIFAR's usual crop, with 4); "
+        "replaces `scale` and `ratio`.",
+    )
     hflip: Share = Field(default=0.5, description="Probability of a horizontal flip.")
     vflip: Share = Field(default=0.0, description="Probability of a vertical flip.")
     reprob: Share = Field(default=0.25, description="Probability of random erasing.")

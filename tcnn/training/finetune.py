@@ -215,7 +215,7 @@ def _loader(
     transform = training_transform(
         size=start.size, mean=settings["mean"], std=settings["std"], interpolation="random", aa=config.auto_augment,
         color_jitter=config.color_jitter, reprob=config.reprob, scale=config.scale, ratio=config.ratio,
-        hflip=config.hflip, vflip=config.vflip, in_chans=settings["input_size"][0],
+        crop_padding=config.crop_padding, hflip=config.hflip, vflip=config.vflip, in_chans=settings["input_size"][0],
     )  # fmt: skip
     if config.batch_size > len(data):
         raise RequestError(

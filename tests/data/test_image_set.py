@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from data_pictures import ARCHIVE, draw_classes, some_of_cifar10
+from PIL import Image
+from torchvision.transforms import Normalize
+from torchvision.transforms.functional import to_tensor
 
 from tcnn.data.image_set import (
     ImageSet,
@@ -14,6 +18,8 @@ from tcnn.data.image_set import (
     split_off,
     training_transform,
 )
+from tcnn.data.transforms import NormalisedTensor
+from tcnn.data.worker import seed_everything
 from tcnn.errors import RequestError
 
 COUNTS = {"a": 1, "b": 2, "c": 9, "d": 40}
@@ -26,6 +32,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
     for name, images in COUNTS.items():
         draw_classes(root, [name], images)
     return open_dataset(str(root), class_names=["a", "b", "none", "c", "d"])
+
+
+@pytest.fixture(scope="module")
+def noise() -> Image.Image:
+    """6×6 pixels, no two alike, none black."""
+    return Image.fromarray(numpy.random.default_rng(0).integers(1, 256, (6, 6, 3), numpy.uint8))
 
 
 def names(data: ImageSet) -> list[str]:
@@ -129,6 +141,43 @@ def test_transforms_fit_small_and_odd_sizes(data: ImageSet, size: tuple[int, int
         tensor = transform(image)
         assert tensor.shape == (3, *size)
         assert tensor.dtype == torch.float32
+
+
+def test_a_padded_crop_is_a_part_of_the_image_in_black(noise: Image.Image) -> None:
+    """Every one of the (2·2 + 1)² places is drawn, and what it holds is what padding and cutting by hand gives."""
+    crop = training_transform(size=(6, 6), mean=(0.0,) * 3, std=(1.0,) * 3, crop_padding=2, hflip=0.0)
+    pixels = numpy.asarray(noise, numpy.float32).transpose(2, 0, 1) / numpy.float32(255)
+    padded = torch.from_numpy(numpy.pad(pixels, ((0, 0), (2, 2), (2, 2))))
+    places = {(top, left): padded[:, top : top + 6, left : left + 6] for top in range(5) for left in range(5)}
+    drawn = set()
+    for seed in range(300):
+        seed_everything(seed)
+        found = crop(noise)
+        drawn.add(next(place for place, expected in places.items() if torch.equal(found, expected)))
+    assert drawn == set(places)
+
+
+def test_a_padded_crop_keeps_the_shape_of_what_it_shows(noise: Image.Image) -> None:
+    """A wide image is cut, not squeezed: 6×12 pixels at 6×6 are its own pixels."""
+    crop = training_transform(size=(6, 6), mean=(0.0,) * 3, std=(1.0,) * 3, crop_padding=1, hflip=0.0)
+    wide = Image.new("RGB", (12, 6))
+    wide.paste(noise, (0, 0))
+    wide.paste(noise, (6, 0))
+    pixels = torch.from_numpy(numpy.asarray(wide).transpose(2, 0, 1) / numpy.float32(255)).float()
+    padded = torch.nn.functional.pad(pixels, (1, 1, 1, 1))
+    places = [padded[:, top : top + 6, left : left + 6] for top in range(3) for left in range(9)]
+    for seed in range(40):
+        seed_everything(seed)
+        found = crop(wide)
+        assert any(torch.equal(found, place) for place in places)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_tensors_are_torchvisions_to_the_bit(noise: Image.Image, mode: str) -> None:
+    image, statistics = noise.convert(mode), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    mean, std = (values[: len(image.getbands())] for values in statistics)
+    theirs = Normalize(mean, std)(to_tensor(image))
+    assert torch.equal(NormalisedTensor(mean, std)(image), theirs)
 
 
 @pytest.mark.parametrize("aa", ["rand-m10-inc1", "rand-m9-mstd0.5-inc1", "original", "v0", "augmix-m5-w4-d2", "3a", ""])
