@@ -16,19 +16,18 @@ class Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.stride, self.new = stride, outputs - inputs
+        self.subsample = nn.AvgPool2d(1, stride)  # a module, so that a stage can be rebuilt without its stride
+        self.new = outputs - inputs
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
         if self.new:
-            x = F.pad(x[..., :: self.stride, :: self.stride], (0, 0, 0, 0, self.new // 2, self.new // 2))
+            x = F.pad(self.subsample(x), (0, 0, 0, 0, self.new // 2, self.new // 2))
         return (x + y).relu()
 
 
 class ResNet20(nn.Module):
     """Three stages of 16, 32 and 64 channels, three blocks each; the last works on 8×8 maps of a 32×32 image."""
-
-    num_classes = 10
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,11 +37,19 @@ class ResNet20(nn.Module):
         self.layer2 = nn.Sequential(Block(16, 32, 2), *(Block(32, 32, 1) for _ in range(2)))
         self.layer3 = nn.Sequential(Block(32, 64, 2), *(Block(64, 64, 1) for _ in range(2)))
         self.linear = nn.Linear(64, 10)
+        self.num_classes = 10
         # How images are prepared, where timm looks for it: whole images, ImageNet's mean and standard deviation.
         self.pretrained_cfg = self.default_cfg = {
             "input_size": (3, 32, 32), "crop_pct": 1.0, "interpolation": "bilinear", "num_classes": 10,
             "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225),
         }  # fmt: skip
+
+    def get_classifier(self) -> nn.Module:
+        return self.linear
+
+    def reset_classifier(self, classes: int) -> None:
+        """A new head, as timm's models can make one."""
+        self.linear, self.num_classes = nn.Linear(64, classes), classes
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.layer3(self.layer2(self.layer1(self.bn1(self.conv1(x)).relu())))

@@ -1,0 +1,297 @@
+"""One piece of an experiment, in one process: fit the CNN to the data, train an arm, measure it. Each goes on where it
+was stopped or killed.
+
+    WORK/train.pixels, val.pixels    decoded images
+    WORK/images/                     validation images, resized, cropped and corrupted
+    WORK/adapt-DIGEST/               the run that every arm starts from
+    WORK/ARM-SEED-DIGEST/            an arm's run (`tcnn.finetune`), measured/ while it is measured, at last row.json
+                                     and right.npz
+"""
+
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import measuring
+import numpy
+import torch
+from experiment import Experiment, identity
+from networks import network, shaped
+from torch import nn
+
+import tcnn
+from tcnn.config import FinetuneConfig
+from tcnn.data.decoded import in_memory
+from tcnn.data.image_set import ImageSet, class_balanced, open_dataset
+from tcnn.errors import Stopped
+from tcnn.files import replacing
+from tcnn.training.recipe import size_for
+from tcnn.training.rundir import RunDirectory
+
+
+class Job(NamedTuple):
+    """What a process is told."""
+
+    experiment: Experiment
+    data: str
+    weights: Path | None
+    work: Path
+    out: Path
+    """The results so far: the times of other arms."""
+    device: str = "cpu"
+    loaders: int = 0
+    """Processes that load images for each arm."""
+    threads: int = 1
+    deadline: float = float("inf")
+    """`time.time()` at which to save and stop."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Settings that change how, not what, is computed."""
+        return {"device": self.device, "workers": self.loaders}
+
+    def late(self) -> bool:
+        return time.time() > self.deadline
+
+    def check_time(self) -> None:
+        """Raise `Stopped` after the deadline."""
+        if self.late():
+            raise Stopped("stopped at its time; run it again to go on")
+
+
+class Sets(NamedTuple):
+    """The images of an experiment."""
+
+    train: ImageSet
+    validation: ImageSet
+    epoch: ImageSet
+    """What every epoch is measured on."""
+
+
+def sets(job: Job) -> Sets:
+    """Open the data set; decode it the first time. Raises `RequestError` if there is none or no validation split."""
+    experiment = job.experiment
+    train = open_dataset(job.data, "train")
+    validation = open_dataset(job.data, "validation", class_names=train.class_names)
+    train = part(train, experiment.train_images)
+    if experiment.decoded:
+        job.work.mkdir(parents=True, exist_ok=True)
+        train = in_memory(train, job.work / "train.pixels")
+        validation = in_memory(validation, job.work / "val.pixels")
+    return Sets(train, validation, part(validation, experiment.epoch_images))
+
+
+def part(data: ImageSet, images: int | None) -> ImageSet:
+    """A class-balanced part of so many images, the same every time."""
+    return data if images is None else class_balanced(data, min(1.0, images / len(data)), 0)
+
+
+def start(job: Job, kind: str, config: FinetuneConfig, class_names: tuple[str, ...]) -> nn.Module:
+    """The CNN that an arm starts from: adapted, published or untrained."""
+    published = kind != "untrained" and job.experiment.pretrained
+    model = network(job.experiment.model, job.weights, class_names, config, pretrained=published)
+    return tcnn.load(RunDirectory(adapted(job)).last, source=model) if kind == "adapted" else model
+
+
+def adapt(job: Job, say: Callable[[str], None]) -> None:
+    """The first phase: the CNN fine-tuned to the data, once, for all arms."""
+    if (adapted(job) / "finished").is_file():
+        return
+    config = job.experiment.adapt_config(job.options)
+    images = sets(job)
+    kind = "published" if job.experiment.pretrained else "untrained"
+    fit(job, start(job, kind, config, images.train.class_names), images, config, adapted(job), say)
+    (adapted(job) / "finished").touch()
+
+
+def prepare(job: Job, say: Callable[[str], None]) -> None:
+    """Corrupt the validation images while the CNN is being adapted; what is not ready is made when it is needed."""
+    images = sets(job)
+    for arm in job.experiment.arms:
+        config = job.experiment.config(arm, job.experiment.seeds[0])
+        kind = "untrained"  # only how it takes images matters
+        model = network(job.experiment.model, None, images.train.class_names, config, pretrained=False)
+        for case in measuring.cases(job.experiment, size(model, config)):
+            job.check_time()
+            of_case(job, case, images, model)
+    say(f"validation images are ready ({kind})")
+
+
+def digest(job: Job, arm: str, seed: int) -> str:
+    """What decides a row, in twelve letters: another start, recipe or measurement is another row."""
+    experiment = job.experiment
+    kind = experiment.start_of(arm)
+    relation = experiment.arms[arm]
+    return _digest(
+        {
+            **_common(job), "start": adapted(job).name if kind == "adapted" else kind, "trained": relation.train,
+            "config": identity(experiment.config(arm, seed)), "sizes": experiment.sizes,
+            "corrupted": experiment.corrupted and experiment.corrupted.model_dump(mode="json"),
+            "equal_time": relation.equal_time_to and digest(job, relation.equal_time_to, seed),
+        }
+    )  # fmt: skip
+
+
+def adapted(job: Job) -> Path:
+    """Where the CNN is fitted to the data."""
+    return job.work / f"adapt-{_digest({**_common(job), 'adapt': identity(job.experiment.adapt_config())})}"
+
+
+def _common(job: Job) -> dict[str, Any]:
+    experiment = job.experiment
+    weights = hashlib.sha256(job.weights.read_bytes()).hexdigest() if job.weights else None
+    return {
+        "model": experiment.model, "pretrained": experiment.pretrained, "weights": weights,
+        "train_images": experiment.train_images, "epoch_images": experiment.epoch_images,
+    }  # fmt: skip
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def place(job: Job, arm: str, seed: int) -> Path:
+    return job.work / f"{arm}-{seed}-{digest(job, arm, seed)}"
+
+
+def run(job: Job, arm: str, seed: int, say: Callable[[str], None]) -> None:
+    """Train an arm with a seed and measure it: its row. Raises `Stopped` with everything saved."""
+    experiment, out = job.experiment, place(job, arm, seed)
+    if (out / "row.json").is_file():
+        return
+    config = timed(job, arm, experiment.config(arm, seed, job.options))
+    images = sets(job)
+    source = start(job, experiment.start_of(arm), config, images.train.class_names)
+    model = shaped(source, config)
+    history: list[dict[str, Any]] = []
+    if experiment.arms[arm].train:
+        fit(job, model, images, config, out, say)
+        history = RunDirectory(out).rows("epoch")
+        model = tcnn.load(RunDirectory(out).last, source=model)
+    row = {
+        "arm": arm, "seed": seed, "digest": digest(job, arm, seed), "settings": identity(config),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        **training(history, config, seed == experiment.seeds[0]),
+    }  # fmt: skip
+    row |= measure(job, model, images, config, out, say)
+    with replacing(out / "row.json", force=True) as temporary:
+        temporary.write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
+
+
+def fit(
+    job: Job, model: nn.Module, images: Sets, config: FinetuneConfig, out: Path, say: Callable[[str], None]
+) -> None:
+    """`tcnn.finetune`, from where it was stopped."""
+    told = 0
+
+    def report(now: Any) -> None:
+        nonlocal told
+        if now.top1 is not None and now.epoch > told:
+            told = now.epoch
+            say(f"epoch {now.epoch} of {now.epochs}, {now.top1:.2%} after the one before")
+
+    tcnn.finetune(
+        model, images.train, images.epoch, config, out, resume=True, report=report, say=say, stop=job.late
+    )  # fmt: skip
+
+
+def timed(job: Job, arm: str, config: FinetuneConfig) -> FinetuneConfig:
+    """The configuration with the epochs that fit into the time of another arm; their pace is that of the first seed."""
+    relation, seed = job.experiment.arms[arm], job.experiment.seeds[0]
+    if relation.equal_time_to is None or relation.like is None:
+        return config
+    rows = json.loads(job.out.read_text(encoding="utf-8"))["rows"]
+    seconds = {row["arm"]: row["train_seconds"] for row in rows if row["seed"] == seed and "train_seconds" in row}
+    epochs = max(1, round(config.epochs * seconds[relation.equal_time_to] / seconds[relation.like]))
+    factor = epochs / config.epochs
+    scaled = {
+        name: None if (value := getattr(config, name)) is None else kind(value * factor)
+        for name, kind in (("warmup_epochs", float), ("anneal_epochs", float), ("convert_at", round))
+    }
+    return config.model_copy(update={"epochs": epochs, **scaled})
+
+
+def training(history: list[dict[str, Any]], config: FinetuneConfig, heads: bool) -> dict[str, Any]:
+    """What a run has recorded after every epoch. Seconds are of training alone, by its own images a second."""
+    if not history:
+        return {}
+    updates = numpy.diff([0, *(epoch["updates"] for epoch in history)])
+    rates = [epoch["images_per_second"] for epoch in history]
+    usual = statistics.median(rate for rate in rates if rate)  # an epoch that was stopped at its end has none
+    images = updates * config.batch_size
+    seconds = float(sum(count / (rate or usual) for count, rate in zip(images, rates, strict=True)))
+    facts: dict[str, Any] = {
+        "epochs": {
+            "top1": [round(epoch["val"]["top1"], 5) for epoch in history],
+            "train_loss": [round(epoch["train_loss"], 4) for epoch in history],
+            "gate": [_mean(epoch["gate_mean"]) for epoch in history],
+            "span": [_mean(epoch["span_mean"]) for epoch in history],
+        },
+        "updates": history[-1]["updates"], "train_seconds": round(seconds, 1),
+        "images_per_second": round(float(images.sum()) / seconds, 1),
+    }  # fmt: skip
+    if heads:  # of one seed, every head of every layer
+        facts["heads"] = {
+            what: {
+                layer: [[round(value, 3) for value in epoch[what].get(layer, ())] for epoch in history]
+                for layer in history[-1][what]
+            }
+            for what in ("gates", "spans")
+        }
+    return facts
+
+
+def _mean(by_layer: dict[str, float]) -> float | None:
+    return round(sum(by_layer.values()) / len(by_layer), 4) if by_layer else None
+
+
+def size(model: nn.Module, config: FinetuneConfig) -> tuple[int, int]:
+    """(height, width) that an arm is trained and measured at."""
+    cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+    return size_for(config, str(cfg.get("architecture")).removeprefix("t_"), cfg)
+
+
+def of_case(job: Job, case: measuring.Case, images: Sets, model: nn.Module) -> tuple[Any, torch.Tensor]:
+    """Pixels (N, H, W, C) and classes (N,)."""
+    data = measuring.chosen(case, images.validation, job.experiment.corrupted)
+    file = job.work / "images" / f"{case.name.replace('/', '-')}-{case.size[0]}x{case.size[1]}-{len(data)}.npy"
+    return measuring.prepared(case, data, model, file), data.targets
+
+
+def measure(
+    job: Job, model: nn.Module, images: Sets, config: FinetuneConfig, out: Path, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Accuracies and losses of every case; which images were right goes to right.npz. Cases that are done are kept."""
+    device = torch.device(job.device)
+    kept = out / "measured"
+    kept.mkdir(parents=True, exist_ok=True)
+    found: dict[str, dict[str, measuring.Right]] = {}
+    for case in measuring.cases(job.experiment, size(model, config)):
+        file = kept / f"{case.kind}-{case.name.replace('/', '-')}.npz"
+        if not file.is_file():
+            job.check_time()
+            pixels, targets = of_case(job, case, images, model)
+            amp = "float32" if config.amp == "auto" and device.type == "cpu" else config.amp.replace("auto", "bfloat16")
+            result = measuring.classify(model, pixels, targets, device=device, amp=amp, asked=job.check_time)
+            with replacing(file, force=True) as temporary, temporary.open("wb") as handle:
+                numpy.savez(handle, right=result.right, loss=result.loss)
+        with numpy.load(file) as content:
+            found.setdefault(case.kind, {})[case.name] = measuring.Right(content["right"], float(content["loss"]))
+    with replacing(out / "right.npz", force=True) as temporary, temporary.open("wb") as handle:
+        numpy.savez(handle, **{kind: measuring.packed([r.right for r in by.values()]) for kind, by in found.items()})
+    accuracy = {kind: {name: float(r.right.mean()) for name, r in by.items()} for kind, by in found.items()}
+    say(f"{accuracy['clean']['clean']:.2%} clean" + _corrupted(accuracy))
+    return {
+        "top1": accuracy["clean"]["clean"], "loss": round(found["clean"]["clean"].loss, 5),
+        "accuracy": {kind: {name: round(value, 5) for name, value in by.items()} for kind, by in accuracy.items()},
+        "images": {kind: len(next(iter(by.values())).right) for kind, by in found.items()},
+    }  # fmt: skip
+
+
+def _corrupted(accuracy: dict[str, dict[str, float]]) -> str:
+    values = accuracy.get("corrupted")
+    return f", {sum(values.values()) / len(values):.2%} corrupted" if values else ""

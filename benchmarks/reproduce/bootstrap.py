@@ -1,0 +1,56 @@
+"""How sure a difference is: paired intervals by resampling images and seeds.
+
+Every arm classifies the same images, after training on the same batches for every seed, so a difference is taken image
+by image and seed by seed before anything is averaged: what is hard for both cancels. All seeds see the same images, so
+the two are crossed, not nested: images are resampled from the means over seeds, seeds from the means over images, and
+the two deviations are added (two of the three terms of Owen 2007, "The pigeonhole bootstrap", Ann. Appl. Stat. 1).
+
+What belongs to neither, one image under one seed, is in both terms: the interval is somewhat too wide, never the other
+way. Drawing S of S seeds would find only (S − 1)/S of their variance, with three of them two thirds, so S − 1 are drawn
+(Rao & Wu 1988, "Resampling inference with complex survey data", JASA 83). One seed says nothing about others: then only
+images are drawn.
+"""
+
+from typing import NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+RESAMPLES = 10_000
+LEVEL = 0.95
+CELLS = 4_000_000
+"""Draws at a time, for the memory's sake."""
+
+
+class Interval(NamedTuple):
+    """A mean, and between what it lies."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interval(values: NDArray[numpy.float64], level: float = LEVEL, resamples: int = RESAMPLES) -> Interval:
+    """The mean of `values`, (S seeds, N images), and its percentile interval over other images and seeds.
+
+    For a difference give right(arm) − right(control): each cell is −1, 0 or 1, or a mean of such. The same values give
+    the same interval.
+    """
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"expected values of at least one seed and image, found {values.shape}")
+    generator = numpy.random.default_rng(0)
+    mean = values.mean()
+    deviations = _resampled(values.mean(0) - mean, values.shape[1], resamples, generator)
+    if len(values) > 1:
+        deviations += _resampled(values.mean(1) - mean, len(values) - 1, resamples, generator)
+    low, high = numpy.quantile(mean + deviations, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(mean), float(low), float(high))
+
+
+def _resampled(
+    values: NDArray[numpy.float64], count: int, resamples: int, generator: numpy.random.Generator
+) -> NDArray[numpy.float64]:
+    """Means of `count` of the values, drawn with replacement, (resamples,)."""
+    chunk = max(1, CELLS // count)
+    parts = [min(chunk, resamples - start) for start in range(0, resamples, chunk)]
+    return numpy.concatenate([values[generator.integers(len(values), size=(part, count))].mean(1) for part in parts])

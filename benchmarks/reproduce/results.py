@@ -1,0 +1,112 @@
+"""What an experiment has found so far: rows and their summary in NAME.json, who got which image right in NAME.npz."""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy
+from bootstrap import LEVEL, Interval, interval
+from experiment import Experiment
+from measuring import unpacked
+from numpy.typing import NDArray
+
+from tcnn.files import make_directory, replacing
+
+sys.path.append(str(Path(__file__).parents[1]))
+from machine import hardware, versions
+
+Row = dict[str, Any]
+KINDS = ("clean", "corrupted")
+
+
+class Results:
+    """The two files; each is written whole, the images first, so that no row is ever without its images."""
+
+    def __init__(self, file: Path, experiment: Experiment, device: str = "cpu") -> None:
+        self.file, self.images = file, file.with_suffix(".npz")
+        self.experiment, self.device = experiment, device
+        self.rows: list[Row] = []
+        self.right: dict[str, NDArray[numpy.uint8]] = {}
+        if file.is_file() and self.images.is_file():
+            self.rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+            with numpy.load(self.images) as content:
+                self.right = dict(content)
+
+    def has(self, arm: str, seed: int, digest: str) -> bool:
+        """Whether there is a row of this recipe."""
+        return any((row["arm"], row["seed"], row["digest"]) == (arm, seed, digest) for row in self.rows)
+
+    def take(self, place: Path) -> None:
+        """Add what an arm has left, in place of an older row of its own, and write."""
+        row: Row = json.loads((place / "row.json").read_text(encoding="utf-8"))
+        names = list(self.experiment.arms)
+        own = (row["arm"], row["seed"])
+        kept = [r for r in self.rows if (r["arm"], r["seed"]) != own and r["arm"] in names]
+        self.rows = sorted([*kept, row], key=lambda r: (names.index(r["arm"]), r["seed"]))
+        with numpy.load(place / "right.npz") as content:
+            self.right |= {_key(row, kind): bits for kind, bits in content.items()}
+        wanted = {_key(r, kind) for r in self.rows for kind in r["images"]}
+        self.right = {key: bits for key, bits in sorted(self.right.items()) if key in wanted}
+        self.write()
+
+    def write(self) -> None:
+        """Both files."""
+        make_directory(self.file.parent)
+        with replacing(self.images, force=True) as temporary, temporary.open("wb") as handle:
+            numpy.savez_compressed(handle, **self.right)  # type: ignore[arg-type]
+        content = {
+            "experiment": self.experiment.model_dump(mode="json"), "hardware": hardware(self.device),
+            "versions": versions("tcnn", "torch", "timm"), "summary": self.summary(), "rows": self.rows,
+        }  # fmt: skip
+        with replacing(self.file, force=True) as temporary:
+            temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def of(self, arm: str) -> dict[int, Row]:
+        """The rows of an arm by seed."""
+        return {row["seed"]: row for row in self.rows if row["arm"] == arm}
+
+    def each(self, arm: str, seed: int, kind: str) -> NDArray[numpy.float64]:
+        """Of every image the share of cases in which it was right, (N,)."""
+        row = self.of(arm)[seed]
+        return unpacked(self.right[_key(row, kind)], row["images"][kind]).mean(0)
+
+    def summary(self) -> list[Row]:
+        """Every arm: means over seeds, what it differs by from its control and from the reference, with intervals."""
+        return [self._arm(arm) for arm in self.experiment.arms if self.of(arm)]
+
+    def _arm(self, arm: str) -> Row:
+        rows = list(self.of(arm).values())
+        entry: Row = {"arm": arm, "label": self.experiment.label(arm), "seeds": len(rows)}
+        for kind in KINDS:
+            if kind in rows[0]["images"]:
+                entry[kind] = _told(interval(numpy.stack([self.each(arm, seed, kind) for seed in self.of(arm)])))
+        for key in ("updates", "train_seconds", "images_per_second", "parameters"):
+            if values := [row[key] for row in rows if row.get(key) is not None]:
+                entry[key] = round(statistics.mean(values), 1)
+        control, reference = self.experiment.arms[arm].control, self.experiment.reference
+        for other in dict.fromkeys(name for name in (control, reference) if name and name != arm):
+            if gains := self.against(arm, other):
+                entry.setdefault("against", {})[other] = gains
+        return entry
+
+    def against(self, arm: str, other: str) -> Row:
+        """Differences arm − other, clean and corrupted, over the seeds that both have."""
+        mine, theirs = self.of(arm), self.of(other)
+        once = next(iter(theirs)) if len(theirs) == 1 and not self.experiment.arms[other].train else None
+        pairs = [(seed, seed if once is None else once) for seed in mine if once is not None or seed in theirs]
+        gains: Row = {}
+        for kind in KINDS if pairs else ():
+            if all(kind in row["images"] for row in (*mine.values(), *theirs.values())):
+                cells = [self.each(arm, seed, kind) - self.each(other, their, kind) for seed, their in pairs]
+                gains[kind] = _told(interval(numpy.stack(cells)))
+        return {"seeds": len(pairs), **gains} if gains else {}
+
+
+def _told(found: Interval) -> Row:
+    return {"mean": round(found.mean, 5), "interval": [round(found.low, 5), round(found.high, 5)], "level": LEVEL}
+
+
+def _key(row: Row, kind: str) -> str:
+    return f"{row['arm']}/{row['seed']}/{kind}"
