@@ -108,17 +108,18 @@ def adapt(job: Job, say: Callable[[str], None]) -> None:
     (adapted(job) / "finished").touch()
 
 
-def prepare(job: Job, say: Callable[[str], None]) -> None:
+def prepare(job: Job) -> None:
     """Corrupt the validation images while the CNN is being adapted; what is not ready is made when it is needed."""
-    images = sets(job)
-    for arm in job.experiment.arms:
-        config = job.experiment.config(arm, job.experiment.seeds[0])
-        kind = "untrained"  # only how it takes images matters
-        model = network(job.experiment.model, None, images.train.class_names, config, pretrained=False)
-        for case in measuring.cases(job.experiment, size(model, config)):
-            job.check_time()
-            of_case(job, case, images, model)
-    say(f"validation images are ready ({kind})")
+    images, experiment = sets(job), job.experiment
+    for arm in experiment.arms:
+        config = experiment.config(arm, experiment.seeds[0])
+        # Weights are of no matter, only how the network takes its images.
+        model = network(experiment.model, None, images.train.class_names, config, pretrained=False)
+        for case in measuring.cases(experiment, size(model, config)):
+            data, file = of_case(job, case, images)
+            if not file.is_file():
+                job.check_time()
+                measuring.prepared(case, data, model, file)
 
 
 def digest(job: Job, arm: str, seed: int) -> str:
@@ -207,12 +208,9 @@ def timed(job: Job, arm: str, config: FinetuneConfig) -> FinetuneConfig:
     rows = json.loads(job.out.read_text(encoding="utf-8"))["rows"]
     seconds = {row["arm"]: row["train_seconds"] for row in rows if row["seed"] == seed and "train_seconds" in row}
     epochs = max(1, round(config.epochs * seconds[relation.equal_time_to] / seconds[relation.like]))
-    factor = epochs / config.epochs
-    scaled = {
-        name: None if (value := getattr(config, name)) is None else kind(value * factor)
-        for name, kind in (("warmup_epochs", float), ("anneal_epochs", float), ("convert_at", round))
-    }
-    return config.model_copy(update={"epochs": epochs, **scaled})
+    # As on a part of the data, which has more and shorter epochs: all that is counted in epochs grows alike.
+    scaled = config.model_copy(update={"fraction": config.epochs / epochs}).scaled()
+    return scaled.model_copy(update={"fraction": config.fraction})
 
 
 def training(history: list[dict[str, Any]], config: FinetuneConfig, heads: bool) -> dict[str, Any]:
@@ -255,11 +253,11 @@ def size(model: nn.Module, config: FinetuneConfig) -> tuple[int, int]:
     return size_for(config, str(cfg.get("architecture")).removeprefix("t_"), cfg)
 
 
-def of_case(job: Job, case: measuring.Case, images: Sets, model: nn.Module) -> tuple[Any, torch.Tensor]:
-    """Pixels (N, H, W, C) and classes (N,)."""
+def of_case(job: Job, case: measuring.Case, images: Sets) -> tuple[ImageSet, Path]:
+    """The images of a case, and the file of their pixels."""
     data = measuring.chosen(case, images.validation, job.experiment.corrupted)
-    file = job.work / "images" / f"{case.name.replace('/', '-')}-{case.size[0]}x{case.size[1]}-{len(data)}.npy"
-    return measuring.prepared(case, data, model, file), data.targets
+    name = f"{case.name.replace('/', '-')}-{case.size[0]}x{case.size[1]}-{len(data)}.npy"
+    return data, job.work / "images" / name
 
 
 def measure(
@@ -274,9 +272,16 @@ def measure(
         file = kept / f"{case.kind}-{case.name.replace('/', '-')}.npz"
         if not file.is_file():
             job.check_time()
-            pixels, targets = of_case(job, case, images, model)
+            data, pixels = of_case(job, case, images)
             amp = "float32" if config.amp == "auto" and device.type == "cpu" else config.amp.replace("auto", "bfloat16")
-            result = measuring.classify(model, pixels, targets, device=device, amp=amp, asked=job.check_time)
+            result = measuring.classify(
+                model,
+                measuring.prepared(case, data, model, pixels),
+                data.targets,
+                device=device,
+                amp=amp,
+                asked=job.check_time,
+            )
             with replacing(file, force=True) as temporary, temporary.open("wb") as handle:
                 numpy.savez(handle, right=result.right, loss=result.loss)
         with numpy.load(file) as content:

@@ -65,7 +65,7 @@ class Task(NamedTuple):
         if self.kind == "images":
             arms.sets(job)
         elif self.kind == "prepare":
-            arms.prepare(job, say)
+            arms.prepare(job)
         elif self.kind == "adapt":
             arms.adapt(job, say)
         else:

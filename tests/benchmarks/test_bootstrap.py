@@ -1,0 +1,77 @@
+"""Intervals of paired differences, against closed forms and against what a 95 % interval promises."""
+
+import numpy
+import pytest
+from bootstrap import interval
+
+NORMAL = 1.959964
+"""Of the standard normal distribution 95 % lie between minus and plus this."""
+
+
+def half(values: numpy.ndarray, **options: float) -> float:
+    _, low, high = interval(values, **options)
+    return (high - low) / 2
+
+
+def test_images_alone_give_the_normal_interval() -> None:
+    """One seed, many images: ± 1.96 standard errors around the mean."""
+    values = numpy.random.default_rng(0).choice([-1.0, 0.0, 1.0], size=(1, 4000), p=[0.05, 0.85, 0.1])
+    mean, low, high = interval(values)
+    error = values.std(ddof=1) / numpy.sqrt(4000)
+    assert mean == pytest.approx(values.mean(), abs=1e-12)
+    assert (high - low) / 2 == pytest.approx(NORMAL * error, rel=0.04)
+    assert (low + high) / 2 == pytest.approx(mean, abs=0.1 * error)
+    assert half(values, level=0.6827) == pytest.approx(error, rel=0.04)
+
+
+def test_seeds_alone_give_the_normal_interval_of_many_and_stay_among_few() -> None:
+    """Images that all agree, seeds that do not: ± 1.96 s/√S, s² the unbiased variance."""
+    effects = numpy.random.default_rng(1).normal(0, 0.01, 40)
+    values = numpy.repeat(effects[:, None], 50, 1)
+    assert half(values) == pytest.approx(NORMAL * effects.std(ddof=1) / numpy.sqrt(40), rel=0.05)
+    few = effects[:3]
+    mean, low, high = interval(values[:3])
+    assert few.min() - 1e-12 <= low < mean < high <= few.max() + 1e-12
+    # Of three only two are drawn, so that the extremes come up in one of nine draws: they are the interval's ends.
+    assert (low, high) == (pytest.approx(few.min()), pytest.approx(few.max()))
+
+
+def test_what_is_hard_for_both_cancels() -> None:
+    """Two arms that are right about the same images up to two in a hundred: a difference is known far better than
+    either accuracy."""
+    generator = numpy.random.default_rng(2)
+    first = numpy.repeat(generator.random((1, 2000)) < 0.8, 3, 0)
+    second = first ^ (generator.random((3, 2000)) < 0.02)
+    assert half(first - second.astype(float)) < 0.5 * half(first.astype(float))
+
+
+@pytest.mark.parametrize(("seeds", "effect"), [(1, 0.0), (3, 0.0), (3, 0.009), (5, 0.009)], ids=str)
+def test_it_covers_the_truth_as_often_as_it_says(seeds: int, effect: float) -> None:
+    """Crossed effects of images, of seeds and of neither: at least about 95 in 100 intervals hold the true mean of 0,
+    and the interval is not wide for nothing."""
+    generator = numpy.random.default_rng(3)
+    runs, images, own, both = 300, 400, 0.1, 0.22
+    held, widths = 0, []
+    for _ in range(runs):
+        values = generator.normal(0, own, images) + generator.normal(0, both, (seeds, images))
+        values += generator.normal(0, effect, (seeds, 1))
+        _, low, high = interval(values, resamples=1000)
+        held += low <= 0 <= high
+        widths.append((high - low) / 2)
+    true = numpy.sqrt(own**2 / images + effect**2 / seeds + both**2 / seeds / images)
+    assert 0.91 <= held / runs <= 1.0, f"{held} of {runs}"
+    assert NORMAL * true * 0.9 < numpy.mean(widths) < NORMAL * true * 1.45
+
+
+def test_the_same_values_give_the_same_interval() -> None:
+    values = numpy.random.default_rng(4).normal(size=(3, 100))
+    assert interval(values) == interval(values.copy())
+
+
+def test_no_difference_is_known_exactly() -> None:
+    assert interval(numpy.zeros((3, 10))) == (0, 0, 0)
+
+
+def test_no_values_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"at least one seed and image, found \(0, 5\)"):
+        interval(numpy.zeros((0, 5)))

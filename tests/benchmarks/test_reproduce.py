@@ -1,0 +1,306 @@
+"""The experiment runner, end to end on a few tiny images: interrupted, resumed, told what is wrong."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import arms
+import measuring
+import numpy
+import pytest
+import run as runner
+import torch
+import yaml
+from experiment import load
+from networks import network
+from PIL import Image
+from results import Results
+
+from tcnn.config import FinetuneConfig
+from tcnn.data.image_set import open_dataset
+from tcnn.evaluation.evaluate import evaluate
+from tcnn.training.rundir import RunDirectory
+
+REPRODUCE = Path(__file__).parents[2] / "benchmarks" / "reproduce"
+TINY: dict[str, Any] = {
+    "model": "resnet20",
+    "pretrained": False,
+    "epoch_images": 10,
+    "corrupted": {"images": 8, "corruptions": ["fog", "contrast"], "severities": [1, 5]},
+    "sizes": [12],
+    "preset": "cifar",
+    "recipe": {
+        "size": 8, "epochs": 2, "batch_size": 6, "warmup_epochs": 0.5, "anneal_epochs": 1, "crop_padding": 1,
+        "checkpoint_steps": 1, "log_steps": 1,
+    },
+    "adapt": {"epochs": 4, "lr": 2e-3},
+    "arms": {
+        "start": {"train": False},
+        "cnn": {"label": "CNN, fine-tuned", "convert": False},
+        "t-cnn": {"control": "cnn"},
+        "again": {"control": "cnn", "convert": False},
+    },
+    "reference": "cnn",
+    "seeds": [0, 1],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirty images to train on, twenty to be measured on, of two classes of colours that overlap."""
+    root = tmp_path_factory.mktemp("data")
+    generator = numpy.random.default_rng(0)
+    for split, images in (("train", 15), ("val", 10)):
+        for name, red in (("cat", 90), ("dog", 130)):
+            (root / split / name).mkdir(parents=True)
+            for number in range(images):
+                colour = numpy.array([red, 100, 220 - red]) + generator.normal(0, 30, 3)
+                pixels = (colour + generator.normal(0, 30, (10, 12, 3))).clip(0, 255).astype(numpy.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{number}.png")
+    return root
+
+
+def write(file: Path, **changes: Any) -> Path:
+    file.write_text(yaml.safe_dump({**TINY, **changes}, sort_keys=False), encoding="utf-8")
+    return file
+
+
+def call(file: Path, data: Path, out: Path, *more: str) -> int:
+    return runner.main(
+        [str(file), "--data", str(data), "--work", str(out / "work"), "--out", str(out / "r.json"), *more]
+    )
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """What was found, without what depends on the clock."""
+    clock = ("train_seconds", "images_per_second")
+    if not (out / "r.json").is_file():
+        return []
+    found = json.loads((out / "r.json").read_text())["rows"]
+    return [{key: value for key, value in row.items() if key not in clock} for row in found]
+
+
+def right(out: Path) -> dict[str, list[int]]:
+    with numpy.load(out / "r.npz") as content:
+        return {key: bits.tolist() for key, bits in content.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The experiment from beginning to end without a break."""
+    out = tmp_path_factory.mktemp("whole")
+    assert call(write(out / "tiny.yaml"), data, out) == 0
+    return out
+
+
+def test_every_arm_and_seed_has_its_row(whole: Path) -> None:
+    found = rows(whole)
+    seeds = [(row["arm"], row["seed"]) for row in found]
+    assert seeds == [("start", 0), *((arm, seed) for arm in ("cnn", "t-cnn", "again") for seed in (0, 1))]
+    for row in found[1:]:
+        assert row["updates"] == 10 and len(row["epochs"]["top1"]) == 2
+        assert row["images"] == {"clean": 20, "sizes": 20, "corrupted": 8}
+        assert list(row["accuracy"]["corrupted"]) == ["fog/1", "fog/5", "contrast/1", "contrast/5"]
+    assert len({str(bits) for bits in right(whole).values()}) > 8, "nothing is compared where all are alike"
+    heads = next(row for row in found if row["arm"] == "t-cnn")["heads"]
+    assert {len(gates) for gates in heads["gates"].values()} == {2}, "after every epoch"
+    assert {len(gate) for gates in heads["gates"].values() for gate in gates} == {9}
+
+
+def test_what_is_recorded_is_what_evaluate_finds(whole: Path, data: Path) -> None:
+    """Image by image, clean, at another size and corrupted: the sums are those of `tcnn.evaluate`."""
+    experiment = load(whole / "tiny.yaml")
+    validation = open_dataset(str(data), "validation", class_names=("cat", "dog"))
+    job = arms.Job(experiment, str(data), None, whole / "work", whole / "r.json")
+    for row in rows(whole)[:4:3]:
+        config = experiment.config(row["arm"], row["seed"])
+        model = arms.start(job, "adapted", config, validation.class_names)
+        if row["arm"] != "start":
+            model = arms.tcnn.load(RunDirectory(arms.place(job, row["arm"], row["seed"])).last, source=model)
+        for case in measuring.cases(experiment, (8, 8)):
+            some = measuring.chosen(case, validation, experiment.corrupted)
+            expected = evaluate(model, some, size=case.size, corruption=case.corruption)
+            assert row["accuracy"][case.kind][case.name] == pytest.approx(expected.top1, abs=1e-5)
+            if case.name == "clean":
+                assert row["loss"] == pytest.approx(expected.loss, abs=1e-4)
+        bits = measuring.unpacked(numpy.array(right(whole)[f"{row['arm']}/{row['seed']}/corrupted"], numpy.uint8), 8)
+        assert bits.mean(1).round(5).tolist() == list(row["accuracy"]["corrupted"].values())
+
+
+def test_arms_that_are_alike_do_not_differ_in_one_image(whole: Path) -> None:
+    """The same start, batches and updates: a second CNN with the same settings is the same CNN."""
+    bits = right(whole)
+    for seed in (0, 1):
+        for kind in ("clean", "sizes", "corrupted"):
+            assert bits[f"again/{seed}/{kind}"] == bits[f"cnn/{seed}/{kind}"]
+    summary = {entry["arm"]: entry for entry in json.loads((whole / "r.json").read_text())["summary"]}
+    gain = summary["again"]["against"]["cnn"]
+    assert gain["seeds"] == 2
+    assert gain["clean"] == gain["corrupted"] == {"mean": 0, "interval": [0, 0], "level": 0.95}
+
+
+def test_differences_are_paired(whole: Path) -> None:
+    """The mean of a difference is the difference of the means; an arm without seeds is compared with every seed."""
+    entries = {entry["arm"]: entry for entry in json.loads((whole / "r.json").read_text())["summary"]}
+    found = rows(whole)
+    of = {arm: [row["top1"] for row in found if row["arm"] == arm] for arm in entries}
+    gain = entries["t-cnn"]["against"]["cnn"]["clean"]
+    assert gain["mean"] == pytest.approx(numpy.mean(of["t-cnn"]) - numpy.mean(of["cnn"]), abs=1e-5)
+    assert gain["interval"][0] <= gain["mean"] <= gain["interval"][1]
+    results = Results(whole / "r.json", load(whole / "tiny.yaml"))
+    assert results.against("cnn", "start")["seeds"] == 2
+    assert results.against("cnn", "start")["clean"]["mean"] == pytest.approx(
+        numpy.mean(of["cnn"]) - of["start"][0], abs=1e-5
+    )
+
+
+class Killed(BaseException):
+    """As if the process were gone: nothing of ours catches it."""
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_cut_off_again_and_again_is_uninterrupted(
+    how: str, whole: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every 61st time that it asks whether its time is up, which it does at every step and before every batch that it
+    measures: in the middle of the first phase, of arms, of their measurement."""
+    file, asked, pieces = write(tmp_path / "tiny.yaml"), 0, 0
+    trained: list[str] = []
+    fit = arms.fit
+
+    def late(job: arms.Job) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked % 61 == 0 and how == "killed":
+            raise Killed
+        return asked % 61 == 0
+
+    def counted(*given: Any) -> None:
+        trained.append(given[4].name)
+        fit(*given)
+
+    monkeypatch.setattr(arms.Job, "late", late)
+    monkeypatch.setattr(arms, "fit", counted)
+    while True:
+        there = {f"{row['arm']}-{row['seed']}-{row['digest']}" for row in rows(tmp_path)}
+        trained.clear()
+        try:
+            status = call(file, data, tmp_path)
+        except Killed:
+            status = 75
+        assert not there & set(trained), "rows that are there are not run again"
+        pieces += 1
+        if status == 0:
+            break
+        assert status == 75 and pieces < 50
+    assert pieces > 2
+    assert rows(tmp_path) == rows(whole)
+    assert right(tmp_path) == right(whole)
+
+
+def test_nothing_is_begun_when_all_is_there(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(whole / "tiny.yaml", whole / "no data", whole) == 0
+    assert capsys.readouterr().out == "every row is there already\n"
+
+
+def test_an_arm_that_changed_is_run_again_and_no_other(
+    whole: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole, tmp_path / "copy")
+    changed = {**TINY["arms"], "again": {"control": "cnn", "convert": False, "lr": 1e-4}}
+    trained: list[str] = []
+    fit = arms.fit
+    monkeypatch.setattr(arms, "fit", lambda *given: (trained.append(given[4].name[:7]), fit(*given)))
+    assert call(write(tmp_path / "copy" / "tiny.yaml", arms=changed), data, tmp_path / "copy") == 0
+    assert trained == ["again-0", "again-1"]
+    before, after = right(whole), right(tmp_path / "copy")
+    assert {key for key in after if after[key] != before[key]} <= {key for key in before if key.startswith("again")}
+    assert len(rows(tmp_path / "copy")) == len(rows(whole))
+
+
+def test_equal_time_gives_the_epochs_that_fit(whole: Path, data: Path, tmp_path: Path) -> None:
+    """By the times that stand in the results: here the T-CNN is told to have taken three times as long."""
+    shutil.copytree(whole, tmp_path / "copy")
+    content = json.loads((tmp_path / "copy" / "r.json").read_text())
+    for row in content["rows"]:
+        row["train_seconds"] = {"t-cnn": 9.0, "cnn": 3.0}.get(row["arm"], 1.0)
+    (tmp_path / "copy" / "r.json").write_text(json.dumps(content))
+    longer = {**TINY["arms"], "long": {"like": "cnn", "equal_time_to": "t-cnn"}}
+    file = write(tmp_path / "copy" / "tiny.yaml", arms=longer, seeds=[0, 1])
+    assert call(file, data, tmp_path / "copy", "--arms", "long", "--seeds", "1") == 0
+    row = next(row for row in rows(tmp_path / "copy") if row["arm"] == "long")
+    assert (row["seed"], row["updates"], row["settings"]["epochs"]) == (1, 30, 6)
+    assert row["settings"]["warmup_epochs"] == 1.5 and row["settings"]["convert"] is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reference": "cn"}, "reference: no arm 'cn'; did you mean cnn?"),
+        ({"arms": {"cnn": {"convert": False}, "a": {"control": "dnn"}}}, "arms.a.control: no arm 'dnn'; did you"),
+        ({"arms": {"cnn": {}, "a": {"control": "cnn"}}}, "arms.a.control: cnn is no CNN"),
+        ({"arms": {"cnn": {"epoch": 3}}}, "arms.cnn: epoch: no such setting; did you mean epochs?"),
+        ({"arms": {"cnn": {"conversion": {"strde": 1}}}}, "conversion.strde: no such setting; did you mean"),
+        ({"arms": {"A CNN": {}}}, "arms: 'A CNN': expected a name of small letters"),
+        ({"arms": {"cnn": {"equal_time_to": "cnn"}}}, "arms.cnn: equal_time_to needs `like: ARM`"),
+        ({"arms": {"cnn": {"start": "adopted"}}}, "start: input should be 'adapted', 'published' or 'untrained'"),
+        ({"arms": {"cnn": {"start": "adapted"}}, "adapt": None}, "arms.cnn.start: there is no `adapt`"),
+        ({"arms": {}}, "expected `model: …`, `arms: …`"),
+        ({"preset": "cifa"}, "preset: 'cifa'; expected one of paper"),
+        ({"corrupted": {"corruptions": ["mist"]}}, "'mist' is no ImageNet-C corruption"),
+        ({"seeds": [1, 1]}, "seeds: expected different numbers"),
+        ({"modle": "x"}, "modle: no such setting; did you mean model?"),
+        ({"model": "resnet19"}, "resnet19"),
+        ({"pretrained": True}, "resnet20: give the file of its weights with --weights"),
+        ({"recipe": {**TINY["recipe"], "drop_path": 0.1}}, "drop_path: resnet20 has no stochastic depth"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_in_one_line(
+    changes: dict[str, Any], message: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(write(tmp_path / "wrong.yaml", **changes), data, tmp_path) == 2
+    said = capsys.readouterr()
+    lines = (said.err + said.out).splitlines()
+    assert message in lines[0]
+    assert "Traceback" not in said.err
+
+
+def test_missing_data_weights_and_names_are_told(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "tiny.yaml")
+    for more, message in (
+        (["--arms", "cn"], "run: --arms: no arm 'cn'; did you mean cnn?"),
+        (["--seeds", "7"], "run: --seeds: [7] are none of the experiment's [0, 1]"),
+        (["--weights", "gone"], "run: --weights: gone is no file"),
+    ):
+        assert call(file, data, tmp_path, *more) == 2
+        assert capsys.readouterr().err.startswith(message)
+    assert call(file, tmp_path / "nowhere", tmp_path) == 2
+    assert "nowhere: no such data set" in capsys.readouterr().out
+    assert runner.main([str(tmp_path / "none.yaml"), "--data", str(data)]) == 2
+    assert "none.yaml: not readable as YAML" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", sorted(REPRODUCE.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_experiment_loads_and_every_arm_has_its_recipe(file: Path) -> None:
+    experiment = load(file)
+    assert experiment.about and experiment.title != experiment.name
+    for arm in experiment.arms:
+        configs = [experiment.config(arm, seed) for seed in experiment.seeds]
+        assert [config.seed for config in configs] == list(experiment.seeds)
+    assert runner.tasks(experiment, list(experiment.arms), experiment.seeds)
+
+
+def test_a_head_for_some_of_imagenets_classes_keeps_what_it_knows() -> None:
+    """Imagewoof's ten breeds are rows of a head of a thousand; other classes get a new head."""
+    dogs = ("n02086240", "n02115641")
+    config = FinetuneConfig()
+    thousand = network("tiny_darknet", None, [str(n) for n in range(1000)], config, pretrained=False)
+    with torch.no_grad():
+        some = network("tiny_darknet", None, dogs, config, pretrained=False)
+        image = torch.rand(1, 3, 64, 64)
+        assert torch.allclose(some(image)[0], thousand(image)[0, [155, 273]], atol=1e-6)
+        other = network("squeezenet1_1", None, ("cat", "dog"), config, pretrained=False)
+        assert other(image).shape == (1, 2)
