@@ -1,93 +1,26 @@
 """One piece of an experiment, in one process: fit the CNN to the data, train an arm, measure it. Each goes on where it
-was stopped or killed.
+was stopped or killed."""
 
-    WORK/train.pixels, val.pixels    decoded images
-    WORK/images/                     validation images, resized, cropped and corrupted
-    WORK/adapt-DIGEST/               the run that every arm starts from
-    WORK/ARM-SEED-DIGEST/            an arm's run (`tcnn.finetune`), measured/ while it is measured, at last row.json
-                                     and right.npz
-"""
-
-import hashlib
 import json
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import measuring
 import numpy
 import torch
-from experiment import Experiment, identity
+from experiment import identity
+from job import Job, Sets, adapted, digest, place, sets
 from networks import network, shaped
 from torch import nn
 
 import tcnn
 from tcnn.config import FinetuneConfig
-from tcnn.data.decoded import in_memory
-from tcnn.data.image_set import ImageSet, class_balanced, open_dataset
-from tcnn.errors import Stopped
+from tcnn.data.image_set import ImageSet
 from tcnn.files import replacing
 from tcnn.training.recipe import size_for
 from tcnn.training.rundir import RunDirectory
-
-
-class Job(NamedTuple):
-    """What a process is told."""
-
-    experiment: Experiment
-    data: str
-    weights: Path | None
-    work: Path
-    out: Path
-    """The results so far: the times of other arms."""
-    device: str = "cpu"
-    loaders: int = 0
-    """Processes that load images for each arm."""
-    threads: int = 1
-    deadline: float = float("inf")
-    """`time.time()` at which to save and stop."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Settings that change how, not what, is computed."""
-        return {"device": self.device, "workers": self.loaders}
-
-    def late(self) -> bool:
-        return time.time() > self.deadline
-
-    def check_time(self) -> None:
-        """Raise `Stopped` after the deadline."""
-        if self.late():
-            raise Stopped("stopped at its time; run it again to go on")
-
-
-class Sets(NamedTuple):
-    """The images of an experiment."""
-
-    train: ImageSet
-    validation: ImageSet
-    epoch: ImageSet
-    """What every epoch is measured on."""
-
-
-def sets(job: Job) -> Sets:
-    """Open the data set; decode it the first time. Raises `RequestError` if there is none or no validation split."""
-    experiment = job.experiment
-    train = open_dataset(job.data, "train")
-    validation = open_dataset(job.data, "validation", class_names=train.class_names)
-    train = part(train, experiment.train_images)
-    if experiment.decoded:
-        job.work.mkdir(parents=True, exist_ok=True)
-        train = in_memory(train, job.work / "train.pixels")
-        validation = in_memory(validation, job.work / "val.pixels")
-    return Sets(train, validation, part(validation, experiment.epoch_images))
-
-
-def part(data: ImageSet, images: int | None) -> ImageSet:
-    """A class-balanced part of so many images, the same every time."""
-    return data if images is None else class_balanced(data, min(1.0, images / len(data)), 0)
 
 
 def start(job: Job, kind: str, config: FinetuneConfig, class_names: tuple[str, ...]) -> nn.Module:
@@ -122,43 +55,6 @@ def prepare(job: Job) -> None:
                 measuring.prepared(case, data, model, file)
 
 
-def digest(job: Job, arm: str, seed: int) -> str:
-    """What decides a row, in twelve letters: another start, recipe or measurement is another row."""
-    experiment = job.experiment
-    kind = experiment.start_of(arm)
-    relation = experiment.arms[arm]
-    return _digest(
-        {
-            **_common(job), "start": adapted(job).name if kind == "adapted" else kind, "trained": relation.train,
-            "config": identity(experiment.config(arm, seed)), "sizes": experiment.sizes,
-            "corrupted": experiment.corrupted and experiment.corrupted.model_dump(mode="json"),
-            "equal_time": relation.equal_time_to and digest(job, relation.equal_time_to, seed),
-        }
-    )  # fmt: skip
-
-
-def adapted(job: Job) -> Path:
-    """Where the CNN is fitted to the data."""
-    return job.work / f"adapt-{_digest({**_common(job), 'adapt': identity(job.experiment.adapt_config())})}"
-
-
-def _common(job: Job) -> dict[str, Any]:
-    experiment = job.experiment
-    weights = hashlib.sha256(job.weights.read_bytes()).hexdigest() if job.weights else None
-    return {
-        "model": experiment.model, "pretrained": experiment.pretrained, "weights": weights,
-        "train_images": experiment.train_images, "epoch_images": experiment.epoch_images,
-    }  # fmt: skip
-
-
-def _digest(facts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def place(job: Job, arm: str, seed: int) -> Path:
-    return job.work / f"{arm}-{seed}-{digest(job, arm, seed)}"
-
-
 def run(job: Job, arm: str, seed: int, say: Callable[[str], None]) -> None:
     """Train an arm with a seed and measure it: its row. Raises `Stopped` with everything saved."""
     experiment, out = job.experiment, place(job, arm, seed)
@@ -175,6 +71,7 @@ def run(job: Job, arm: str, seed: int, say: Callable[[str], None]) -> None:
         model = tcnn.load(RunDirectory(out).last, source=model)
     row = {
         "arm": arm, "seed": seed, "digest": digest(job, arm, seed), "settings": identity(config),
+        "size": list(size(model, config)),
         "parameters": sum(p.numel() for p in model.parameters()),
         **training(history, config, seed == experiment.seeds[0]),
     }  # fmt: skip
@@ -232,19 +129,20 @@ def training(history: list[dict[str, Any]], config: FinetuneConfig, heads: bool)
         "updates": history[-1]["updates"], "train_seconds": round(seconds, 1),
         "images_per_second": round(float(images.sum()) / seconds, 1),
     }  # fmt: skip
-    if heads:  # of one seed, every head of every layer
-        facts["heads"] = {
-            what: {
-                layer: [[round(value, 3) for value in epoch[what].get(layer, ())] for epoch in history]
-                for layer in history[-1][what]
-            }
-            for what in ("gates", "spans")
-        }
+    if heads and history[-1]["gates"]:  # of one seed, every head of every layer, as metrics.jsonl has them
+        facts["heads"] = [
+            {"kind": "epoch", "epoch": epoch["epoch"], **{key: _rounded(epoch[key]) for key in ("gates", "spans")}}
+            for epoch in history
+        ]
     return facts
 
 
 def _mean(by_layer: dict[str, float]) -> float | None:
     return round(sum(by_layer.values()) / len(by_layer), 4) if by_layer else None
+
+
+def _rounded(by_layer: dict[str, list[float]]) -> dict[str, list[float]]:
+    return {layer: [round(value, 3) for value in values] for layer, values in by_layer.items()}
 
 
 def size(model: nn.Module, config: FinetuneConfig) -> tuple[int, int]:

@@ -1,88 +1,146 @@
-"""The tables of docs/results.md, from what the reproduction measured.
+"""The experiments' part of docs/results.md, its tables and pictures, from what was measured.
 
-python benchmarks/reproduce/page.py      writes them between the marks on the page
+python benchmarks/reproduce/page.py      writes between the marks on the page, and docs/img/results-*.png
 """
 
 import json
 import re
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-RESULTS = Path(__file__).parents[1] / "results" / "reproduce_cifar10.json"
-PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+from figures import Result, draw, mean_curve, pictures
 
-
-def tables(results: dict[str, Any]) -> dict[str, str]:
-    """Markdown tables by the name of their mark."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for row in results["rows"]:
-        rows.setdefault(row["way"], []).append(row)
-    return {
-        "accuracy": accuracy(rows),
-        "epochs": epochs(rows),
-        "corruptions": corruptions(rows),
-        "layers": layers(rows),
-    }
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "reproduce"
+PAGE = ROOT / "docs" / "results.md"
+MARK = re.compile(r"(<!-- experiments -->\n).*?(<!-- /experiments -->)", re.DOTALL)
+NONE = "None of them has been run here to its end yet.\n"
 
 
-def accuracy(rows: dict[str, list[dict[str, Any]]]) -> str:
-    """Clean accuracy after the first epoch and at the end, and corruption accuracy: mean ± standard deviation."""
-    lines = ["| | seeds | after one epoch | clean | corrupted |", "|---|---|---|---|---|"]
-    for way, own in rows.items():
-        first = spread([row for row in own if "first_epoch_top1" in row], "first_epoch_top1")
-        lines.append(f"| {way} | {len(own)} | {first} | {spread(own, 'top1')} | {spread(own, 'corruption_top1')} |")
+def measured() -> list[Result]:
+    """Every experiment that has been run, in the order of their names."""
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))]
+
+
+def fill(page: str, results: Sequence[Result]) -> str:
+    """The page with the experiments' part replaced."""
+    text = "\n".join(section(result) for result in results) or NONE
+    return MARK.sub(lambda found: found[1] + text + found[2], page)
+
+
+def section(result: Result) -> str:
+    """One experiment in Markdown."""
+    experiment, summary = result["experiment"], result["summary"]
+    parts = [f"### {experiment['title']}", experiment["about"].strip(), setting(result), accuracies(summary)]
+    parts += [differences(result)] if any("against" in entry for entry in summary) else []
+    parts += [by_epoch(result)] if any("epochs" in row for row in result["rows"]) else []
+    parts += [by_corruption(result)] if any("corrupted" in row["accuracy"] for row in result["rows"]) else []
+    parts += [f"![{alt}](img/{name}.png)" for name, (alt, _) in pictures(result).items()]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def setting(result: Result) -> str:
+    """What was measured, on what."""
+    experiment, rows = result["experiment"], result["rows"]
+    images = rows[0]["images"]
+    clean = f"{images['clean']:,} validation images"
+    corrupted = ""
+    if how := experiment["corrupted"]:
+        corrupted = (
+            f"; corrupted: {images['corrupted']:,} of them under {len(how['corruptions'])} corruptions at severity "
+            f"{', '.join(map(str, how['severities']))}"
+        )
+    named = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    return f"`{experiment['model']}`, {clean}{corrupted}. {result['hardware']}; {named}."
+
+
+def accuracies(summary: Sequence[Result]) -> str:
+    """Every arm, with what it cost; intervals are of images and seeds."""
+    lines = ["| | seeds | updates | seconds | parameters | clean | corrupted |", "|---|---|---|---|---|---|---|"]
+    for entry in summary:
+        cells = [entry["label"], str(entry["seeds"])]
+        cells += [f"{entry[key]:,.0f}" if key in entry else "–" for key in ("updates", "train_seconds", "parameters")]
+        cells += [_share(entry[kind]) if kind in entry else "–" for kind in ("clean", "corrupted")]
+        lines.append(_line(cells))
     return "\n".join(lines)
 
 
-def epochs(rows: dict[str, list[dict[str, Any]]]) -> str:
-    """Accuracy on the small validation set after every epoch, means over seeds."""
-    trained = {way: [row["epochs_top1"] for row in own] for way, own in rows.items() if "epochs_top1" in own[0]}
-    count = max(len(curve) for curves in trained.values() for curve in curves)
-    lines = ["| after epoch | " + " | ".join(str(n + 1) for n in range(count)) + " |", "|---" * (count + 1) + "|"]
-    for way, curves in trained.items():
-        means = [statistics.mean(values) for values in zip(*curves, strict=True)]
-        lines.append(f"| {way} | " + " | ".join(f"{100 * mean:.1f} %" for mean in means) + " |")
+def differences(result: Result) -> str:
+    """Percentage points that an arm is above its control and above the reference, with their paired intervals."""
+    labels = {entry["arm"]: entry["label"] for entry in result["summary"]}
+    lines = [
+        "Differences in percentage points, image by image and seed by seed, with 95 % intervals over both:", "",
+        "| | less | seeds | clean | corrupted |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    for entry in result["summary"]:
+        for other, gains in entry.get("against", {}).items():
+            cells = [entry["label"], labels[other], str(gains["seeds"])]
+            cells += [_points(gains[kind]) if kind in gains else "–" for kind in ("clean", "corrupted")]
+            lines.append(_line(cells))
     return "\n".join(lines)
 
 
-def corruptions(rows: dict[str, list[dict[str, Any]]]) -> str:
+def by_epoch(result: Result) -> str:
+    """Accuracy after every epoch, means over seeds, at the most ten epochs of a long run."""
+    curves = {arm: curve for arm in _arms(result) if (curve := mean_curve(result, arm))}
+    most = max(len(curve) for curve in curves.values())
+    shown = sorted({round(most * part / 10) for part in range(1, 11)} - {0}) if most > 10 else range(1, most + 1)
+    lines = [_line(["after epoch", *map(str, shown)]), "|---" * (len(shown) + 1) + "|"]
+    for arm, curve in curves.items():
+        cells = [f"{100 * curve[number - 1]:.1f} %" if number <= len(curve) else "" for number in shown]
+        lines.append(_line([_label(result, arm), *cells]))
+    return "\n".join(lines)
+
+
+def by_corruption(result: Result) -> str:
     """Accuracy by corruption, means over severities and seeds."""
-    names = list(next(iter(rows.values()))[0]["by_corruption"])
-    lines = ["| | " + " | ".join(rows) + " |", "|---" * (len(rows) + 1) + "|"]
-    for name in names:
-        means = [statistics.mean(row["by_corruption"][name] for row in own) for own in rows.values()]
-        lines.append(f"| {name} | " + " | ".join(f"{100 * mean:.1f} %" for mean in means) + " |")
+    table: dict[str, dict[str, list[float]]] = {}
+    for row in result["rows"]:
+        for case, value in row["accuracy"].get("corrupted", {}).items():
+            table.setdefault(case.partition("/")[0], {}).setdefault(row["arm"], []).append(value)
+    shown = _arms(result)
+    lines = [_line(["", *(_label(result, arm) for arm in shown)]), "|---" * (len(shown) + 1) + "|"]
+    for name, by_arm in table.items():
+        cells = [f"{100 * statistics.mean(by_arm[arm]):.1f} %" if arm in by_arm else "–" for arm in shown]
+        lines.append(_line([name.replace("_", " "), *cells]))
     return "\n".join(lines)
 
 
-def layers(rows: dict[str, list[dict[str, Any]]]) -> str:
-    """Mean gate and span over all layers at the end."""
-    lines = ["| | gate σ(λ/τ) | span 1/α |", "|---|---|---|"]
-    for way, own in rows.items():
-        if own[0].get("gate_mean"):
-            gate, span = (
-                statistics.mean(v for row in own for v in row[k].values()) for k in ("gate_mean", "span_mean")
-            )
-            lines.append(f"| {way} | {gate:.2f} | {span:.2f} |")
-    return "\n".join(lines)
+def _arms(result: Result) -> list[str]:
+    return [entry["arm"] for entry in result["summary"]]
 
 
-def spread(rows: list[dict[str, Any]], key: str) -> str:
-    if not rows:
-        return "–"
-    values = [100 * row[key] for row in rows]
-    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{deviation} %"
+def _label(result: Result, arm: str) -> str:
+    return next(entry["label"] for entry in result["summary"] if entry["arm"] == arm)
 
 
-def fill(page: str, results: dict[str, Any]) -> str:
-    """The page with its tables replaced."""
-    for name, table in tables(results).items():
-        mark = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
-        page = mark.sub(lambda found, table=table: found[1] + table + found[2], page)
-    return page
+def _share(found: Result) -> str:
+    low, high = found["interval"]
+    return f"{100 * found['mean']:.2f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def _points(found: Result) -> str:
+    """In bold where the interval leaves out 0."""
+    low, high = found["interval"]
+    text = f"{_signed(found['mean'])} ({_signed(low)} to {_signed(high)})"
+    return f"**{text}**" if low > 0 or high < 0 else text
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.2f}".replace("-", "−")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    results = measured()
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    for result in results:
+        draw(result, ROOT / "docs" / "img")
 
 
 if __name__ == "__main__":
-    PAGE.write_text(fill(PAGE.read_text(), json.loads(RESULTS.read_text())))
+    main()

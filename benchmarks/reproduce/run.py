@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import arms
 import torch
-from arms import Job
 from experiment import Experiment, known, load
+from job import Job, digest, place, sets
 from results import Results
 
 from tcnn.errors import RequestError, Stopped, TcnnError
@@ -63,7 +63,7 @@ class Task(NamedTuple):
         torch.set_num_threads(job.threads)
         job.check_time()
         if self.kind == "images":
-            arms.sets(job)
+            sets(job)
         elif self.kind == "prepare":
             arms.prepare(job)
         elif self.kind == "adapt":
@@ -86,7 +86,7 @@ def tasks(experiment: Experiment, chosen: Sequence[str], seeds: Sequence[int]) -
 def go(job: Job, todo: list[Task], workers: int, results: Results, say: Say = print) -> int:
     """Perform tasks until all are done or have failed, or a stop; the exit status. What fails does not stop others."""
     rows = [task for task in todo if task.kind == "arm"]
-    done = {task for task in rows if results.has(task.arm, task.seed, _digest(job, task))}
+    done = {task for task in rows if results.has(task.arm, task.seed, digest(job, task.arm, task.seed))}
     if len(done) == len(rows):
         say("every row is there already")
         return ENDED
@@ -98,7 +98,7 @@ def go(job: Job, todo: list[Task], workers: int, results: Results, say: Say = pr
             return
         done.add(task)
         if task.kind == "arm":
-            results.take(arms.place(job, task.arm, task.seed))
+            results.take(place(job, task.arm, task.seed))
 
     def next_task(running: Collection[Task]) -> Task | None:
         if job.late() or {STOPPED, INTERRUPTED} & set(failed.values()):
@@ -161,14 +161,13 @@ def _child(job: Job, task: Task, parent: int) -> None:
     sys.exit(perform(job, task, lambda line: print(line, flush=True)))
 
 
-def _digest(job: Job, task: Task) -> str:
-    return arms.digest(job, task.arm, task.seed)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     try:
         experiment = load(options.experiment)
+        if options.model is not None:
+            name = f"{experiment.name}-{options.model}"
+            experiment = experiment.model_copy(update={"model": options.model, "name": name})
         chosen = [known("--arms", arm, experiment.arms) for arm in options.arms or experiment.arms]
         if options.weights is not None and not options.weights.is_file():
             raise RequestError(f"--weights: {options.weights} is no file")
@@ -194,6 +193,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", type=Path, help="a YAML file, see experiment.py")
     parser.add_argument("--data", required=True, help="a data set with a train and a validation split (docs/data.md)")
+    parser.add_argument("--model", help="another network than the file names: a timm name, or one of networks.OWN")
     parser.add_argument("--weights", type=Path, help="the network's weights, where timm does not have them")
     parser.add_argument("--workers", type=int, default=1, help="arms that are trained at the same time")
     parser.add_argument("--threads", type=int, help="of each worker; default the cores, shared among them")

@@ -1,0 +1,115 @@
+"""Pictures of an experiment, as the paper has them: accuracy through training, gates and spans (Fig. 4), the gain under
+corruptions (Fig. 3), accuracy against test resolution (Fig. 7)."""
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from tcnn.analysis.evaluations import EvaluatedRow
+from tcnn.analysis.plots import robustness, style, training
+
+Result = dict[str, Any]
+"""What `results.Results` has written."""
+Drawing = tuple[str, Callable[[], Figure | None]]
+"""What it shows, and how it is drawn."""
+
+
+def pictures(result: Result) -> dict[str, Drawing]:
+    """The pictures that an experiment has something for, by the names of their files."""
+    name, reference = result["experiment"]["name"], result["experiment"]["reference"]
+    rows, arms = result["rows"], [entry["arm"] for entry in result["summary"]]
+    label = {entry["arm"]: entry["label"] for entry in result["summary"]}
+    found: dict[str, Drawing] = {}
+    if any(len(row.get("epochs", {}).get("top1", ())) > 1 for row in rows):
+        found[f"results-{name}-epochs"] = ("Accuracy after every epoch", lambda: accuracy(result))
+    for row in rows:
+        if row.get("heads"):
+            what = f"Gates and spans of {label[row['arm']]}"
+            found[f"results-{name}-gates-{row['arm']}"] = (what, _drawn(training.gates_and_spans, row["heads"]))
+    if reference in arms:
+        before = evaluated(result, reference, label[reference])
+        for arm in arms:
+            control = result["experiment"]["arms"][arm]["control"]
+            if control and (after := evaluated(result, arm, label[arm])).corruptions:
+                what = f"Gain of {label[arm]} under corruptions"
+                found[f"results-{name}-gain-{arm}"] = (what, _drawn(robustness.improvement, before, after))
+    if result["experiment"]["sizes"]:
+        sized = [row for arm in arms for row in at_sizes(result, arm, label[arm])]
+        found[f"results-{name}-resolution"] = ("Accuracy against test resolution", _drawn(robustness.resolution, sized))
+    return found
+
+
+def draw(result: Result, directory: Path) -> None:
+    """Write the pictures of an experiment in place of older ones."""
+    for name, (_, made) in pictures(result).items():
+        figure = made()
+        if figure is not None:
+            style.write(figure, directory / name, ("png",), force=True)
+
+
+def accuracy(result: Result) -> Figure:
+    """Top-1 after every epoch of every arm, means over seeds; at the same place all have done the same updates."""
+    curves = {entry["label"]: mean_curve(result, entry["arm"]) for entry in result["summary"]}
+    curves = {label: curve for label, curve in curves.items() if curve}
+    made = style.figure(7.5, 3.8)
+    ax = style.axes(made.subplots(), "Accuracy after every epoch", "epochs trained", "top-1 (%)")
+    handles = [
+        ax.plot(range(1, len(curve) + 1), [100 * value for value in curve], color=colour, marker="o", markersize=3.5,
+                linewidth=1.6, linestyle=style.DASHES[number % len(style.DASHES)])[0]
+        for number, (curve, colour) in enumerate(zip(curves.values(), style.colours(len(curves)), strict=True))
+    ]  # fmt: skip
+    style.legend(made, handles, list(curves), loc="outside right upper")
+    return made
+
+
+def mean_curve(result: Result, arm: str) -> list[float]:
+    """Accuracy after every epoch, mean over seeds."""
+    curves = [row["epochs"]["top1"] for row in result["rows"] if row["arm"] == arm and "epochs" in row]
+    return [statistics.mean(values) for values in zip(*curves, strict=True)]
+
+
+def evaluated(result: Result, arm: str, label: str) -> EvaluatedRow:
+    """An arm's corruption accuracy, means over seeds, in the form of `tcnn evaluate`."""
+    by: dict[str, dict[int, list[float]]] = {}
+    rows = [row for row in result["rows"] if row["arm"] == arm]
+    for row in rows:
+        for case, value in row["accuracy"].get("corrupted", {}).items():
+            name, _, severity = case.partition("/")
+            by.setdefault(name, {}).setdefault(int(severity), []).append(value)
+    images = rows[0]["images"].get("corrupted", 0)
+    corruptions = {}
+    for name, severities in by.items():
+        means = {severity: statistics.mean(values) for severity, values in severities.items()}
+        scores = {severity: {"images": images, "top1": top1} for severity, top1 in means.items()}
+        corruptions[name] = {"top1": statistics.mean(means.values()), "severities": scores}
+    side = rows[0]["size"][0]
+    return EvaluatedRow.model_validate({"model": label, "height": side, "width": side, "corruptions": corruptions})
+
+
+def at_sizes(result: Result, arm: str, label: str) -> list[EvaluatedRow]:
+    """An arm's clean accuracy at every size that it was measured at, means over seeds."""
+    rows = [row for row in result["rows"] if row["arm"] == arm]
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["size"][0], []).append(row["top1"])
+        for side, value in row["accuracy"].get("sizes", {}).items():
+            found.setdefault(int(side), []).append(value)
+    images = rows[0]["images"]["clean"]
+    return [
+        EvaluatedRow.model_validate(
+            {
+                "model": label,
+                "height": side,
+                "width": side,
+                "clean": {"images": images, "top1": statistics.mean(values)},
+            }
+        )
+        for side, values in sorted(found.items())
+    ]
+
+
+def _drawn(make: Callable[..., Figure | None], *given: Any) -> Callable[[], Figure | None]:
+    return lambda: make(*given)

@@ -1,0 +1,91 @@
+"""Tables and pictures of experiments, from results whose numbers are known."""
+
+from pathlib import Path
+from typing import Any
+
+import figures
+import page
+import pytest
+
+
+def row(arm: str, seed: int, top1: list[float], **accuracy: dict[str, float]) -> dict[str, Any]:
+    heads = [
+        {"kind": "epoch", "epoch": epoch, "gates": {"conv": [0.9, 0.5]}, "spans": {"conv": [1.0, 0.5]}}
+        for epoch in range(len(top1))
+    ]
+    return {
+        "arm": arm, "seed": seed, "size": [32, 32], "top1": top1[-1], "accuracy": accuracy, "epochs": {"top1": top1},
+        "images": dict.fromkeys(("clean", *accuracy), 40), **({"heads": heads} if arm == "t-cnn" else {}),
+    }  # fmt: skip
+
+
+def told(mean: float, low: float, high: float) -> dict[str, Any]:
+    return {"mean": mean, "interval": [low, high], "level": 0.95}
+
+
+@pytest.fixture
+def result() -> dict[str, Any]:
+    """A CNN and a T-CNN, two seeds each, three epochs."""
+    cnn, t_cnn = {"fog/1": 0.5, "fog/5": 0.3, "snow/1": 0.6}, {"fog/1": 0.6, "fog/5": 0.4, "snow/1": 0.5}
+    return {
+        "experiment": {
+            "name": "try", "title": "A trial", "about": "What is it?\n", "model": "resnet20", "reference": "cnn",
+            "sizes": [64], "corrupted": {"corruptions": ["fog", "snow"], "severities": [1, 5]},
+            "arms": {"cnn": {"control": None}, "t-cnn": {"control": "cnn"}},
+        },
+        "hardware": "AMD, 2 cores", "versions": {"tcnn": "0.1"},
+        "summary": [
+            {"arm": "cnn", "label": "CNN", "seeds": 2, "clean": told(0.8, 0.79, 0.81), "updates": 30.0,
+             "corrupted": told(0.5, 0.4, 0.6), "train_seconds": 1234.5, "parameters": 269722},
+            {"arm": "t-cnn", "label": "T-CNN", "seeds": 2, "clean": told(0.81, 0.8, 0.82), "updates": 30.0,
+             "corrupted": told(0.49, 0.4, 0.6), "train_seconds": 5000, "parameters": 300000,
+             "against": {
+                 "cnn": {"seeds": 2, "clean": told(0.01, 0.002, 0.018), "corrupted": told(-0.01, -0.03, 0.01)}
+             }},
+        ],
+        "rows": [
+            row("cnn", 0, [0.7, 0.75, 0.8], corrupted=cnn, sizes={"64": 0.6}),
+            row("cnn", 1, [0.6, 0.75, 0.8], corrupted=cnn, sizes={"64": 0.7}),
+            row("t-cnn", 0, [0.7, 0.75, 0.82], corrupted=t_cnn, sizes={"64": 0.8}),
+            row("t-cnn", 1, [0.7, 0.75, 0.8], corrupted=t_cnn, sizes={"64": 0.8}),
+        ],
+    }  # fmt: skip
+
+
+def test_the_tables_say_what_was_measured(result: dict[str, Any]) -> None:
+    text = page.section(result)
+    assert text.startswith(
+        "### A trial\n\nWhat is it?\n\n`resnet20`, 40 validation images; corrupted: 40 of them under 2 "
+    )
+    assert "| CNN | 2 | 30 | 1,234 | 269,722 | 80.00 % (79.0 to 81.0) | 50.00 % (40.0 to 60.0) |" in text
+    assert "| T-CNN | CNN | 2 | **+1.00 (+0.20 to +1.80)** | −1.00 (−3.00 to +1.00) |" in text
+    assert "| CNN | 65.0 % | 75.0 % | 80.0 % |" in text
+    assert "| fog | 40.0 % | 50.0 % |" in text and "| snow | 60.0 % | 50.0 % |" in text
+
+
+def test_the_page_keeps_all_else(result: dict[str, Any]) -> None:
+    before = "# A\n<!-- experiments -->\nold\n<!-- /experiments -->\n## B\n"
+    assert page.fill(before, []) == f"# A\n<!-- experiments -->\n{page.NONE}<!-- /experiments -->\n## B\n"
+    filled = page.fill(before, [result, result])
+    assert filled.count("### A trial") == 2 and "old" not in filled and filled.endswith("## B\n")
+    assert page.fill(filled, [result, result]) == filled
+
+
+def test_long_runs_are_shown_at_ten_epochs(result: dict[str, Any]) -> None:
+    for entry in result["rows"]:
+        entry["epochs"]["top1"] = [number / 100 for number in range(35)]
+    header, _, cnn, _ = page.by_epoch(result).splitlines()
+    assert header == "| after epoch | 4 | 7 | 10 | 14 | 18 | 21 | 24 | 28 | 32 | 35 |"
+    assert cnn.endswith("| 31.0 % | 34.0 % |")
+
+
+def test_the_pictures_are_drawn_and_are_on_the_page(result: dict[str, Any], tmp_path: Path) -> None:
+    figures.draw(result, tmp_path)
+    names = {"results-try-epochs", "results-try-gates-t-cnn", "results-try-gain-t-cnn", "results-try-resolution"}
+    assert {file.stem for file in tmp_path.iterdir()} == names
+    text = page.section(result)
+    assert all(f"(img/{name}.png)" in text for name in names)
+    gain = figures.evaluated(result, "t-cnn", "T-CNN").corruptions["fog"]
+    assert gain.top1 == pytest.approx(0.5) and gain.severities[5].top1 == pytest.approx(0.4)
+    sized = [(row.height, row.clean.top1) for row in figures.at_sizes(result, "cnn", "CNN") if row.clean]
+    assert sized == [(32, pytest.approx(0.8)), (64, pytest.approx(0.65))]
