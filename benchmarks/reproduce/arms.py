@@ -63,7 +63,7 @@ def run(job: Job, arm: str, seed: int, say: Callable[[str], None]) -> None:
     config = timed(job, arm, experiment.config(arm, seed, job.options))
     images = sets(job)
     source = start(job, experiment.start_of(arm), config, images.train.class_names)
-    model = shaped(source, config)
+    model = shaped(source, config, size(source, config))
     history: list[dict[str, Any]] = []
     if experiment.arms[arm].train:
         fit(job, model, images, config, out, say)

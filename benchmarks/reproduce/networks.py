@@ -16,6 +16,7 @@ import tcnn
 from tcnn.config import FinetuneConfig
 from tcnn.conversion.sources import create_source, create_structure
 from tcnn.errors import RequestError, WeightsError, one_line
+from tcnn.training.prepare import conversion_at
 from tcnn.training.recipe import drop_path_for
 
 OWN: dict[str, Callable[[], nn.Module]] = {
@@ -38,11 +39,11 @@ def network(
     return model.eval()
 
 
-def shaped(model: nn.Module, config: FinetuneConfig) -> nn.Module:
-    """The CNN with the geometry that an arm asks for: what a T-CNN of that stride is compared with."""
+def shaped(model: nn.Module, config: FinetuneConfig, size: tuple[int, int]) -> nn.Module:
+    """The CNN with the geometry that an arm asks for, traced at the size (height, width) that it is trained at."""
     if config.convert or config.conversion.stride == "keep":
         return model
-    return tcnn.without_stride(model, config.conversion)
+    return tcnn.without_stride(model, conversion_at(config, size))
 
 
 def _own(name: str, weights: Path | None, config: FinetuneConfig, pretrained: bool) -> nn.Module:

@@ -7,6 +7,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+class Subsample(nn.AvgPool2d):
+    """Every s-th pixel: a pool of one pixel, as a module, so that a stage can be rebuilt without its stride."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[..., :: self.stride, :: self.stride]
+
+
 class Block(nn.Module):
     """Two 3×3 convolutions; where the shape changes, shortcut A: every other pixel, and zeros for the new channels."""
 
@@ -16,7 +23,7 @@ class Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.subsample = nn.AvgPool2d(1, stride)  # a module, so that a stage can be rebuilt without its stride
+        self.subsample = Subsample(1, stride)
         self.new = outputs - inputs
 
     def forward(self, x: Tensor) -> Tensor:

@@ -14,13 +14,14 @@ import torch
 import yaml
 from experiment import load
 from job import Job, place
-from networks import network
+from networks import network, shaped
 from PIL import Image
 from results import Results
 
 from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import open_dataset
 from tcnn.evaluation.evaluate import evaluate
+from tcnn.training.prepare import conversion_at
 from tcnn.training.rundir import RunDirectory
 
 REPRODUCE = Path(__file__).parents[2] / "benchmarks" / "reproduce"
@@ -306,3 +307,40 @@ def test_a_head_for_some_of_imagenets_classes_keeps_what_it_knows() -> None:
         assert torch.allclose(some(image)[0], thousand(image)[0, [155, 273]], atol=1e-6)
         other = network("squeezenet1_1", None, ("cat", "dog"), config, pretrained=False)
         assert other(image).shape == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "tiny_darknet"])
+def test_the_control_of_a_dilated_t_cnn_is_the_cnn_that_it_equals(name: str) -> None:
+    """ResNet-20's last stage loses its stride; Tiny Darknet's has none, so nothing changes."""
+    conversion = {"stride": "dilate", **({"target": "conv1[13]"} if name == "tiny_darknet" else {})}
+    config = FinetuneConfig.model_validate({"convert": False, "conversion": conversion})
+    kept = network(name, None, [str(n) for n in range(10)], config, pretrained=False)
+    dilated = shaped(kept, config, (32, 32))
+    image = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        t_cnn = arms.tcnn.convert(kept, conversion_at(config, (32, 32))).model.eval()
+        assert torch.allclose(t_cnn(image), dilated(image), atol=1e-5)
+        assert torch.allclose(kept(image), dilated(image), atol=1e-6) == (name == "tiny_darknet")
+    assert {key: value.shape for key, value in kept.state_dict().items()} == {
+        key: value.shape for key, value in dilated.state_dict().items()
+    }
+
+
+def test_a_cnn_of_another_geometry_is_measured_as_it_was_trained(data: Path, tmp_path: Path) -> None:
+    """Kept and dilated CNNs have the same weights in their files, and compute differently."""
+    dilated = {"convert": False, "conversion": {"stride": "dilate"}}
+    chosen = {"cnn": {"convert": False}, "dilated": dilated, "start": {"train": False, **dilated}}
+    assert call(write(tmp_path / "tiny.yaml", arms=chosen, seeds=[0]), data, tmp_path) == 0
+    experiment = load(tmp_path / "tiny.yaml")
+    job = Job(experiment, str(data), None, tmp_path / "work", tmp_path / "r.json")
+    by = {row["arm"]: row for row in rows(tmp_path)}
+    config = experiment.config("dilated", 0)
+    source = shaped(arms.start(job, "adapted", config, ("cat", "dog")), config, (8, 8))
+    validation = open_dataset(str(data), "validation", class_names=("cat", "dog"))
+    last = arms.tcnn.load(RunDirectory(place(job, "dilated", 0)).last, source=source)
+    for arm, model in (("dilated", last), ("start", source)):
+        expected = evaluate(model, validation, size=8)
+        assert (by[arm]["top1"], by[arm]["loss"]) == (
+            pytest.approx(expected.top1),
+            pytest.approx(expected.loss, abs=1e-4),
+        )
