@@ -187,6 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TcnnError as error:
         print(f"run: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped; run it again to go on", file=sys.stderr)
+        return INTERRUPTED
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
