@@ -18,7 +18,7 @@ EXPERIMENT: dict[str, Any] = {
     "model": "resnet20", "pretrained": False, "preset": "cifar", "reference": "cnn", "seeds": [0, 1],
     "corrupted": {"images": 8, "corruptions": ["fog"], "severities": [3]},
     "recipe": {"size": 8, "epochs": 3, "batch_size": 6, "crop_padding": 1, "checkpoint_steps": 1},
-    "adapt": {"epochs": 20},
+    "adapt": {"epochs": 5},
     "arms": {"cnn": {"convert": False}, "t-cnn": {"control": "cnn"}},
 }  # fmt: skip
 
@@ -60,7 +60,7 @@ def gone(process: int) -> bool:
         return True
 
 
-def until(what: Any, seconds: float = 120) -> None:
+def until(what: Any, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end
