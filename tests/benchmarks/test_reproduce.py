@@ -312,7 +312,7 @@ def test_a_head_for_some_of_imagenets_classes_keeps_what_it_knows() -> None:
 @pytest.mark.parametrize("name", ["resnet20", "tiny_darknet"])
 def test_the_control_of_a_dilated_t_cnn_is_the_cnn_that_it_equals(name: str) -> None:
     """ResNet-20's last stage loses its stride; Tiny Darknet's has none, so nothing changes."""
-    conversion = {"stride": "dilate", **({"target": "conv1[13]"} if name == "tiny_darknet" else {})}
+    conversion = {"stride": "dilate", "content_heads": 2, **({"target": "conv1[13]"} if name == "tiny_darknet" else {})}
     config = FinetuneConfig.model_validate({"convert": False, "conversion": conversion})
     kept = network(name, None, [str(n) for n in range(10)], config, pretrained=False)
     dilated = shaped(kept, config, (32, 32))
