@@ -76,7 +76,9 @@ class FinetuneConfig(Frozen):
     )
     momentum: Share = Field(default=0.9, description="Momentum of optimizers that have one.")
     clip_grad: float | None = Field(default=None, gt=0, description="Largest norm of the gradient.")
-    ema: float | None = Field(default=None, gt=0, lt=1, description="Decay of a moving average of the weights.")
+    ema: float | None = Field(
+        default=None, gt=0, lt=1, description="Decay of a moving average of the weights, once annealing is over."
+    )
     anneal: Literal["warmup", "none"] = Field(
         default="warmup", description="τ goes from where it stands to 1 over the warm-up, or is 1 at once (paper, §2)."
     )

@@ -78,10 +78,10 @@ class Trainer:
 
     def restore(self, point: ResumePoint) -> None:
         """Go on from a resume point; raises `CheckpointError` where it does not fit this run."""
-        if point.position.converted_at is not None:
-            self._convert()
-        self.learner.restore(point)
         self.position = point.position
+        if point.position.converted_at is not None:
+            self._convert(point.position.converted_at)
+        self.learner.restore(point)
         self.position.finished = self.position.epoch >= self.config.epochs  # more epochs may have been asked for since
         self.run_directory.rewind(self.position.updates, self.position.epoch)
 
@@ -90,7 +90,7 @@ class Trainer:
         try:
             while self.position.epoch < self.config.epochs:
                 if self.config.convert_at == self.position.epoch and self.position.converted_at is None:
-                    self._convert()
+                    self._convert(self.position.updates)
                     self.position.converted_at = self.position.updates
                 self._train_epoch(stop)
                 self._finish_epoch(stop)
@@ -106,8 +106,8 @@ class Trainer:
             self.train.close()
             self.recorder.close()
 
-    def _convert(self) -> None:
-        self.learner.convert(conversion_at(self.config, self._size), self.position.updates)
+    def _convert(self, converted_at: int) -> None:
+        self.learner.convert(conversion_at(self.config, self._size), self.position.updates, converted_at)
 
     def _train_epoch(self, stop: StopRequest) -> None:
         position, steps = self.position, self.train.steps
@@ -147,7 +147,7 @@ class Trainer:
         """What a step depends on beside its images: generators, alike everywhere, and τ, by where the run stands."""
         position = self.position
         torch.manual_seed(step_seed(self.config.seed, position.epoch, position.step))
-        self.learner.set_temperature(position)
+        self.learner.set_temperature(position.updates)
 
     def _parts(self, batches: list[Batch]) -> list[Part]:
         position, parts = self.position, []

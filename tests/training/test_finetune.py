@@ -86,26 +86,45 @@ def test_annealing_and_its_absence(data: Path, tmp_path: Path) -> None:
     )
 
 
+def states(out: Path) -> dict[int, dict[str, torch.Tensor]]:
+    """What the resume points hold, by updates done; of several the oldest."""
+    found = [read_point(path) for path in points(out / "resume")]
+    return {point.position.updates: point.tensors for point in found}
+
+
 def test_the_moving_average_is_what_is_saved(data: Path, tmp_path: Path) -> None:
-    """ē₁ = w₁ and ēₙ = d·ēₙ₋₁ + (1 − d)·wₙ (timm's), parameters and running statistics alike."""
-    run("test_resnet", data, tmp_path / "run", lr=0.01, ema=0.75, checkpoint_steps=1, keep=99)
-    states = {}
-    for path in points(tmp_path / "run" / "resume"):
-        point = read_point(path)
-        states[point.position.updates] = point.tensors
-    assert sorted(states) == [1, 2, 3, 4, 5, 6]
-    names = [name for name, tensor in states[1].items() if name.startswith("ema.") and tensor.is_floating_point()]
-    expected = {name: states[1][name.replace("ema.", "model.", 1)].double() for name in names}
-    for update in range(2, 7):
+    """ē = w until annealing is over; then ēₙ = dₙ·ēₙ₋₁ + (1 − dₙ)·wₙ with dₙ = min(d, 1 − n^(−2/3)) (timm's warm-up)."""
+    run("test_resnet", data, tmp_path / "run", lr=0.01, ema=0.4, epochs=3, checkpoint_steps=1, keep=99)
+    seen = states(tmp_path / "run")
+    assert sorted(seen) == [1, 2, 3, 4, 5, 6, 7, 8, 9], "three of them annealing"
+    names = [name for name, tensor in seen[1].items() if name.startswith("ema.") and tensor.is_floating_point()]
+    for update in range(1, 5):
         for name in names:
-            weight = states[update][name.replace("ema.", "model.", 1)].double()
-            expected[name] = 0.75 * expected[name] + 0.25 * weight
+            assert torch.equal(seen[update][name], seen[update][name.replace("ema.", "model.", 1)]), (update, name)
+    expected = {name: seen[4][name].double() for name in names}
+    for update in range(5, 10):
+        decay = min(0.4, 1 - (update - 3) ** (-2 / 3))
+        assert decay == (0.4 if update > 5 else pytest.approx(0.37, abs=0.001))
+        for name in names:
+            weight = seen[update][name.replace("ema.", "model.", 1)].double()
+            expected[name] = decay * expected[name] + (1 - decay) * weight
     average = tcnn.load(tmp_path / "run" / "last.safetensors").state_dict()
     for name in names:
-        if not name.endswith("_temperature"):  # which is set, not learned
-            torch.testing.assert_close(states[6][name].double(), expected[name], rtol=1e-5, atol=1e-6)
-        assert torch.equal(average[name.removeprefix("ema.")], states[6][name]), name
-    assert not torch.equal(states[6]["ema.fc.weight"], states[6]["model.fc.weight"])
+        torch.testing.assert_close(seen[9][name].double(), expected[name], rtol=1e-5, atol=1e-6)
+        assert torch.equal(average[name.removeprefix("ema.")], seen[9][name]), name
+    assert not torch.equal(seen[9]["ema.fc.weight"], seen[9]["model.fc.weight"])
+
+
+@pytest.mark.parametrize("late", [None, 1])
+def test_an_average_never_spoils_an_annealed_model(data: Path, tmp_path: Path, late: int | None) -> None:
+    """Weights of another τ are no part of it: while τ moves, what is measured and saved is the model itself."""
+    options: dict[str, Any] = {"epochs": 4, "anneal_epochs": 2, "lr": 0.01, "convert_at": late}
+    for name, ema in (("plain", None), ("averaged", 0.9999)):
+        run("test_resnet", data, tmp_path / name, ema=ema, **options)
+    plain, averaged = (rows(tmp_path / name) for name in ("plain", "averaged"))
+    over = 2 + (late or 0)
+    assert [row["val"] for row in averaged[:over]] == [row["val"] for row in plain[:over]]
+    assert averaged[-1]["val"] != plain[-1]["val"]
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])
