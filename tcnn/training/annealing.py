@@ -57,3 +57,14 @@ def annealing_of(model: nn.Module, config: FinetuneConfig, steps: int, converted
     epochs = config.warmup_epochs if config.anneal_epochs is None else config.anneal_epochs
     at_end = config.anneal == "none" or math.isclose(start, 1.0)
     return Annealing(start, begin, 0 if at_end else round(epochs * steps))
+
+
+def remarks(annealing: Annealing, config: FinetuneConfig, steps: int) -> list[str]:
+    """What a user should know of the course before the run begins, one line each."""
+    compared = next((epoch for epoch in range(config.epochs) if annealing.over((epoch + 1) * steps)), None)
+    if compared is None:
+        end = config.epochs * steps
+        return [f"anneal_epochs: τ is on its way for {annealing.ends} of {end} updates, so the best epoch is the last"]
+    if compared > 0:
+        return [f"anneal_epochs: the best epoch is one from epoch {compared + 1} on, for before τ is on its way"]
+    return []

@@ -16,6 +16,7 @@ from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.evaluate import input_settings
 from tcnn.training import resume as points
+from tcnn.training.annealing import annealing_of, remarks
 from tcnn.training.distributed import Processes, joined, place
 from tcnn.training.loop import Trainer
 from tcnn.training.objective import check_teacher, mixes
@@ -160,7 +161,9 @@ def _finetune(
             run.rewind(0, 0)
     elif processes.first:
         run.create(record, force)
-    for note in start.notes:
+    scaled = config.scaled()
+    notes = [*start.notes, *remarks(annealing_of(start.model, scaled, loader.steps), scaled, loader.steps)]
+    for note in notes:
         say(note)
     processes.wait()
     if processes.first:
@@ -168,7 +171,7 @@ def _finetune(
         points.clean(run.resume)
     with stop_on_signal(asked) as stop:
         trainer = Trainer(
-            start, loader, val_set, config.scaled(), run, device=device, processes=processes, teacher=teacher,
+            start, loader, val_set, scaled, run, device=device, processes=processes, teacher=teacher,
             record=record, report=report, warn=say,
         )  # fmt: skip
         if point is not None:
@@ -182,7 +185,7 @@ def _finetune(
         updates=position.updates, top1=last["top1"], top5=last["top5"], best_top1=position.best or 0.0,
         best_epoch=position.best_epoch or 0, layers=len(gpsa_layers(trainer.model)),
         classes=len(train_set.class_names), train_images=len(train_set), val_images=len(val_set),
-        unreadable=position.unreadable, notes=list(start.notes), seconds=round(time.monotonic() - started, 1),
+        unreadable=position.unreadable, notes=notes, seconds=round(time.monotonic() - started, 1),
     )  # fmt: skip
 
 

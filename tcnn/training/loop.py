@@ -205,7 +205,7 @@ class Trainer:
         )
         if not math.isfinite(result.loss):
             self.recorder.warn(f"the validation loss is not finite after epoch {position.epoch + 1}")
-        better = position.best is None or result.top1 > position.best
+        better = self._better(result.top1)
         if better:
             position.best, position.best_epoch = result.top1, position.epoch
         pace = self.pace.step
@@ -225,6 +225,12 @@ class Trainer:
         position.loss_sum, position.images = 0.0, 0
         if position.epoch < self.config.epochs:
             self._save_point()
+
+    def _better(self, top1: float) -> bool:
+        """Whether this epoch's model is the best. Before annealing is over every epoch is further on than the last."""
+        best, epoch = self.position.best, self.position.best_epoch
+        annealed = epoch is not None and self.learner.annealing.over((epoch + 1) * self.train.steps)
+        return not annealed or best is None or top1 > best
 
     def _validate(self, stop: StopRequest) -> Evaluation:
         done = 0

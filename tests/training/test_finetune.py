@@ -13,8 +13,10 @@ from tiny_runs import TwoConvs, colours, run, seeded
 from torch import nn
 
 import tcnn
+from tcnn.conversion.checkpoint import read
 from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import DivergedError, RequestError
+from tcnn.training import loop
 from tcnn.training.optim import gpsa_layers
 from tcnn.training.progress import Progress
 from tcnn.training.resume import latest_point, points, read_point
@@ -93,7 +95,7 @@ def states(out: Path) -> dict[int, dict[str, torch.Tensor]]:
 
 
 def test_the_moving_average_is_what_is_saved(data: Path, tmp_path: Path) -> None:
-    """ē = w until annealing is over; then ēₙ = dₙ·ēₙ₋₁ + (1 − dₙ)·wₙ with dₙ = min(d, 1 − n^(−2/3)) (timm's warm-up)."""
+    """ē = w until annealing is over; then ēₙ = dₙ·ēₙ₋₁ + (1 − dₙ)·wₙ with dₙ = min(d, 1 − n^(−2/3)), timm's warm-up."""
     run("test_resnet", data, tmp_path / "run", lr=0.01, ema=0.4, epochs=3, checkpoint_steps=1, keep=99)
     seen = states(tmp_path / "run")
     assert sorted(seen) == [1, 2, 3, 4, 5, 6, 7, 8, 9], "three of them annealing"
@@ -125,6 +127,39 @@ def test_an_average_never_spoils_an_annealed_model(data: Path, tmp_path: Path, l
     over = 2 + (late or 0)
     assert [row["val"] for row in averaged[:over]] == [row["val"] for row in plain[:over]]
     assert averaged[-1]["val"] != plain[-1]["val"]
+
+
+@pytest.mark.parametrize(
+    ("options", "tops", "best"),
+    [
+        ({"anneal_epochs": 2}, [0.9, 0.3, 0.5, 0.4], [1, 2, 3, 3]),
+        ({"anneal_epochs": 2}, [0.9, 0.7, 0.5, 0.7], [1, 2, 2, 2]),
+        ({"anneal_epochs": 5}, [0.9, 0.3, 0.5, 0.4], [1, 2, 3, 4]),
+        ({"anneal_epochs": 1, "convert_at": 1}, [0.9, 0.5, 0.8, 0.8], [1, 2, 3, 3]),
+        ({"anneal": "none", "convert_at": 2}, [0.9, 0.8, 0.5, 0.6], [1, 2, 3, 4]),
+        ({"anneal": "none"}, [0.4, 0.3, 0.5, 0.4], [1, 1, 3, 3]),
+        ({"convert": False}, [0.9, 0.3, 0.5, 0.4], [1, 1, 1, 1]),
+    ],
+)
+def test_the_best_epoch_is_one_after_annealing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], tops: list[float],
+    best: list[int],
+) -> None:  # fmt: skip
+    """Before, the nearly unconverted model would win; a run that ends there has its last epoch as its best."""
+    out, found = tmp_path / "run", []
+    measure = loop.evaluate
+
+    def saved() -> int:
+        return 1 + (read(out / "best.safetensors").section("training") or {})["metrics"]["epoch"]
+
+    def told(*arguments: Any, **more: Any) -> Any:
+        found.extend([saved()] if len(found) < len(rows(out)) else [])
+        return measure(*arguments, **more).model_copy(update={"top1": tops[len(rows(out))]})
+
+    monkeypatch.setattr(loop, "evaluate", told)
+    result = run("test_resnet", data, out, epochs=4, **options)
+    assert [*found, saved()] == best
+    assert (result.best_epoch + 1, result.best_top1) == (best[-1], tops[best[-1] - 1])
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])
