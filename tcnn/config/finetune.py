@@ -72,7 +72,7 @@ class FinetuneConfig(Frozen):
     warmup_lr: Rate = Field(default=1e-6, description="Learning rate at the start of the warm-up.")
     min_lr: Rate = Field(default=1e-6, description="Learning rate at the end of the cosine decay.")
     weight_decay: Rate = Field(
-        default=0.05, description="Not applied to gates, strengths, centres, biases and normalisation."
+        default=0.05, description="Not applied to gates, strengths, centres, W_val, biases and normalisation."
     )
     momentum: Share = Field(default=0.9, description="Momentum of optimizers that have one.")
     clip_grad: float | None = Field(default=None, gt=0, description="Largest norm of the gradient.")

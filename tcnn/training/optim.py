@@ -24,23 +24,25 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str,
 
     The gating parameters λ learn at a rate of their own (0.1 in the paper, §3), strengths and centres at the common
     one unless told otherwise; none of them decays, for a decayed gate is a decision and a decayed centre is a shifted
-    filter. The rest is divided as timm divides it: biases and normalisation do not decay.
+    filter. Nor does W_val, which begins as the identity: decay would pull it to 0, not there, and W_out, behind it,
+    decays as the filter did. The rest is divided as timm divides it: biases and normalisation do not decay.
     """
-    layers = gpsa_layers(model)
-    gates = [f"{name}.gating_param" for name in layers]
-    positions = [f"{name}.{own}" for name in layers for own in ("locality_raw", "attention_centers")]
-    ids = {id(p): name for name, p in model.named_parameters() if name in {*gates, *positions}}
-    listed: set[str] = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
-    groups = [
-        {**group, "params": [p for p in group["params"] if id(p) not in ids], "lr": config.lr}
-        for group in param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=listed)
-    ]
-    named = dict(model.named_parameters())
-    position_lr = config.lr if config.position_lr is None else config.position_lr
-    for names, lr in ((positions, position_lr), (gates, config.gating_lr)):
-        params = [named[name] for name in names if named[name].requires_grad]
-        groups.append({"params": params, "lr": lr, "weight_decay": 0.0})
-    return [group for group in groups if group["params"]]
+    rates = {
+        "gating_param": config.gating_lr,
+        "locality_raw": config.position_lr,
+        "attention_centers": config.position_lr,
+    }
+    own = {f"{layer}.{name}": rate for layer in gpsa_layers(model) for name, rate in rates.items() if rate is not None}
+    spared = {f"{layer}.{name}" for layer in gpsa_layers(model) for name in (*rates, "value")}
+    spared |= model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = []
+    for group in param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spared):
+        by_rate: dict[float, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            by_rate.setdefault(own.get(names[id(parameter)], config.lr), []).append(parameter)
+        groups += [{**group, "params": params, "lr": rate} for rate, params in by_rate.items()]
+    return groups
 
 
 def create_optimizer(model: nn.Module, config: FinetuneConfig) -> Optimizer:
