@@ -90,6 +90,9 @@ class FinetuneConfig(Frozen):
         default="rand-m9-mstd0.5-inc1", description="timm's AutoAugment/RandAugment string."
     )
     color_jitter: Rate = Field(default=0.3, description="Colour jitter where auto_augment is off.")
+    train_interpolation: Literal["bicubic", "bilinear", "random"] = Field(
+        default="bicubic", description="How training crops are resized; `random` is one of the two for each image."
+    )
     scale: tuple[Share, Share] = Field(default=(0.08, 1.0), description="Share of the image that a crop takes.")
     ratio: tuple[Rate, Rate] = Field(default=(0.75, 4 / 3), description="Aspect ratio of a crop.")
     hflip: Share = Field(default=0.5, description="Probability of a horizontal flip.")

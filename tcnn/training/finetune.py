@@ -216,7 +216,8 @@ def _loader(
 ) -> TrainingLoader:
     settings = input_settings(start.model)
     transform = training_transform(
-        size=start.size, mean=settings["mean"], std=settings["std"], interpolation="random", aa=config.auto_augment,
+        size=start.size, mean=settings["mean"], std=settings["std"], interpolation=config.train_interpolation,
+        aa=config.auto_augment,
         color_jitter=config.color_jitter, reprob=config.reprob, scale=config.scale, ratio=config.ratio,
         hflip=config.hflip, vflip=config.vflip, in_chans=settings["input_size"][0],
     )  # fmt: skip

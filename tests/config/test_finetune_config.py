@@ -29,7 +29,7 @@ def test_the_defaults_are_the_papers() -> None:
     said = {
         "opt": "adamw", "epochs": 50, "batch_size": 1024, "lr": 1e-4, "gating_lr": 0.1, "warmup_epochs": 5,
         "auto_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "reprob": 0.25, "smoothing": 0.1,
-        "repeats": 3, "weight_decay": 0.05, "anneal": "warmup",
+        "repeats": 3, "weight_decay": 0.05, "anneal": "warmup", "train_interpolation": "bicubic",
     }  # fmt: skip
     assert {key: getattr(config, key) for key in said} == said
 

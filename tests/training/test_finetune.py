@@ -7,17 +7,22 @@ from typing import Any
 
 import pytest
 import torch
+from data_pictures import draw
 from PIL import Image
 from timm.models import save_for_hf
-from tiny_runs import TwoConvs, colours, run, seeded
+from tiny_runs import TwoConvs, colours, run, seeded, tiny
 from torch import nn
 
 import tcnn
 from tcnn.conversion.checkpoint import read
-from tcnn.data.image_set import open_dataset, split_off
+from tcnn.data.image_set import evaluation_transform, open_dataset, split_off
 from tcnn.errors import DivergedError, RequestError
+from tcnn.evaluation.evaluate import input_settings
 from tcnn.training import loop
+from tcnn.training.distributed import Processes
+from tcnn.training.finetune import _loader
 from tcnn.training.optim import gpsa_layers
+from tcnn.training.prepare import prepare
 from tcnn.training.progress import Progress
 from tcnn.training.resume import latest_point, points, read_point
 from tcnn.training.rundir import RunDirectory
@@ -179,6 +184,37 @@ def test_distillation_from_the_source(data: Path, tmp_path: Path, source: str, k
     assert losses[0] == pytest.approx(losses[1], rel=0.2), "each draws its own share of the images"
     plain = run(source, data, tmp_path / "plain", epochs=1, pretrained=True, batch_size=24)
     assert rows(Path(plain.out))[0]["train_loss"] != pytest.approx(losses[0], rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("ways", "choice"),
+    [
+        (["BICUBIC"], {}),
+        (["BILINEAR"], {"train_interpolation": "bilinear"}),
+        (["BICUBIC", "BILINEAR"], {"train_interpolation": "random"}),
+    ],
+)
+def test_how_crops_are_resized(tmp_path: Path, ways: list[str], choice: dict[str, str]) -> None:
+    """A crop that is the whole image, against Pillow's own resizing."""
+    for number in range(16):
+        draw(tmp_path / "ab"[number % 2] / f"{number}.png", number, width=24, height=24)
+    images = open_dataset(str(tmp_path))
+    config = tiny(batch_size=16, scale=(1, 1), ratio=(1, 1), hflip=0, **choice)
+    start = prepare(seeded(lambda: TwoConvs(2)), config, images.class_names)
+    (batch,) = _loader(start, images, config, Processes(), torch.device("cpu")).epoch(0)
+    settings = input_settings(start.model)
+    plain = {
+        way: evaluation_transform(size=(32, 32), crop_pct=1, interpolation=way.lower(), mean=settings["mean"],
+                                  std=settings["std"])
+        for way in ("BICUBIC", "BILINEAR")
+    }  # fmt: skip
+    expected = {way: [transform(images.load(i)[0]) for i in range(16)] for way, transform in plain.items()}
+    used = [
+        [way for way, others in expected.items() if any(image.equal(other) for other in others)]
+        for image in batch.images
+    ]
+    assert all(len(found) == 1 for found in used)
+    assert sorted({found[0] for found in used}) == ways
 
 
 def test_half_of_the_data_twice_as_often(data: Path, tmp_path: Path) -> None:
