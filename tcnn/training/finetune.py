@@ -16,7 +16,7 @@ from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.evaluate import input_settings
 from tcnn.training import resume as points
-from tcnn.training.annealing import annealing_of, remarks
+from tcnn.training.annealing import remarks
 from tcnn.training.distributed import Processes, joined, place
 from tcnn.training.loop import Trainer
 from tcnn.training.objective import check_teacher, mixes
@@ -153,6 +153,7 @@ def _finetune(
     loader = _loader(start, train_set, config, processes, device)
     # What cannot be made must not cost the run that lives here.
     create_optimizer(start.model, config)
+    notes = [*start.notes, *remarks(start.model, config, loader.steps)]
     check_tensorboard(config)
     processes.wait()  # all have looked at the directory before one of them writes to it
     if going_on:
@@ -161,8 +162,6 @@ def _finetune(
             run.rewind(0, 0)
     elif processes.first:
         run.create(record, force)
-    scaled = config.scaled()
-    notes = [*start.notes, *remarks(annealing_of(start.model, scaled, loader.steps), scaled, loader.steps)]
     for note in notes:
         say(note)
     processes.wait()
@@ -171,7 +170,7 @@ def _finetune(
         points.clean(run.resume)
     with stop_on_signal(asked) as stop:
         trainer = Trainer(
-            start, loader, val_set, scaled, run, device=device, processes=processes, teacher=teacher,
+            start, loader, val_set, config.scaled(), run, device=device, processes=processes, teacher=teacher,
             record=record, report=report, warn=say,
         )  # fmt: skip
         if point is not None:

@@ -7,14 +7,16 @@ from torch.optim import Optimizer
 
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.training import resume
-from tcnn.training.annealing import annealing_of
+from tcnn.training.annealing import HELD, annealing_of, set_temperatures, temperatures_of
 from tcnn.training.distributed import Processes
 from tcnn.training.late import convert_in_training
+from tcnn.training.matching import Matching
 from tcnn.training.objective import create_task
 from tcnn.training.optim import create_optimizer, create_schedule, gpsa_layers
 from tcnn.training.prepare import ablate
 from tcnn.training.resume import ResumePoint
 from tcnn.training.step import Arithmetic, Outcome, Part, accumulate, update
+from tcnn.training.temperature_path import Temperatures
 from tcnn.training.whole_batch import whole_batch
 
 
@@ -65,9 +67,9 @@ class Learner:
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
-    def temperature(self) -> float | None:
-        """τ as it is, or None where there is no GPSA layer."""
-        return float(next(iter(self._layers.values())).position_temperature) if self._layers else None
+    def temperatures(self) -> Temperatures | None:
+        """Both τ as they are, or None where there is no GPSA layer."""
+        return temperatures_of(next(iter(self._layers.values()))) if self._layers else None
 
     def _build(self, model: nn.Module, optimizer: Optimizer, updates: int, converted_at: int | None) -> None:
         """Everything that stands around a model which has seen so many updates.
@@ -89,6 +91,9 @@ class Learner:
             self.task.prepare_distributed(device_ids=[device.index] if device.type == "cuda" else None)
         self._layers = gpsa_layers(model)
         self._layers_ema = gpsa_layers(self.ema) if self.ema is not None else {}
+        self.matching: Matching | None = None
+        if self.config.matching and self._layers:
+            self.matching = Matching(self.task, self._layers, self.config.matching)
         self.task.train()
 
     def convert(self, conversion: ConversionConfig, updates: int, converted_at: int) -> None:
@@ -106,13 +111,18 @@ class Learner:
     def restore(self, point: ResumePoint) -> None:
         """What a resume point knows; raises `CheckpointError` where it does not fit."""
         resume.restore(point, self.model, self.optimizer, self.ema, self.arithmetic.scaler)
+        if self.matching is not None and point.position.updates < self.annealing.ends:
+            self.matching.load(point.part("matching."))
         self.schedule.step_update(point.position.updates)
 
-    def set_temperature(self, updates: int) -> None:
-        """Give every layer, those of the moving average too, the τ of the update that comes after so many."""
-        tau = self.annealing.temperature(updates)
+    def set_temperatures(self, updates: int) -> None:
+        """Give every layer, those of the moving average too, both τ of the update that comes after so many."""
+        if self.matching is not None and updates >= self.annealing.ends:
+            self.matching.close()
+            self.matching = None
+        taus = self.annealing.temperatures(updates)
         for layer in (*self._layers.values(), *self._layers_ema.values()):
-            layer.set_temperature(tau, hold=True)  # nothing but the optimizer writes to what decides where it looks
+            set_temperatures(layer, taus)
 
     def accumulate(self, parts: list[Part], chunk: int | None) -> Outcome:
         """Gradients of a batch, `chunk` images at a time; raises `torch.OutOfMemoryError`, then incomplete."""
@@ -121,6 +131,25 @@ class Learner:
 
     def update(self, updates: int) -> None:
         """Apply the gradients; with this there are so many updates, which sets what the next one learns at."""
+        for parameter in self._parameters(self.annealing.held(updates - 1)):
+            parameter.grad = None  # an optimizer passes over it: neither it nor what is remembered of it moves
         update(self.task, self.optimizer, self.arithmetic, self.config.clip_grad)
+        if self.annealing.waiting and updates == self.annealing.ends:
+            self._forget(self._parameters(HELD["all"]))
         self.schedule.step_update(updates)
         self.task.update_ema(step=updates)
+
+    def _parameters(self, names: tuple[str, ...]) -> list[nn.Parameter]:
+        """Those of these names of every layer."""
+        return [layer.get_parameter(name) for layer in self._layers.values() for name in names]
+
+    def _forget(self, parameters: list[nn.Parameter]) -> None:
+        """Have the optimizer know as much of these as it does at its beginning.
+
+        After a long stretch of gradients that were almost zero, Adam's second moment would have them leap.
+        """
+        fresh = create_optimizer(self.model, self.config)
+        for parameter in parameters:
+            self.optimizer.state.pop(parameter, None)
+            if parameter in fresh.state:
+                self.optimizer.state[parameter] = fresh.state[parameter]

@@ -21,11 +21,13 @@ from tcnn.training.learner import Learner
 from tcnn.training.objective import NeighbourMixup, mixes
 from tcnn.training.prepare import Start, conversion_at
 from tcnn.training.progress import Pace, Progress, Report
-from tcnn.training.recorder import Recorder, Warn, layer_state, scores
+from tcnn.training.recorder import Recorder, Warn, layer_state, scores, temperatures
 from tcnn.training.resume import Position, ResumePoint
 from tcnn.training.rundir import RunDirectory
 from tcnn.training.signals import StopRequest
+from tcnn.training.statistics import reestimate
 from tcnn.training.step import Arithmetic, Outcome, Part, halved
+from tcnn.training.whole_batch import whole_batch
 
 
 class _Asked(Exception):
@@ -147,7 +149,7 @@ class Trainer:
         """What a step depends on beside its images: generators, alike everywhere, and τ, by where the run stands."""
         position = self.position
         torch.manual_seed(step_seed(self.config.seed, position.epoch, position.step))
-        self.learner.set_temperature(position.updates)
+        self.learner.set_temperatures(position.updates)
 
     def _parts(self, batches: list[Batch]) -> list[Part]:
         position, parts = self.position, []
@@ -186,11 +188,9 @@ class Trainer:
     def _after_step(self, loss: float, rate: float) -> None:
         position = self.position
         facts: dict[str, Any] = {
-            "loss": loss,
-            "lr": self.learner.lr,
-            "temperature": self.learner.temperature,
+            "loss": loss, "lr": self.learner.lr, **temperatures(self.learner.temperatures),
             "images_per_second": round(rate, 2),
-        }
+        }  # fmt: skip
         self._tell("training", **facts)
         self.recorder.step(position.updates, epoch=position.epoch, step=position.step, **facts)
 
@@ -198,6 +198,8 @@ class Trainer:
         """Validate, record, keep the model; the resume point before it makes a kill in here cost no training."""
         position = self.position
         self._save_point()
+        if self.config.bn_reestimate and self.learner.annealing.over(position.updates):
+            self._reestimate()
         result = self._validate(stop)
         self._top1 = result.top1
         self.recorder.unreadable(
@@ -212,7 +214,7 @@ class Trainer:
         row: dict[str, Any] = {
             "kind": "epoch", "epoch": position.epoch, "updates": position.updates,
             "train_loss": position.loss_sum / max(1, position.images), "lr": self.learner.lr,
-            "temperature": self.learner.temperature, "val": scores(result), "unreadable": len(position.unreadable),
+            **temperatures(self.learner.temperatures), "val": scores(result), "unreadable": len(position.unreadable),
             "images_per_second": None if pace is None else round(self.config.batch_size / pace, 2),
             **layer_state(self.learner.result),
         }  # fmt: skip
@@ -225,6 +227,14 @@ class Trainer:
         position.loss_sum, position.images = 0.0, 0
         if position.epoch < self.config.epochs:
             self._save_point()
+
+    def _reestimate(self) -> None:
+        """Statistics of what is measured and saved, over the first batches of this epoch, not mixed."""
+        count = self.config.bn_reestimate * self.train.micro_batches
+        batches = islice(self.train.epoch(self.position.epoch), count)
+        images = (self.arithmetic.place(batch.images, batch.targets)[0] for batch in batches)
+        with whole_batch(self.processes), self.arithmetic.autocast():
+            reestimate(self.learner.result, images)
 
     def _better(self, top1: float) -> bool:
         """Whether this epoch's model is the best. Before annealing is over every epoch is further on than the last."""
@@ -282,7 +292,7 @@ class Trainer:
             self.recorder.guarded(
                 lambda: resume.save_point(
                     self.run_directory.resume, self.position, learner.model, learner.optimizer, learner.ema, scaler,
-                    self.config.keep,
+                    self.config.keep, None if learner.matching is None else learner.matching.state,
                 )
             )  # fmt: skip
         self._saved = time.monotonic()

@@ -13,6 +13,9 @@ from tcnn.config import FinetuneConfig
 from tcnn.errors import RequestError, one_line
 from tcnn.layers.gpsa import GPSA2d
 
+SPARED = ("gating_param", "locality_raw", "attention_centers", "value")
+"""Parameters of a GPSA layer that do not decay."""
+
 
 def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
     """The GPSA layers of a model by dotted name."""
@@ -22,18 +25,19 @@ def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
 def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str, Any]]:
     """Groups for a PyTorch optimizer; parameters that need no gradient are in none.
 
-    The gating parameters λ learn at a rate of their own (0.1 in the paper, §3), strengths and centres at the common
-    one unless told otherwise; none of them decays, for a decayed gate is a decision and a decayed centre is a shifted
-    filter. Nor does W_val, which begins as the identity: decay would pull it to 0, not there, and W_out, behind it,
-    decays as the filter did. The rest is divided as timm divides it: biases and normalisation do not decay.
+    The gating parameters λ learn at a rate of their own (0.1 in the paper, §3), strengths and centres, W_qry and W_key
+    at the common one unless told otherwise. λ, α and Δ do not decay, for a decayed gate is a decision and a decayed
+    centre is a shifted filter. Nor does W_val, which begins as the identity: decay would pull it to 0, not there, and
+    W_out behind it decays as the filter did. The rest is divided as timm divides it: biases and normalisation do not
+    decay.
     """
     rates = {
-        "gating_param": config.gating_lr,
-        "locality_raw": config.position_lr,
-        "attention_centers": config.position_lr,
-    }
-    own = {f"{layer}.{name}": rate for layer in gpsa_layers(model) for name, rate in rates.items() if rate is not None}
-    spared = {f"{layer}.{name}" for layer in gpsa_layers(model) for name in (*rates, "value")}
+        "gating_param": config.gating_lr, "locality_raw": config.position_lr, "attention_centers": config.position_lr,
+        "query": config.attention_lr, "key": config.attention_lr,
+    }  # fmt: skip
+    layers = gpsa_layers(model)
+    own = {f"{layer}.{name}": rate for layer in layers for name, rate in rates.items() if rate is not None}
+    spared = {f"{layer}.{name}" for layer in layers for name in SPARED}
     spared |= model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = []
@@ -69,7 +73,7 @@ def create_schedule(optimizer: Optimizer, config: FinetuneConfig, steps_per_epoc
     It depends on nothing but the number of updates done, so it needs no state of its own when a run is resumed.
     """
     schedule, _ = create_scheduler_v2(
-        optimizer, sched="cosine", num_epochs=config.epochs, warmup_epochs=config.warmup_epochs,
+        optimizer, sched="cosine", num_epochs=config.epochs, warmup_epochs=config.warmup,
         warmup_lr=config.warmup_lr, min_lr=config.min_lr, step_on_epochs=False, updates_per_epoch=steps_per_epoch,
     )  # fmt: skip
     assert schedule is not None  # noqa: S101 - only the schedule "none" is none

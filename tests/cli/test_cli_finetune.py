@@ -60,7 +60,9 @@ def test_json_is_one_object(tcnn: Run, colours: str) -> None:
     assert result.err == ""
     assert result.json["updates"] == 3
     assert (result.json["model"], result.json["classes"], result.json["layers"]) == ("test_resnet", 3, 2)
-    assert result.json["notes"] == ["classifier replaced: 1000 → 3 classes"]
+    classifier, annealing = result.json["notes"]
+    assert classifier == "classifier replaced: 1000 → 3 classes"
+    assert annealing.startswith("anneal_epochs: τ rises in 3 updates, too few for filters to follow")
     again = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 1, "--json")
     assert again.code == 2
     assert again.json["error"]["code"] == "OutputError"
@@ -132,12 +134,15 @@ def test_what_is_printed_can_be_given(tcnn: Run, tmp_path: Path) -> None:
         (("--data", "data", "--size", "abc"), "--size: expected pixels as 224 or 224x160"),
         (("--data", "data", "--set", "size=0"), "size: input should be greater than or equal to 1"),
         (("--data", "data", "--epochs", "many"), "--epochs"),
-        (("--data", "data", "--epochs", "3"), "warmup_epochs: expected at most the 3 epochs, found 5"),
+        (
+            ("--data", "data", "--epochs", "3", "--set", "warmup_epochs=5"),
+            "warmup_epochs: expected at most the 3 epochs, found 5",
+        ),
         (("--data", "data"), "no validation split; name a validation set with --val DATASET"),
         (("--data", "data", "--val-split", "0.2"), "batch_size: 1024 is more than the data set's 24 training images"),
         (("--data", "data", "--no-convert", "--convert-at", "2"), "convert_at: expected convert to be true"),
         (("--data", "data", "--val-split", "0.2", "--out", "broken.yaml"), "expected a directory for the run"),
-        (("--data", "data", "--val-split", "0.2", "--anneal", "fast"), "anneal: input should be 'warmup' or 'none'"),
+        (("--data", "data", "--val-split", "0.2", "--anneal", "fast"), "anneal: input should be 'warmup', 'none' or"),
     ],
 )
 def test_bad_input_is_one_line(
