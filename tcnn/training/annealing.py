@@ -122,8 +122,8 @@ def remarks(model: nn.Module, config: FinetuneConfig, steps: int) -> list[str]:
     if annealing.length < 500 and (steepest := annealing.steepest()) > FOLLOWED:  # longer ones never are
         needed = math.ceil(annealing.length * steepest / FOLLOWED)
         lines.append(
-            f"anneal_epochs: τ rises in {annealing.length} updates, too few for filters to follow, as one costs a tap "
-            f"{steepest:.0%} of its head; have about {needed} by --preset quick, a smaller batch_size or more epochs"
+            f"anneal_epochs: {annealing.length} updates are too few for filters to follow τ, which takes about {needed}: "
+            "use --preset quick, a smaller batch_size or more epochs"
         )
     if config.bn_reestimate and not batch_norms(model):
         lines.append(f"bn_reestimate: {type(model).__name__} has no batch normalisation, so nothing is taken anew")
@@ -133,8 +133,8 @@ def remarks(model: nn.Module, config: FinetuneConfig, steps: int) -> list[str]:
     if compared is None:
         end = scaled.epochs * steps
         lines.append(
-            f"anneal_epochs: τ is on its way for {annealing.ends} of {end} updates, so the best epoch is the last"
+            f"anneal_epochs: annealing ends after {annealing.ends} updates, the run after {end}: its best epoch is the last"
         )
     elif compared > 0:
-        lines.append(f"anneal_epochs: the best epoch is one from epoch {compared + 1} on, for before τ is on its way")
+        lines.append(f"anneal_epochs: the best epoch is one from epoch {compared + 1} on, when annealing is over")
     return lines

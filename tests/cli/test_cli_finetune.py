@@ -37,9 +37,11 @@ def colours(tmp_path: Path) -> str:
 def test_a_run_and_what_it_says(tcnn: Run, colours: str, tmp_path: Path) -> None:
     result = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 2)
     assert result.code == 0, result
-    assert result.err.splitlines() == [
-        "classifier replaced: 1000 → 3 classes", "epoch 1 of 2 trained, validating", "epoch 2 of 2 trained, validating",
-    ]  # fmt: skip
+    said = result.err.splitlines()
+    assert said[0] == "classifier replaced: 1000 → 3 classes"
+    assert said[1].startswith("anneal_epochs: 4 updates are too few for filters to follow τ")
+    assert "anneal_epochs: the best epoch is one from epoch 2 on, when annealing is over" in said
+    assert said[-2:] == ["epoch 1 of 2 trained, validating", "epoch 2 of 2 trained, validating"]
     first, best, last = result.out.splitlines()
     assert first.startswith("test_resnet: top-1 ")
     assert "after 2 epochs (6 updates, 2 GPSA layers); best " in first
@@ -62,7 +64,7 @@ def test_json_is_one_object(tcnn: Run, colours: str) -> None:
     assert (result.json["model"], result.json["classes"], result.json["layers"]) == ("test_resnet", 3, 2)
     classifier, annealing = result.json["notes"]
     assert classifier == "classifier replaced: 1000 → 3 classes"
-    assert annealing.startswith("anneal_epochs: τ rises in 3 updates, too few for filters to follow")
+    assert annealing.startswith("anneal_epochs: 2 updates are too few for filters to follow τ")
     again = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 1, "--json")
     assert again.code == 2
     assert again.json["error"]["code"] == "OutputError"
