@@ -122,8 +122,8 @@ def remarks(model: nn.Module, config: FinetuneConfig, steps: int) -> list[str]:
     if annealing.length < 500 and (steepest := annealing.steepest()) > FOLLOWED:  # longer ones never are
         needed = math.ceil(annealing.length * steepest / FOLLOWED)
         lines.append(
-            f"anneal_epochs: {annealing.length} updates are too few for filters to follow τ, which takes about {needed}: "
-            "use --preset quick, a smaller batch_size or more epochs"
+            f"anneal_epochs: {annealing.length} updates are too few for filters to follow τ, which takes about "
+            f"{needed}: use --preset quick, a smaller batch_size or more epochs"
         )
     if config.bn_reestimate and not batch_norms(model):
         lines.append(f"bn_reestimate: {type(model).__name__} has no batch normalisation, so nothing is taken anew")
@@ -131,9 +131,9 @@ def remarks(model: nn.Module, config: FinetuneConfig, steps: int) -> list[str]:
         raise RequestError("matching: there is no annealing, as τ is at its end already; give it matching=0")
     compared = next((epoch for epoch in range(scaled.epochs) if annealing.over((epoch + 1) * steps)), None)
     if compared is None:
-        end = scaled.epochs * steps
         lines.append(
-            f"anneal_epochs: annealing ends after {annealing.ends} updates, the run after {end}: its best epoch is the last"
+            f"anneal_epochs: annealing ends after {annealing.ends} updates, the run after {scaled.epochs * steps}: "
+            "its best epoch is the last"
         )
     elif compared > 0:
         lines.append(f"anneal_epochs: the best epoch is one from epoch {compared + 1} on, when annealing is over")
