@@ -102,7 +102,7 @@ def temperatures_of(layer: GPSA2d) -> Temperatures:
 def set_temperatures(layer: GPSA2d, taus: Temperatures) -> None:
     """Give a layer in training both τ; nothing but the optimizer writes to what decides where it looks."""
     if taus.gate != taus.position:
-        raise NotImplementedError
+        raise RequestError("gate_temperature and position_temperature: expected the same, as layers have one τ")
     layer.set_temperature(taus.gate, hold=True)
 
 

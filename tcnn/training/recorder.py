@@ -94,9 +94,9 @@ def layer_state(model: nn.Module) -> dict[str, Any]:
 
 
 def temperatures(taus: Temperatures | None) -> dict[str, float | None]:
-    """τ of the gates under its old name, for it was one with that of the positions."""
+    """τ of the positions, under the name that it had when it was that of the gates as well, and τ of the gates."""
     gate, position = taus or (None, None)
-    return {"temperature": gate, "position_temperature": position}
+    return {"temperature": position, "gate_temperature": gate}
 
 
 def scores(result: Evaluation) -> dict[str, Any]:

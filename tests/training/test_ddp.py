@@ -95,7 +95,6 @@ def matched(out: Path, images: Path) -> None:
 
 
 def test_several_processes_match_what_one_does(images: Path, tmp_path: Path) -> None:
-    torch.set_num_threads(1)
     matched(tmp_path / "one", images)
     assert ranks(2, matched, tmp_path / "two", images) == [0, 0]
     one, two = RunDirectory(tmp_path / "one"), RunDirectory(tmp_path / "two")
