@@ -96,14 +96,12 @@ def annealing_of(model: nn.Module, config: FinetuneConfig, steps: int, converted
 
 def temperatures_of(layer: GPSA2d) -> Temperatures:
     """Both τ of a layer."""
-    return Temperatures(float(layer.temperature), float(layer.temperature))
+    return Temperatures(float(layer.gate_temperature), float(layer.position_temperature))
 
 
 def set_temperatures(layer: GPSA2d, taus: Temperatures) -> None:
     """Give a layer in training both τ; nothing but the optimizer writes to what decides where it looks."""
-    if taus.gate != taus.position:
-        raise RequestError("gate_temperature and position_temperature: expected the same, as layers have one τ")
-    layer.set_temperature(taus.gate, hold=True)
+    layer.set_temperatures(taus.gate, taus.position, hold=True)
 
 
 def remarks(model: nn.Module, config: FinetuneConfig, steps: int) -> list[str]:

@@ -123,7 +123,7 @@ def test_queries_and_keys_learn_at_a_rate_of_their_own() -> None:
 def test_annealed_on_the_way(tmp_path: Path) -> None:
     """A whole run: λ stands still for the first epoch, in the average as well."""
     data = colours(tmp_path / "data")
-    run("test_resnet", data, tmp_path / "run", hold="all", checkpoint_steps=1, keep=99, ema=0.5)
+    run("test_resnet", data, tmp_path / "run", hold="all", checkpoint_steps=1, keep=99, ema=0.5, anneal_path="drift")
     seen = {p.position.updates: p.tensors for p in map(read_point, points(tmp_path / "run" / "resume"))}
     for name in (GATE, *POSITIONS):
         for kind in ("model", "ema"):

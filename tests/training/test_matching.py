@@ -36,10 +36,10 @@ class Net(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-def pair() -> tuple[nn.Module, nn.Module]:
+def pair(content_heads: int = 0) -> tuple[nn.Module, nn.Module]:
     """A network, and its T-CNN at τ = 0.6, in float64."""
     source = seeded(Net).double()
-    config = {"target": r"body\.\d", "input_size": (11, 9)}
+    config: dict[str, Any] = {"target": r"body\.\d", "input_size": (11, 9), "content_heads": content_heads}
     return source, tcnn.convert(source, temperature=0.6, **config).model.train()
 
 
@@ -62,9 +62,9 @@ def expected_loss(source: nn.Module, model: nn.Module, images: Tensor, targets: 
     return loss + weight * torch.stack(terms).mean()
 
 
-@pytest.mark.parametrize("chunk", [None, 2, 1])
-def test_loss_and_gradients(chunk: int | None) -> None:
-    source, model = pair()
+@pytest.mark.parametrize(("chunk", "content_heads"), [(None, 0), (2, 0), (1, 0), (None, 2)])
+def test_loss_and_gradients(chunk: int | None, content_heads: int) -> None:
+    source, model = pair(content_heads)
     images, targets = batch()
     loss = expected_loss(source, model, images, targets, 0.7)
     gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
@@ -83,7 +83,7 @@ def test_nothing_is_left_after_it_is_closed() -> None:
     task = create_task(model, tiny(), None, CPU)
     plain = task(images, targets)["loss"]
     matching = Matching(task, gpsa_layers(model), 1.0)
-    assert float(task(images, targets)["loss"]) > float(plain)
+    assert task(images, targets)["loss"].item() > plain.item()
     matching.close()
     assert task(images, targets)["loss"].equal(plain)
     assert not any(layer._forward_hooks for layer in gpsa_layers(model).values())
@@ -95,9 +95,9 @@ def test_a_convolution_matches_itself() -> None:
         layer.set_temperature(1 / 46)
     images, targets = batch()
     task = create_task(model, tiny(), None, CPU)
-    plain = float(task(images, targets)["loss"])
+    plain = task(images, targets)["loss"].item()
     Matching(task, gpsa_layers(model), 1e3)
-    assert float(task(images, targets)["loss"]) == pytest.approx(plain, rel=1e-6)
+    assert task(images, targets)["loss"].item() == pytest.approx(plain, rel=1e-6)
 
 
 def test_what_is_matched_is_not_what_is_learned() -> None:
@@ -115,7 +115,7 @@ def test_what_is_matched_is_not_what_is_learned() -> None:
         for parameter in model.parameters():
             parameter.add_(0.01 * torch.randn_like(parameter))
     loss = expected_loss(source, model, images, targets, 1.0)
-    assert float(task(images, targets)["loss"]) == pytest.approx(loss.item(), rel=1e-6)
+    assert task(images, targets)["loss"].item() == pytest.approx(loss.item(), rel=1e-6)
     _, other = pair()
     again = create_task(other, tiny(smoothing=0.0), None, CPU)
     with torch.no_grad():

@@ -25,7 +25,7 @@ OPTIONS = {
 }  # fmt: skip
 ANNEALED = {
     "anneal_epochs": 5 / 3, "matching": 0.5, "hold": "all", "bn_reestimate": 2, "attention_lr": 1e-3,
-    "anneal_path": "log",
+    "anneal_path": "drift", "gate_temperature": 0.9, "position_temperature": 0.4,
 }  # fmt: skip
 """Killed in the middle of annealing, which lasts for five updates of six."""
 WAYS: dict[str, dict[str, Any]] = {
