@@ -38,7 +38,8 @@ def command(
         int | None, typer.Option(help="Train the CNN, convert at this epoch, go on.", metavar="EPOCH")
     ] = None,
     anneal: Annotated[
-        str | None, typer.Option(help="warmup: τ goes to 1 over the warm-up; none: τ = 1 at once.", metavar="HOW")
+        str | None,
+        typer.Option(help="warmup: τ rises over the warm-up; none: it is 1 at once; hold: it stays.", metavar="HOW"),
     ] = None,
     fraction: Annotated[
         float | None, typer.Option(help="Class-balanced share of the training set; epochs × 1/F.", metavar="F")

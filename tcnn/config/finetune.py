@@ -12,6 +12,11 @@ from tcnn.config.conversion import ConversionConfig
 Share = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+WARMUP = 5.0
+"""Epochs of linear warm-up in the paper, of 50 (Transformed CNNs, §3)."""
+
 RUNTIME = frozenset(
     {"device", "workers", "compile", "checkpoint_minutes", "checkpoint_steps", "keep", "log_steps", "tensorboard"}
 )
@@ -65,22 +70,50 @@ class FinetuneConfig(Frozen):
     opt: str = Field(default="adamw", description="A timm optimizer.")
     lr: Rate = Field(default=1e-4, description="Learning rate after the warm-up.")
     gating_lr: Rate = Field(default=0.1, description="Learning rate of the gating parameters λ after the warm-up.")
+    attention_lr: Rate | None = Field(
+        default=None, description="Learning rate of W_qry and W_key after the warm-up, if not lr (the paper)."
+    )
     position_lr: Rate | None = Field(
         default=None, description="Learning rate of strengths α and centres Δ after the warm-up, if not lr (the paper)."
     )
-    warmup_epochs: float = Field(default=5, ge=0, description="Epochs of linear warm-up.")
+    warmup_epochs: Rate | None = Field(
+        default=None, description="Epochs of linear warm-up. Default: 5, or a tenth of fewer than 50."
+    )
     warmup_lr: Rate = Field(default=1e-6, description="Learning rate at the start of the warm-up.")
     min_lr: Rate = Field(default=1e-6, description="Learning rate at the end of the cosine decay.")
     weight_decay: Rate = Field(
-        default=0.05, description="Not applied to gates, strengths, centres, biases and normalisation."
+        default=0.05, description="Not applied to gates, strengths, centres, W_val, biases and normalisation."
     )
     momentum: Share = Field(default=0.9, description="Momentum of optimizers that have one.")
     clip_grad: float | None = Field(default=None, gt=0, description="Largest norm of the gradient.")
-    ema: float | None = Field(default=None, gt=0, lt=1, description="Decay of a moving average of the weights.")
-    anneal: Literal["warmup", "none"] = Field(
-        default="warmup", description="τ goes from where it stands to 1 over the warm-up, or is 1 at once (paper, §2)."
+    ema: float | None = Field(
+        default=None, gt=0, lt=1, description="Decay of a moving average of the weights, once annealing is over."
+    )
+    anneal: Literal["warmup", "none", "hold"] = Field(
+        default="warmup",
+        description="τ goes from where it stands to its end over the warm-up, or is there at once (paper, §2); `hold`: "
+        "it stays, and λ, α and Δ stay with it.",
     )
     anneal_epochs: Rate | None = Field(default=None, description="Epochs of annealing, if not the warm-up's.")
+    anneal_path: Literal["log", "drift"] = Field(
+        default="log",
+        description="Equal steps in log τ, or of the weight that a kernel tap loses, so that none loses nothing.",
+    )
+    gate_temperature: Temperature = Field(default=1.0, description="τ of the gates after annealing; 1 is the paper's.")
+    position_temperature: Temperature = Field(
+        default=1.0, description="τ of positional attention after annealing; 1 is the paper's, at 0.2 taps stay sharp."
+    )
+    hold: Literal["none", "gates", "all"] = Field(
+        default="none",
+        description="What waits until annealing is over before it learns: the gates λ, or `all`: λ, α and Δ. The "
+        "optimizer's memory of all three begins there.",
+    )
+    bn_reestimate: int = Field(
+        default=0,
+        ge=0,
+        description="Batches over which statistics of batch normalisation are taken anew after every epoch, once "
+        "annealing is over.",
+    )
 
     # Augmentation.
     repeats: int = Field(default=3, ge=1, description="Repeated augmentation: views of an image in one batch.")
@@ -88,6 +121,9 @@ class FinetuneConfig(Frozen):
         default="rand-m9-mstd0.5-inc1", description="timm's AutoAugment/RandAugment string."
     )
     color_jitter: Rate = Field(default=0.3, description="Colour jitter where auto_augment is off.")
+    train_interpolation: Literal["bicubic", "bilinear", "random"] = Field(
+        default="bicubic", description="How training crops are resized; `random` is one of the two for each image."
+    )
     scale: tuple[Share, Share] = Field(default=(0.08, 1.0), description="Share of the image that a crop takes.")
     ratio: tuple[Rate, Rate] = Field(default=(0.75, 4 / 3), description="Aspect ratio of a crop.")
     crop_padding: int | None = Field(
@@ -115,6 +151,12 @@ class FinetuneConfig(Frozen):
     )
     distillation_weight: Share = Field(default=0.5, description="Share of the teacher's term in the loss.")
     distillation_temperature: float = Field(default=1.0, gt=0, description="Softmax temperature of soft distillation.")
+
+    matching: Rate = Field(
+        default=0.0,
+        description="Weight of layer-wise matching during annealing: the squared error of GPSA layers against their "
+        "convolutions, as a share of the variance; 0 is off.",
+    )
 
     # Arithmetic.
     device: str = Field(default="auto", description="`auto` is a GPU if there is one; cpu, cuda, cuda:1, mps.")
@@ -144,11 +186,23 @@ class FinetuneConfig(Frozen):
             raise ValueError("convert_at: expected convert to be true as well; --no-convert trains the CNN to the end")
         if self.convert_at is not None and self.convert_at >= self.epochs:
             raise ValueError(f"convert_at: expected less than the {self.epochs} epochs, found {self.convert_at}")
-        if self.warmup_epochs > self.epochs:
-            raise ValueError(f"warmup_epochs: expected at most the {self.epochs} epochs, found {self.warmup_epochs:g}")
+        if self.warmup > self.epochs:
+            raise ValueError(f"warmup_epochs: expected at most the {self.epochs} epochs, found {self.warmup:g}")
+        if self.matching and not (self.convert and self.anneal == "warmup" and self.filters == "pretrained"):
+            raise ValueError("matching: expected a T-CNN with pretrained filters that is annealed; give it matching=0")
         if self.batch_size % 2 and (self.mixup or self.cutmix):
             raise ValueError(f"batch_size: mixup needs an even number, found {self.batch_size}")
         return self
+
+    @property
+    def warmup(self) -> float:
+        """Epochs of linear warm-up: those given, or the paper's 5 of 50, in proportion where there are fewer epochs."""
+        return min(WARMUP, self.epochs / 10) if self.warmup_epochs is None else self.warmup_epochs
+
+    @property
+    def annealing(self) -> float:
+        """Epochs of annealing."""
+        return self.warmup if self.anneal_epochs is None else self.anneal_epochs
 
     @property
     def epoch_factor(self) -> float:
@@ -163,7 +217,7 @@ class FinetuneConfig(Frozen):
         return self.model_copy(
             update={
                 "epochs": round(self.epochs * factor),
-                "warmup_epochs": self.warmup_epochs * factor,
+                "warmup_epochs": self.warmup * factor,
                 "anneal_epochs": None if self.anneal_epochs is None else self.anneal_epochs * factor,
                 "convert_at": None if self.convert_at is None else round(self.convert_at * factor),
             }

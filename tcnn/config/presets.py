@@ -23,7 +23,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 """`paper`: the recipe itself. `quick`: minutes on small data, light augmentation. `cifar`: 32×32 images.
 
 On small data a warm-up has few updates, too few for the layers to follow τ (docs/results.md): both small presets anneal
-over half of the epochs, and let strengths and centres learn faster.
+over half of the epochs, and let strengths and centres learn faster. Of fewer epochs than a preset's own, warm-up and
+annealing take the same share.
 """
 
 
@@ -39,7 +40,7 @@ def finetune_config(
     """
     if preset not in PRESETS:
         raise RequestError(f"--preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
-    values: dict[str, Any] = dict(PRESETS[preset])
+    values: dict[str, Any] = {}
     if file is not None:
         _merge(values, _read(file))
     for assignment in assignments:
@@ -48,7 +49,16 @@ def finetune_config(
             raise RequestError(f"--set {assignment}: expected KEY=VALUE, for example --set weight_decay=0.01")
         _merge(values, _nested(key.strip(), _value(text)))
     _merge(values, dict(options or {}))
-    return build(FinetuneConfig, values)
+    return build(FinetuneConfig, _shortened(PRESETS[preset], values.get("epochs")) | values)
+
+
+def _shortened(preset: Mapping[str, Any], epochs: object) -> dict[str, Any]:
+    """A preset for a run of fewer epochs than its own: warm-up and annealing take the same share of it."""
+    values = dict(preset)
+    if isinstance(epochs, int) and 0 < epochs < values.get("epochs", 0):
+        for length in ("warmup_epochs", "anneal_epochs"):
+            values[length] = values[length] * epochs / values["epochs"]
+    return values
 
 
 def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ from tcnn.conversion.fuse import fused
 from tcnn.conversion.trace import input_shape
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import EvaluationLoader
-from tcnn.data.transforms import Transform
+from tcnn.data.transforms import Transform, middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption
 
@@ -141,7 +141,10 @@ def transform_for(
     corruption: tuple[str, int] | None = None,
     seed: int = 0,
 ) -> Transform:
-    """timm's evaluation transform of a model: resize, crop, (corrupt,) to a tensor, normalise."""
+    """timm's evaluation transform of a model: resize, crop, (corrupt,) to a tensor, normalise.
+
+    Of a long strip the middle alone is resized: see `middle_of_strip`.
+    """
     settings = input_settings(model)
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
@@ -157,6 +160,7 @@ def transform_for(
         steps = transform.transforms
         first_tensor = next(i for i, step in enumerate(steps) if "ToTensor" in type(step).__name__)
         steps.insert(first_tensor, Corruption(*corruption, seed=seed))
+    transform.transforms.insert(0, middle_of_strip)
     return transform
 
 

@@ -16,6 +16,7 @@ from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.evaluate import input_settings
 from tcnn.training import resume as points
+from tcnn.training.annealing import remarks
 from tcnn.training.distributed import Processes, joined, place
 from tcnn.training.loop import Trainer
 from tcnn.training.objective import check_teacher, mixes
@@ -152,6 +153,7 @@ def _finetune(
     loader = _loader(start, train_set, config, processes, device)
     # What cannot be made must not cost the run that lives here.
     create_optimizer(start.model, config)
+    notes = [*start.notes, *remarks(start.model, config, loader.steps)]
     check_tensorboard(config)
     processes.wait()  # all have looked at the directory before one of them writes to it
     if going_on:
@@ -160,7 +162,7 @@ def _finetune(
             run.rewind(0, 0)
     elif processes.first:
         run.create(record, force)
-    for note in start.notes:
+    for note in notes:
         say(note)
     processes.wait()
     if processes.first:
@@ -182,7 +184,7 @@ def _finetune(
         updates=position.updates, top1=last["top1"], top5=last["top5"], best_top1=position.best or 0.0,
         best_epoch=position.best_epoch or 0, layers=len(gpsa_layers(trainer.model)),
         classes=len(train_set.class_names), train_images=len(train_set), val_images=len(val_set),
-        unreadable=position.unreadable, notes=list(start.notes), seconds=round(time.monotonic() - started, 1),
+        unreadable=position.unreadable, notes=notes, seconds=round(time.monotonic() - started, 1),
     )  # fmt: skip
 
 
@@ -213,7 +215,8 @@ def _loader(
 ) -> TrainingLoader:
     settings = input_settings(start.model)
     transform = training_transform(
-        size=start.size, mean=settings["mean"], std=settings["std"], interpolation="random", aa=config.auto_augment,
+        size=start.size, mean=settings["mean"], std=settings["std"], interpolation=config.train_interpolation,
+        aa=config.auto_augment,
         color_jitter=config.color_jitter, reprob=config.reprob, scale=config.scale, ratio=config.ratio,
         crop_padding=config.crop_padding, hflip=config.hflip, vflip=config.vflip, in_chans=settings["input_size"][0],
     )  # fmt: skip

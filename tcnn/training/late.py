@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from tcnn.config import ConversionConfig, FinetuneConfig
@@ -34,7 +35,7 @@ def convert_in_training(
             moved = _state(optimizer, known[name])
         elif own == "proj" and not is_standardised(model.get_submodule(layer)):
             # A standardised filter is no linear image of its weight, so moments of the one say nothing of the other.
-            moved = _permuted(_state(optimizer, known[f"{layer}.weight"]), known[f"{layer}.weight"].shape)
+            moved = _permuted(_state(optimizer, known[f"{layer}.weight"]), known[f"{layer}.weight"].shape, parameter)
         else:
             continue
         if moved:
@@ -49,8 +50,11 @@ def _state(optimizer: Optimizer, parameter: Tensor) -> dict[str, Any]:
     return {key: value.clone() if isinstance(value, Tensor) else value for key, value in held.items()}
 
 
-def _permuted(state: dict[str, Any], shape: torch.Size) -> dict[str, Any]:
+def _permuted(state: dict[str, Any], shape: torch.Size, proj: Tensor) -> dict[str, Any]:
+    """What is known of a filter, as that of W_out; columns of content heads, the last, are new and nothing is known."""
     return {
-        key: filter_to_proj(value) if isinstance(value, Tensor) and value.shape == shape else value
+        key: F.pad(filter_to_proj(value), (0, proj.shape[1] - shape[1:].numel()))
+        if isinstance(value, Tensor) and value.shape == shape
+        else value
         for key, value in state.items()
     }

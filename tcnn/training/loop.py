@@ -21,11 +21,13 @@ from tcnn.training.learner import Learner
 from tcnn.training.objective import NeighbourMixup, mixes
 from tcnn.training.prepare import Start, conversion_at
 from tcnn.training.progress import Pace, Progress, Report
-from tcnn.training.recorder import Recorder, Warn, layer_state, scores
+from tcnn.training.recorder import Recorder, Warn, layer_state, scores, temperatures
 from tcnn.training.resume import Position, ResumePoint
 from tcnn.training.rundir import RunDirectory
 from tcnn.training.signals import StopRequest
+from tcnn.training.statistics import reestimate
 from tcnn.training.step import Arithmetic, Outcome, Part, halved
+from tcnn.training.whole_batch import whole_batch
 
 
 class _Asked(Exception):
@@ -78,10 +80,10 @@ class Trainer:
 
     def restore(self, point: ResumePoint) -> None:
         """Go on from a resume point; raises `CheckpointError` where it does not fit this run."""
-        if point.position.converted_at is not None:
-            self._convert()
-        self.learner.restore(point)
         self.position = point.position
+        if point.position.converted_at is not None:
+            self._convert(point.position.converted_at)
+        self.learner.restore(point)
         self.position.finished = self.position.epoch >= self.config.epochs  # more epochs may have been asked for since
         self.run_directory.rewind(self.position.updates, self.position.epoch)
 
@@ -90,7 +92,7 @@ class Trainer:
         try:
             while self.position.epoch < self.config.epochs:
                 if self.config.convert_at == self.position.epoch and self.position.converted_at is None:
-                    self._convert()
+                    self._convert(self.position.updates)
                     self.position.converted_at = self.position.updates
                 self._train_epoch(stop)
                 self._finish_epoch(stop)
@@ -106,8 +108,8 @@ class Trainer:
             self.train.close()
             self.recorder.close()
 
-    def _convert(self) -> None:
-        self.learner.convert(conversion_at(self.config, self._size), self.position.updates)
+    def _convert(self, converted_at: int) -> None:
+        self.learner.convert(conversion_at(self.config, self._size), self.position.updates, converted_at)
 
     def _train_epoch(self, stop: StopRequest) -> None:
         position, steps = self.position, self.train.steps
@@ -147,7 +149,7 @@ class Trainer:
         """What a step depends on beside its images: generators, alike everywhere, and τ, by where the run stands."""
         position = self.position
         torch.manual_seed(step_seed(self.config.seed, position.epoch, position.step))
-        self.learner.set_temperature(position)
+        self.learner.set_temperatures(position.updates)
 
     def _parts(self, batches: list[Batch]) -> list[Part]:
         position, parts = self.position, []
@@ -186,11 +188,9 @@ class Trainer:
     def _after_step(self, loss: float, rate: float) -> None:
         position = self.position
         facts: dict[str, Any] = {
-            "loss": loss,
-            "lr": self.learner.lr,
-            "temperature": self.learner.temperature,
+            "loss": loss, "lr": self.learner.lr, **temperatures(self.learner.temperatures),
             "images_per_second": round(rate, 2),
-        }
+        }  # fmt: skip
         self._tell("training", **facts)
         self.recorder.step(position.updates, epoch=position.epoch, step=position.step, **facts)
 
@@ -198,6 +198,8 @@ class Trainer:
         """Validate, record, keep the model; the resume point before it makes a kill in here cost no training."""
         position = self.position
         self._save_point()
+        if self.config.bn_reestimate and self.learner.annealing.over(position.updates):
+            self._reestimate()
         result = self._validate(stop)
         self._top1 = result.top1
         self.recorder.unreadable(
@@ -205,14 +207,14 @@ class Trainer:
         )
         if not math.isfinite(result.loss):
             self.recorder.warn(f"the validation loss is not finite after epoch {position.epoch + 1}")
-        better = position.best is None or result.top1 > position.best
+        better = self._better(result.top1)
         if better:
             position.best, position.best_epoch = result.top1, position.epoch
         pace = self.pace.step
         row: dict[str, Any] = {
             "kind": "epoch", "epoch": position.epoch, "updates": position.updates,
             "train_loss": position.loss_sum / max(1, position.images), "lr": self.learner.lr,
-            "temperature": self.learner.temperature, "val": scores(result), "unreadable": len(position.unreadable),
+            **temperatures(self.learner.temperatures), "val": scores(result), "unreadable": len(position.unreadable),
             "images_per_second": None if pace is None else round(self.config.batch_size / pace, 2),
             **layer_state(self.learner.result),
         }  # fmt: skip
@@ -225,6 +227,20 @@ class Trainer:
         position.loss_sum, position.images = 0.0, 0
         if position.epoch < self.config.epochs:
             self._save_point()
+
+    def _reestimate(self) -> None:
+        """Statistics of what is measured and saved, over the first batches of this epoch, not mixed."""
+        count = self.config.bn_reestimate * self.train.micro_batches
+        batches = islice(self.train.epoch(self.position.epoch), count)
+        images = (self.arithmetic.place(batch.images, batch.targets)[0] for batch in batches)
+        with whole_batch(self.processes), self.arithmetic.autocast():
+            reestimate(self.learner.result, images)
+
+    def _better(self, top1: float) -> bool:
+        """Whether this epoch's model is the best. Before annealing is over every epoch is further on than the last."""
+        best, epoch = self.position.best, self.position.best_epoch
+        annealed = epoch is not None and self.learner.annealing.over((epoch + 1) * self.train.steps)
+        return not annealed or best is None or top1 > best
 
     def _validate(self, stop: StopRequest) -> Evaluation:
         done = 0
@@ -276,7 +292,7 @@ class Trainer:
             self.recorder.guarded(
                 lambda: resume.save_point(
                     self.run_directory.resume, self.position, learner.model, learner.optimizer, learner.ema, scaler,
-                    self.config.keep,
+                    self.config.keep, None if learner.matching is None else learner.matching.state,
                 )
             )  # fmt: skip
         self._saved = time.monotonic()

@@ -13,6 +13,9 @@ from tcnn.config import FinetuneConfig
 from tcnn.errors import RequestError, one_line
 from tcnn.layers.gpsa import GPSA2d
 
+SPARED = ("gating_param", "locality_raw", "attention_centers", "value")
+"""Parameters of a GPSA layer that do not decay."""
+
 
 def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
     """The GPSA layers of a model by dotted name."""
@@ -22,25 +25,28 @@ def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
 def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str, Any]]:
     """Groups for a PyTorch optimizer; parameters that need no gradient are in none.
 
-    The gating parameters λ learn at a rate of their own (0.1 in the paper, §3), strengths and centres at the common
-    one unless told otherwise; none of them decays, for a decayed gate is a decision and a decayed centre is a shifted
-    filter. The rest is divided as timm divides it: biases and normalisation do not decay.
+    The gating parameters λ learn at a rate of their own (0.1 in the paper, §3), strengths and centres, W_qry and W_key
+    at the common one unless told otherwise. λ, α and Δ do not decay, for a decayed gate is a decision and a decayed
+    centre is a shifted filter. Nor does W_val, which begins as the identity: decay would pull it to 0, not there, and
+    W_out behind it decays as the filter did. The rest is divided as timm divides it: biases and normalisation do not
+    decay.
     """
+    rates = {
+        "gating_param": config.gating_lr, "locality_raw": config.position_lr, "attention_centers": config.position_lr,
+        "query": config.attention_lr, "key": config.attention_lr,
+    }  # fmt: skip
     layers = gpsa_layers(model)
-    gates = [f"{name}.gating_param" for name in layers]
-    positions = [f"{name}.{own}" for name in layers for own in ("locality_raw", "attention_centers")]
-    ids = {id(p): name for name, p in model.named_parameters() if name in {*gates, *positions}}
-    listed: set[str] = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
-    groups = [
-        {**group, "params": [p for p in group["params"] if id(p) not in ids], "lr": config.lr}
-        for group in param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=listed)
-    ]
-    named = dict(model.named_parameters())
-    position_lr = config.lr if config.position_lr is None else config.position_lr
-    for names, lr in ((positions, position_lr), (gates, config.gating_lr)):
-        params = [named[name] for name in names if named[name].requires_grad]
-        groups.append({"params": params, "lr": lr, "weight_decay": 0.0})
-    return [group for group in groups if group["params"]]
+    own = {f"{layer}.{name}": rate for layer in layers for name, rate in rates.items() if rate is not None}
+    spared = {f"{layer}.{name}" for layer in layers for name in SPARED}
+    spared |= model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = []
+    for group in param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spared):
+        by_rate: dict[float, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            by_rate.setdefault(own.get(names[id(parameter)], config.lr), []).append(parameter)
+        groups += [{**group, "params": params, "lr": rate} for rate, params in by_rate.items()]
+    return groups
 
 
 def create_optimizer(model: nn.Module, config: FinetuneConfig) -> Optimizer:
@@ -67,7 +73,7 @@ def create_schedule(optimizer: Optimizer, config: FinetuneConfig, steps_per_epoc
     It depends on nothing but the number of updates done, so it needs no state of its own when a run is resumed.
     """
     schedule, _ = create_scheduler_v2(
-        optimizer, sched="cosine", num_epochs=config.epochs, warmup_epochs=config.warmup_epochs,
+        optimizer, sched="cosine", num_epochs=config.epochs, warmup_epochs=config.warmup,
         warmup_lr=config.warmup_lr, min_lr=config.min_lr, step_on_epochs=False, updates_per_epoch=steps_per_epoch,
     )  # fmt: skip
     assert schedule is not None  # noqa: S101 - only the schedule "none" is none

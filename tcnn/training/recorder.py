@@ -12,6 +12,7 @@ from tcnn.errors import RequestError, StorageError
 from tcnn.evaluation.evaluate import Evaluation
 from tcnn.training.optim import gpsa_layers
 from tcnn.training.rundir import RunDirectory
+from tcnn.training.temperature_path import Temperatures
 
 Warn = Callable[[str], None]
 
@@ -90,6 +91,12 @@ def layer_state(model: nn.Module) -> dict[str, Any]:
         "gates": gates,
         "spans": spans,
     }
+
+
+def temperatures(taus: Temperatures | None) -> dict[str, float | None]:
+    """τ of the positions, under the name that it had when it was that of the gates as well, and τ of the gates."""
+    gate, position = taus or (None, None)
+    return {"temperature": position, "gate_temperature": gate}
 
 
 def scores(result: Evaluation) -> dict[str, Any]:

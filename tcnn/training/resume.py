@@ -2,11 +2,12 @@
 
 Everything random in training is a function of (seed, epoch, position in the epoch), see `order`, so the position stands
 for the state of every random generator. Learning rate and τ are functions of the number of updates. What is left to
-keep: weights, moving average, the optimizer's memory, the loss scaler, and the counters of `Position`.
+keep: weights, moving average, the optimizer's memory, the loss scaler, the convolutions that layers are matched with,
+and the counters of `Position`.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +57,10 @@ class ResumePoint(NamedTuple):
     tensors: dict[str, Tensor]
     scalars: dict[str, Any]
 
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin so, by the rest of their names."""
+        return {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
+
 
 def save_point(
     directory: Path,
@@ -65,6 +70,7 @@ def save_point(
     ema: nn.Module | None,
     scaler: dict[str, Any],
     keep: int,
+    matching: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write the next resume point, then remove all but the newest `keep`; raises `StorageError`, losing none.
 
@@ -73,6 +79,7 @@ def save_point(
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     if ema is not None:
         tensors |= {f"ema.{name}": tensor for name, tensor in ema.state_dict().items()}
+    tensors |= {f"matching.{name}": tensor for name, tensor in (matching or {}).items()}
     scalars: dict[str, Any] = {}
     for name, parameter in named_groups(optimizer, model):
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -144,16 +151,16 @@ def restore(
 ) -> None:
     """Put a resume point's state into a run that was built alike; raises `CheckpointError` where it does not fit."""
     try:
-        model.load_state_dict(dict(_part(point, "model.")))
+        model.load_state_dict(point.part("model."))
         if ema is not None:
-            ema.load_state_dict(dict(_part(point, "ema.")))
+            ema.load_state_dict(point.part("ema."))
     except RuntimeError as error:
         reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
         raise CheckpointError(f"{point.path}: does not fit {type(model).__name__}: {reason[:200]}") from error
     memories: dict[str, dict[str, Any]] = {}
     scalars = {key: value for key, value in point.scalars.items() if key.startswith("optimizer.")}
     for full, value in (
-        *_part(point, "optimizer."),
+        *point.part("optimizer.").items(),
         *((key.removeprefix("optimizer."), v) for key, v in scalars.items()),
     ):
         name, _, key = full.rpartition(".")
@@ -164,14 +171,10 @@ def restore(
     for index, group in enumerate(optimizer.param_groups):
         prefix = f"group.{index}."
         group.update({key.removeprefix(prefix): v for key, v in point.scalars.items() if key.startswith(prefix)})
-        group.update(_part(point, prefix))  # a counter that is a tensor stands on the CPU
+        group.update(point.part(prefix))  # a counter that is a tensor stands on the CPU
     state = {key.removeprefix("scaler."): v for key, v in point.scalars.items() if key.startswith("scaler.")}
     if state:
         scaler.load_state_dict(state)
-
-
-def _part(point: ResumePoint, prefix: str) -> Iterator[tuple[str, Tensor]]:
-    return ((key.removeprefix(prefix), value) for key, value in point.tensors.items() if key.startswith(prefix))
 
 
 def _placed(value: Any, key: str, parameter: Tensor) -> Any:

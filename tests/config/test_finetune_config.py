@@ -27,9 +27,10 @@ def test_the_defaults_are_the_papers() -> None:
     config = finetune_config()
     assert config == FinetuneConfig()
     said = {
-        "opt": "adamw", "epochs": 50, "batch_size": 1024, "lr": 1e-4, "gating_lr": 0.1, "warmup_epochs": 5,
+        "opt": "adamw", "epochs": 50, "batch_size": 1024, "lr": 1e-4, "gating_lr": 0.1, "warmup": 5, "annealing": 5,
+        "gate_temperature": 1, "position_temperature": 1,
         "auto_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "reprob": 0.25, "smoothing": 0.1,
-        "repeats": 3, "weight_decay": 0.05, "anneal": "warmup",
+        "repeats": 3, "weight_decay": 0.05, "anneal": "warmup", "train_interpolation": "bicubic",
     }  # fmt: skip
     assert {key: getattr(config, key) for key in said} == said
 
@@ -110,7 +111,7 @@ def test_what_is_printed_reads_the_same(tmp_path: Path, preset: str, kind: str) 
         ("scale=[0.9,0.5]", "scale: expected two numbers, 0 < smallest <= largest"),
         ("ratio=[0,1]", "ratio: expected two numbers"),
         ("ratio=1", "ratio: input should be a valid tuple"),
-        ("anneal=slowly", "anneal: input should be 'warmup' or 'none'"),
+        ("anneal=slowly", "anneal: input should be 'warmup', 'none' or 'hold'"),
         ("amp=float8", "amp: input should be"),
         ("conversion.target=(", "conversion.target: not a regular expression"),
         ("conversion.stride=jump", "conversion.stride: input should be 'keep' or 'remove'"),
@@ -124,6 +125,39 @@ def test_what_is_printed_reads_the_same(tmp_path: Path, preset: str, kind: str) 
 )
 def test_wrong_assignments(text: str, expected: str) -> None:
     assert refused(assignments=[text]).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("preset", "options", "warmup", "annealing"),
+    [
+        ("paper", {"epochs": 4}, 0.4, 0.4),
+        ("paper", {"epochs": 49}, 4.9, 4.9),
+        ("paper", {"epochs": 300}, 5, 5),
+        ("paper", {"epochs": 4, "warmup_epochs": 2}, 2, 2),
+        ("paper", {"epochs": 4, "anneal_epochs": 3}, 0.4, 3),
+        ("quick", {"epochs": 2}, 0.4, 1.2),
+        ("quick", {"epochs": 20}, 1, 3),
+        ("quick", {"epochs": 2, "warmup_epochs": 1}, 1, 1.2),
+        ("quick", {"epochs": 2, "anneal_epochs": None}, 0.4, 0.4),
+        ("cifar", {"epochs": 5}, 0.5, 2.5),
+    ],
+)
+def test_a_shorter_run_has_a_shorter_warm_up(
+    preset: str, options: dict[str, Any], warmup: float, annealing: float
+) -> None:
+    """In the proportion of the recipe, but for what was asked for."""
+    for config in (
+        finetune_config(preset, options=options),
+        finetune_config(preset, assignments=[f"{key}={json.dumps(value)}" for key, value in options.items()]),
+    ):
+        assert (config.warmup, config.annealing) == (pytest.approx(warmup), pytest.approx(annealing))
+
+
+@pytest.mark.parametrize(
+    "options", [{"convert": False}, {"anneal": "none"}, {"anneal": "hold"}, {"filters": "random"}], ids=str
+)
+def test_matching_what_there_is_not(options: dict[str, Any]) -> None:
+    assert refused(options={"matching": 1, **options}).startswith("matching: expected a T-CNN with pretrained filters")
 
 
 def test_settings_that_contradict_each_other() -> None:
@@ -187,7 +221,7 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
 def test_a_fraction_has_as_many_updates(fraction: float, epochs: int, warmup: float, late: int) -> None:
     config = FinetuneConfig(fraction=fraction, anneal_epochs=2, convert_at=20).scaled()
     assert (config.epochs, config.convert_at) == (epochs, late)
-    assert config.warmup_epochs == pytest.approx(warmup)
+    assert config.warmup == pytest.approx(warmup)
     assert config.anneal_epochs == pytest.approx(2 / fraction)
     assert FinetuneConfig(fraction=fraction).scaled().anneal_epochs is None
 

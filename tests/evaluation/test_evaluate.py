@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import timm
 import torch
-from data_pictures import draw_classes
+from data_pictures import draw_classes, picture
 from forked import ranks
 from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
@@ -99,6 +100,26 @@ def test_corrupts_what_the_model_would_see(model: nn.Module, data: ImageSet) -> 
     assert found.loss != evaluate(model, data, size=48, corruption=("gaussian_noise", 5), seed=4).loss
     some = evaluate(model, data.subset([9, 2]), size=48, corruption=("gaussian_noise", 5), seed=3)
     assert some.loss == pytest.approx(float(cross_entropy(logits[[9, 2]], targets[[9, 2]])), rel=1e-5)
+
+
+@pytest.mark.parametrize("corruption", [None, ("gaussian_noise", 1)])
+@pytest.mark.parametrize(("width", "height"), [(3000, 1), (2, 3001), (90, 40)])
+def test_a_long_strip_is_not_enlarged_as_a_whole(
+    model: nn.Module, width: int, height: int, corruption: tuple[str, int] | None
+) -> None:
+    """timm scales the short side to the model's size: of one row of 3,000 pixels it would make 663 MB at 224 pixels."""
+    image = picture(width=width, height=height)
+    transform: Any = transform_for(model, 48, corruption=corruption)
+    seen: Any = image
+    pixels = []
+    for step in transform.transforms:
+        seen = step(seen)
+        pixels.append(seen.width * seen.height if isinstance(seen, Image.Image) else 0)
+    assert max(pixels) < 25 * 64**2
+    assert seen.shape == (3, 48, 48)
+    if max(width, height) <= 20 * min(width, height):
+        plain = create_transform(**(resolve_model_data_config(model) | {"input_size": (3, 48, 48)}), is_training=False)
+        assert corruption or torch.equal(seen, plain(image)), "any other image is prepared as timm prepares it"
 
 
 def test_only_the_subset_of_outputs_competes(lively: Callable[..., nn.Module], data: ImageSet) -> None:

@@ -19,7 +19,7 @@ from tcnn.training.rundir import RunDirectory
 
 OPTIONS = {
     "size": 48, "epochs": 2, "batch_size": 8, "workers": 0, "device": "cpu", "val_split": 0.25, "mixup": 0.8,
-    "drop_path": 0.2, "log_steps": 1, "checkpoint_steps": 2,
+    "drop_path": 0.2, "log_steps": 1, "checkpoint_steps": 2, "hold": "gates", "bn_reestimate": 2,
 }  # fmt: skip
 MODEL = "test_resnet"  # batch normalisation and stochastic depth
 
@@ -61,9 +61,9 @@ def alone(images: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirector
     return RunDirectory(out)
 
 
-def share(out: Path, images: Path) -> None:
+def share(out: Path, images: Path, **options: object) -> None:
     """What each of several processes does."""
-    config = finetune_config("quick", options=OPTIONS)
+    config = finetune_config("quick", options=OPTIONS | options)
     finetune(MODEL, str(images), config=config, out=out, pretrained=False)
 
 
@@ -84,6 +84,24 @@ def test_several_processes_learn_what_one_does(
     first, second = load_file(one.last), load_file(two.last)
     for key, tensor in first.items():
         torch.testing.assert_close(second[key], tensor, rtol=1e-2, atol=2e-4, msg=key)
+
+
+MATCHED = {"matching": 0.5, "anneal_epochs": 1.5, "opt": "sgd", "lr": 0.01, "bn_reestimate": 1}
+"""With plain steps: the gradient of matching begins as rounding, of which Adam would make a step of full length."""
+
+
+def matched(out: Path, images: Path) -> None:
+    share(out, images, **MATCHED)
+
+
+def test_several_processes_match_what_one_does(images: Path, tmp_path: Path) -> None:
+    matched(tmp_path / "one", images)
+    assert ranks(2, matched, tmp_path / "two", images) == [0, 0]
+    one, two = RunDirectory(tmp_path / "one"), RunDirectory(tmp_path / "two")
+    assert [row["loss"] for row in two.rows("train")] == pytest.approx([row["loss"] for row in one.rows("train")])
+    first, second = load_file(one.last), load_file(two.last)
+    for key, tensor in first.items():
+        torch.testing.assert_close(second[key], tensor, rtol=1e-4, atol=1e-5, msg=key)
 
 
 def test_a_run_of_two_goes_on_with_one(images: Path, tmp_path: Path) -> None:

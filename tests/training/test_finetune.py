@@ -7,15 +7,22 @@ from typing import Any
 
 import pytest
 import torch
+from data_pictures import draw
 from PIL import Image
 from timm.models import save_for_hf
-from tiny_runs import TwoConvs, colours, run, seeded
+from tiny_runs import TwoConvs, colours, run, seeded, tiny
 from torch import nn
 
 import tcnn
-from tcnn.data.image_set import open_dataset, split_off
+from tcnn.conversion.checkpoint import read
+from tcnn.data.image_set import evaluation_transform, open_dataset, split_off
 from tcnn.errors import DivergedError, RequestError
+from tcnn.evaluation.evaluate import input_settings
+from tcnn.training import loop
+from tcnn.training.distributed import Processes
+from tcnn.training.finetune import _loader
 from tcnn.training.optim import gpsa_layers
+from tcnn.training.prepare import prepare
 from tcnn.training.progress import Progress
 from tcnn.training.resume import latest_point, points, read_point
 from tcnn.training.rundir import RunDirectory
@@ -86,26 +93,78 @@ def test_annealing_and_its_absence(data: Path, tmp_path: Path) -> None:
     )
 
 
+def states(out: Path) -> dict[int, dict[str, torch.Tensor]]:
+    """What the resume points hold, by updates done; of several the oldest."""
+    found = [read_point(path) for path in points(out / "resume")]
+    return {point.position.updates: point.tensors for point in found}
+
+
 def test_the_moving_average_is_what_is_saved(data: Path, tmp_path: Path) -> None:
-    """ē₁ = w₁ and ēₙ = d·ēₙ₋₁ + (1 − d)·wₙ (timm's), parameters and running statistics alike."""
-    run("test_resnet", data, tmp_path / "run", lr=0.01, ema=0.75, checkpoint_steps=1, keep=99)
-    states = {}
-    for path in points(tmp_path / "run" / "resume"):
-        point = read_point(path)
-        states[point.position.updates] = point.tensors
-    assert sorted(states) == [1, 2, 3, 4, 5, 6]
-    names = [name for name, tensor in states[1].items() if name.startswith("ema.") and tensor.is_floating_point()]
-    expected = {name: states[1][name.replace("ema.", "model.", 1)].double() for name in names}
-    for update in range(2, 7):
+    """ē = w until annealing is over; then ēₙ = dₙ·ēₙ₋₁ + (1 − dₙ)·wₙ with dₙ = min(d, 1 − n^(−2/3)), timm's warm-up."""
+    run("test_resnet", data, tmp_path / "run", lr=0.01, ema=0.4, epochs=3, checkpoint_steps=1, keep=99)
+    seen = states(tmp_path / "run")
+    assert sorted(seen) == [1, 2, 3, 4, 5, 6, 7, 8, 9], "three of them annealing"
+    names = [name for name, tensor in seen[1].items() if name.startswith("ema.") and tensor.is_floating_point()]
+    for update in range(1, 5):
         for name in names:
-            weight = states[update][name.replace("ema.", "model.", 1)].double()
-            expected[name] = 0.75 * expected[name] + 0.25 * weight
+            assert torch.equal(seen[update][name], seen[update][name.replace("ema.", "model.", 1)]), (update, name)
+    expected = {name: seen[4][name].double() for name in names}
+    for update in range(5, 10):
+        decay = min(0.4, 1 - (update - 3) ** (-2 / 3))
+        assert decay == (0.4 if update > 5 else pytest.approx(0.37, abs=0.001))
+        for name in names:
+            weight = seen[update][name.replace("ema.", "model.", 1)].double()
+            expected[name] = decay * expected[name] + (1 - decay) * weight
     average = tcnn.load(tmp_path / "run" / "last.safetensors").state_dict()
     for name in names:
-        if not name.endswith("_temperature"):  # which is set, not learned
-            torch.testing.assert_close(states[6][name].double(), expected[name], rtol=1e-5, atol=1e-6)
-        assert torch.equal(average[name.removeprefix("ema.")], states[6][name]), name
-    assert not torch.equal(states[6]["ema.fc.weight"], states[6]["model.fc.weight"])
+        torch.testing.assert_close(seen[9][name].double(), expected[name], rtol=1e-5, atol=1e-6)
+        assert torch.equal(average[name.removeprefix("ema.")], seen[9][name]), name
+    assert not torch.equal(seen[9]["ema.fc.weight"], seen[9]["model.fc.weight"])
+
+
+@pytest.mark.parametrize("late", [None, 1])
+def test_an_average_never_spoils_an_annealed_model(data: Path, tmp_path: Path, late: int | None) -> None:
+    """Weights of another τ are no part of it: while τ moves, what is measured and saved is the model itself."""
+    options: dict[str, Any] = {"epochs": 4, "anneal_epochs": 2, "lr": 0.01, "convert_at": late}
+    for name, ema in (("plain", None), ("averaged", 0.9999)):
+        run("test_resnet", data, tmp_path / name, ema=ema, **options)
+    plain, averaged = (rows(tmp_path / name) for name in ("plain", "averaged"))
+    over = 2 + (late or 0)
+    assert [row["val"] for row in averaged[:over]] == [row["val"] for row in plain[:over]]
+    assert averaged[-1]["val"] != plain[-1]["val"]
+
+
+@pytest.mark.parametrize(
+    ("options", "tops", "best"),
+    [
+        ({"anneal_epochs": 2}, [0.9, 0.3, 0.5, 0.4], [1, 2, 3, 3]),
+        ({"anneal_epochs": 2}, [0.9, 0.7, 0.5, 0.7], [1, 2, 2, 2]),
+        ({"anneal_epochs": 5}, [0.9, 0.3, 0.5, 0.4], [1, 2, 3, 4]),
+        ({"anneal_epochs": 1, "convert_at": 1}, [0.9, 0.5, 0.8, 0.8], [1, 2, 3, 3]),
+        ({"anneal": "none", "convert_at": 2}, [0.9, 0.8, 0.5, 0.6], [1, 2, 3, 4]),
+        ({"anneal": "none"}, [0.4, 0.3, 0.5, 0.4], [1, 1, 3, 3]),
+        ({"convert": False}, [0.9, 0.3, 0.5, 0.4], [1, 1, 1, 1]),
+    ],
+)
+def test_the_best_epoch_is_one_after_annealing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], tops: list[float],
+    best: list[int],
+) -> None:  # fmt: skip
+    """Before, the nearly unconverted model would win; a run that ends there has its last epoch as its best."""
+    out, found = tmp_path / "run", []
+    measure = loop.evaluate
+
+    def saved() -> int:
+        return 1 + (read(out / "best.safetensors").section("training") or {})["metrics"]["epoch"]
+
+    def told(*arguments: Any, **more: Any) -> Any:
+        found.extend([saved()] if len(found) < len(rows(out)) else [])
+        return measure(*arguments, **more).model_copy(update={"top1": tops[len(rows(out))]})
+
+    monkeypatch.setattr(loop, "evaluate", told)
+    result = run("test_resnet", data, out, epochs=4, **options)
+    assert [*found, saved()] == best
+    assert (result.best_epoch + 1, result.best_top1) == (best[-1], tops[best[-1] - 1])
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])
@@ -120,11 +179,42 @@ def test_distillation_from_the_source(data: Path, tmp_path: Path, source: str, k
         out = tmp_path / f"run{len(losses)}"
         result = run(source, images, out, teacher="source", distillation=kind, distillation_weight=1.0, epochs=1,
                      pretrained=True, batch_size=24, scale=(1, 1), ratio=(1, 1), hflip=0, seed=1)  # fmt: skip
-        assert result.notes == []
+        assert [note for note in result.notes if not note.startswith("anneal_epochs")] == []
         losses.append(rows(out)[0]["train_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=0.2), "each draws its own share of the images"
     plain = run(source, data, tmp_path / "plain", epochs=1, pretrained=True, batch_size=24)
     assert rows(Path(plain.out))[0]["train_loss"] != pytest.approx(losses[0], rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("ways", "choice"),
+    [
+        (["BICUBIC"], {}),
+        (["BILINEAR"], {"train_interpolation": "bilinear"}),
+        (["BICUBIC", "BILINEAR"], {"train_interpolation": "random"}),
+    ],
+)
+def test_how_crops_are_resized(tmp_path: Path, ways: list[str], choice: dict[str, str]) -> None:
+    """A crop that is the whole image, against Pillow's own resizing."""
+    for number in range(16):
+        draw(tmp_path / "ab"[number % 2] / f"{number}.png", number, width=24, height=24)
+    images = open_dataset(str(tmp_path))
+    config = tiny(batch_size=16, scale=(1, 1), ratio=(1, 1), hflip=0, **choice)
+    start = prepare(seeded(lambda: TwoConvs(2)), config, images.class_names)
+    (batch,) = _loader(start, images, config, Processes(), torch.device("cpu")).epoch(0)
+    settings = input_settings(start.model)
+    plain = {
+        way: evaluation_transform(size=(32, 32), crop_pct=1, interpolation=way.lower(), mean=settings["mean"],
+                                  std=settings["std"])
+        for way in ("BICUBIC", "BILINEAR")
+    }  # fmt: skip
+    expected = {way: [transform(images.load(i)[0]) for i in range(16)] for way, transform in plain.items()}
+    used = [
+        [way for way, others in expected.items() if any(image.equal(other) for other in others)]
+        for image in batch.images
+    ]
+    assert all(len(found) == 1 for found in used)
+    assert sorted({found[0] for found in used}) == ways
 
 
 def test_half_of_the_data_twice_as_often(data: Path, tmp_path: Path) -> None:

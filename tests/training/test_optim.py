@@ -41,7 +41,9 @@ def test_every_parameter_is_in_one_group_and_the_right_one(name: str) -> None:
     found = by_name(model, FinetuneConfig())
     assert found.keys() == {name for name, _ in model.named_parameters()}
     excluded = {
-        f"{layer}.{own}" for layer in layers for own in ("gating_param", "locality_raw", "attention_centers", "bias")
+        f"{layer}.{own}"
+        for layer in layers
+        for own in ("gating_param", "locality_raw", "attention_centers", "value", "bias")
     }
     for key, parameter in model.named_parameters():
         group = found[key]
@@ -50,10 +52,24 @@ def test_every_parameter_is_in_one_group_and_the_right_one(name: str) -> None:
         if not hasattr(model, "no_weight_decay"):
             assert group["weight_decay"] == (DECAY if plain else 0.0), key
     for layer in layers:
-        for own in ("query", "key", "value", "proj"):
+        for own in ("query", "key", "proj"):
             assert found[f"{layer}.{own}"]["weight_decay"] == DECAY
     gates = [group for group in parameter_groups(model, FinetuneConfig()) if group["lr"] == GATING]
     assert [len(group["params"]) for group in gates] == [len(layers)], "λ is alone in its group"
+
+
+@pytest.mark.parametrize("opt", ["adamw", "sgd", "lamb"])
+def test_the_value_matrix_is_not_pulled_to_zero(opt: str) -> None:
+    """W_val = I has no gradient to withstand a decay; the filters behind it do decay."""
+    model = converted()
+    optimizer = create_optimizer(model, FinetuneConfig(opt=opt, lr=0.1, weight_decay=0.5))
+    layer = next(iter(gpsa_layers(model).values()))
+    before = layer.proj.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert torch.equal(layer.value, torch.eye(layer.in_channels))
+    assert 0 < layer.proj.norm() < 0.99 * before.norm()
 
 
 def test_what_is_frozen_is_in_no_group() -> None:

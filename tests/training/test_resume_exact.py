@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,9 +23,20 @@ OPTIONS = {
     "auto_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "reprob": 0.25, "repeats": 3, "drop_path": 0.1,
     "ema": 0.9, "val_split": 0.25,
 }  # fmt: skip
+ANNEALED = {
+    "anneal_epochs": 5 / 3, "matching": 0.5, "hold": "all", "bn_reestimate": 2, "attention_lr": 1e-3,
+    "anneal_path": "drift", "gate_temperature": 0.9, "position_temperature": 0.4,
+}  # fmt: skip
+"""Killed in the middle of annealing, which lasts for five updates of six."""
+WAYS: dict[str, dict[str, Any]] = {
+    "early": {"anneal_epochs": 1},
+    "late": {"convert_at": 1},
+    "annealed": ANNEALED,
+    "annealed late": ANNEALED | {"convert_at": 1, "anneal_epochs": 2 / 3},
+}
 
 
-def train(out: Path, images: Path, when: str, late: int) -> None:
+def train(out: Path, images: Path, when: str, way: str) -> None:
     """A run in this process, which dies in the middle of it unless `when` is never."""
 
     def report(now: Progress) -> None:
@@ -39,7 +51,7 @@ def train(out: Path, images: Path, when: str, late: int) -> None:
 
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    config = finetune_config("quick", options=OPTIONS | {"convert_at": late or None})
+    config = finetune_config("quick", options=OPTIONS | WAYS[way])
     finetune("test_resnet", str(images), config=config, out=out, resume=True, pretrained=False, report=report)
 
 
@@ -48,9 +60,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_classes(tmp_path_factory.mktemp("data"), ["a", "b", "c"], images=14)
 
 
-def run(out: Path, images: Path, when: str = "never", late: int = 0) -> int:
+def run(out: Path, images: Path, way: str, when: str = "never") -> int:
     """The exit status of a training process."""
-    process = processes.Process(target=train, args=(out, images, when, late))
+    process = processes.Process(target=train, args=(out, images, when, way))
     process.start()
     process.join(300)
     assert process.exitcode is not None, "it did not end"
@@ -60,32 +72,35 @@ def run(out: Path, images: Path, when: str = "never", late: int = 0) -> int:
 @pytest.fixture(scope="module")
 def uninterrupted(
     request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, int]:
+) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("whole") / "run"
-    assert run(out, images, late=request.param) == 0
+    assert run(out, images, request.param) == 0
     return out, request.param
 
 
 @pytest.mark.parametrize(
     ("uninterrupted", "when", "status"),
     [
-        (0, "in an epoch", -signal.SIGKILL),
-        (0, "in a validation", -signal.SIGKILL),
-        (0, "in a write", -signal.SIGXFSZ),
-        (1, "in an epoch", -signal.SIGKILL),
+        ("early", "in an epoch", -signal.SIGKILL),
+        ("early", "in a validation", -signal.SIGKILL),
+        ("early", "in a write", -signal.SIGXFSZ),
+        ("late", "in an epoch", -signal.SIGKILL),
+        ("annealed", "in an epoch", -signal.SIGKILL),
+        ("annealed", "in a validation", -signal.SIGKILL),
+        ("annealed late", "in an epoch", -signal.SIGKILL),
     ],
     indirect=["uninterrupted"],
 )
 def test_killed_and_resumed_is_uninterrupted(
-    uninterrupted: tuple[Path, int], images: Path, tmp_path: Path, when: str, status: int
+    uninterrupted: tuple[Path, str], images: Path, tmp_path: Path, when: str, status: int
 ) -> None:
-    whole, late = uninterrupted
+    whole, way = uninterrupted
     out = tmp_path / "run"
-    assert run(out, images, when, late) == status
+    assert run(out, images, way, when) == status
     assert points(out / "resume"), "there is something to resume from"
     strays = list((out / "resume").glob(".*"))
     assert bool(strays) == (when == "in a write"), "the write was cut off in the middle, and only that one"
-    assert run(out, images, late=late) == 0
+    assert run(out, images, way) == 0
     assert list((out / "resume").glob(".*")) == []
     for name in ("last.safetensors", "best.safetensors"):
         expected, found = load_file(whole / name), load_file(out / name)

@@ -1,0 +1,132 @@
+"""Who learns in an update: what is held does not move, and begins without a memory."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from tiny_runs import colours, run, tiny
+from torch import Tensor, nn
+
+from tcnn import convert
+from tcnn.training.distributed import Processes
+from tcnn.training.learner import Learner
+from tcnn.training.optim import gpsa_layers
+from tcnn.training.resume import points, read_point
+from tcnn.training.step import Arithmetic
+
+LAYER = "layer4.0.conv1"
+GATE, POSITIONS = f"{LAYER}.gating_param", (f"{LAYER}.locality_raw", f"{LAYER}.attention_centers")
+
+
+def learner(model: nn.Module | None = None, steps: int = 3, **options: Any) -> Learner:
+    """Annealed over the first three updates unless told otherwise; τ begins where gates have gradients."""
+    config = tiny(epochs=4, lr=1e-3, clip_grad=1.0, **options)
+    if model is None:
+        torch.manual_seed(0)
+        model = convert(timm.create_model("test_resnet", num_classes=3), temperature=0.5).model
+    arithmetic = Arithmetic(config, torch.device("cpu"))
+    return Learner(model, config, steps=steps, arithmetic=arithmetic, processes=Processes())
+
+
+def learn(own: Learner, updates: int) -> dict[str, Tensor]:
+    """One update, the last of so many; what it has changed."""
+    before = {name: p.detach().clone() for name, p in own.model.named_parameters()}
+    torch.manual_seed(updates)
+    own.set_temperatures(updates - 1)
+    own.accumulate([(torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 0]))], None)
+    own.update(updates)
+    return {name: p.detach() - before[name] for name, p in own.model.named_parameters()}
+
+
+def memory(own: Learner, name: str) -> dict[str, Any]:
+    return own.optimizer.state.get(own.model.get_parameter(name), {})
+
+
+@pytest.mark.parametrize("opt", ["adamw", "lamb", "lion"])
+@pytest.mark.parametrize(("hold", "held"), [("gates", (GATE,)), ("all", (GATE, *POSITIONS))])
+def test_what_is_held_neither_moves_nor_is_remembered(hold: str, held: tuple[str, ...], opt: str) -> None:
+    own = learner(hold=hold, opt=opt)
+    for update in (1, 2, 3):
+        changes = learn(own, update)
+        for name in (GATE, *POSITIONS):
+            assert bool(changes[name].any()) == (update > 1 and name not in held), (update, name)
+            assert name not in held or not memory(own, name)
+        assert update == 1 or changes["fc.weight"].any(), "the warm-up begins at next to nothing"
+    changes = learn(own, 4)
+    assert all(changes[name].any() for name in (GATE, *POSITIONS))
+
+
+def test_the_first_step_of_a_gate_that_was_held_is_a_first_step() -> None:
+    """AdamW's first step is the learning rate in every element, but for its ε beside tiny gradients."""
+    own = learner(hold="gates")
+    for update in (1, 2, 3):
+        learn(own, update)
+    rate = next(g["lr"] for g in own.optimizer.param_groups if any(p is gate(own) for p in g["params"]))
+    change = learn(own, 4)[GATE]
+    assert ((change.abs() > 0.8 * rate) & (change.abs() < 1.001 * rate)).all()
+    assert float(memory(own, GATE)["step"]) == 1
+
+
+def gate(own: Learner) -> nn.Parameter:
+    return own.model.get_parameter(GATE)
+
+
+@pytest.mark.parametrize("opt", ["adamw", "adagrad", "nadamw"])
+def test_the_memory_of_all_three_begins_when_annealing_ends(opt: str) -> None:
+    """Those that learned before are forgotten too; Adagrad has a memory from the start."""
+    own = learner(hold="gates", opt=opt)
+    learn(own, 1), learn(own, 2)
+    fresh = {name: dict(memory(learner(hold="gates", opt=opt), name)) for name in (GATE, *POSITIONS, "fc.weight")}
+    assert any(value.any() for value in memory(own, POSITIONS[0]).values() if isinstance(value, Tensor))
+    learn(own, 3)
+    for name in (GATE, *POSITIONS):
+        found = memory(own, name)
+        assert found.keys() == fresh[name].keys()
+        assert all(torch.equal(torch.as_tensor(found[key]), torch.as_tensor(fresh[name][key])) for key in found)
+    assert memory(own, "fc.weight")
+    learn(own, 4)
+
+
+def test_nothing_is_forgotten_unless_something_was_held() -> None:
+    own = learner()
+    for update in (1, 2, 3):
+        learn(own, update)
+    assert float(memory(own, GATE)["step"]) == 3
+
+
+def test_held_for_good() -> None:
+    own = learner(anneal="hold")
+    before = own.temperatures
+    for update in (1, 2, 3, 4, 5):
+        changes = learn(own, update)
+        assert not any(changes[name].any() for name in (GATE, *POSITIONS))
+    assert changes[f"{LAYER}.proj"].any()
+    assert own.temperatures == before == (0.5, 0.5)
+
+
+def test_queries_and_keys_learn_at_a_rate_of_their_own() -> None:
+    own = learner(attention_lr=0.02)
+    for update in range(1, 4):
+        learn(own, update)  # the warm-up
+    rates = {id(p): group["lr"] for group in own.optimizer.param_groups for p in group["params"]}
+    decays = {id(p): group["weight_decay"] for group in own.optimizer.param_groups for p in group["params"]}
+    common = rates[id(own.model.fc.weight)]
+    for layer in gpsa_layers(own.model).values():
+        for parameter in (layer.query, layer.key):
+            assert rates[id(parameter)] == pytest.approx(20 * common, rel=0.01)
+            assert decays[id(parameter)] == own.config.weight_decay
+        assert rates[id(layer.proj)] == common
+
+
+def test_annealed_on_the_way(tmp_path: Path) -> None:
+    """A whole run: λ stands still for the first epoch, in the average as well."""
+    data = colours(tmp_path / "data")
+    run("test_resnet", data, tmp_path / "run", hold="all", checkpoint_steps=1, keep=99, ema=0.5, anneal_path="drift")
+    seen = {p.position.updates: p.tensors for p in map(read_point, points(tmp_path / "run" / "resume"))}
+    for name in (GATE, *POSITIONS):
+        for kind in ("model", "ema"):
+            values = [seen[update][f"{kind}.{name}"] for update in range(1, 7)]
+            assert all(value.equal(values[0]) for value in values[:3])
+        assert not values[5].equal(values[0])
