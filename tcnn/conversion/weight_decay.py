@@ -10,8 +10,9 @@ from torch import nn
 
 from tcnn.layers.base import AttentionLayer
 
-POSITIONAL = ("gating_param", "locality_raw", "attention_centers")
-"""The parameters λ, α and Δ: a decayed gate is a decision, a decayed centre is a shifted filter."""
+SPARED = ("gating_param", "locality_raw", "attention_centers", "value")
+"""λ, α, Δ and W_val: a decayed gate is a decision, a decayed centre is a shifted filter, and a W_val that
+shrinks from the identity towards 0 takes the filters with it, which decay themselves."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,9 @@ class NoWeightDecay:
 
 
 def exempt_positions(model: nn.Module) -> None:
-    """Add the positional parameters of every layer that attends to what the model itself spares from weight decay."""
+    """Add λ, α, Δ and W_val of every layer that attends to what the model itself spares from weight decay."""
     own = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()  # type: ignore[operator]
     layers = [name for name, module in model.named_modules() if isinstance(module, AttentionLayer)]
-    exact = (f"{layer}.{parameter}".lstrip(".") for layer in layers for parameter in POSITIONAL)
-    wrapped = (f"*.{parameter}" for parameter in POSITIONAL)
+    exact = (f"{layer}.{parameter}".lstrip(".") for layer in layers for parameter in SPARED)
+    wrapped = (f"*.{parameter}" for parameter in SPARED)
     model.no_weight_decay = NoWeightDecay(frozenset((*own, *exact, *wrapped)))  # type: ignore[assignment]

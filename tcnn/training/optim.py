@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tcnn.config import FinetuneConfig
+from tcnn.conversion.weight_decay import SPARED
 from tcnn.errors import RequestError, one_line
 from tcnn.layers.gpsa import GPSA2d
-
-SPARED = ("gating_param", "locality_raw", "attention_centers", "value")
-"""Parameters of a GPSA layer that do not decay."""
 
 
 def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
