@@ -68,8 +68,9 @@ class TransformRequest(Options, ConversionConfig):
 
     @property
     def conversion(self) -> ConversionConfig:
-        """The part that says how to convert."""
-        return ConversionConfig(**{name: getattr(self, name) for name in ConversionConfig.model_fields})
+        """The part that says how to convert; what it leaves open the settings of the fine-tuning may say."""
+        own = {name: getattr(self, name) for name in ConversionConfig.model_fields if name in self.model_fields_set}
+        return build(ConversionConfig, own, self.finetune.settings.conversion if self.finetune else None)
 
 
 class FinetuneRequest(Options, Training, ModelReference):

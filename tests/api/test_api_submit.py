@@ -39,7 +39,7 @@ def test_an_accepted_job_is_queued_and_kept(alice: TestClient, service: Service)
         ({"model": "resnet50.imaginary"}, "model", "ra_in1k"),
         ({"model": "vit_base_patch16_224"}, "model", "no k×k convolution"),
         ({"model": "test_resnet", "stirde": "keep"}, "stirde", "did you mean stride"),
-        ({"model": "test_resnet", "stride": "both"}, "stride", "'keep' or 'remove'"),
+        ({"model": "test_resnet", "stride": "both"}, "stride", "'keep', 'remove' or 'dilate'"),
         ({"model": "test_resnet", "priority": 101}, "priority", "less than or equal to 100"),
         ({"model": "test_resnet", "target": "("}, "target", "not a regular expression"),
         ({"model": "t_resnet50"}, "model", "no timm model"),

@@ -75,7 +75,7 @@ ON_RANDOM_WEIGHTS: dict[str, tuple[tuple[object, ...], int, tuple[str, ...]]] = 
     "stride word": (
         ("test_resnet", "o.safetensors", "--stride", "half"),
         2,
-        ("stride", "'keep' or 'remove'", "'half'"),
+        ("stride", "'keep', 'remove' or 'dilate'", "'half'"),
     ),
     "classes -3": (("test_resnet", "o.safetensors", "--num-classes", -3), 2, ("--num-classes",)),
     "seed -1": (("test_resnet", "o.safetensors", "--seed", -1), 2, ("--seed",)),

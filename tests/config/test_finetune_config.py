@@ -114,7 +114,7 @@ def test_what_is_printed_reads_the_same(tmp_path: Path, preset: str, kind: str) 
         ("anneal=slowly", "anneal: input should be 'warmup', 'none' or 'hold'"),
         ("amp=float8", "amp: input should be"),
         ("conversion.target=(", "conversion.target: not a regular expression"),
-        ("conversion.stride=jump", "conversion.stride: input should be 'keep' or 'remove'"),
+        ("conversion.stride=jump", "conversion.stride: input should be 'keep', 'remove' or 'dilate'"),
         ("conversion=3", "conversion: "),
         ("warmup_epochs=51", "warmup_epochs: expected at most the 50 epochs, found 51"),
         ("convert_at=50", "convert_at: expected less than the 50 epochs, found 50"),

@@ -78,7 +78,7 @@ class TestEveryFunction:
 def test_convert_follows_both(source: nn.Module) -> None:
     model, report = tcnn.convert(source, ConversionConfig(head_dim=4, temperature=0.5), head_dim=6)
     assert report.config == ConversionConfig(head_dim=6, temperature=0.5)
-    assert model[1].head_dim == 6 and model[1].temperature.item() == 0.5
+    assert model[1].head_dim == 6 and model[1].position_temperature.item() == 0.5
 
 
 def test_verify_follows_both(source: nn.Module) -> None:
