@@ -123,6 +123,13 @@ def remarks(model: nn.Module, config: FinetuneConfig, steps: int) -> list[str]:
             f"anneal_epochs: {annealing.length} updates are too few for filters to follow τ, which takes about "
             f"{needed}: use --preset quick, a smaller batch_size or more epochs"
         )
+    layers = gpsa_layers(model).values()
+    beside = max((layer.content_heads for layer in layers), default=config.conversion.content_heads)
+    if config.anneal == "hold" and (layers or config.convert_at is not None) and not beside:
+        lines.append(
+            "anneal: hold leaves a convolution, for there are no content heads to learn beside its taps; convert with "
+            "--content-heads 4, or here with --set conversion.content_heads=4"
+        )
     if config.bn_reestimate and not batch_norms(model):
         lines.append(f"bn_reestimate: {type(model).__name__} has no batch normalisation, so nothing is taken anew")
     if config.matching and not annealing.length:

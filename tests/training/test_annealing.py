@@ -184,3 +184,16 @@ def test_which_epochs_are_compared_is_said(options: dict[str, Any], said: list[s
     for line, words in zip(lines, said, strict=True):
         assert words in line
         assert line.startswith("anneal_epochs: ")
+
+
+def test_a_held_convolution_without_content_heads_is_named() -> None:
+    """Its attention would never learn anything, and nothing else would say so."""
+
+    def said(model: nn.Module, **options: Any) -> list[str]:
+        return [line for line in remarks(model, tiny(anneal="hold", **options), 200) if line.startswith("anneal:")]
+
+    assert len(said(convert(source()).model)) == 1
+    assert said(convert(source(), content_heads=2).model) == []
+    assert len(said(source(), epochs=4, convert_at=2)) == 1
+    assert said(source(), epochs=4, convert_at=2, conversion={"content_heads": 1}) == []
+    assert said(source(), convert=False) == []
