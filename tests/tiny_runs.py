@@ -14,7 +14,7 @@ from tcnn.training.finetune import FinetuneResult, finetune
 COLOURS = ("blue", "green", "red")
 TINY: dict[str, Any] = {
     "epochs": 2, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 0, "val_split": 0.2, "device": "cpu",
-    "anneal_epochs": None,
+    "anneal_epochs": None, "anneal": "warmup",
 }  # fmt: skip
 """24 training images in 3 steps of 8, and 6 for validation."""
 
@@ -30,8 +30,11 @@ def colours(root: Path, images: int = 10, classes: tuple[str, ...] = COLOURS) ->
 
 
 def tiny(**options: Any) -> FinetuneConfig:
-    """The quick preset, made tiny; keywords go over it."""
-    return finetune_config("quick", options={**TINY, **options})
+    """The quick preset, made tiny, annealed and without content heads; keywords go over it."""
+    conversion = options.pop("conversion", {})
+    if isinstance(conversion, dict):
+        conversion = {"content_heads": 0, **conversion}
+    return finetune_config("quick", options={**TINY, **options, "conversion": conversion})
 
 
 def run(model: Any, data: Any, out: Path, **options: Any) -> FinetuneResult:

@@ -3,6 +3,7 @@
 import json
 import statistics
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ class Results:
     def has(self, arm: str, seed: int, digest: str) -> bool:
         """Whether there is a row of this recipe."""
         return any((row["arm"], row["seed"], row["digest"]) == (arm, seed, digest) for row in self.rows)
+
+    def keep(self, digests: Mapping[tuple[str, int], str]) -> None:
+        """Forget rows of another recipe or measurement than these: what they say cannot be set beside the others."""
+        self.rows = [row for row in self.rows if digests.get((row["arm"], row["seed"])) == row["digest"]]
 
     def take(self, place: Path) -> None:
         """Add what an arm has left, in place of an older row of its own, and write."""

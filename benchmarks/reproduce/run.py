@@ -86,6 +86,7 @@ def tasks(experiment: Experiment, chosen: Sequence[str], seeds: Sequence[int]) -
 def go(job: Job, todo: list[Task], workers: int, results: Results, say: Say = print) -> int:
     """Perform tasks until all are done or have failed, or a stop; the exit status. What fails does not stop others."""
     rows = [task for task in todo if task.kind == "arm"]
+    results.keep({(arm, s): digest(job, arm, s) for arm in job.experiment.arms for s in job.experiment.seeds_of(arm)})
     done = {task for task in rows if results.has(task.arm, task.seed, digest(job, task.arm, task.seed))}
     if len(done) == len(rows):
         say("every row is there already")

@@ -1,5 +1,6 @@
 """Named starting points, and how preset, file, `--set` and options make one configuration: the later wins."""
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from tcnn.errors import RequestError, one_line
 LIGHT = {
     "repeats": 1, "auto_augment": None, "color_jitter": 0.0, "mixup": 0.0, "cutmix": 0.0, "reprob": 0.0,
     "drop_path": 0.0, "warmup_epochs": 1, "lr": 5e-4, "gating_lr": 0.05, "position_lr": 0.02,
+    "anneal": "hold", "conversion": {"content_heads": 4},
 }  # fmt: skip
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -22,9 +24,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """`paper`: the recipe itself. `quick`: minutes on small data, light augmentation. `cifar`: 32×32 images.
 
-On small data a warm-up has few updates, too few for the layers to follow τ (docs/results.md): both small presets anneal
-over half of the epochs, and let strengths and centres learn faster. Of fewer epochs than a preset's own, warm-up and
-annealing take the same share.
+Small data give too few updates for filters to follow τ to 1 (docs/results.md): with both small presets the taps stay
+the convolution that they were, and content heads learn beside them. Told to anneal, they do so over half of the epochs,
+and let strengths and centres learn faster. Of fewer epochs than a preset's own, warm-up and annealing take the same
+share.
 """
 
 
@@ -49,12 +52,14 @@ def finetune_config(
             raise RequestError(f"--set {assignment}: expected KEY=VALUE, for example --set weight_decay=0.01")
         _merge(values, _nested(key.strip(), _value(text)))
     _merge(values, dict(options or {}))
-    return build(FinetuneConfig, _shortened(PRESETS[preset], values.get("epochs")) | values)
+    made = _shortened(PRESETS[preset], values.get("epochs"))
+    _merge(made, values)
+    return build(FinetuneConfig, made)
 
 
 def _shortened(preset: Mapping[str, Any], epochs: object) -> dict[str, Any]:
     """A preset for a run of fewer epochs than its own: warm-up and annealing take the same share of it."""
-    values = dict(preset)
+    values = copy.deepcopy(dict(preset))
     if isinstance(epochs, int) and 0 < epochs < values.get("epochs", 0):
         for length in ("warmup_epochs", "anneal_epochs"):
             values[length] = values[length] * epochs / values["epochs"]

@@ -127,7 +127,7 @@ def _recipe(epochs: int, seed: int, **changes: Any) -> FinetuneConfig:
     own = {
         "epochs": epochs, "warmup_epochs": min(1, epochs - 1), "anneal_epochs": epochs / 2, "size": digits.SIZE,
         "seed": seed, "workers": 0, "hflip": 0.0, "scale": (0.8, 1.0), "ratio": (0.9, 1.1), "device": "cpu",
-        "checkpoint_minutes": 60,
+        "checkpoint_minutes": 60, "anneal": "warmup",
     }  # fmt: skip
     return finetune_config("quick", options={**own, **changes})
 

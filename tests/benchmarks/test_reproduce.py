@@ -222,6 +222,16 @@ def test_an_arm_that_changed_is_run_again_and_no_other(
     assert len(rows(tmp_path / "copy")) == len(rows(whole))
 
 
+def test_rows_of_another_measurement_are_no_part_of_a_summary(whole: Path, data: Path, tmp_path: Path) -> None:
+    """One arm is measured anew on fewer images: it stands alone, for the others were measured on more."""
+    for name in ("r.json", "r.npz"):
+        shutil.copy(whole / name, tmp_path / name)
+    fewer = write(tmp_path / "toy.yaml", corrupted={"images": 4, "corruptions": ["fog"], "severities": [1]})
+    assert call(fewer, data, tmp_path, "--arms", "cnn", "--seeds", "0") == 0
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert [(row["arm"], row["seed"]) for row in found["rows"]] == [("cnn", 0)]
+
+
 def test_equal_time_gives_the_epochs_that_fit(whole: Path, data: Path, tmp_path: Path) -> None:
     """By the times that stand in the results: here the T-CNN is told to have taken three times as long."""
     shutil.copytree(whole, tmp_path / "copy")

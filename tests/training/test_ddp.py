@@ -20,6 +20,7 @@ from tcnn.training.rundir import RunDirectory
 OPTIONS = {
     "size": 48, "epochs": 2, "batch_size": 8, "workers": 0, "device": "cpu", "val_split": 0.25, "mixup": 0.8,
     "drop_path": 0.2, "log_steps": 1, "checkpoint_steps": 2, "hold": "gates", "bn_reestimate": 2,
+    "anneal": "warmup", "conversion": {"content_heads": 0},
 }  # fmt: skip
 MODEL = "test_resnet"  # batch normalisation and stochastic depth
 

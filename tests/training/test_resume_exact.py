@@ -21,7 +21,7 @@ from tcnn.training.rundir import RunDirectory
 OPTIONS = {
     "size": 48, "epochs": 2, "batch_size": 8, "micro_batch": 4, "workers": 1, "device": "cpu", "checkpoint_steps": 2,
     "auto_augment": "rand-m9-mstd0.5-inc1", "mixup": 0.8, "cutmix": 1.0, "reprob": 0.25, "repeats": 3, "drop_path": 0.1,
-    "ema": 0.9, "val_split": 0.25,
+    "ema": 0.9, "val_split": 0.25, "anneal": "warmup", "conversion": {"content_heads": 0},
 }  # fmt: skip
 ANNEALED = {
     "anneal_epochs": 5 / 3, "matching": 0.5, "hold": "all", "bn_reestimate": 2, "attention_lr": 1e-3,
@@ -32,6 +32,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "early": {"anneal_epochs": 1},
     "late": {"convert_at": 1},
     "annealed": ANNEALED,
+    "held": {"anneal": "hold", "conversion": {"content_heads": 2, "query_key": "mimetic", "content": "pooled:2"}},
     "annealed late": ANNEALED | {"convert_at": 1, "anneal_epochs": 2 / 3},
 }
 
@@ -88,6 +89,7 @@ def uninterrupted(
         ("annealed", "in an epoch", -signal.SIGKILL),
         ("annealed", "in a validation", -signal.SIGKILL),
         ("annealed late", "in an epoch", -signal.SIGKILL),
+        ("held", "in an epoch", -signal.SIGKILL),
     ],
     indirect=["uninterrupted"],
 )
