@@ -18,8 +18,8 @@ import tcnn as library
 
 Run = Callable[..., Any]
 TINY = (
-    "--preset", "quick", "--no-pretrained", "--size", "32", "--batch-size", "8", "--workers", "0", "--val-split", "0.2",
-    "--device", "cpu", "--out", "run",
+    "--preset", "quick", "--anneal", "warmup", "--no-pretrained", "--size", "32", "--batch-size", "8", "--workers", "0",
+    "--val-split", "0.2", "--device", "cpu", "--out", "run",
 )  # fmt: skip
 
 
