@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from tcnn.analysis.evaluations import EvaluatedRow
 from tcnn.analysis.plots import robustness, style, training
@@ -26,7 +27,7 @@ def pictures(result: Result) -> dict[str, Drawing]:
     if any(len(row.get("epochs", {}).get("top1", ())) > 1 for row in rows):
         found[f"results-{name}-epochs"] = ("Accuracy after every epoch", lambda: accuracy(result))
     for row in rows:
-        if row.get("heads"):
+        if row.get("heads") and moved(row["heads"]):
             what = f"Gates and spans of {label[row['arm']]}"
             found[f"results-{name}-gates-{row['arm']}"] = (what, _drawn(training.gates_and_spans, row["heads"]))
     if reference in arms:
@@ -40,6 +41,12 @@ def pictures(result: Result) -> dict[str, Drawing]:
         sized = [row for arm in arms for row in at_sizes(result, arm, label[arm])]
         found[f"results-{name}-resolution"] = ("Accuracy against test resolution", _drawn(robustness.resolution, sized))
     return found
+
+
+def moved(epochs: list[Result]) -> bool:
+    """Whether a gate or a span is another than the others: where taps stay a convolution none is."""
+    kept = {value for epoch in epochs for kind in ("gates", "spans") for own in epoch[kind].values() for value in own}
+    return len(kept) > 1
 
 
 def draw(result: Result, directory: Path) -> None:
@@ -56,6 +63,7 @@ def accuracy(result: Result) -> Figure:
     curves = {label: curve for label, curve in curves.items() if curve}
     made = style.figure(7.5, 3.8)
     ax = style.axes(made.subplots(), "Accuracy after every epoch", "epochs trained", "top-1 (%)")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     handles = [
         ax.plot(range(1, len(curve) + 1), [100 * value for value in curve], color=colour, marker="o", markersize=3.5,
                 linewidth=1.6, linestyle=style.DASHES[number % len(style.DASHES)])[0]
