@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
     "preset": "cifar",
     "recipe": {
         "size": 8, "epochs": 2, "batch_size": 6, "warmup_epochs": 0.5, "anneal_epochs": 1, "crop_padding": 1,
-        "checkpoint_steps": 1, "log_steps": 1,
+        "checkpoint_steps": 1, "log_steps": 1, "anneal": "warmup", "conversion": {"content_heads": 0},
     },
     "adapt": {"epochs": 4, "lr": 2e-3},
     "arms": {

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from resnet20 import ARCHIVE, WEIGHTS, load_model, load_validation_images
+from cifar_resnet20 import ARCHIVE, WEIGHTS, load_model, load_validation_images
 from torch import Tensor, nn
 
 import tcnn

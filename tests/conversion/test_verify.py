@@ -200,7 +200,9 @@ class TestTemperature:
     ) -> None:
         gpsa(pair[1])[number].gate_temperature.fill_(value)
         name = f"layer4.0.conv{number + 1}"
-        with pytest.raises(RequestError, match=rf"^{re.escape(name)}: expected a temperature above 0, found") as caught:
+        with pytest.raises(
+            RequestError, match=rf"^{re.escape(name)}: expected a gate_temperature above 0, found"
+        ) as caught:
             tcnn.verify(*pair, **OPTIONS)
         assert "\n" not in str(caught.value)
 

@@ -66,7 +66,7 @@ def test_convert_watch_download(server: Server, client: httpx.Client, open_page:
     expect(page.locator("h1 + .badge")).to_have_text("✓ Succeeded", timeout=SLOW)  # no reload: the stream told
     expect(page.get_by_text("computes the same function")).to_be_visible()
     job = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
-    assert job["request"] == {"model": "test_resnet", "pretrained": False, "stride": "keep"}
+    assert job["request"] == {"model": "test_resnet", "pretrained": False, "stride": "keep", "query_key": "normal"}
     drift = job["result"]["verification"]["drift"]["logits"]["relative"]
     expect(page.get_by_text(f"{100 * drift:.1f}".rstrip("0").rstrip(".") + "%")).to_be_visible()
     with page.expect_download() as waiting:
