@@ -107,7 +107,7 @@ def main() -> None:
         options={
             "epochs": 1, "warmup_epochs": 0, "anneal": "none", "size": options.size, "batch_size": options.batch_size,
             "micro_batch": options.micro_batch, "workers": options.workers, "device": options.device, "log_steps": 1,
-            "conversion": {"temperature": 1.0, "input_size": [options.size, options.size]},
+            "conversion": {"temperature": 1.0, "input_size": [options.size, options.size], "content_heads": 0},
         },
     )  # fmt: skip
     rates: dict[str, list[float]] = {"bare": [], "tcnn": []}

@@ -139,6 +139,7 @@ def test_out_of_memory_halves_and_goes_on(device: torch.device, tmp_path: Path) 
 OPTIONS = {
     "size": 48, "epochs": 2, "batch_size": 8, "micro_batch": 4, "workers": 1, "checkpoint_steps": 2, "mixup": 0.8,
     "cutmix": 1.0, "drop_path": 0.1, "ema": 0.9, "val_split": 0.25,
+    "anneal": "warmup", "conversion": {"content_heads": 0},
 }  # fmt: skip
 
 
