@@ -17,7 +17,7 @@ RIGHT = 4051
 
 def _resnet20() -> ModuleType:
     """The module beside the tests of conversion."""
-    path = Path(__file__).parents[1] / "conversion" / "resnet20.py"
+    path = Path(__file__).parents[1] / "conversion" / "cifar_resnet20.py"
     spec = importlib.util.spec_from_file_location("resnet20_for_evaluation", path)
     assert spec
     assert spec.loader
