@@ -57,6 +57,11 @@ def plan(model: nn.Module, steps: list[Step], larger: list[Step], way: Way) -> U
     removed = tuple(dict.fromkeys(s.name for s in steps if max(_pair(getattr(s.module, "stride", 1))) > 1))
     if way == "remove" or not removed:
         return Unstriding(removed, {})
+    if [step.name for step in steps] != [step.name for step in larger]:
+        raise UnsupportedLayerError(
+            f"stride=dilate: {type(model).__name__} runs other layers on a larger image, so nothing tells how its maps "
+            "grow; use stride=keep or remove"
+        )
     first = next((pair for pair in zip(steps, larger, strict=True) if all(_is_map(s.input_shape) for s in pair)), None)
     dilated = {}
     for step, twin in zip(steps, larger, strict=True):
@@ -130,10 +135,10 @@ def _dilated(name: str, module: nn.Module, growth: Pair) -> nn.Module:
             twin.dilation = (module.dilation[0] * growth[0], module.dilation[1] * growth[1])
             return twin
     elif isinstance(module, nn.MaxPool2d):
-        by = tuple(zip(growth, _pair(module.padding), _pair(module.dilation), strict=True))
         # PyTorch pads a pool by half of its kernel at most, dilated or not.
         if not any(_pair(module.padding)):
-            twin.dilation = (by[0][0] * by[0][2], by[1][0] * by[1][2])
+            down, across = _pair(module.dilation)
+            twin.dilation = (down * growth[0], across * growth[1])
             return twin
         reason = "a padded pool cannot be dilated"
     else:
@@ -174,7 +179,8 @@ def _at_stride_one(name: str, module: nn.Module, way: Way) -> nn.Module:
             return nn.Identity()
         # Of a window that the map's end cuts off, the greatest is that of the window with the last pixel repeated, and
         # in a window of two so is the mean.
-        repeats = module.ceil_mode and (isinstance(module, nn.MaxPool2d) or kernel == (2, 2))
+        spread = max(_pair(getattr(module, "dilation", 1))) > 1  # the last pixel need not be in a window with gaps
+        repeats = module.ceil_mode and not spread and (isinstance(module, nn.MaxPool2d) or kernel == (2, 2))
         if way == "dilate" and not any(margin) and (repeats or not module.ceil_mode) and max(stride) <= min(kernel):
             twin.stride, twin.ceil_mode = 1, False
             end = nn.ReplicationPad2d((0, stride[1] - 1, 0, stride[0] - 1))

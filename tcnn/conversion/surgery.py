@@ -164,7 +164,7 @@ def _at_twice_the_size(
             f"stride=dilate: {type(model).__name__} runs at one size only, so nothing tells how its maps grow; use "
             "stride=keep or remove"
         ) from error
-    return [steps[i] for i in selection.span]
+    return steps[selection.span.start : selection.span.stop]
 
 
 def _report(
