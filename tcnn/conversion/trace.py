@@ -6,9 +6,10 @@ traced where it is.
 """
 
 import copy
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,16 @@ class Step(NamedTuple):
     module: nn.Module
     input_shape: tuple[int, ...] | None
     output_shape: tuple[int, ...] | None
+
+
+class Span(NamedTuple):
+    """When a module runs in a forward pass: from its first call to the return from its last."""
+
+    begin: int
+    end: int
+
+
+Found = TypeVar("Found")
 
 
 def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> tuple[int, int, int]:
@@ -55,27 +66,63 @@ def trace(model: nn.Module, input_size: tuple[int, int] | None = None) -> list[S
 
     Raises `RequestError` when the model does not run on an image of its own size.
     """
-    shape = (1, *input_shape(model, input_size))
-    try:
-        with torch.device("meta"):
-            steps = _run(meta_copy(model).eval(), torch.zeros(shape))
-    except Exception:  # whatever the meta device cannot do, the model's own device can
-        steps = _run_in_place(model, shape)
+    steps = _forward(model, input_size, _run)
     owners = dict(model.named_modules())
     return [step._replace(module=owners[step.name]) for step in steps]
 
 
-def _run_in_place(model: nn.Module, shape: tuple[int, ...]) -> list[Step]:
+def spans(model: nn.Module, input_size: tuple[int, int] | None = None) -> dict[str, Span]:
+    """When every module that is called runs in one forward pass, by name, counted in calls and returns.
+
+    Raises `RequestError` as `trace` does.
+    """
+    return _forward(model, input_size, _spans)
+
+
+def _forward(model: nn.Module, input_size: tuple[int, int] | None, look: Callable[[nn.Module, Tensor], Found]) -> Found:
+    """What `look` finds in a forward pass of the model, or of a copy without data, in evaluation mode."""
+    shape = (1, *input_shape(model, input_size))
+    try:
+        with torch.device("meta"):
+            return look(meta_copy(model).eval(), torch.zeros(shape))
+    except Exception:  # whatever the meta device cannot do, the model's own device can
+        return _forward_in_place(model, shape, look)
+
+
+def _forward_in_place(model: nn.Module, shape: tuple[int, ...], look: Callable[[nn.Module, Tensor], Found]) -> Found:
     reference = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
     try:
         with evaluating(model):
-            return _run(model, torch.zeros(shape, device=reference.device, dtype=reference.dtype))
+            return look(model, torch.zeros(shape, device=reference.device, dtype=reference.dtype))
     except Exception as error:
         size = "×".join(map(str, shape[1:]))
         raise RequestError(
             f"{type(model).__name__} does not run on an image of {size} ({_first_line(error)}); "
             "choose another input size"
         ) from error
+
+
+@torch.no_grad()
+def _spans(model: nn.Module, image: Tensor) -> dict[str, Span]:
+    found: dict[str, Span] = {}
+    clock = itertools.count()
+
+    def call(name: str) -> None:
+        found.setdefault(name, Span(next(clock), -1))
+
+    def end(name: str) -> None:
+        found[name] = found[name]._replace(end=next(clock))
+
+    handles = []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(lambda m, args, name=name: call(name)))
+        handles.append(module.register_forward_hook(lambda m, args, out, name=name: end(name)))
+    try:
+        model(image)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
 
 
 @torch.no_grad()

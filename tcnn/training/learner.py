@@ -1,12 +1,14 @@
 """What learns: the model in training, and all that is built around it, anew when it is converted on the way."""
 
+from collections.abc import Sequence
+
 import torch
 from timm.utils import unwrap_model
 from torch import nn
 from torch.optim import Optimizer
 
 from tcnn.config import ConversionConfig, FinetuneConfig
-from tcnn.training import resume
+from tcnn.training import freezing, resume
 from tcnn.training.annealing import HELD, annealing_of, set_temperatures, temperatures_of
 from tcnn.training.distributed import Processes
 from tcnn.training.late import convert_in_training
@@ -28,7 +30,7 @@ class Learner:
     Args:
         model: what the first step begins with; it is moved to the device of `arithmetic`.
         config: in epochs of the data at hand (`FinetuneConfig.scaled`). steps: optimizer steps of an epoch.
-        teacher: what is distilled, if anything is.
+        teacher: what is distilled, if anything is. trunk: the modules that do not learn (`freezing`).
     """
 
     def __init__(
@@ -40,8 +42,9 @@ class Learner:
         arithmetic: Arithmetic,
         processes: Processes,
         teacher: nn.Module | None = None,
+        trunk: Sequence[str] = (),
     ) -> None:
-        self.config, self.steps, self.arithmetic = config, steps, arithmetic
+        self.config, self.steps, self.arithmetic, self.trunk = config, steps, arithmetic, tuple(trunk)
         self._processes, self._teacher = processes, teacher
         model = model.to(arithmetic.device, memory_format=arithmetic.memory_format)  # type: ignore[call-overload]
         self._build(model, create_optimizer(model, config), updates=0, converted_at=None)
@@ -94,7 +97,12 @@ class Learner:
         self.matching: Matching | None = None
         if self.config.matching and self._layers:
             self.matching = Matching(self.task, self._layers, self.config.matching)
+        self.train()
+
+    def train(self) -> None:
+        """Training mode, but for the trunk."""
         self.task.train()
+        freezing.rest(self.model, self.trunk)
 
     def convert(self, conversion: ConversionConfig, updates: int, converted_at: int) -> None:
         """Late reparametrisation: the optimizer goes on.

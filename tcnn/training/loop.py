@@ -70,8 +70,9 @@ class Trainer:
         self._saved = time.monotonic()
         self.recorder = Recorder(run, config, processes.first, warn)
         self.learner = Learner(
-            start.model, config, steps=train.steps, arithmetic=self.arithmetic, processes=processes, teacher=teacher
-        )
+            start.model, config, steps=train.steps, arithmetic=self.arithmetic, processes=processes, teacher=teacher,
+            trunk=start.trunk,
+        )  # fmt: skip
 
     @property
     def model(self) -> nn.Module:
@@ -115,7 +116,7 @@ class Trainer:
         position, steps = self.position, self.train.steps
         if position.step == steps:
             return
-        self.learner.task.train()
+        self.learner.train()
         batches = self.train.epoch(position.epoch, position.step)
         self.pace.start()
         while position.step < steps:
@@ -234,7 +235,7 @@ class Trainer:
         batches = islice(self.train.epoch(self.position.epoch), count)
         images = (self.arithmetic.place(batch.images, batch.targets)[0] for batch in batches)
         with whole_batch(self.processes), self.arithmetic.autocast():
-            reestimate(self.learner.result, images)
+            reestimate(self.learner.result, images, self.learner.trunk)
 
     def _better(self, top1: float) -> bool:
         """Whether this epoch's model is the best. Before annealing is over every epoch is further on than the last."""

@@ -15,6 +15,7 @@ from tcnn.conversion.sources import create_source
 from tcnn.conversion.surgery import convert, unconverted
 from tcnn.conversion.trace import input_shape
 from tcnn.errors import CheckpointError, RequestError, WeightsError, one_line
+from tcnn.training import freezing
 from tcnn.training.optim import gpsa_layers
 from tcnn.training.recipe import drop_path_for, size_for
 
@@ -27,6 +28,8 @@ class Start(NamedTuple):
     """(height, width) in pixels."""
     notes: tuple[str, ...]
     """What the user should know: a replaced classifier, a rate that the model does not take."""
+    trunk: tuple[str, ...] = ()
+    """The modules that do not learn (`freezing`)."""
 
 
 def prepare(
@@ -76,8 +79,23 @@ def prepare(
         ablate(model, config)
     if getattr(model, "num_classes", None) is None:
         _check_outputs(model, input_shape(model, size), len(class_names))
+    trunk = _frozen(model, config, size, notes)
     _remember(model, size, class_names)
-    return Start(model.train(), size, tuple(notes))
+    return Start(model.train(), size, tuple(notes), trunk)
+
+
+def _frozen(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], notes: list[str]) -> tuple[str, ...]:
+    """Freeze what the configuration says; its names."""
+    if config.freeze == "none":
+        return ()
+    trunk = freezing.trunk_of(model, conversion_at(config, size), size)
+    numbers = freezing.freeze(model, trunk)
+    if not trunk:
+        notes.append("freeze: nothing runs before the converted stage, so all of the model learns")
+    else:
+        total = sum(parameter.numel() for parameter in model.parameters())
+        notes.append(f"frozen: {', '.join(trunk)}: {numbers / total:.0%} of the parameters")
+    return trunk
 
 
 def ablate(model: nn.Module, config: FinetuneConfig) -> None:

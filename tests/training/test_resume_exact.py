@@ -32,7 +32,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "early": {"anneal_epochs": 1},
     "late": {"convert_at": 1},
     "annealed": ANNEALED,
-    "held": {"anneal": "hold", "conversion": {"content_heads": 2, "query_key": "mimetic", "content": "pooled:2"}},
+    "held": {
+        "anneal": "hold",
+        "freeze": "trunk",
+        "conversion": {"content_heads": 2, "query_key": "mimetic", "content": "pooled:2"},
+    },
     "annealed late": ANNEALED | {"convert_at": 1, "anneal_epochs": 2 / 3},
 }
 
