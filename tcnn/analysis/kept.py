@@ -132,7 +132,10 @@ class KeptLayer:
         query = self.query[:, :, queries]
         if self.bias is None:
             grid = self.grid
-            content = scopes.content(self.scope, query, self.key, grid.size, grid.inner, *grid.places(queries))
+            left, _, top, _ = grid.padding
+            content = scopes.content(
+                self.scope, query, self.key, grid.size, grid.inner, (top, left), *grid.places(queries)
+            )
         else:
             logits = (query * query.shape[-1] ** -0.5) @ self.key.transpose(-1, -2)
             content = torch.softmax(at_least_float32(logits + self.bias[..., queries, :]), dim=-1)
@@ -151,7 +154,7 @@ def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
     factors = layer.positional_factors((padded.shape[-2], padded.shape[-1]))
     grid = Grid(
         size=(padded.shape[-2], padded.shape[-1]),
-        padding=_padding(x, geometry),
+        padding=positions.padding_of(x.shape[-2:], geometry),
         first=geometry.centre,
         stride=geometry.stride,
         queries=positions.output_size(padded.shape[-2:], geometry),
@@ -172,13 +175,3 @@ def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
         gate_temperature=layer.gate_temperature.item(),
         scope=layer.scope,
     )
-
-
-def _padding(x: Tensor, geometry: positions.Geometry) -> Quad:
-    if geometry.padding != "dynamic":
-        return geometry.padding
-    (top, bottom), (left, right) = (
-        positions.same_padding(size, k, s, d)
-        for size, k, s, d in zip(x.shape[-2:], geometry.kernel_size, geometry.stride, geometry.dilation, strict=True)
-    )
-    return left, right, top, bottom

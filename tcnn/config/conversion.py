@@ -8,7 +8,7 @@ from tcnn.config.base import Frozen, Size
 
 HARD_TEMPERATURE = 1 / 46
 """τ at which the layer is the convolution to the last bit: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
-CONTENT = r"global|(window|pooled):([1-9][0-9]{0,5})"
+CONTENT = r"(?:global|(window|pooled):([1-9][0-9]{0,5}))(,unpadded)?"
 """How a content scope is written: `global`, `window:W` or `pooled:R`, W and R from 1 to 999999."""
 
 
@@ -55,8 +55,9 @@ class ConversionConfig(Frozen):
     content: str = Field(
         default="global",
         description="What a query's content attention sees: `global`, every pixel; `window:W`, those of its own W×W "
-        "window; `pooled:R`, means on an R×R grid. The last two need memory linear in the pixels.",
-        examples=["global", "window:14", "pooled:7"],
+        "window; `pooled:R`, means on an R×R grid. The last two need memory linear in the pixels. `,unpadded` behind "
+        "one of them leaves the padding out.",
+        examples=["global", "window:14", "pooled:7", "global,unpadded"],
         json_schema_extra={"pattern": f"^({CONTENT})$"},
     )
     seed: int = Field(
@@ -75,7 +76,10 @@ class ConversionConfig(Frozen):
         import re
 
         if re.fullmatch(CONTENT, value) is None:
-            raise ValueError("expected global, or window or pooled with a size from 1 to 999999, as in window:14")
+            raise ValueError(
+                "expected global, or window or pooled with a size from 1 to 999999, as in window:14, with ,unpadded "
+                "behind it or not"
+            )
         return value
 
     @field_validator("target")

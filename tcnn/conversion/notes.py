@@ -10,7 +10,7 @@ from tcnn.layers import positions
 from tcnn.layers.filters import is_standardised
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.positions import Pair
-from tcnn.layers.scopes import GLOBAL
+from tcnn.layers.scopes import GLOBAL, Scope
 
 
 def notes(conv: nn.Module, layer: GPSA2d, size: Pair | None, tied: Mapping[str, str]) -> list[str]:
@@ -20,11 +20,12 @@ def notes(conv: nn.Module, layer: GPSA2d, size: Pair | None, tied: Mapping[str, 
         tied: which of its parameters is one with which other of the model.
     """
     found = [STANDARDISATION_ENDED] if is_standardised(conv) else []
-    if layer.scope != GLOBAL and size is not None:
+    if layer.scope.kind != "global" and size is not None:
         left, right, top, bottom = positions.padding_of(size, layer.geometry)
         height, width = top + size[0] + bottom, left + size[1] + right
         if layer.scope.covers((height, width), size):
-            found.append(f"content {layer.content} acts as global: the map is {height}×{width}, padding included")
+            whole = GLOBAL if layer.scope.padding else Scope(padding=False)
+            found.append(f"content {layer.content} acts as {whole}: the map is {height}×{width}, padding included")
     found += [f"its {own} is {other} as well, as it was before" for own, other in tied.items()]
     return found
 

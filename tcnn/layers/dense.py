@@ -40,7 +40,7 @@ class Heads(NamedTuple):
     gate: Tensor
     """(K,)."""
     sinks: int | None
-    """How many pixels of the padding the sinks stand for; None where there are none."""
+    """How many pixels of the padding the sinks stand for, 0 if they are no keys; None where there is no padding."""
     placed: Tensor | None = None
     """`place` of these heads, where it was prepared."""
 
@@ -68,12 +68,14 @@ def heads_of(
     factors: tuple[Tensor, Tensor],
     parameters: Parameters,
     placed: Tensor | None = None,
+    padding: bool = True,
 ) -> Heads:
     """Queries, keys and values of a map.
 
     Args:
         x: (B, C_in, h, w). padded: the same after `positions.pad`.
         factors: of `positions.positional_attention` on the padded map, (K, Ho, H) and (K, Wo, W).
+        padding: whether zeros around the map are among the keys.
     """
     p = parameters
     rows, columns = inside(factors, x.shape[-2:], geometry)
@@ -82,7 +84,7 @@ def heads_of(
     tokens, sinks = attention.tokens(padded).contiguous(), None
     if zeros:
         tokens = F.pad(attention.tokens(x), (0, 0, 0, sinks_beside(x.shape[-2] * x.shape[-1])))
-        sinks = padded.shape[-2] * padded.shape[-1] - x.shape[-2] * x.shape[-1]
+        sinks = padded.shape[-2] * padded.shape[-1] - x.shape[-2] * x.shape[-1] if padding else 0
     scale = p.head_dim**-0.5
     if asks_every_pixel(geometry):
         both = both_of(p) if p.query_key is None else p.query_key

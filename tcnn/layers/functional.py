@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 
 from tcnn.errors import EmptyMapError, UnsupportedLayerError
-from tcnn.layers import backend_choice, convolution, dense, parts, positions, reference, scoped, triton_attention
+from tcnn.layers import (
+    backend_choice,
+    content_parts,
+    convolution,
+    dense,
+    parts,
+    positions,
+    reference,
+    scoped,
+    triton_attention,
+)
 from tcnn.layers.backends import Backend
 from tcnn.layers.backends import backend as selected_backend
 from tcnn.layers.dense import Heads
@@ -101,11 +111,11 @@ def attend(
         factors, placed = positional(x)
     if wanted == "reference":
         tokens = reference.attend(x, padded, geometry, scope, factors, parameters)
-    elif not sees_all(scope, padded, x):
+    elif not sees_all(scope, padded, x, geometry):
         tokens = scoped.attend(x, padded, geometry, scope, factors, parameters)
     else:
         tokens = _attend_everywhere(
-            dense.heads_of(x, padded, geometry, factors, parameters, placed), parameters, wanted
+            dense.heads_of(x, padded, geometry, factors, parameters, placed, scope.padding), parameters, wanted
         )
     return to_map(tokens, positions.output_size(padded.shape[-2:], geometry))
 
@@ -119,7 +129,8 @@ def _attend_everywhere(heads: Heads, parameters: Parameters, wanted: Backend) ->
         plan = plan._replace(kept=0)
 
     def in_parts(*tensors: Tensor) -> Tensor:
-        return parts.attend(heads.with_tensors(*tensors), parameters, plan)
+        way = parts.attend if parameters.gating_param is not None else content_parts.attend
+        return way(heads.with_tensors(*tensors), parameters, plan)
 
     def by_kernel(*tensors: Tensor) -> Tensor:
         query, key, value, rows, columns, gate = tensors
@@ -159,13 +170,17 @@ def positional_factors(parameters: Parameters, size: Pair, geometry: Geometry) -
     return (pad(rows, beside), pad(columns, beside)) if p.content_heads else (rows, columns)
 
 
-def sees_all(scope: Scope, padded: Tensor, x: Tensor) -> bool:
-    """Whether the content part sees the whole map.
+def sees_all(scope: Scope, padded: Tensor, x: Tensor, geometry: Geometry) -> bool:
+    """Whether the content part sees the whole map, or all of it but a padding of zeros.
 
     A compiler is not asked about the size of the map, so that one graph serves all: computed within its scope, a layer
     whose scope covers the map gives the same.
     """
-    return scope == GLOBAL or (not torch.compiler.is_compiling() and scope.covers(padded.shape[-2:], x.shape[-2:]))
+    if not scope.padding and geometry.padding_mode != "zeros" and padded.shape != x.shape:
+        return False
+    return scope.kind == "global" or (
+        not torch.compiler.is_compiling() and scope.covers(padded.shape[-2:], x.shape[-2:])
+    )
 
 
 def check_input(x: Tensor, channels: int, geometry: Geometry) -> None:

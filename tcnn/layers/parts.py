@@ -83,19 +83,25 @@ def needs_gradients(tensors: Iterable[object]) -> bool:
 
 def attend(heads: Heads, parameters: Parameters, plan: Plan) -> Tensor:
     """The output tokens of whole maps, (B, M, C_out)."""
-    proj, bias, dtype = parameters.proj, parameters.bias, heads.value.dtype
-    if isinstance(proj, Tensor) or dtype != torch.float32:  # as autocast would have it
-        proj = (proj if isinstance(proj, Tensor) else proj.plain()).to(dtype)
-        bias = None if bias is None else bias.to(dtype)
+    proj, bias = projection_for(heads, parameters)
     given = (*heads.tensors, proj, bias)
-    with _without_autocast(heads.value.device.type):
+    with without_autocast(heads.value.device.type):
         if needs_gradients(given):
             tokens: Tensor = _Attention.apply(*given, heads.sinks, parameters.groups, plan)
             return tokens
         return _forward(heads, parameters._replace(proj=proj, bias=bias), plan, None)
 
 
-def _without_autocast(device: str) -> AbstractContextManager[object]:
+def projection_for(heads: Heads, parameters: Parameters) -> tuple[Matrix, Tensor | None]:
+    """W_out and bias in the dtype of the values, as autocast would have it; a packed matrix stays one in float32."""
+    proj, bias, dtype = parameters.proj, parameters.bias, heads.value.dtype
+    if isinstance(proj, Tensor) or dtype != torch.float32:
+        proj = (proj if isinstance(proj, Tensor) else proj.plain()).to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    return proj, bias
+
+
+def without_autocast(device: str) -> AbstractContextManager[object]:
     """Everything has the dtype that it is to have."""
     available = torch.amp.autocast_mode.is_autocast_available(device)
     return torch.autocast(device, enabled=False) if available else nullcontext()
@@ -123,28 +129,34 @@ class _Attention(torch.autograd.Function):
         given, kept = saved[:8], saved[8:]
         heads, parameters, plan = _read((*given, *ctx.rest))
         if torch.is_grad_enabled():  # somebody differentiates the gradients: every step must be PyTorch's own
-            leaves = [t for t, wanted in zip(given, ctx.needs_input_grad, strict=False) if wanted]
-            found = iter(
-                torch.autograd.grad(
-                    dense.attend(heads, parameters), leaves, gradient, create_graph=True, allow_unused=True
-                )
-            )
-            return (*(next(found) if wanted else None for wanted in ctx.needs_input_grad[:8]), None, None, None)
+            found = differentiable_gradients(heads, parameters, given, ctx.needs_input_grad, gradient)
+            return (*found, None, None, None)
         return (*_backward(heads, parameters, plan, kept, gradient.contiguous()), None, None, None)
+
+
+def differentiable_gradients(
+    heads: Heads, parameters: Parameters, given: tuple[Tensor, ...], wanted: tuple[bool, ...], gradient: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients of the `given` tensors that are wanted, by autograd through `dense.attend`."""
+    wanted = wanted[: len(given)]
+    leaves = [tensor for tensor, one in zip(given, wanted, strict=True) if one]
+    tokens = dense.attend(heads, parameters)
+    found = iter(torch.autograd.grad(tokens, leaves, gradient, create_graph=True, allow_unused=True))
+    return tuple(next(found) if one else None for one in wanted)
 
 
 def _read(given: tuple[Any, ...]) -> tuple[Heads, Parameters, Plan]:
     *tensors, proj, bias, sinks, groups, plan = given
     heads = Heads(*tensors, sinks)  # type: ignore[call-arg]
-    return heads, _projection(proj, bias, heads.gate.shape[0], groups), plan
+    return heads, projection_alone(proj, bias, heads.gate.shape[0], groups), plan
 
 
-def _projection(proj: Matrix, bias: Tensor | None, heads: int, groups: int) -> Parameters:
+def projection_alone(proj: Matrix, bias: Tensor | None, heads: int, groups: int) -> Parameters:
     """Parameters of which only the projection is used."""
     return Parameters(proj, proj, None, proj, bias, None, None, None, None, None, heads, groups)
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """Some queries of some images."""
 
     images: slice
@@ -157,7 +169,7 @@ class _Part(NamedTuple):
     """(b, R', C)."""
 
 
-def _parts(heads: Heads, plan: Plan) -> Iterator[tuple[Heads, list[_Part]]]:
+def parts_of(heads: Heads, plan: Plan) -> Iterator[tuple[Heads, list[Part]]]:
     """Row by row of parts: the heads with the rows of these queries only, and the parts that share them."""
     width = heads.columns.shape[1]
     images = [slice(i, i + plan.images) for i in range(0, len(heads.value), plan.images)]
@@ -167,7 +179,7 @@ def _parts(heads: Heads, plan: Plan) -> Iterator[tuple[Heads, list[_Part]]]:
         yield (
             heads if images and plan.lines >= heads.rows.shape[1] else heads._replace(rows=rows, placed=None),
             [
-                _Part(
+                Part(
                     some, queries, heads.query[some, :, queries].flatten(0, 1), heads.key[some].flatten(0, 1),
                     heads.value[some],
                 )
@@ -181,10 +193,10 @@ def _forward(heads: Heads, parameters: Parameters, plan: Plan, kept: list[Tensor
     batch, _, queries, _ = heads.query.shape
     whole = plan.images >= batch and plan.lines >= heads.rows.shape[1]
     tokens = None if whole else heads.value.new_empty(batch, queries, parameters.proj.shape[0])
-    for some, parts in _parts(heads, plan):
+    for some, parts in parts_of(heads, plan):
         placed = dense.place(some).contiguous()
         for part in parts:
-            content = _content(part, heads)
+            content = content_of(part, heads)
             mixed = torch.bmm(_maps(content, placed, share, part), part.value)
             seen = dense.project(mixed.unflatten(1, (-1, len(share))), parameters)
             if tokens is None:
@@ -210,17 +222,17 @@ def _backward(
     of_rows: list[Tensor] = []
     columns: Tensor | None = None
     gate, proj = columns, columns
-    for some, parts in _parts(heads, plan):
+    for some, parts in parts_of(heads, plan):
         leaves = [t.detach().requires_grad_() for t in (some.rows, some.columns, some.gate)]
         with torch.enable_grad():
             place = dense.place(some._replace(rows=leaves[0], columns=leaves[1], gate=leaves[2])).contiguous()
         placed, moved = place.detach(), None
         for part in parts:
             content, mixed = next(saved, None), next(saved, None)
-            content = _content(part, heads) if content is None else content
+            content = content_of(part, heads) if content is None else content
             maps = _maps(content, placed, share, part)
             mixed = torch.bmm(maps, part.value) if mixed is None else mixed
-            of_mixed, of_proj = _through_projection(gradient[part.images, part.queries], mixed, parameters)
+            of_mixed, of_proj = through_projection(gradient[part.images, part.queries], mixed, parameters)
             proj = _added(proj, of_proj)
             of_maps = torch.bmm(of_mixed, part.value.transpose(1, 2)).unflatten(1, (-1, len(share)))  # (b, m, K, R')
             of_value = torch.bmm(maps.transpose(1, 2), of_mixed)
@@ -255,7 +267,7 @@ def _added(total: Tensor | None, more: Tensor) -> Tensor:
     return more if total is None else total.add_(more)
 
 
-def _content(part: _Part, heads: Heads) -> Tensor:
+def content_of(part: Part, heads: Heads) -> Tensor:
     """Of `dense.content_attention`, (b, K, m, R')."""
     logits = at_least_float32(torch.bmm(part.query, part.key.transpose(1, 2)))
     if heads.sinks is not None:
@@ -264,14 +276,14 @@ def _content(part: _Part, heads: Heads) -> Tensor:
     return torch.softmax(logits, dim=-1).unflatten(0, (-1, heads.gate.shape[0]))
 
 
-def _maps(content: Tensor, placed: Tensor, share: Tensor, part: _Part) -> Tensor:
+def _maps(content: Tensor, placed: Tensor, share: Tensor, part: Part) -> Tensor:
     """A_h, queries outside and heads inside, (b, m·K, R'), in the dtype of the values."""
     maps = content.new_empty(content.shape[0], *placed.shape)
     torch.addcmul(placed, share, content.transpose(1, 2), out=maps)
     return maps.flatten(1, 2).to(part.value.dtype)
 
 
-def _through_projection(gradient: Tensor, mixed: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor]:
+def through_projection(gradient: Tensor, mixed: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor]:
     """Gradients of `mixed`, (b, m·K, C_in), and of W_out, from that of the tokens, (b, m, C_out)."""
     proj, groups = parameters.plain_proj, parameters.groups
     if groups == 1:

@@ -42,5 +42,6 @@ def maps(
     query = attention.split(asking, needed_matrix(parameters.query), parameters.heads)
     key = attention.split(attention.tokens(padded), needed_matrix(parameters.key), parameters.heads)
     places = scopes.query_pixels(size, geometry, padded.device)
-    content = scopes.content(scope, query, key, size, x.shape[-2:], *places)
+    origin = positions.origin(x.shape[-2:], geometry)
+    content = scopes.content(scope, query, key, size, x.shape[-2:], origin, *places)
     return AttentionMaps(content, attention.outer(*factors), parameters.gate)

@@ -31,7 +31,7 @@ class Windows(NamedTuple):
     value: Tensor
     """(B·n, P, C_in)."""
     hidden: Tensor
-    """Added to the logits, (n, P): −∞ for a key that only fills up the last windows, 0 for all others."""
+    """Added to the logits, (n, P): −∞ for a key that only fills up the last windows or may not be seen, else 0."""
     home: Tensor | None
     """Where each query stands among the n·Q, (M,); None if they stand in order."""
 
@@ -48,7 +48,7 @@ def attend(
 
     Args:
         x: (B, C_in, h, w). padded: the same after `positions.pad`, (B, C_in, H, W).
-        scope: `window:W` or `pooled:R`.
+        scope: `window:W`, `pooled:R`, or `global` as one window.
         factors: of `positions.positional_attention`, (K, Ho, H) and (K, Wo, W).
     """
     p, gate = parameters, parameters.gate
@@ -58,10 +58,11 @@ def attend(
         positions.at_queries(padded, geometry).permute(0, 2, 3, 1), needed_matrix(p.query)
     )  # (B, Ho, Wo, K·d)
     asking = asking * p.head_dim**-0.5
-    if scope.kind == "window":
-        windows = _windows(scope, geometry, x.shape[-2:], asking, linear(pixels, needed_matrix(p.key)), values)
+    if scope.kind == "pooled":
+        pooled = pixels if scope.padding else x.permute(0, 2, 3, 1)
+        windows = _pools(scope, asking, pooled, needed_matrix(p.key), p.value)
     else:
-        windows = _pools(scope, asking, pixels, needed_matrix(p.key), p.value)
+        windows = _windows(scope, geometry, x.shape[-2:], asking, linear(pixels, needed_matrix(p.key)), values)
     seen = _content(windows, 1 - gate, padded.shape[0])  # (B, M, K, C_in)
     rows, columns = factors
     placed = apply_positions(gate[:, None, None] * rows, columns, values)
@@ -89,7 +90,9 @@ def _content(windows: Windows, share: Tensor, batch: int) -> Tensor:
     query, key = (  # (B·n·K, Q, d) and (B·n·K, P, d)
         tokens.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1) for tokens in (windows.query, windows.key)
     )
-    hidden = windows.hidden.to(query.dtype)[:, None, None].expand(-1, heads, -1, -1)  # (n, K, 1, P)
+    # Not −∞ itself, of which a window that is hidden altogether would make no number.
+    hidden = windows.hidden.to(query.dtype).clamp(min=torch.finfo(query.dtype).min / 2)
+    hidden = hidden[:, None, None].expand(-1, heads, -1, -1)  # (n, K, 1, P)
     hidden = hidden.expand(batch, *hidden.shape).flatten(0, 2)
     logits = torch.baddbmm(hidden, query, key.transpose(1, 2)).unflatten(0, (-1, heads))
     # Queries outside, heads inside: then what the heads bring together lies as the projection reads it.
@@ -117,6 +120,10 @@ def _windows(
     )  # fmt: skip
     keys = _both(down.keys, across.keys, size[1])
     inside = (down.inside[:, None, :, None] & across.inside[None, :, None]).flatten(2).flatten(0, 1)
+    if not scope.padding:
+        seen = scopes.seen_pixels(scope, size, inner, positions.origin(inner, geometry), values.device)
+        inside = inside & seen.flatten()[keys]
+        values = values * seen[..., None].to(values.dtype)  # a window of padding alone brings nothing together
     hidden = torch.zeros(inside.shape, device=values.device).masked_fill(~inside, -torch.inf)
 
     def sort(tokens: Tensor, numbers: Tensor) -> Tensor:

@@ -4,6 +4,7 @@
 of the map itself in each (its padding comes on top), which do not overlap and are all of one size but the last: what
 fills up a small one is computed in vain. A query sees the window in which its own pixel (the kernel's centre) lies.
 `pooled:R` sees the map average-pooled to R×R.
+`,unpadded` behind one of them leaves the padding out: its keys are those of the map itself, and so are its pools.
 Windows and pools are separable, so a map has a table for its rows and one for its columns, and nothing is ever written
 down pair by pair but for looking at it.
 
@@ -32,17 +33,22 @@ class Scope:
     kind: Literal["global", "window", "pooled"] = "global"
     size: int = 0
     """W or R; 0 for `global`."""
+    padding: bool = True
+    """Whether pixels of the padding are among the keys."""
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.size}" if self.size else self.kind
+        return (f"{self.kind}:{self.size}" if self.size else self.kind) + ("" if self.padding else UNPADDED)
 
     def covers(self, size: Sequence[int], inner: Sequence[int]) -> bool:
-        """Whether it is the same as `global` on a padded map of `size` (H, W), `inner` (h, w) of it the map's own."""
-        return self.kind == "global" or self.size >= max(inner if self.kind == "window" else size)
+        """Whether it sees every pixel of a padded map of `size` (H, W), `inner` (h, w) of it the map's own.
+
+        Every pixel of the map itself, if padding is left out.
+        """
+        return self.kind == "global" or self.size >= max(inner if self.kind == "window" or not self.padding else size)
 
     def window(self, size: int, inner: int) -> int:
-        """The side of a window along an axis of `size` pixels, `inner` of them the map's own."""
-        windows = (inner + self.size - 1) // self.size
+        """The side of a window along an axis of `size` pixels, `inner` of them the map's own; `global` is one."""
+        windows = (inner + self.size - 1) // self.size if self.size else 1
         return (size + windows - 1) // windows
 
     def pools(self, size: int | Tensor) -> int:
@@ -51,18 +57,22 @@ class Scope:
         return torch.sym_min(self.size, size)  # type: ignore[return-value]  # SymInt under export
 
 
+UNPADDED = ",unpadded"
 GLOBAL = Scope()
 
 
 def parse(text: str) -> Scope:
-    """`global`, `window:W` or `pooled:R`; raises `RequestError` for anything else."""
+    """`global`, `window:W` or `pooled:R`, with `,unpadded` or without; raises `RequestError` for anything else."""
     found = re.fullmatch(CONTENT, text) if isinstance(text, str) else None
     if found is None:
         raise RequestError(
-            f"content: expected global, window:W or pooled:R with a whole number from 1 to 999999, found {text!r}"
+            "content: expected global, window:W or pooled:R with a whole number from 1 to 999999, and perhaps "
+            f"{UNPADDED} behind it, found {text!r}"
         )
-    kind, size = found.groups()
-    return GLOBAL if kind is None else Scope("window" if kind == "window" else "pooled", int(size))
+    kind, size, unpadded = found.groups()
+    if kind is None:
+        return Scope(padding=unpadded is None)
+    return Scope("window" if kind == "window" else "pooled", int(size), unpadded is None)
 
 
 class AxisWindows(NamedTuple):
@@ -124,30 +134,58 @@ def content(
     key: Tensor,
     size: Sequence[int],
     inner: Sequence[int],
+    origin: Sequence[int],
     rows: Tensor,
     columns: Tensor,
 ) -> Tensor:
-    """The content attention over all pixels, written out: (B, K, q, N), at least float32; every row sums to 1.
+    """The content attention over all pixels, written out: (B, K, q, N), at least float32.
 
     Args:
         query: (B, K, q, d). key: of every pixel of the padded map of `size` (H, W), (B, K, N, d).
-        inner: the map's size (h, w) before padding.
+        inner: the map's size (h, w) before padding, whose first pixel is `origin` of the padded map.
         rows, columns: the pixel at which each query stands, (q,) each.
 
     A pooled key's weight is spread evenly over the pixels of its pool: softmax(Q K_poolᵀ/√d) times the pooling matrix.
+    Every row sums to 1, but that of a query whose window is all padding, where padding is left out: it is 0.
     """
-    if scope.covers(size, inner):
+    if scope.padding and scope.covers(size, inner):
         return attention.content(query, key)
-    if scope.kind == "window":
-        down, across = (scope.window(n, m) for n, m in zip(size, inner, strict=True))
-        visible = _same_window(down, rows, size[0])[:, :, None] & _same_window(across, columns, size[1])[:, None]
-        logits = at_least_float32((query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2))
-        return torch.softmax(logits.masked_fill(~visible.flatten(1), -torch.inf), dim=-1)
-    to_rows, to_columns = (pooling(scope.pools(n), n, key) for n in size)
-    pooled = torch.einsum("iy,jx,bkyxd->bkijd", to_rows, to_columns, key.unflatten(2, tuple(size))).flatten(2, 3)
-    weights = attention.content(query, pooled).unflatten(3, (to_rows.shape[0], to_columns.shape[0]))
-    spread = (to_rows.to(weights.dtype), to_columns.to(weights.dtype))
-    return torch.einsum("bkqij,iy,jx->bkqyx", weights, *spread).flatten(3)
+    if scope.kind == "pooled":
+        to_rows, to_columns = (
+            _pooling(scope, n, m, first, key) for n, m, first in zip(size, inner, origin, strict=True)
+        )
+        pooled = torch.einsum("iy,jx,bkyxd->bkijd", to_rows, to_columns, key.unflatten(2, tuple(size))).flatten(2, 3)
+        weights = attention.content(query, pooled).unflatten(3, (to_rows.shape[0], to_columns.shape[0]))
+        spread = (to_rows.to(weights.dtype), to_columns.to(weights.dtype))
+        return torch.einsum("bkqij,iy,jx->bkqyx", weights, *spread).flatten(3)
+    down, across = (scope.window(n, m) for n, m in zip(size, inner, strict=True))
+    visible = _same_window(down, rows, size[0])[:, :, None] & _same_window(across, columns, size[1])[:, None]
+    if not scope.padding:
+        visible = visible & seen_pixels(scope, size, inner, origin, visible.device)
+    visible = visible.flatten(1)
+    logits = at_least_float32((query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2))
+    weights = torch.softmax(logits.masked_fill(~visible, torch.finfo(logits.dtype).min), dim=-1)
+    return weights.masked_fill(~visible, 0)
+
+
+def seen_pixels(
+    scope: Scope, size: Sequence[int], inner: Sequence[int], origin: Sequence[int], device: torch.device
+) -> Tensor:
+    """Which pixels of the padded map may be keys, (H, W), bool: all, or those of the map itself."""
+    if scope.padding:
+        return torch.ones(tuple(size), dtype=torch.bool, device=device)
+    down, across = (
+        (torch.arange(n, device=device) >= first) & (torch.arange(n, device=device) < first + m)
+        for n, m, first in zip(size, inner, origin, strict=True)
+    )
+    return down[:, None] & across
+
+
+def _pooling(scope: Scope, size: int, inner: int, first: int, like: Tensor) -> Tensor:
+    """The pooling matrix along an axis of the padded map, (R, size)."""
+    if scope.padding:
+        return pooling(scope.pools(size), size, like)
+    return torch.nn.functional.pad(pooling(scope.pools(inner), inner, like), (first, size - inner - first))
 
 
 def _same_window(window: int, places: Tensor, size: int) -> Tensor:
