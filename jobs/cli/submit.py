@@ -56,7 +56,10 @@ def transform(
         int | None, typer.Option(help="Heads beside the taps, by content alone.", metavar="N")
     ] = None,
     query_key: Annotated[str | None, typer.Option(help="normal or mimetic.", metavar="normal|mimetic")] = None,
-    content: Annotated[str | None, typer.Option(help="global, window:W or pooled:R.", metavar="SCOPE")] = None,
+    content: Annotated[
+        str | None,
+        typer.Option(help="global, window:W or pooled:R; ,unpadded behind it leaves the padding out.", metavar="SCOPE"),
+    ] = None,
     num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", metavar="N")] = None,
     pretrained: Pretrained = True,
     data: MaybeData = None,

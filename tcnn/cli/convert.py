@@ -50,7 +50,8 @@ def command(
     content: Annotated[
         str,
         typer.Option(
-            help="What content attention sees: global, window:W (W×W pixels) or pooled:R (means on an R×R grid).",
+            help="What content attention sees: global, window:W (W×W pixels) or pooled:R (means on an R×R grid); "
+            ",unpadded behind it leaves the padding out.",
             metavar="SCOPE",
         ),
     ] = "global",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tcnn.layers import GPSA2d, parts
+from tcnn.layers import GPSA2d, content_parts, parts
 from tcnn.layers.backends import Backend, use_backend
 from tcnn.layers.parts import Plan
 
@@ -95,6 +95,42 @@ def test_large_maps_run_in_chunks_of_rows(
     assert relative_error(chunked, whole) < REORDERED
     for name, expected in gradients.items():
         assert relative_error(chunked_gradients[name], expected) < REORDERED, name
+
+
+@pytest.mark.parametrize(("images", "lines", "kept"), [(1, 2, 0), (2, 99, 0), (1, 3, 2**30), (3, 99, 700)])
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "groups": 2}, {"content": "global,unpadded"}], ids=str)
+def test_content_heads_in_parts(
+    options: dict[str, object], images: int, lines: int, kept: int, relative_error: RelativeError,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Heads without positions have parts of their own: the function and the gradients of whole maps, twice as well."""
+    torch.manual_seed(1)
+    given: dict[str, object] = {"padding": 1, "content_heads": 3, "dtype": torch.float64, **options}
+    layer = GPSA2d(4, 6, 3, **given)  # type: ignore[arg-type]
+    with torch.no_grad():
+        layer.proj.normal_()
+        layer.query.normal_()
+    layer.set_temperature(1 / 46)
+    x = torch.randn(5, 4, 7, 6, dtype=torch.float64, requires_grad=True)
+    calls = []
+    monkeypatch.setattr(content_parts, "_forward", lambda *a, f=content_parts._forward: calls.append(1) or f(*a))
+
+    def run() -> list[Tensor]:
+        y = layer(x)
+        return [y, *torch.autograd.grad(y.square().sum(), [x, layer.query, layer.key, layer.value, layer.proj])]
+
+    with use_backend("dense"):
+        expected = run()
+    assert not calls
+    monkeypatch.setattr(parts, "plan_for", lambda heads: Plan(images, lines, kept))
+    for found, wanted in zip(run(), expected, strict=True):
+        assert relative_error(found, wanted) < 1e-13
+    assert calls
+    gradient = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)[0]
+    with use_backend("dense"):
+        other = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)[0]
+    twice = [torch.autograd.grad(g.square().sum(), layer.query)[0] for g in (gradient, other)]
+    assert relative_error(*twice) < 1e-12
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ The witness shares no code with tcnn: one head at a time, a full table of querie
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -46,6 +46,7 @@ CASES = (
     Case((12, 13), {"padding": 0, "stride": 5}),  # windows without any query
 )
 SCOPES = ("window:1", "window:3", "window:4", "window:6", "pooled:1", "pooled:3", "pooled:4", "pooled:6")
+UNPADDED = ("global,unpadded", "window:1,unpadded", "window:3,unpadded", "pooled:1,unpadded", "pooled:4,unpadded")
 
 
 def arbitrary_layer(case: Case, content: str, temperature: float = 0.7) -> GPSA2d:
@@ -92,19 +93,30 @@ def formula(p: dict[str, Tensor], temperature: float, x: Tensor, case: Case, con
     queries = list(itertools.product(rows, columns))
     tokens = padded.flatten(2).transpose(1, 2)
     asking = tokens[:, [keys.index(query) for query in queries]]
-    kind, number = content.split(":")
-    size = int(number)
+    scope, *without = content.split(",")
+    kind, _, number = scope.partition(":")
+    size = int(number or 99)
     mask = torch.zeros(len(queries), len(keys), dtype=x.dtype)
-    if kind == "window":
+    if kind in ("window", "global"):
         # As few windows as suffice for the map's own pixels, all alike.
         sides = [math.ceil(n / math.ceil(m / size)) for n, m in zip((height, width), x.shape[-2:], strict=True)]
         for (m, query), (n, key) in itertools.product(enumerate(queries), enumerate(keys)):
             if any(a // side != b // side for a, b, side in zip(query, key, sides, strict=True)):
                 mask[m, n] = -math.inf
+        if without:
+            # A pixel is the map's own if padding ones with zeros leaves it a one.
+            own = padded_by(
+                replace(case, options={**case.options, "padding_mode": "zeros"}), torch.ones_like(x[:1, :1])
+            )
+            mask[:, own.flatten() == 0] = -math.inf
         seen = tokens
     else:
-        seen = F.adaptive_avg_pool2d(padded, (min(size, height), min(size, width))).flatten(2).transpose(1, 2)
+        pooled = x if without else padded
+        grid = [min(size, n) for n in pooled.shape[-2:]]
+        seen = F.adaptive_avg_pool2d(pooled, grid).flatten(2).transpose(1, 2)
         mask = mask[:, : seen.shape[1]]
+    blind = (mask == -math.inf).all(1)  # in a window of padding alone, where that is no key
+    mask[blind] = 0
     delta = torch.tensor([[(k[0] - q[0], k[1] - q[1]) for k in keys] for q in queries], dtype=x.dtype)
 
     heads, groups = len(p["gating_param"]), case.options.get("groups", 1)
@@ -115,7 +127,8 @@ def formula(p: dict[str, Tensor], temperature: float, x: Tensor, case: Case, con
         alpha = torch.log(1 + torch.exp(5 * p["locality_raw"][h])) / 5
         distance = ((delta - p["attention_centers"][h]) ** 2).sum(-1)
         gate = 1 / (1 + torch.exp(-p["gating_param"][h] / temperature))
-        by_content = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(q.shape[-1]) + mask, dim=-1) @ seen
+        weights = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(q.shape[-1]) + mask, dim=-1)
+        by_content = weights.masked_fill(blind[:, None], 0) @ seen
         by_place = torch.softmax(-alpha / temperature * distance, dim=-1) @ tokens
         mixed = ((1 - gate) * by_content + gate * by_place) @ p["value"].T
         y = y + F.conv1d(mixed.transpose(1, 2), p["proj"].chunk(heads, dim=1)[h][..., None], groups=groups)  # type: ignore[arg-type]
@@ -132,7 +145,7 @@ def with_gradients(run: Callable[[Tensor], Tensor], x: Tensor, parameters: list[
     return [y, *torch.autograd.grad(y, [leaf, *parameters], cotangent)]
 
 
-@pytest.mark.parametrize("content", SCOPES)
+@pytest.mark.parametrize("content", SCOPES + UNPADDED)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_output_and_every_gradient(case: Case, content: str, relative_error: RelativeError) -> None:
     layer = arbitrary_layer(case, content)
@@ -140,7 +153,7 @@ def test_output_and_every_gradient(case: Case, content: str, relative_error: Rel
     names, parameters = zip(*layer.named_parameters(), strict=True)
     twins = {name: p.detach().clone().requires_grad_() for name, p in layer.named_parameters()}
     expected = with_gradients(lambda x: formula(twins, 0.7, x, case, content), x, list(twins.values()))
-    for way in ("auto", "reference"):
+    for way in ("auto", "dense", "reference"):
         with use_backend(way):  # type: ignore[arg-type]
             found = with_gradients(layer, x, list(parameters))
         assert relative_error(found[0], expected[0]) < OUTPUT_TOLERANCE, way
@@ -164,6 +177,18 @@ def test_maps_are_what_forward_mixes(content: str, relative_error: RelativeError
     assert relative_error(layer(x), y.transpose(1, 2).unflatten(2, (3, 3))) < OUTPUT_TOLERANCE
     for rows in (maps.content.sum(-1), maps.total.sum(-1)):
         torch.testing.assert_close(rows, torch.ones_like(rows))
+
+
+@pytest.mark.parametrize("content", UNPADDED)
+def test_padding_is_not_looked_at(content: str) -> None:
+    """Not where it lies, and weights sum to 1 over the rest; positions look at all."""
+    case = Case((7, 8), {"padding": (2, 1)})
+    maps = arbitrary_layer(case, content).attention(torch.randn(2, 4, 7, 8, dtype=torch.float64))
+    content_maps = maps.content.unflatten(3, (11, 10))
+    inner = content_maps[..., 2:-2, 1:-1].sum((-2, -1)).unflatten(2, (9, 8))
+    torch.testing.assert_close(content_maps.sum((-2, -1)).unflatten(2, (9, 8)), inner)
+    torch.testing.assert_close(inner[:, :, 1:-1], torch.ones_like(inner[:, :, 1:-1]))
+    assert bool((maps.positional.unflatten(2, (11, 10))[..., 0, :] > 0).any())
 
 
 def test_a_window_is_where_the_query_lies() -> None:
@@ -211,7 +236,7 @@ def test_positions_by_two_products(relative_error: RelativeError) -> None:
         assert relative_error(scoped.apply_positions(rows, columns, values), expected) < 1e-14
 
 
-@pytest.mark.parametrize("content", ["window:2", "pooled:2"])
+@pytest.mark.parametrize("content", ["window:2", "pooled:2", "window:2,unpadded", "global,unpadded"])
 def test_second_derivatives(content: str) -> None:
     torch.manual_seed(0)
     layer = GPSA2d(2, 2, 3, padding=1, temperature=1.0, dtype=torch.float64, content=content)

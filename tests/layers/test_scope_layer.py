@@ -18,7 +18,7 @@ from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.scopes import Scope
 
 RelativeError = Callable[[Tensor, Tensor], float]
-LOCAL = ("window:3", "window:4", "pooled:3")
+LOCAL = ("window:3", "window:4", "pooled:3", "window:3,unpadded", "pooled:3,unpadded")
 
 
 def make_layer(content: str, **options: object) -> GPSA2d:
@@ -32,6 +32,8 @@ def test_how_a_scope_is_written() -> None:
         "window:14": Scope("window", 14),
         "pooled:7": Scope("pooled", 7),
         "window:999999": Scope("window", 999999),
+        "global,unpadded": Scope(padding=False),
+        "pooled:3,unpadded": Scope("pooled", 3, padding=False),
     }.items():
         assert scopes.parse(text) == scope
         assert str(scope) == text
@@ -43,7 +45,7 @@ def test_how_a_scope_is_written() -> None:
 
 @pytest.mark.parametrize(
     "text", ["", "window", "window:", "window:0", "window:-3", "window:07", "window:2.5", "pooled:1000000", "Global",
-             "window:7 ", "local:3", "window:٣", "global:3", 14, None],
+             "window:7 ", "local:3", "window:٣", "global:3", "global,padded", "unpadded", 14, None],
 )  # fmt: skip
 def test_nonsense_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(RequestError, match=r"^content: expected global, window:W or pooled:R with .*, found .*$"):
@@ -53,7 +55,8 @@ def test_nonsense_is_refused_in_one_line(text: str) -> None:
 @pytest.mark.parametrize(
     ("scope", "inner", "covers"),
     [(Scope(), (99, 99), True), (Scope("window", 7), (7, 6), True), (Scope("window", 7), (6, 8), False),
-     (Scope("pooled", 3), (1, 1), True), (Scope("pooled", 3), (2, 1), False)],
+     (Scope("pooled", 3), (1, 1), True), (Scope("pooled", 3), (2, 1), False),
+     (Scope("pooled", 3, padding=False), (3, 2), True), (Scope("pooled", 3, padding=False), (3, 4), False)],
 )  # fmt: skip
 def test_what_a_scope_covers(scope: Scope, inner: tuple[int, int], covers: bool) -> None:
     """A window is of the map's own pixels; a pool is of all, those of the padding too."""
