@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from tcnn.analysis.evaluations import EvaluatedRow
 from tcnn.analysis.plots import robustness, style, training
@@ -37,6 +37,9 @@ def pictures(result: Result) -> dict[str, Drawing]:
             if control and (after := evaluated(result, arm, label[arm])).corruptions:
                 what = f"Gain of {label[arm]} under corruptions"
                 found[f"results-{name}-gain-{arm}"] = (what, _drawn(robustness.improvement, before, after))
+    for root, points in lengths(result).items():
+        what = f"Gain of {label[root].partition(',')[0]} by the length of training"
+        found[f"results-{name}-length-{root}"] = (what, _drawn(gain_by_length, what, points))
     if result["experiment"]["sizes"]:
         sized = [row for arm in arms for row in at_sizes(result, arm, label[arm])]
         found[f"results-{name}-resolution"] = ("Accuracy against test resolution", _drawn(robustness.resolution, sized))
@@ -70,6 +73,44 @@ def accuracy(result: Result) -> Figure:
         for number, (curve, colour) in enumerate(zip(curves.values(), style.colours(len(curves)), strict=True))
     ]  # fmt: skip
     style.legend(made, handles, list(curves), loc="outside right upper")
+    return made
+
+
+def lengths(result: Result) -> dict[str, list[Result]]:
+    """Arms that differ in how long they are trained, by the arm they are like: each with its gain over its control."""
+    arms, families = result["experiment"]["arms"], dict[str, list[Result]]()
+    for entry in result["summary"]:
+        control, root = arms[entry["arm"]]["control"], entry["arm"]
+        if control is None or control not in entry.get("against", {}):
+            continue
+        while arms[root].get("like") is not None:
+            root = arms[root]["like"]
+        families.setdefault(root, []).append({"updates": entry["updates"], **entry["against"][control]})
+    several = {root: sorted(found, key=lambda one: one["updates"]) for root, found in families.items()}
+    return {root: found for root, found in several.items() if len({one["updates"] for one in found}) > 1}
+
+
+def gain_by_length(title: str, points: list[Result]) -> Figure:
+    """Percentage points above the CNN that had the same updates, with their 95 % intervals."""
+    made = style.figure(6.0, 3.6)
+    ax = style.axes(made.subplots(), title, "updates", "percentage points")
+    ax.axhline(0, color=style.GREY, linewidth=1)
+    ax.set_xscale("log")
+    ax.set_xticks([one["updates"] for one in points], [f"{one['updates']:,.0f}" for one in points])
+    ax.xaxis.set_minor_locator(NullLocator())
+    handles, names = [], []
+    kinds = [kind for kind in ("clean", "corrupted") if any(kind in one for one in points)]
+    for number, (kind, colour) in enumerate(zip(kinds, style.colours(len(kinds)), strict=True)):
+        some = [one for one in points if kind in one]
+        beside = 1.03 ** (2 * number - len(kinds) + 1)  # so that bars do not lie on each other
+        means = [100 * one[kind]["mean"] for one in some]
+        below = [mean - 100 * one[kind]["interval"][0] for mean, one in zip(means, some, strict=True)]
+        above = [100 * one[kind]["interval"][1] - mean for mean, one in zip(means, some, strict=True)]
+        bars = ax.errorbar([one["updates"] * beside for one in some], means, [below, above], color=colour, marker="o",
+                           markersize=4, linewidth=1.6, capsize=3)  # fmt: skip
+        handles.append(bars.lines[0])
+        names.append(kind)
+    style.legend(made, handles, names, loc="outside right upper")
     return made
 
 

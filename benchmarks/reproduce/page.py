@@ -1,4 +1,4 @@
-"""The experiments' part of docs/results.md, its tables and pictures, from what was measured.
+"""What was measured, in docs/results.md: tables and pictures of experiments, and the table of predictions.
 
 python benchmarks/reproduce/page.py      writes between the marks on the page, and docs/img/results-*.png
 """
@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "reproduce"
 PAGE = ROOT / "docs" / "results.md"
 MARK = re.compile(r"(<!-- experiments -->\n).*?(<!-- /experiments -->)", re.DOTALL)
+PREDICTIONS = ROOT / "benchmarks" / "results" / "predictions.json"
+PREDICTED = re.compile(r"(<!-- predictions -->\n).*?(<!-- /predictions -->)", re.DOTALL)
 NONE = "None of them has been run here to its end yet.\n"
 
 
@@ -27,6 +29,20 @@ def fill(page: str, results: Sequence[Result]) -> str:
     """The page with the experiments' part replaced."""
     text = "\n".join(section(result) for result in results) or NONE
     return MARK.sub(lambda found: found[1] + text + found[2], page)
+
+
+def predictions(results: dict[str, Result]) -> str:
+    """What `predictions.py` has found, in one table; "" for nothing."""
+    if not results:
+        return ""
+    lines = ["| | option | layers | same prediction | right, CNN | right, T-CNN | largest relative error |",
+             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for network, found in results.items():
+        for row in found["rows"]:
+            same = f"{row['same_prediction']:,} of {row['images']:,}"
+            cells = [network, row["option"], str(row["layers"]), same, str(row["right_cnn"]), str(row["right_tcnn"])]
+            lines.append(_line([*cells, f"{row['relative_error']:.1e}"]))
+    return "\n".join(lines) + "\n"
 
 
 def section(result: Result) -> str:
@@ -137,7 +153,9 @@ def _line(cells: Sequence[str]) -> str:
 
 def main() -> None:
     results = measured()
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    text = fill(PAGE.read_text(encoding="utf-8"), results)
+    found = json.loads(PREDICTIONS.read_text(encoding="utf-8")) if PREDICTIONS.exists() else {}
+    PAGE.write_text(PREDICTED.sub(lambda marks: marks[1] + predictions(found) + marks[2], text), encoding="utf-8")
     for result in results:
         draw(result, ROOT / "docs" / "img")
 

@@ -4,18 +4,17 @@
         --weights tiny-darknet-imagenet.safetensors
 
 Attention computes the logits, never the convolution that stands in for it at the conversion's τ. The CNN is that of the
-same geometry: with its stride kept, or dilated. Results go to benchmarks/results/reproduce/predictions.json.
+same geometry: with its stride kept, or dilated. Results go to benchmarks/results/predictions.json.
 """
 
 import argparse
 import json
-import platform
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from machine import hardware, versions
 from networks import OWN
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -25,9 +24,10 @@ from tcnn.config import ConversionConfig
 from tcnn.conversion.differences import errors
 from tcnn.data.image_set import open_dataset
 from tcnn.evaluation.evaluate import transform_for
+from tcnn.files import replacing
 from tcnn.layers.backends import use_backend
 
-RESULTS = Path(__file__).parents[1] / "results" / "reproduce" / "predictions.json"
+RESULTS = Path(__file__).parents[1] / "results" / "predictions.json"
 OPTIONS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "content heads": {"content_heads": 4},
@@ -36,6 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "dilated, content heads": {"stride": "dilate", "content_heads": 4},
     "window:7": {"content": "window:7", "content_heads": 2},
     "pooled:7": {"content": "pooled:7", "content_heads": 2},
+    "without padding": {"content": "global,unpadded", "content_heads": 2},
 }
 """What is converted how."""
 
@@ -49,8 +50,11 @@ def main() -> None:
     images, targets = photographs(options.data, cnn)
     dilated = tcnn.without_stride(cnn, stride="dilate")
     expected = {"keep": logits(cnn, images), "dilate": logits(dilated, images)}
-    rows = []
+    known = json.loads(options.out.read_text()) if options.out.exists() else {}
+    rows = known.get(options.network, {}).get("rows", []) if options.resume else []
     for name, choice in OPTIONS.items():
+        if any(row["option"] == name for row in rows):
+            continue
         started = time.monotonic()
         config = ConversionConfig(**choice)
         converted, report = tcnn.convert(cnn, config)
@@ -71,14 +75,20 @@ def main() -> None:
             }
         )
         print(json.dumps(rows[-1]), flush=True)
-    results = json.loads(options.out.read_text()) if options.out.exists() else {}
-    results[options.network] = {
+        write(options.out, options.network, rows)
+
+
+def write(out: Path, network: str, rows: list[dict[str, Any]]) -> None:
+    """A network's rows so far; those of the other one are read again, for it may be measured at the same time."""
+    results = json.loads(out.read_text()) if out.exists() else {}
+    results[network] = {
         "rows": rows,
-        "hardware": platform.processor() or platform.machine(),
-        "versions": {name: version(name) for name in ("tcnn", "torch", "timm")},
+        "hardware": hardware("cpu"),
+        "versions": versions("tcnn", "torch", "timm"),
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out, force=True) as temporary:
+        temporary.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
 
 
 def photographs(spec: str, model: nn.Module) -> tuple[Tensor, Tensor]:
@@ -99,6 +109,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--data", required=True, help="class folders")
     parser.add_argument("--weights", required=True, type=Path, help="a safetensors file")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--resume", action="store_true", help="go on behind the options that are in the results")
     parser.add_argument("--out", type=Path, default=RESULTS)
     return parser.parse_args()
 

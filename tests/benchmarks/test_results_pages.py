@@ -89,3 +89,28 @@ def test_the_pictures_are_drawn_and_are_on_the_page(result: dict[str, Any], tmp_
     assert gain.top1 == pytest.approx(0.5) and gain.severities[5].top1 == pytest.approx(0.4)
     sized = [(row.height, row.clean.top1) for row in figures.at_sizes(result, "cnn", "CNN") if row.clean]
     assert sized == [(32, pytest.approx(0.8)), (64, pytest.approx(0.65))]
+
+
+def test_the_gain_by_the_length_of_training(result: dict[str, Any], tmp_path: Path) -> None:
+    """Arms that are like one another, shortest first; one that has no control, or no other length, is in no curve."""
+    arms, summary = result["experiment"]["arms"], result["summary"]
+    arms["long"] = {"control": "cnn", "like": "t-cnn"}
+    arms["other"] = {"control": "cnn"}
+    summary.append({**summary[1], "arm": "long", "label": "T-CNN, 90 updates", "updates": 90.0})
+    summary.append({**summary[1], "arm": "other", "label": "Other"})
+    (root, points), *others = figures.lengths(result).items()
+    assert (root, others) == ("t-cnn", [])
+    assert [(point["updates"], point["clean"]["mean"]) for point in points] == [(30.0, 0.01), (90.0, 0.01)]
+    bars = figures.gain_by_length("Gain", points).axes[0].containers
+    drawn = [line.get_ydata().tolist() for line in (container.lines[0] for container in bars)]
+    assert drawn == [[pytest.approx(1.0)] * 2, [pytest.approx(-1.0)] * 2], "percentage points, clean and corrupted"
+    result["rows"] += [row(arm, 0, [0.7, 0.8]) for arm in ("long", "other")]
+    assert "results-try-length-t-cnn" in figures.pictures(result)
+
+
+def test_the_table_of_predictions() -> None:
+    row = {"option": "as it is", "layers": 2, "images": 1000, "same_prediction": 1000, "right_cnn": 653,
+           "right_tcnn": 653, "relative_error": 1.2e-6}  # fmt: skip
+    text = page.predictions({"tiny_darknet": {"rows": [row]}})
+    assert "| tiny_darknet | as it is | 2 | 1,000 of 1,000 | 653 | 653 | 1.2e-06 |" in text
+    assert page.predictions({}) == ""
