@@ -13,7 +13,7 @@ from jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
 from jobs.model import Failure, Progress
 from jobs.retry import error_code
 from tcnn.errors import EnvironmentFailure, Stopped, TcnnError, one_line
-from tcnn.processes import die_with_parent, let_others_go_first
+from tcnn.processes import die_with_parent, keep_freed_memory, let_others_go_first
 
 log = logging.getLogger("tcnn.runner")
 
@@ -25,6 +25,7 @@ def main(directory: Path, parent: int) -> int:
     """Do what the directory's assignment says; the outcome is in the directory. Returns the exit code."""
     die_with_parent(parent=parent)
     let_others_go_first()
+    keep_freed_memory()
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, who will say what it means
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -12,6 +12,8 @@ _PR_SET_PDEATHSIG = 1
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 """The system call's number; the C library has no name for it."""
 _IDLE = 3
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+"""Of mallopt, in malloc.h."""
 
 
 def die_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> None:
@@ -24,6 +26,22 @@ def die_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what is freed, for a process that will want as much again at its next step.
+
+    glibc gives the end of its heap back to the system when 64 MiB of it or less are free, and pages that come anew cost
+    a quarter of a millisecond a MiB: on two CPU cores a third of a small network's training step. Blocks of more than
+    32 MiB, the most that glibc can be asked to keep, are given back as before. Does nothing with another C library, nor
+    where the environment says how (MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES).
+    """
+    if sys.platform != "linux" or {"MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"} & set(os.environ):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for what, value in ((_MMAP_THRESHOLD, 32 * 2**20), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 * 2**20)):
+            mallopt(what, value)
 
 
 def let_others_go_first() -> None:

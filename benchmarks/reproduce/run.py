@@ -27,7 +27,7 @@ from job import Job, digest, place, sets
 from results import Results
 
 from tcnn.errors import RequestError, Stopped, TcnnError
-from tcnn.processes import die_with_parent
+from tcnn.processes import die_with_parent, keep_freed_memory
 
 RESULTS = Path(__file__).parents[1] / "results" / "reproduce"
 ENDED, STOPPED, INTERRUPTED = 0, Stopped.exit_code, 130
@@ -159,6 +159,7 @@ def _child(job: Job, task: Task, parent: int) -> None:
     """A task in a process of its own, which saves and ends when the parent does, or says so: Ctrl-C is the parent's."""
     os.setsid()
     die_with_parent(signal.SIGTERM, parent)
+    keep_freed_memory()
     sys.exit(perform(job, task, lambda line: print(line, flush=True)))
 
 

@@ -23,8 +23,10 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train a small ResNet on handwritten digits, convert it, prove it equal, write, reload, fine-tune, compare."""
+    from tcnn.processes import keep_freed_memory
     from tcnn.training.demo import run
 
+    keep_freed_memory()
     if out is not None:
         from tcnn.files import make_directory
 

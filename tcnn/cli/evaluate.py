@@ -61,7 +61,9 @@ def command(
     """Measure top-1 and top-5 of checkpoints side by side: at several sizes, corrupted, on ImageNet-C, -A and -R."""
     from tcnn.config import build
     from tcnn.evaluation.config import EvaluationConfig
+    from tcnn.processes import keep_freed_memory
 
+    keep_freed_memory()
     if csv_file is not None:
         from tcnn.files import check_output
 

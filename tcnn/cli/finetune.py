@@ -100,8 +100,10 @@ def command(
 
         catalogue.check(model, default_choice=settings.convert and settings.conversion == type(settings.conversion)())
 
+    from tcnn.processes import keep_freed_memory
     from tcnn.training.launch import finetune_on
 
+    keep_freed_memory()
     with console.training(quiet=as_json) as (report, say):
         result = finetune_on(
             placement, model, data, val, settings, directory, resume=resume, force=force, allow_changes=allow_changes,

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from tcnn.errors import TcnnError
-from tcnn.processes import die_with_parent
+from tcnn.processes import die_with_parent, keep_freed_memory
 from tcnn.training.exchange import Exchange
 
 
@@ -36,6 +36,7 @@ def train(exchange: Exchange) -> int:
 def main(path: Path, parent: int) -> int:
     """End with torchrun, whatever ends it."""
     die_with_parent(parent=parent)
+    keep_freed_memory()
     exchange = Exchange(path)
     os.chdir(exchange.order().directory)
     return train(exchange)

@@ -1,0 +1,46 @@
+"""Processes that know their place: what `tcnn.processes` asks of the C library and the kernel."""
+
+import os
+import resource
+import sys
+
+import pytest
+import torch
+from forked import processes
+
+from tcnn.processes import keep_freed_memory
+
+
+def faults(keep: bool, pipe: object) -> None:
+    """How often pages come anew when 200 MiB of ten blocks are wanted again and again, by the fourth time on."""
+    os.environ.pop("MALLOC_TRIM_THRESHOLD_", None)
+    os.environ.pop("GLIBC_TUNABLES", None)
+    if keep:
+        keep_freed_memory()
+    before = 0
+    for times in range(8):
+        if times == 4:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        blocks = [torch.ones(5 * 2**20) for _ in range(10)]
+        del blocks
+    pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.confstr("CS_GNU_LIBC_VERSION") is None, reason="of glibc")
+def test_freed_memory_is_kept() -> None:
+    found = []
+    for keep in (False, True):
+        ours, theirs = processes.Pipe(duplex=False)
+        process = processes.Process(target=faults, args=(keep, theirs))
+        process.start()
+        found.append(ours.recv())
+        process.join()
+    given_back, kept = found
+    assert given_back > 4 * 200 * 2**20 / 4096 / 2, "else there is nothing to mend any more"
+    assert kept < given_back / 20
+
+
+def test_what_the_environment_says_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1")
+    monkeypatch.setattr("ctypes.CDLL", lambda name: pytest.fail("the C library was asked"))
+    keep_freed_memory()
