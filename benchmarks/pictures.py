@@ -1,10 +1,10 @@
-"""The pictures of README and docs/, drawn from a run of `tcnn demo`.
+"""The pictures of README and docs/: a small ResNet on handwritten digits, converted and fine-tuned while τ rises to 1.
 
-    python benchmarks/pictures.py                 # runs the demo first: a few minutes
-    python benchmarks/pictures.py --demo DIR      # from what `tcnn demo --out DIR` has kept
+    python benchmarks/pictures.py                 # trains first: a few minutes
+    python benchmarks/pictures.py --runs DIR      # keeps runs and checkpoints there, and draws from them the next time
 
-Besides the demo's own numbers the converted and the fine-tuned model are evaluated on its 450 held-out digits, under
-the fifteen corruptions and at several sizes.
+Besides, the converted and the fine-tuned model are evaluated on 450 held-out digits, under the fifteen corruptions and
+at several sizes.
 """
 
 import argparse
@@ -12,15 +12,20 @@ import json
 import tempfile
 from pathlib import Path
 
+import timm
 import torch
+from torch import nn
 
+import tcnn
 from tcnn.analysis.evaluations import EvaluationFile
 from tcnn.analysis.inspect import inspect
 from tcnn.analysis.plots import gallery, style
+from tcnn.config import FinetuneConfig, finetune_config
 from tcnn.evaluation.comparison import compare
 from tcnn.evaluation.config import EvaluationConfig
 from tcnn.evaluation.corruptions import CORRUPTIONS
-from tcnn.training.demo import run
+from tcnn.training.digits import MEAN, SIZE, STD, write_digits
+from tcnn.training.finetune import finetune
 from tcnn.training.rundir import read_metrics
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
@@ -35,23 +40,50 @@ EPOCHS = 8
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--demo", type=Path, help="a directory of `tcnn demo --out`, not to run it again")
-    given = parser.parse_args().demo
+    parser.add_argument("--runs", type=Path, help="a directory for what is trained, or in which it is already")
+    given = parser.parse_args().runs
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        demo = given or Path(scratch)
-        if given is None:
-            run(demo, True, 8, EPOCHS, 0, print)
-        draw(demo)
+        runs = given or Path(scratch)
+        if not (runs / "finetuned" / "best.safetensors").is_file():
+            train(runs)
+        draw(runs)
 
 
-def draw(demo: Path) -> None:
+def train(runs: Path) -> None:
+    """The CNN, the converted model, and the T-CNN fine-tuned with the paper's annealing."""
+    digits, held_out = write_digits(runs / "digits")
+    trained = finetune(model(), digits, held_out, recipe(convert=False, lr=2e-3), runs / "cnn", force=True)
+    converted = tcnn.convert(tcnn.load(trained.last, source=model())).model
+    checkpoint = tcnn.save(converted, runs / "t_resnet-digits.safetensors", force=True)
+    finetune(checkpoint, digits, held_out, recipe(lr=5e-4), runs / "finetuned", force=True)
+
+
+def model() -> nn.Module:
+    """At an output stride of 16 its last stage works on 4×4 maps."""
+    torch.manual_seed(0)
+    made = timm.create_model("test_resnet", num_classes=10, in_chans=1, output_stride=16)
+    own = {"input_size": (1, SIZE, SIZE), "mean": (MEAN,), "std": (STD,), "crop_pct": 1.0}
+    made.pretrained_cfg = made.default_cfg = {**made.pretrained_cfg, **own}
+    return made
+
+
+def recipe(**changes: object) -> FinetuneConfig:
+    own = {
+        "epochs": EPOCHS, "warmup_epochs": 1, "anneal_epochs": EPOCHS / 2, "size": SIZE, "workers": 0, "hflip": 0.0,
+        "scale": (0.8, 1.0), "ratio": (0.9, 1.1), "device": "cpu", "anneal": "warmup",
+        "conversion": {"content_heads": 0},
+    }  # fmt: skip
+    return finetune_config("quick", options={**own, **changes})
+
+
+def draw(runs: Path) -> None:
     """Write the pictures that the documentation shows."""
-    tuned, digits = demo / "finetuned" / "best.safetensors", demo / "digits"
+    tuned, digits = runs / "finetuned" / "best.safetensors", runs / "digits"
     found = inspect(tuned, digits / "val", QUERY, limit=64, shown=1)
-    rows = evaluate(demo).rows
+    rows = evaluate(runs).rows
     drawn = [
-        *gallery.of_training(read_metrics(demo / "finetuned" / "metrics.jsonl")),
+        *gallery.of_training(read_metrics(runs / "finetuned" / "metrics.jsonl")),
         *gallery.of_inspection(found),
         *gallery.of_evaluations(rows),
     ]
@@ -61,15 +93,15 @@ def draw(demo: Path) -> None:
             print(IMAGES / f"{picture.name}.png")
 
 
-def evaluate(demo: Path) -> EvaluationFile:
-    """Converted and fine-tuned model, corrupted at their own size and clean at several; kept beside the demo."""
-    file = demo / "pictures.json"
+def evaluate(runs: Path) -> EvaluationFile:
+    """Converted and fine-tuned model, corrupted at their own size and clean at several; kept beside the runs."""
+    file = runs / "pictures.json"
     if not file.is_file():
-        models = [str(demo / "t_resnet-digits.safetensors"), str(demo / "finetuned" / "best.safetensors")]
+        models = [str(runs / "t_resnet-digits.safetensors"), str(runs / "finetuned" / "best.safetensors")]
         sizes = tuple((side, side) for side in SIZES)
         results = [
-            compare(models, str(demo / "digits"), EvaluationConfig(corruptions=CORRUPTIONS)),
-            compare(models, str(demo / "digits"), EvaluationConfig(sizes=sizes)),
+            compare(models, str(runs / "digits"), EvaluationConfig(corruptions=CORRUPTIONS)),
+            compare(models, str(runs / "digits"), EvaluationConfig(sizes=sizes)),
         ]
         labels = dict(zip(models, ("converted", "fine-tuned"), strict=True))
         rows = [row.model_copy(update={"model": labels[row.model]}) for result in results for row in result.rows]

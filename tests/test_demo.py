@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import tcnn
 from tcnn.cli.main import main
 from tcnn.conversion import checkpoint
 from tcnn.data.image_set import open_dataset
-from tcnn.training import digits
+from tcnn.training import demo, digits
 
 pytest.importorskip("sklearn", reason="THE DEMO IS UNTESTED: scikit-learn is not installed")
 
@@ -33,23 +34,50 @@ def test_the_journey(tmp_path: Path, capsys: pytest.CaptureFixture[str], kept_si
     result = json.loads(printed)
 
     assert result["predictions_unchanged"] is True
-    assert result["held_out"] == digits.HELD_OUT
-    source, converted, tuned = result["rows"]
-    assert [row["model"] for row in result["rows"]] == ["source CNN", "converted", "fine-tuned"]
+    assert result["held_out"] == digits.SCENES_HELD_OUT
+    source, cnn, converted, tuned = result["rows"]
+    names = ["source CNN", "fine-tuned CNN", "converted", "fine-tuned T-CNN"]
+    assert [row["model"] for row in result["rows"]] == names
     assert converted["top1"] == source["top1"], "not one prediction changes"
     assert 0 < converted["equivalence_error"] < 1e-5
     assert converted["drift_at_1"] > 1e-3
-    assert source["parameters"] < converted["parameters"] == tuned["parameters"]
-    assert source["top1"] > 0.2, "two epochs are enough to do better than chance, twice over"
+    assert cnn["parameters"] == source["parameters"] < converted["parameters"] == tuned["parameters"]
+    assert source["top1"] > 0.15, "two epochs are enough to do better than chance"
+    gain = result["gain"]
+    assert gain["mean"] == pytest.approx(tuned["top1"] - cnn["top1"], abs=1e-12)
+    assert gain["low"] < gain["mean"] < gain["high"] < gain["low"] + 0.12
 
     kept, fine = Path(result["checkpoint"]), Path(result["run"]) / "last.safetensors"
     assert kept.parent == out
     assert checkpoint.read(kept).verification.passed
-    held_out = open_dataset(str(out / "digits"), "val", in_chans=1)
-    assert len(held_out) == digits.HELD_OUT
+    held_out = open_dataset(str(out / "scenes"), "val", in_chans=1)
+    assert len(held_out) == digits.SCENES_HELD_OUT
     for path, row in ((kept, converted), (fine, tuned)):
         model = tcnn.load(path)
         assert sum(parameter.numel() for parameter in model.parameters()) == row["parameters"]
         assert tcnn.evaluate(model, held_out).top1 == pytest.approx(row["top1"], abs=1e-12)
-    temperatures = {float(layer.position_temperature) for layer in model.modules() if isinstance(layer, tcnn.GPSA2d)}
-    assert temperatures == {1.0}, "fine-tuning took it all the way"
+    layers = [layer for layer in model.modules() if isinstance(layer, tcnn.GPSA2d)]
+    assert {layer.content_heads for layer in layers} == {demo.CONTENT_HEADS}
+    assert all(layer.proj.unflatten(1, (layer.heads, -1))[:, -demo.CONTENT_HEADS :].any() for layer in layers), (
+        "learned"
+    )
+
+
+def test_the_interval_is_paired() -> None:
+    """Against the textbook: 3 images gained and 1 lost of 10."""
+    before = torch.tensor([1, 1, 0, 0, 0, 1, 1, 1, 0, 1]).bool()
+    after = torch.tensor([1, 1, 1, 1, 1, 0, 1, 1, 0, 1]).bool()
+    gain = demo.paired(before, after)
+    deviation = ((3 * 0.8**2 + 1.2**2 + 6 * 0.2**2) / 9) ** 0.5
+    assert gain.mean == pytest.approx(0.2)
+    assert gain.high - gain.low == pytest.approx(2 * 1.96 * deviation / 10**0.5)
+
+
+def test_scenes_are_the_same_again_and_share_no_scan(tmp_path: Path) -> None:
+    digits.write_scenes(tmp_path / "a", 3, 20, 10)
+    digits.write_scenes(tmp_path / "b", 3, 20, 10)
+    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.png"))
+    assert len(files) == 30
+    assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
+    _, _, train, held_out = digits._split(3)
+    assert not set(train) & set(held_out) and len(train) + len(held_out) == 1797
