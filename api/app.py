@@ -19,8 +19,8 @@ from api.stream import Streams
 from jobs.artifacts.opened import home_of, open_artifacts
 from jobs.explorers import Explorers
 from jobs.store import Store
-from tcnn.conversion import catalogue
 from tcnn.version import __version__
+from tcnn.zoo import catalogue
 
 
 def create_app(settings: ApiSettings | None = None) -> FastAPI:

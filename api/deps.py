@@ -6,7 +6,7 @@ All of them are coroutines: a plain function would take a turn on a thread, for 
 import asyncio
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import Depends, Header, Path, Request
 from fastapi.security import HTTPBearer
@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from api.keys import Keyring
 from api.settings import ApiSettings
+from api.stream import Streams
 from jobs.artifacts.base import Artifacts
 from jobs.errors import JobNotFound
 from jobs.explorers import Explorers
@@ -21,9 +22,6 @@ from jobs.home import Home, checked
 from jobs.model import IdempotencyKey
 from jobs.store import Store
 from tcnn.errors import RequestError
-
-if TYPE_CHECKING:
-    from api.stream import Streams
 
 
 @dataclass
@@ -35,7 +33,7 @@ class Service:
     store: Store
     keys: Keyring
     registry: CollectorRegistry
-    streams: "Streams"
+    streams: Streams
     explorers: Explorers
     reports: asyncio.Lock
     artifacts: Artifacts

@@ -1,108 +1,15 @@
-"""The OpenAPI document: what FastAPI makes of the routes, and every error that each of them can answer with.
+"""The OpenAPI document: what FastAPI makes of the routes, and every error that each of them can answer with."""
 
-``python -m api.openapi FILE`` writes it (docs/openapi.json, kept true by a test).
-"""
-
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from api.errors import AWAY, MEDIA_TYPE, Problem
+from api.errors import Problem
+from api.problems import problem
 from tcnn.config import FinetuneConfig
 from tcnn.evaluation.config import EvaluationConfig
-from tcnn.files import replacing
-
-PROBLEMS: dict[int, tuple[str, str, str]] = {
-    400: ("The body is not JSON.", "malformed-body", "expected JSON, found an error at character 0: Expecting value"),
-    401: (
-        "No API key, or a wrong one.",
-        "unauthorized",
-        "expected `Authorization: Bearer KEY` with a key of this server, found none",
-    ),
-    403: (
-        "A server without API keys, reached by another name than localhost.",
-        "forbidden",
-        "Host: without API keys the server answers to localhost only, found 'example.org'; use http://127.0.0.1, "
-        "or set TCNN_API_KEYS",
-    ),
-    404: (
-        "Nothing of this id is yours.",
-        "job-not-found",
-        "no job of this id; GET /jobs lists yours",
-    ),
-    409: (
-        "The job's status does not allow it.",
-        "wrong-state",
-        "job_0123456789abcdef01234567: is running; cancel it before deleting it",
-    ),
-    413: (
-        "The body is too large.",
-        "too-large",
-        "body: expected at most 1,048,576 bytes; send less, or raise TCNN_MAX_BODY_MB on the server",
-    ),
-    415: (
-        "The body is of another media type.",
-        "unsupported-media",
-        "expected Content-Type: application/json, found text/plain",
-    ),
-    416: (
-        "The range begins behind the file's end.",
-        "range-not-satisfiable",
-        "expected a range within the file's 1000 bytes; GET it without Range",
-    ),
-    422: (
-        "The request is understood and cannot be done; `errors` names the fields.",
-        "refused",
-        "resnet51: no timm model of this name; did you mean resnet50, resnet101, resnet152?",
-    ),
-    429: (
-        "Too many event streams.",
-        "too-many-streams",
-        "64 event streams are open, as many as TCNN_MAX_STREAMS allows; close one, or poll",
-    ),
-    503: (
-        "The database is locked, away or full; try again after `Retry-After` seconds.",
-        "store-unavailable",
-        AWAY,
-    ),
-    507: (
-        "No space is left for the upload.",
-        "storage",
-        "the upload: no space left while writing; nothing was kept, free some space or choose another disk",
-    ),
-}
-"""Status → what it means, its kind, an example's detail."""
-
-
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What `responses=` of a route takes."""
-    return {status: _problem(status) for status in statuses}
-
-
-def _problem(status: int) -> dict[str, Any]:
-    description, kind, detail = PROBLEMS[status]
-    example = {
-        "type": f"urn:tcnn:problem:{kind}",
-        "title": kind.replace("-", " ").capitalize(),
-        "status": status,
-        "detail": detail,
-        "instance": "/jobs",
-        "errors": [{"field": "model", "message": detail}] if status == 422 else [],
-    }
-    found: dict[str, Any] = {
-        "description": description,
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}},
-    }
-    if status in (429, 503):
-        found["headers"] = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
-    if status == 401:
-        found["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
-    return found
 
 
 def install(app: FastAPI) -> None:
@@ -140,7 +47,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     for path, operations in found["paths"].items():
         for method, operation in operations.items():
             for status in _statuses(path, method, operation):
-                operation["responses"][str(status)] = _problem(status)
+                operation["responses"][str(status)] = problem(status)
             operation["responses"] = dict(sorted(operation["responses"].items()))
     return found
 
@@ -161,16 +68,3 @@ def _statuses(path: str, method: str, operation: dict[str, Any]) -> list[int]:
     if "multipart/form-data" in body:
         statuses += [415, 507]
     return [status for status in statuses if str(status) not in operation["responses"] or status == 422]
-
-
-def main(path: Path) -> None:
-    """Write the document."""
-    from api.app import create_app
-
-    text = json.dumps(create_app().openapi(), indent=2, ensure_ascii=False)
-    with replacing(path, force=True) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -12,9 +12,9 @@ from api.settings import ApiSettings
 from jobs.errors import JobNotFound, UploadNotFound
 from jobs.model import Job, Status, Upload
 from jobs.store import Store
-from tcnn.conversion import catalogue
-from tcnn.conversion.catalogue import Entry
 from tcnn.errors import NothingToConvertError, UnknownModelError
+from tcnn.zoo import catalogue
+from tcnn.zoo.catalogue import Entry
 
 _TIMM = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")
 _HUB_MODEL = re.compile(r"hf-hub:[A-Za-z0-9_-][A-Za-z0-9_.-]*/[A-Za-z0-9_-][A-Za-z0-9_.-]*(@[A-Za-z0-9_.-]+)?")

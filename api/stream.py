@@ -13,11 +13,11 @@ from functools import partial
 from anyio import CapacityLimiter, sleep, to_thread
 from sse_starlette import ServerSentEvent
 
-from api.deps import Service
 from api.errors import TooManyStreams
 from api.schemas import EventView, JobLine, JobLines
 from jobs.errors import JobNotFound, StoreUnavailable
 from jobs.model import Event, Job
+from jobs.store import Store
 
 POLL = 1.0
 """Seconds between two looks at the database."""
@@ -45,14 +45,14 @@ class Streams:
         """How many a tenant has."""
         return self._open.get(tenant, 0)
 
-    async def follow(self, parts: Service, job: str, tenant: str, after: int) -> AsyncIterator[ServerSentEvent]:
+    async def follow(self, store: Store, job: str, tenant: str, after: int) -> AsyncIterator[ServerSentEvent]:
         """Messages about a job from the event after number `after` on; ends with the job, or when it is deleted."""
         told: str | None = None
         with self._counted(tenant):
             while True:
                 try:
                     now, events = await to_thread.run_sync(
-                        partial(_look, parts, job, tenant, after), limiter=self._threads
+                        partial(_look, store, job, tenant, after), limiter=self._threads
                     )
                 except StoreUnavailable:  # it will come back; until then the pings say that we are here
                     await sleep(POLL)
@@ -107,6 +107,6 @@ class Streams:
                 del self._open[tenant]
 
 
-def _look(parts: Service, job: str, tenant: str, after: int) -> tuple[Job, list[Event]]:
+def _look(store: Store, job: str, tenant: str, after: int) -> tuple[Job, list[Event]]:
     """The job before its events: if it had ended, its last event is among them."""
-    return parts.store.get(job, tenant), parts.store.events(job, tenant, after=after, limit=PAGE)
+    return store.get(job, tenant), store.events(job, tenant, after=after, limit=PAGE)

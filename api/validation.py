@@ -11,9 +11,9 @@ from jobs.model import Upload
 from jobs.requests import EvaluateRequest, FinetuneRequest, ModelReference, Request, Training, TransformRequest
 from tcnn.config import PRESETS, ConversionConfig, FinetuneConfig
 from tcnn.config.placement import uneven
-from tcnn.conversion.catalogue import Entry
 from tcnn.data.source import canonical
 from tcnn.errors import RequestError
+from tcnn.zoo.catalogue import Entry
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps")
 NO_PRETRAINED = "set pretrained to false for random ones"

@@ -30,10 +30,10 @@ from torch.nn import functional as F
 
 import tcnn
 from tcnn.config import HARD_TEMPERATURE
-from tcnn.conversion.differences import errors
-from tcnn.conversion.randomise import randomised
-from tcnn.conversion.report import ErrorStats
-from tcnn.conversion.running import at_temperature
+from tcnn.models.differences import errors
+from tcnn.models.randomise import randomised
+from tcnn.models.running import at_temperature
+from tcnn.records import ErrorStats
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results/drift.csv"

@@ -16,14 +16,15 @@ from torch import nn
 
 import tcnn
 from tcnn.config import ConversionConfig
-from tcnn.conversion.differences import errors
-from tcnn.conversion.report import ConversionReport, VerificationReport
+from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.select import is_spatial, select
 from tcnn.conversion.surgery import convert
-from tcnn.conversion.trace import input_shape, trace
-from tcnn.conversion.verify import verify
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers import GPSA2d
+from tcnn.models.differences import errors
+from tcnn.models.trace import input_shape, trace
+from tcnn.verification.report import VerificationReport
+from tcnn.verification.verify import verify
 
 SIZES = (64, 96, 128, 160, 192, 224, 256, 288, 320, 384)
 SMALLEST_MAP = 4

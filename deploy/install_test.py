@@ -146,7 +146,7 @@ def check_wheel(room: Room) -> None:
         if file.is_file() and "__pycache__" not in file.parts
     }
     expect(wanted <= held, f"the wheel lacks {sorted(wanted - held)}; see package-data in pyproject.toml")
-    expect("jobs/migrations/env.py" in held and "tcnn/conversion/catalogue.json" in held, "the wheel is empty")
+    expect("jobs/migrations/env.py" in held and "tcnn/zoo/catalogue.json" in held, "the wheel is empty")
 
 
 def check_refusal(room: Room) -> None:

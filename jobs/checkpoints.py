@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from tcnn.conversion import catalogue
-from tcnn.conversion.arguments import forbidden
+from tcnn.checkpoints.arguments import forbidden
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, TcnnError, one_line, shorten
+from tcnn.zoo import catalogue
 
 MEMORY = 3 << 30
 """Bytes that loading may take beside four times the file's size: torch itself, and the architecture."""
@@ -100,7 +100,7 @@ def check_metadata(metadata: dict[str, str]) -> ConversionReport:
 
 
 def _load(path: Path, header: Header, report: ConversionReport) -> dict[str, Any]:
-    from tcnn.conversion import checkpoint
+    from tcnn.checkpoints import checkpoint
 
     try:
         model = checkpoint.load(path)

@@ -38,7 +38,7 @@ class Explorer:
     def __init__(self, checkpoint: str) -> None:
         import torch
 
-        from tcnn.conversion import checkpoint as checkpoints
+        from tcnn.checkpoints import checkpoint as checkpoints
 
         torch.set_num_threads(max(1, min(4, os.cpu_count() or 1)))
         self.model = checkpoints.load(checkpoint).eval()

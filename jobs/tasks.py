@@ -12,14 +12,14 @@ from typing import Any
 from jobs.attempt import Assignment, AttemptDirectory, Reporter
 from jobs.model import Artifact, Kind, Progress, Result
 from jobs.requests import EvaluateRequest, FinetuneRequest, Training, TransformRequest
-from tcnn.conversion import checkpoint
-from tcnn.conversion.pipeline import STEPS, ConversionResult, convert_to_file, file_digest
+from tcnn.checkpoints import checkpoint
 from tcnn.evaluation.comparison import compare
 from tcnn.files import to_disk
 from tcnn.training.finetune import FinetuneResult
 from tcnn.training.launch import finetune_on
 from tcnn.training.progress import Progress as TrainingProgress
 from tcnn.training.rundir import RunDirectory
+from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file, file_digest
 
 log = logging.getLogger("tcnn.tasks")
 

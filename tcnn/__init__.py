@@ -20,49 +20,49 @@ from tcnn.version import __version__
 if TYPE_CHECKING:
     from tcnn.analysis.inspect import inspect as inspect
     from tcnn.analysis.report import report as report
+    from tcnn.checkpoints.checkpoint import load as load
+    from tcnn.checkpoints.checkpoint import save as save
+    from tcnn.checkpoints.hub import save_directory as save_directory
     from tcnn.config import ConversionConfig as ConversionConfig
     from tcnn.config import FinetuneConfig as FinetuneConfig
     from tcnn.config import VerificationConfig as VerificationConfig
     from tcnn.config import finetune_config as finetune_config
-    from tcnn.conversion.checkpoint import load as load
-    from tcnn.conversion.checkpoint import save as save
-    from tcnn.conversion.export import export as export
-    from tcnn.conversion.export_report import ExportReport as ExportReport
-    from tcnn.conversion.fold import Folding as Folding
-    from tcnn.conversion.fold import fold as fold
-    from tcnn.conversion.fuse import fuse as fuse
-    from tcnn.conversion.hub import save_directory as save_directory
     from tcnn.conversion.surgery import Conversion as Conversion
     from tcnn.conversion.surgery import convert as convert
     from tcnn.conversion.surgery import without_stride as without_stride
-    from tcnn.conversion.verify import verify as verify
     from tcnn.errors import TcnnError as TcnnError
     from tcnn.evaluation.evaluate import evaluate as evaluate
+    from tcnn.exporting.export import export as export
+    from tcnn.exporting.report import ExportReport as ExportReport
+    from tcnn.folding.fold import Folding as Folding
+    from tcnn.folding.fold import fold as fold
+    from tcnn.folding.fuse import fuse as fuse
     from tcnn.layers.gpsa import GPSA2d as GPSA2d
     from tcnn.training.finetune import finetune as finetune
+    from tcnn.verification.verify import verify as verify
 
 _HOMES = {
     "Conversion": "tcnn.conversion.surgery",
     "ConversionConfig": "tcnn.config",
-    "ExportReport": "tcnn.conversion.export_report",
+    "ExportReport": "tcnn.exporting.report",
     "FinetuneConfig": "tcnn.config",
-    "Folding": "tcnn.conversion.fold",
+    "Folding": "tcnn.folding.fold",
     "GPSA2d": "tcnn.layers.gpsa",
     "TcnnError": "tcnn.errors",
     "VerificationConfig": "tcnn.config",
     "convert": "tcnn.conversion.surgery",
     "evaluate": "tcnn.evaluation.evaluate",
-    "export": "tcnn.conversion.export",
+    "export": "tcnn.exporting.export",
     "finetune": "tcnn.training.finetune",
     "finetune_config": "tcnn.config",
-    "fold": "tcnn.conversion.fold",
-    "fuse": "tcnn.conversion.fuse",
+    "fold": "tcnn.folding.fold",
+    "fuse": "tcnn.folding.fuse",
     "inspect": "tcnn.analysis.inspect",
-    "load": "tcnn.conversion.checkpoint",
+    "load": "tcnn.checkpoints.checkpoint",
     "report": "tcnn.analysis.report",
-    "save": "tcnn.conversion.checkpoint",
-    "save_directory": "tcnn.conversion.hub",
-    "verify": "tcnn.conversion.verify",
+    "save": "tcnn.checkpoints.checkpoint",
+    "save_directory": "tcnn.checkpoints.hub",
+    "verify": "tcnn.verification.verify",
     "without_stride": "tcnn.conversion.surgery",
 }
 

@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from zoo_check import VERIFIED, check
 
-from tcnn.conversion import catalogue
+from tcnn.zoo import catalogue
 
 
 def smallest_of_every_family() -> list[str]:

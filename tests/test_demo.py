@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import tcnn
+from tcnn.checkpoints import checkpoint
 from tcnn.cli.main import main
-from tcnn.conversion import checkpoint
 from tcnn.data.image_set import open_dataset
 from tcnn.training import demo, digits
 

@@ -56,7 +56,7 @@ def test_next_to_nothing_is_loaded(statements: str) -> None:
         command("models", "resnet18", "--json"),
         *(command(name, "--help") for name in ("convert", "verify", "models", "demo")),  # typer itself loads pydantic
         "import tcnn\ntcnn.ConversionConfig(stride='remove')",
-        "from tcnn.conversion import catalogue\ncatalogue.check('resnet50d.ra2_in1k')",
+        "from tcnn.zoo import catalogue\ncatalogue.check('resnet50d.ra2_in1k')",
     ],
     ids=["table", "json", "convert", "verify", "models", "demo", "config", "check"],
 )

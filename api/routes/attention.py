@@ -12,7 +12,7 @@ from starlette.responses import Response
 from api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
 from api.errors import NotFound, Refused
 from api.examples import answer
-from api.openapi import problems
+from api.problems import problems
 from api.routes.files import succeeded
 from jobs.errors import UploadNotFound
 from tcnn.errors import RequestError

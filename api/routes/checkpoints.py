@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from api.deps import AUTHENTICATED, KeyHeader, ServiceDep, StoreDep, Tenant
 from api.examples import answer, listed
 from api.forms import FORM, Received
-from api.openapi import problems
+from api.problems import problems
 from api.schemas import SHA256, Page, iso, page_of
 from api.uploads import Examined, accept, forget, identified
 from jobs import checkpoints

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from api import examples
 from api.deps import AUTHENTICATED, JobId, ServiceDep, Tenant
-from api.openapi import problems
+from api.problems import problems
 from api.schemas import EventList, EventView, page_of
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)
@@ -57,4 +57,4 @@ async def events(
     if now.terminal and not await to_thread.run_sync(lambda: parts.store.events(job, owner, after=after, limit=1)):
         return Response(status_code=204)  # an EventSource would come back for ever
     parts.streams.check(owner)
-    return EventSourceResponse(parts.streams.follow(parts, job, owner, after), ping=15, sep="\n")
+    return EventSourceResponse(parts.streams.follow(parts.store, job, owner, after), ping=15, sep="\n")

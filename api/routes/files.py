@@ -13,7 +13,7 @@ from api.deps import AUTHENTICATED, ArtifactsDep, JobId, StoreDep, Tenant
 from api.download import download
 from api.errors import NotFound
 from api.flatten import table
-from api.openapi import problems
+from api.problems import problems
 from api.schemas import FileList, download_name, files, page_of, safe_name
 from jobs.errors import WrongState
 from jobs.model import Job, Status

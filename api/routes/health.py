@@ -10,7 +10,7 @@ from starlette.responses import Response
 from api import examples
 from api.deps import AUTHENTICATED, ServiceDep
 from api.errors import RETRY_AFTER, FieldError, problem
-from api.openapi import problems
+from api.problems import problems
 from api.schemas import Health, Readiness
 from tcnn.errors import EnvironmentFailure
 from tcnn.version import __version__

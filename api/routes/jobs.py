@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from api import examples
 from api.deps import AUTHENTICATED, ArtifactsDep, Idempotency, JobId, ServiceDep, StoreDep, Tenant
-from api.openapi import problems
+from api.problems import problems
 from api.schemas import JOB, JobList, JobView, page_of
 from jobs.model import IdempotencyKey, Job, Kind, Status
 from jobs.store import Store

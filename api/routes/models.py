@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 from api import examples
 from api.deps import AUTHENTICATED
 from api.schemas import ModelList, ModelView, page_of
-from tcnn.conversion import catalogue
+from tcnn.zoo import catalogue
 
 router = APIRouter(tags=["models"], dependencies=AUTHENTICATED)
 

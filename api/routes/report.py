@@ -9,7 +9,7 @@ from starlette.responses import FileResponse, Response
 from api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
 from api.errors import NotFound
 from api.examples import answer
-from api.openapi import problems
+from api.problems import problems
 from api.routes.files import succeeded
 from jobs.confined import ask
 from jobs.errors import UploadNotFound

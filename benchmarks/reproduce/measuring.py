@@ -15,10 +15,10 @@ from experiment import Corrupted, Experiment
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tcnn.conversion.fuse import fused
 from tcnn.data.image_set import ImageSet, class_balanced
 from tcnn.evaluation.evaluate import input_settings, transform_for
 from tcnn.files import replacing
+from tcnn.folding.fuse import fused
 
 BATCH = 100
 

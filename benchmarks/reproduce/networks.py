@@ -14,10 +14,10 @@ from torch import nn
 
 import tcnn
 from tcnn.config import FinetuneConfig
-from tcnn.conversion.sources import create_source, create_structure
 from tcnn.errors import RequestError, WeightsError, one_line
 from tcnn.training.prepare import conversion_at
 from tcnn.training.recipe import drop_path_for
+from tcnn.zoo.sources import create_source, create_structure
 
 OWN: dict[str, Callable[[], nn.Module]] = {
     "resnet20": ResNet20, "squeezenet1_1": SqueezeNet11, "tiny_darknet": TinyDarknet,

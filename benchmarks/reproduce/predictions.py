@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 import tcnn
 from tcnn.config import ConversionConfig
-from tcnn.conversion.differences import errors
 from tcnn.data.image_set import open_dataset
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.files import replacing
 from tcnn.layers.backends import use_backend
+from tcnn.models.differences import errors
 
 RESULTS = Path(__file__).parents[1] / "results" / "predictions.json"
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from tcnn.analysis.kept import Grid, KeptLayer, Kind, keep_gpsa2d
 from tcnn.analysis.timm_attention import patch_grid, watching_timm
 from tcnn.conversion.report import refuse_folded
-from tcnn.conversion.running import watching
-from tcnn.conversion.trace import evaluating
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.positions import Pair, Quad
+from tcnn.models.running import watching
+from tcnn.models.trace import evaluating
 
 
 @dataclass(frozen=True)

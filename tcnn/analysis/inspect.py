@@ -16,13 +16,13 @@ from tcnn.analysis.images import Pictures, read_pictures, seen
 from tcnn.analysis.kept import KeptLayer
 from tcnn.analysis.measures import Measures, Parts, circle, measure
 from tcnn.analysis.records import Head, Inspection, Layer, LayerMaps, Measure, NonLocality, Picture
-from tcnn.conversion.pipeline import usable_device
-from tcnn.conversion.trace import input_shape
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparison import open_model
 from tcnn.layers import positions
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.positions import Pair
+from tcnn.models.trace import input_shape
+from tcnn.workflows.pipeline import usable_device
 
 BATCH = 4
 """Images that are measured at once."""

@@ -17,9 +17,10 @@ from tcnn.analysis.evaluations import EvaluationFile, read_evaluation
 from tcnn.analysis.plots import gallery, style
 from tcnn.analysis.plots.training import epochs
 from tcnn.analysis.rundirs import Epoch, Run, metadata, read_run
-from tcnn.conversion.report import ConversionReport, VerificationReport
+from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, TcnnError, one_line, shorten
 from tcnn.files import replacing
+from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 
 MOST_ROWS = 12

@@ -8,8 +8,8 @@ import typer
 from tcnn.cli import console
 
 if TYPE_CHECKING:
-    from tcnn.conversion.pipeline import ConversionResult
-    from tcnn.conversion.report import VerificationReport
+    from tcnn.verification.report import VerificationReport
+    from tcnn.workflows.pipeline import ConversionResult
 
 
 def command(
@@ -69,7 +69,7 @@ def command(
 ) -> None:
     """Replace the k×k convolutions of the last stage by attention that computes the same function, and prove it."""
     from tcnn.config import ConversionConfig, VerificationConfig, build
-    from tcnn.conversion import catalogue
+    from tcnn.zoo import catalogue
 
     chosen = {
         "stage": stage, "stride": stride, "content": content, "content_heads": content_heads, "query_key": query_key,
@@ -88,7 +88,7 @@ def command(
         check_output(output, force)  # before torch is loaded: a wrong path is answered at once
     catalogue.check(model, default_choice=stage == -1 and target is None)
 
-    from tcnn.conversion import pipeline
+    from tcnn.workflows import pipeline
 
     if dry_run or output is None:
         result = pipeline.plan(model, config, num_classes)

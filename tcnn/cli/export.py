@@ -8,7 +8,7 @@ import typer
 from tcnn.cli import console
 
 if TYPE_CHECKING:
-    from tcnn.conversion.export_report import ExportReport
+    from tcnn.exporting.report import ExportReport
 
 
 def command(
@@ -31,7 +31,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a model as ONNX or as a torch.export program, checked against PyTorch; exit code 3 if it differs."""
-    from tcnn.conversion.export_options import check_options, format_of, need_onnx, parse_axes, parse_size
+    from tcnn.exporting.options import check_options, format_of, need_onnx, parse_axes, parse_size
     from tcnn.files import check_output
 
     # Before torch is loaded: a wrong request is answered at once.
@@ -43,8 +43,8 @@ def command(
     if kind == "onnx":
         need_onnx()
 
-    from tcnn.conversion.checkpoint import load
-    from tcnn.conversion.export import export
+    from tcnn.checkpoints.checkpoint import load
+    from tcnn.exporting.export import export
 
     with console.steps(8, quiet=as_json) as progress:
         progress("reading")

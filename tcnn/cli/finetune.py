@@ -96,7 +96,7 @@ def command(
         raise typer.BadParameter("missing; name the training images", param_hint="--data")
     directory = out or Path("runs") / default_name(model)
     if not model.endswith(".safetensors") and not Path(model).exists():
-        from tcnn.conversion import catalogue
+        from tcnn.zoo import catalogue
 
         catalogue.check(model, default_choice=settings.convert and settings.conversion == type(settings.conversion)())
 

@@ -8,7 +8,7 @@ import typer
 from tcnn.cli import console
 
 if TYPE_CHECKING:
-    from tcnn.conversion.fold_report import FoldResult
+    from tcnn.folding.report import FoldResult
 
 
 def command(
@@ -33,7 +33,7 @@ def command(
         raise RequestError(f"--max-error: expected a relative error of 0 or more, such as 1e-3, found {max_error}")
     check_output(output, force)  # before torch is loaded: a wrong path is answered at once
 
-    from tcnn.conversion.fold_file import fold_to_file
+    from tcnn.workflows.fold_file import fold_to_file
 
     with console.steps(8, quiet=as_json) as progress:
         result = fold_to_file(checkpoint, output, max_error, images, device=device, force=force, progress=progress)

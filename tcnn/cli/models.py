@@ -8,7 +8,7 @@ import typer
 from tcnn.cli import console
 
 if TYPE_CHECKING:
-    from tcnn.conversion.catalogue import Entry
+    from tcnn.zoo.catalogue import Entry
 
 
 def command(
@@ -19,8 +19,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """List timm's models that can be converted, with layers, parameters and FLOPs before and after."""
-    from tcnn.conversion import catalogue
     from tcnn.errors import RequestError
+    from tcnn.zoo import catalogue
 
     found = catalogue.search(" ".join(query or []))
     shown = [entry for entry in found if entry.convertible or all_models]

@@ -33,7 +33,7 @@ def command(
     settings = build(VerificationConfig, bounds)
 
     from tcnn.cli.convert import show_verdict
-    from tcnn.conversion.recheck import recheck
+    from tcnn.workflows.recheck import recheck
 
     with console.steps(7, quiet=as_json) as progress:
         report = recheck(checkpoint, settings, against, weights, images, device, progress)

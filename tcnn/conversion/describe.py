@@ -14,11 +14,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tcnn.config import ConversionConfig
-from tcnn.conversion.catalogue import PATH, Entry
 from tcnn.conversion.surgery import convert
-from tcnn.conversion.trace import input_shape
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.layers.backends import use_backend
+from tcnn.models.trace import input_shape
+from tcnn.zoo.catalogue import PATH, Entry
 
 
 def describe(name: str) -> Entry:

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from torch import nn
 
 from tcnn.conversion.report import STANDARDISATION_ENDED
-from tcnn.conversion.trace import Step
 from tcnn.layers import positions
 from tcnn.layers.filters import is_standardised
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.positions import Pair
 from tcnn.layers.scopes import GLOBAL, Scope
+from tcnn.models.trace import Step
 
 
 def notes(conv: nn.Module, layer: GPSA2d, size: Pair | None, tied: Mapping[str, str]) -> list[str]:

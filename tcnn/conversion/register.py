@@ -20,9 +20,10 @@ from timm.models import DefaultCfg, load_pretrained, register_model
 from torch import nn
 
 from tcnn.config import ConversionConfig, build
-from tcnn.conversion import catalogue, extractors
-from tcnn.conversion.catalogue import registered_name
 from tcnn.errors import NothingToConvertError, UnsupportedLayerError, WeightsError, shorten
+from tcnn.models import extractors
+from tcnn.zoo import catalogue
+from tcnn.zoo.catalogue import registered_name
 
 default_cfgs: dict[str, DefaultCfg] = {}
 """Where timm's `register_model` looks for the weights and input sizes of this module's models."""
@@ -108,7 +109,7 @@ def _convert_features(base: str, source: nn.Module, config: ConversionConfig, kw
     meta device) and found again in the wrapper.
     """
     from tcnn.conversion.surgery import convert
-    from tcnn.conversion.trace import meta_copy
+    from tcnn.models.trace import meta_copy
 
     rest = {k: v for k, v in kwargs.items() if k not in ("features_only", "out_indices", "feature_cls")}
     chosen = [layer.name for layer in convert(meta_copy(timm.create_model(base, **rest)), config).report.layers]

@@ -12,11 +12,11 @@ from itertools import takewhile
 from torch import nn
 
 from tcnn.config import ConversionConfig
-from tcnn.conversion.extractors import PREFIXES, flat
 from tcnn.conversion.ties import inseparable
-from tcnn.conversion.trace import Step, input_shape
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.layers.filters import refusal
+from tcnn.models.extractors import PREFIXES, flat
+from tcnn.models.trace import Step, input_shape
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from timm.models.resnetv2 import ResNetV2
 from timm.models.senet import SENet
 from torch import nn
 
-from tcnn.conversion.trace import Step
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers.filters import padding_of, unknown
 from tcnn.layers.positions import Pair
+from tcnn.models.trace import Step
 
 KNOWN_FAMILIES = (ResNet, ResNetV2, SENet, RegNet, ByobNet, NormFreeNet, EfficientNet, MobileNetV3)
 """Whose layers at stride 1 are known from timm; dilation needs no such knowledge."""

@@ -8,19 +8,19 @@ from torch import nn
 from tcnn.config import ConversionConfig, build
 from tcnn.conversion import select, stride
 from tcnn.conversion.carry import copy_with
-from tcnn.conversion.catalogue import registered_name
 from tcnn.conversion.notes import map_sizes, notes
-from tcnn.conversion.prepared import refuse_prepared
 from tcnn.conversion.reparameterise import keep_attending_blocks
 from tcnn.conversion.report import ConversionReport, FoldRecord, LayerReport, SkippedLayer
 from tcnn.conversion.stride import Unstriding
 from tcnn.conversion.ties import tie, ties
-from tcnn.conversion.trace import Step, input_shape, meta_copy, trace
 from tcnn.conversion.weight_decay import exempt_positions
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.models.prepared import refuse_prepared
+from tcnn.models.trace import Step, input_shape, meta_copy, trace
+from tcnn.zoo.catalogue import registered_name
 
 
 class Conversion(NamedTuple):

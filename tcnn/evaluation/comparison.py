@@ -9,10 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from tcnn.conversion import checkpoint
-from tcnn.conversion.pipeline import usable_device
-from tcnn.conversion.sources import create_source
-from tcnn.conversion.trace import input_shape
+from tcnn.checkpoints import checkpoint
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, shorten
 from tcnn.evaluation import corruptions as effects
@@ -20,6 +17,9 @@ from tcnn.evaluation import imagenet_variants as imagenet
 from tcnn.evaluation.config import ALEXNET, EvaluationConfig
 from tcnn.evaluation.evaluate import NAMED_UNREADABLE, Evaluation, evaluate
 from tcnn.evaluation.report import Comparison, Row, corruption_scores, errors, relate
+from tcnn.models.trace import input_shape
+from tcnn.workflows.pipeline import usable_device
+from tcnn.zoo.sources import create_source
 
 Progress = Callable[[int, int, str], None]
 """(images done, images in all, what is being done)."""

@@ -21,13 +21,13 @@ from timm.data import create_transform, resolve_model_data_config
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tcnn.conversion.fuse import fused
-from tcnn.conversion.trace import input_shape
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import EvaluationLoader
 from tcnn.data.transforms import Transform, middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption
+from tcnn.folding.fuse import fused
+from tcnn.models.trace import input_shape
 
 Amp = Literal["float32", "bfloat16", "float16"]
 Progress = Callable[[int], None]

@@ -13,10 +13,9 @@ from pydantic import BaseModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from tcnn.checkpoints.checkpoint import load, save
 from tcnn.config import FinetuneConfig, finetune_config
-from tcnn.conversion.checkpoint import load, save
 from tcnn.conversion.surgery import convert
-from tcnn.conversion.verify import verify
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import EvaluationLoader
 from tcnn.errors import VerificationError
@@ -24,6 +23,7 @@ from tcnn.evaluation.evaluate import transform_for
 from tcnn.training import digits
 from tcnn.training.finetune import finetune
 from tcnn.training.progress import Progress, Report
+from tcnn.verification.verify import verify
 
 Step = Callable[[str], None]
 CONTENT_HEADS = 4

@@ -66,7 +66,7 @@ def joined(device: str) -> Iterator[Processes]:
 
 def place(device: str, processes: Processes) -> torch.device:
     """The device of this process; raises `EnvironmentFailure` for one that is not usable."""
-    from tcnn.conversion.pipeline import usable_device
+    from tcnn.workflows.pipeline import usable_device
 
     if device in ("auto", "cuda") and torch.cuda.is_available():
         device = f"cuda:{processes.local_rank}"

@@ -10,7 +10,7 @@ from torch import nn
 
 from tcnn.config import ConversionConfig
 from tcnn.conversion import select
-from tcnn.conversion.trace import Span, spans, trace
+from tcnn.models.trace import Span, spans, trace
 from tcnn.training.optim import gpsa_layers
 
 

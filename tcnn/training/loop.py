@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tcnn.checkpoints import checkpoint
 from tcnn.config import FinetuneConfig
-from tcnn.conversion import checkpoint
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, TrainingLoader, worker_death
 from tcnn.data.order import step_seed

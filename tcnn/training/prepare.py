@@ -7,17 +7,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from tcnn.checkpoints import checkpoint
 from tcnn.config import ConversionConfig, FinetuneConfig
-from tcnn.conversion import catalogue, checkpoint
 from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
-from tcnn.conversion.sources import create_source
 from tcnn.conversion.surgery import convert, unconverted
-from tcnn.conversion.trace import input_shape
 from tcnn.errors import CheckpointError, RequestError, WeightsError, one_line
+from tcnn.models.trace import input_shape
 from tcnn.training import freezing
 from tcnn.training.optim import gpsa_layers
 from tcnn.training.recipe import drop_path_for, size_for
+from tcnn.zoo import catalogue
+from tcnn.zoo.sources import create_source
 
 
 class Start(NamedTuple):
@@ -178,7 +179,7 @@ def _checkpoint(path: Path, config: FinetuneConfig, notes: list[str]) -> nn.Modu
 
 
 def _named(name: str, config: FinetuneConfig, pretrained: bool, weights: Path | None, notes: list[str]) -> nn.Module:
-    from tcnn.conversion.sources import create_structure
+    from tcnn.zoo.sources import create_structure
 
     parameters = sum(p.numel() for p in create_structure(name).parameters())
     rate = drop_path_for(config, name.partition(".")[0], parameters)

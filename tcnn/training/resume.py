@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tcnn.conversion.checkpoint import unshared
+from tcnn.checkpoints.checkpoint import unshared
 from tcnn.errors import CheckpointError
 from tcnn.files import replacing
 from tcnn.training.optim import group_counters, named_groups

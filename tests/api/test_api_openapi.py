@@ -30,7 +30,7 @@ EXAMPLES = 8
 
 def test_the_published_document_is_this_one() -> None:
     published = json.loads((ROOT / "docs/openapi.json").read_text(encoding="utf-8"))
-    assert published == json.loads(json.dumps(DOCUMENT)), "make it anew: python -m api.openapi docs/openapi.json"
+    assert published == json.loads(json.dumps(DOCUMENT)), "make it anew: python -m api.document docs/openapi.json"
 
 
 def test_neither_the_app_nor_its_document_loads_torch() -> None:

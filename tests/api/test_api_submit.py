@@ -82,7 +82,7 @@ def test_transform_accepts(body: dict[str, Any], alice: TestClient) -> None:
 
 
 def test_weights_and_strides_are_known_from_the_catalogue(alice: TestClient, refusal: Refusal) -> None:
-    from tcnn.conversion import catalogue
+    from tcnn.zoo import catalogue
 
     bare = next(entry for entry in catalogue.entries().values() if entry.convertible and not entry.weights)
     fixed = next(

@@ -7,10 +7,10 @@ import pytest
 import timm
 from timm.models import is_model_pretrained
 
-from tcnn.conversion import catalogue
-from tcnn.conversion.catalogue import Entry
 from tcnn.conversion.describe import describe
 from tcnn.errors import NothingToConvertError, UnknownModelError
+from tcnn.zoo import catalogue
+from tcnn.zoo.catalogue import Entry
 
 needs_its_timm = pytest.mark.skipif(
     timm.__version__ != catalogue.timm_version(),

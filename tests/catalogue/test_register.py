@@ -11,9 +11,10 @@ from timm.models import save_for_hf
 from torch import nn
 
 import tcnn
-from tcnn.conversion import catalogue, register
+from tcnn.conversion import register
 from tcnn.errors import NothingToConvertError, RequestError, WeightsError
 from tcnn.layers import GPSA2d
+from tcnn.zoo import catalogue
 
 AssertSame = Callable[[nn.Module, nn.Module], None]
 

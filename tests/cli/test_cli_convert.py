@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import tcnn as library
-from tcnn.conversion import checkpoint, pipeline
+from tcnn.checkpoints import checkpoint
 from tcnn.layers import GPSA2d
+from tcnn.workflows import pipeline
 
 Run = Callable[..., Any]
 Lively = Callable[..., nn.Module]

@@ -7,7 +7,7 @@ import pytest
 
 import tcnn as library
 from tcnn.cli.console import scale
-from tcnn.conversion import catalogue
+from tcnn.zoo import catalogue
 
 Run = Callable[..., Any]
 

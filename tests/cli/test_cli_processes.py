@@ -171,7 +171,7 @@ def test_no_network_is_answered_at_once(tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if name.lower() not in unwanted}
     environment = kept | {"HF_ENDPOINT": "https://tcnn.invalid", "HF_HOME": str(tmp_path / "cache")}
     script = (
-        "import time, sys, timm, tcnn.conversion.pipeline\n"
+        "import time, sys, timm, tcnn.workflows.pipeline\n"
         "from tcnn.cli.main import main\n"
         "started = time.monotonic()\n"
         "try:\n"

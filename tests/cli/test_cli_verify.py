@@ -12,7 +12,7 @@ from timm.models import save_for_hf
 from torch import nn
 
 import tcnn as library
-from tcnn.conversion import checkpoint
+from tcnn.checkpoints import checkpoint
 
 Run = Callable[..., Any]
 Lively = Callable[..., nn.Module]

@@ -7,7 +7,7 @@ from torch import nn
 
 from tcnn.config import ConversionConfig
 from tcnn.conversion.select import Selection, select
-from tcnn.conversion.trace import Step, trace
+from tcnn.models.trace import Step, trace
 
 
 def choose(model: nn.Module, size: tuple[int, int] | None = None, **options: object) -> Selection:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.analysis.attention import encode
 from tcnn.conversion.report import ConversionReport, LayerReport
-from tcnn.conversion.running import watching
 from tcnn.errors import CheckpointError, RequestError
 from tcnn.layers import GPSA2d
+from tcnn.models.running import watching
 
 LOCAL = ("window:3", "pooled:2")
 

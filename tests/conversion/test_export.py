@@ -13,10 +13,11 @@ from nets import relative_error
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.conversion import export_check, export_options
-from tcnn.conversion.export_program import free_axes, trace
-from tcnn.conversion.export_report import AXES
 from tcnn.errors import EnvironmentFailure, RequestError, VerificationError
+from tcnn.exporting import check as export_check
+from tcnn.exporting import options as export_options
+from tcnn.exporting.program import free_axes, trace
+from tcnn.exporting.report import AXES
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends import use_backend
 

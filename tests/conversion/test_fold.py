@@ -15,11 +15,12 @@ from timm.models.resnetv2 import ResNetV2
 from torch import nn
 
 import tcnn
-from tcnn.conversion import checkpoint, fold_file
+from tcnn.checkpoints import checkpoint
 from tcnn.conversion.surgery import unconverted
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, VerificationError
 from tcnn.layers import GPSA2d
 from tcnn.layers.folded import FoldedGPSA2d
+from tcnn.workflows import fold_file
 
 Lively = Callable[..., nn.Module]
 

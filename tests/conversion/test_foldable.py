@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tcnn.conversion.foldable import Head, heads_of, last_within, positional_peak, tolerances
+from tcnn.folding.foldable import Head, heads_of, last_within, positional_peak, tolerances
 from tcnn.layers import GPSA2d
 
 

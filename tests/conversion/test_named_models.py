@@ -4,7 +4,7 @@ import pytest
 from nets import seeded_model
 
 import tcnn
-from tcnn.conversion.report import VerificationReport
+from tcnn.verification.report import VerificationReport
 
 LAYERS = {
     "resnet50d": 3,

@@ -13,10 +13,10 @@ from nets import image, relative_error
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.conversion.export_onnx import NATIVE_OPSET, translate
-from tcnn.conversion.outputs import flat, tensors
-from tcnn.conversion.trace import trace
 from tcnn.errors import RequestError
+from tcnn.exporting.onnx_file import NATIVE_OPSET, translate
+from tcnn.models.outputs import flat, tensors
+from tcnn.models.trace import trace
 
 SIZE = (13, 18)
 

@@ -14,9 +14,9 @@ import torch
 from forked import processes
 from torch import nn
 
-from tcnn.conversion.precision import GENERIC, PLACES, exact_arithmetic
 from tcnn.conversion.surgery import convert
-from tcnn.conversion.verify import verify
+from tcnn.models.precision import GENERIC, PLACES, exact_arithmetic
+from tcnn.verification.verify import verify
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch._C, "_set_fp32_precision_setter"), reason="one interface only: PyTorch's new one is from 2.9"

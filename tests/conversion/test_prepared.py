@@ -10,9 +10,9 @@ from torch import nn
 
 import tcnn
 from tcnn.config import VerificationConfig
-from tcnn.conversion.prepared import PREPARED, refuse_prepared
 from tcnn.errors import RequestError
 from tcnn.layers.folded import FoldedGPSA2d
+from tcnn.models.prepared import PREPARED, refuse_prepared
 
 SIZE = (20, 28)
 CONFIG = VerificationConfig(input_size=SIZE)

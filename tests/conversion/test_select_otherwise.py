@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from tcnn.config import ConversionConfig
 from tcnn.conversion.select import select
-from tcnn.conversion.trace import Step
 from tcnn.errors import NothingToConvertError, RequestError
+from tcnn.models.trace import Step
 
 
 class TestStage:

@@ -24,8 +24,8 @@ from timm.models.resnet import BasicBlock, Bottleneck, downsample_avg, downsampl
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.conversion.trace import trace
 from tcnn.errors import RequestError, UnsupportedLayerError
+from tcnn.models.trace import trace
 
 SIZE = (64, 96)
 

@@ -8,8 +8,8 @@ from nets import image, relative_error, same_state, seeded_model, snapshot, with
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.conversion import extractors
 from tcnn.conversion.surgery import rebuild
+from tcnn.models import extractors
 
 SIZE = (64, 96)
 

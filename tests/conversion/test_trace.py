@@ -6,8 +6,8 @@ import torch
 from nets import PlainNet, ReadsValues, Tied, image, meta_model, same_state, snapshot
 from torch import Tensor, nn
 
-from tcnn.conversion.trace import Step, evaluating, input_shape, meta_copy, trace
 from tcnn.errors import RequestError
+from tcnn.models.trace import Step, evaluating, input_shape, meta_copy, trace
 
 
 def test_every_leaf_in_running_order_with_its_shapes() -> None:

@@ -10,11 +10,11 @@ from torch import nn
 
 import tcnn
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig
-from tcnn.conversion.differences import errors
-from tcnn.conversion.report import VerificationReport
-from tcnn.conversion.running import at_temperature
 from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
+from tcnn.models.differences import errors
+from tcnn.models.running import at_temperature
+from tcnn.verification.report import VerificationReport
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 

@@ -14,8 +14,8 @@ from tiny_runs import colours
 from jobs import explorers
 from jobs.explorers import Explorers, ImageGone
 from tcnn.config import ConversionConfig
-from tcnn.conversion.pipeline import convert_to_file
 from tcnn.errors import EnvironmentFailure, RequestError
+from tcnn.workflows.pipeline import convert_to_file
 
 
 @pytest.fixture(scope="module")

@@ -9,22 +9,14 @@ from pydantic import BaseModel
 
 from tcnn import errors
 from tcnn.cli.main import INTERRUPTED, _commands
-from tcnn.conversion.catalogue import Entry
-from tcnn.conversion.export_report import ExportAxis, ExportCheck, ExportReport
-from tcnn.conversion.fold_report import FoldedLayer, FoldReport, FoldResult, Speed
-from tcnn.conversion.pipeline import ConversionResult
-from tcnn.conversion.report import (
-    AsRun,
-    ConversionReport,
-    Drift,
-    DtypePass,
-    ErrorStats,
-    LayerError,
-    LayerReport,
-    SkippedLayer,
-    VerificationReport,
-)
+from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
+from tcnn.exporting.report import ExportAxis, ExportCheck, ExportReport
+from tcnn.folding.report import FoldedLayer, FoldReport, FoldResult, Speed
+from tcnn.records import ErrorStats
 from tcnn.training.demo import DemoResult, Row
+from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
+from tcnn.workflows.pipeline import ConversionResult
+from tcnn.zoo.catalogue import Entry
 
 PAGE = (ROOT / "docs/cli.md").read_text()
 GROUP: Any = _commands([])

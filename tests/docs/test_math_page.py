@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
-from tcnn.conversion.differences import errors
-from tcnn.conversion.randomise import randomised
 from tcnn.layers.backends import use_backend
+from tcnn.models.differences import errors
+from tcnn.models.randomise import randomised
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/math.md").read_text()

@@ -15,11 +15,12 @@ from pydantic import BaseModel
 from safetensors import safe_open
 
 import tcnn
+from tcnn.checkpoints import checkpoint
 from tcnn.config import ConversionConfig, VerificationConfig
-from tcnn.conversion import catalogue, checkpoint
-from tcnn.conversion.pipeline import Source
 from tcnn.conversion.stride import KNOWN_FAMILIES
 from tcnn.layers import filters
+from tcnn.workflows.pipeline import Source
+from tcnn.zoo import catalogue
 
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 EXPLAINING = "cli python files conversion fold export finetune data evaluation inspect http-api storage"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.conversion import checkpoint
+from tcnn.checkpoints import checkpoint
 from tcnn.errors import CheckpointError, OutputError, RequestError, VerificationError
 
 Lively = Callable[..., nn.Module]

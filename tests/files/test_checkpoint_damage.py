@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import tcnn
-from tcnn.conversion import checkpoint
+from tcnn.checkpoints import checkpoint
 from tcnn.errors import CheckpointError
 
 Lively = Callable[..., nn.Module]

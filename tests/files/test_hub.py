@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.conversion import hub
+from tcnn.checkpoints import hub
 from tcnn.errors import OutputError, RequestError, StorageError
 from tcnn.layers import GPSA2d
 

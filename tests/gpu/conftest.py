@@ -15,7 +15,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # what all tests share
 
-from tcnn.conversion.precision import exact_arithmetic
+from tcnn.models.precision import exact_arithmetic
 
 RelativeError = Callable[[Tensor, Tensor], float]
 

@@ -20,9 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tcnn
 from tcnn.config import finetune_config
-from tcnn.conversion.precision import exact_arithmetic
 from tcnn.data.image_set import open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
+from tcnn.models.precision import exact_arithmetic
 from tcnn.training.finetune import finetune
 from tcnn.training.progress import Progress
 from tcnn.training.resume import points

@@ -13,7 +13,7 @@ from families import smallest_of_every_family
 from tiny_runs import colours, run
 from zoo_check import plan_for
 
-from tcnn.conversion.trace import meta_copy
+from tcnn.models.trace import meta_copy
 
 MODELS = smallest_of_every_family()
 

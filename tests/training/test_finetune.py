@@ -14,7 +14,7 @@ from tiny_runs import TwoConvs, colours, run, seeded, tiny
 from torch import nn
 
 import tcnn
-from tcnn.conversion.checkpoint import read
+from tcnn.checkpoints.checkpoint import read
 from tcnn.data.image_set import evaluation_transform, open_dataset, split_off
 from tcnn.errors import DivergedError, RequestError
 from tcnn.evaluation.evaluate import input_settings

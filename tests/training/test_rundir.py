@@ -83,7 +83,7 @@ def test_the_last_row_is_the_state_of_the_file(done: Path) -> None:
 
 
 def test_the_checkpoints_say_how_they_were_trained(done: Path) -> None:
-    from tcnn.conversion import checkpoint
+    from tcnn.checkpoints import checkpoint
 
     rows = RunDirectory(done).rows("epoch")
     best = max(rows, key=lambda row: row["val"]["top1"])

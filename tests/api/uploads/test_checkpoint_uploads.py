@@ -16,7 +16,7 @@ from serving import Server
 
 import tcnn
 from jobs.checkpoints import LONGEST_HEADER, check
-from tcnn.conversion import checkpoint
+from tcnn.checkpoints import checkpoint
 from tcnn.errors import CheckpointError
 
 Refused = Callable[..., str]

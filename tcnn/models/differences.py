@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tcnn.conversion.report import ErrorStats
+from tcnn.records import ErrorStats
 
 
 def errors(reference: Tensor, other: Tensor) -> ErrorStats:

@@ -2,20 +2,14 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from tcnn.conversion.report import ErrorStats
+from tcnn.records import ErrorStats, Record
 
 Format = Literal["onnx", "torch"]
 Axis = Literal["batch", "height", "width"]
 AXES: tuple[Axis, ...] = ("batch", "height", "width")
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class ExportAxis(_Record):
+class ExportAxis(Record):
     """One axis of the input: its size in the example, and whether another may be given."""
 
     name: Axis
@@ -25,7 +19,7 @@ class ExportAxis(_Record):
     """Smallest size that the program was made for; the example's where the axis is fixed."""
 
 
-class ExportCheck(_Record):
+class ExportCheck(Record):
     """The written file against PyTorch on one input."""
 
     shape: tuple[int, int, int, int]
@@ -33,7 +27,7 @@ class ExportCheck(_Record):
     top1_agreement: float
 
 
-class ExportReport(_Record):
+class ExportReport(Record):
     """One export. `error` is the largest relative error of all checks, `tolerance` what was allowed."""
 
     output: str

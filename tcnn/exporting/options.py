@@ -4,8 +4,8 @@ from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
-from tcnn.conversion.export_report import AXES, Axis, Format
 from tcnn.errors import EnvironmentFailure, RequestError
+from tcnn.exporting.report import AXES, Axis, Format
 
 SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt2": "torch"}
 NEEDED = ("onnx", "onnxscript", "onnxruntime")

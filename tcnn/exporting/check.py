@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from tcnn.conversion.differences import agreement, errors
-from tcnn.conversion.export_report import Axis, ExportAxis, ExportCheck
-from tcnn.conversion.outputs import flat
-from tcnn.conversion.precision import exact_arithmetic
-from tcnn.conversion.running import in_dtype, logits_of
-from tcnn.conversion.trace import evaluating
 from tcnn.errors import VerificationError, one_line
+from tcnn.exporting.report import Axis, ExportAxis, ExportCheck
 from tcnn.layers.backends import use_backend
+from tcnn.models.differences import agreement, errors
+from tcnn.models.outputs import flat
+from tcnn.models.precision import exact_arithmetic
+from tcnn.models.running import in_dtype, logits_of
+from tcnn.models.trace import evaluating
 
 Runner = Callable[[Tensor], object]
 """A file that was read back: images (B, C, H, W) to its outputs, packed as they come."""

@@ -8,8 +8,8 @@ from timm.data import create_transform, resolve_model_data_config
 from timm.data.readers.img_extensions import get_img_extensions
 from torch import Tensor, nn
 
-from tcnn.conversion.trace import input_shape
 from tcnn.errors import RequestError
+from tcnn.models.trace import input_shape
 
 
 def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:

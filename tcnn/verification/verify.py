@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
-from tcnn.conversion.as_run import compare_as_run
-from tcnn.conversion.differences import agreement, errors
-from tcnn.conversion.precision import exact_arithmetic
-from tcnn.conversion.prepared import refuse_prepared
-from tcnn.conversion.randomise import generator, randomised
-from tcnn.conversion.report import Drift, DtypePass, LayerError, VerificationReport
-from tcnn.conversion.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watching
-from tcnn.conversion.trace import evaluating, input_shape
 from tcnn.errors import RequestError
 from tcnn.layers.backends import use_backend
 from tcnn.layers.filters import is_standardised
+from tcnn.models.differences import agreement, errors
+from tcnn.models.precision import exact_arithmetic
+from tcnn.models.prepared import refuse_prepared
+from tcnn.models.randomise import generator, randomised
+from tcnn.models.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watching
+from tcnn.models.trace import evaluating, input_shape
+from tcnn.verification.as_run import compare_as_run
+from tcnn.verification.report import Drift, DtypePass, LayerError, VerificationReport
 
 Pass = TypeVar("Pass", bound=DtypePass)
 

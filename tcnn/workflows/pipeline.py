@@ -10,14 +10,15 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import nn
 
+from tcnn.checkpoints import checkpoint, hub
 from tcnn.config import ConversionConfig, VerificationConfig
-from tcnn.conversion import checkpoint, hub
-from tcnn.conversion.report import ConversionReport, VerificationReport
-from tcnn.conversion.sources import create_source, create_structure
+from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import convert, without_stride
-from tcnn.conversion.verify import verify
 from tcnn.errors import EnvironmentFailure, OutputError, VerificationError, one_line
 from tcnn.files import check_output
+from tcnn.verification.report import VerificationReport
+from tcnn.verification.verify import verify
+from tcnn.zoo.sources import create_source, create_structure
 
 Progress = Callable[[str], None]
 STEPS = 9

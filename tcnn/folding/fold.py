@@ -11,24 +11,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tcnn.checkpoints import checkpoint
 from tcnn.config import VerificationConfig, build
-from tcnn.conversion import checkpoint
 from tcnn.conversion.carry import copy_with
-from tcnn.conversion.differences import agreement, errors
-from tcnn.conversion.fold_report import FoldedLayer, FoldReport
-from tcnn.conversion.foldable import Head, heads_of, last_within, tolerances
-from tcnn.conversion.precision import exact_arithmetic
-from tcnn.conversion.prepared import refuse_prepared
-from tcnn.conversion.randomise import randomised
-from tcnn.conversion.report import ConversionReport, ErrorStats, FoldRecord
-from tcnn.conversion.running import in_dtype, logits_of, replacements
+from tcnn.conversion.report import ConversionReport, FoldRecord
 from tcnn.conversion.surgery import rebuild
-from tcnn.conversion.trace import evaluating, input_shape
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
+from tcnn.folding.foldable import Head, heads_of, last_within, tolerances
+from tcnn.folding.report import FoldedLayer, FoldReport
 from tcnn.layers.backends import use_backend
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, mixes_value
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.standardise import load_filter
+from tcnn.models.differences import agreement, errors
+from tcnn.models.precision import exact_arithmetic
+from tcnn.models.prepared import refuse_prepared
+from tcnn.models.randomise import randomised
+from tcnn.models.running import in_dtype, logits_of, replacements
+from tcnn.models.trace import evaluating, input_shape
+from tcnn.records import ErrorStats
 
 Progress = Callable[[str], None]
 Kinds = dict[str, tuple[HeadKind, ...]]

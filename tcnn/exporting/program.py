@@ -17,8 +17,8 @@ from torch.export import export as trace_program
 from torch.export.graph_signature import OutputKind, TensorArgument
 from torch.utils._pytree import KeyPath, tree_flatten_with_path, tree_unflatten
 
-from tcnn.conversion.export_report import AXES, Axis, ExportAxis
 from tcnn.errors import RequestError, one_line, shorten
+from tcnn.exporting.report import AXES, Axis, ExportAxis
 from tcnn.layers.backends import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d

@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tcnn.conversion import checkpoint
-from tcnn.conversion.fold import Progress, fold
-from tcnn.conversion.fold_report import FoldResult, Speed
-from tcnn.conversion.images import load_images
-from tcnn.conversion.pipeline import file_digest, is_directory, usable_device
-from tcnn.conversion.trace import evaluating, input_shape
+from tcnn.checkpoints import checkpoint
 from tcnn.errors import OutputError, VerificationError
 from tcnn.files import check_output
+from tcnn.folding.fold import Progress, fold
+from tcnn.folding.report import FoldResult, Speed
+from tcnn.models.trace import evaluating, input_shape
+from tcnn.verification.images import load_images
+from tcnn.workflows.pipeline import file_digest, is_directory, usable_device
 
 RUNS = 5
 """Timed forward passes of either model; the median counts."""

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tcnn.conversion.running import logits_of, replacements
-from tcnn.conversion.trace import evaluating
 from tcnn.errors import RequestError
+from tcnn.models.running import logits_of, replacements
+from tcnn.models.trace import evaluating
 
 
 @contextmanager

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from torch import nn
 
 from tcnn.conversion.carry import copy_with
-from tcnn.conversion.prepared import refuse_prepared
-from tcnn.conversion.trace import evaluating
 from tcnn.errors import RequestError
 from tcnn.layers.base import AttentionLayer
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
+from tcnn.models.prepared import refuse_prepared
+from tcnn.models.trace import evaluating
 
 
 def fuse(model: nn.Module) -> nn.Module:

@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 from timm.models._hub import save_config_for_hf
 from torch import nn
 
-from tcnn.conversion.checkpoint import contents
-from tcnn.conversion.report import ConversionReport, VerificationReport
+from tcnn.checkpoints.checkpoint import contents
+from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError
 from tcnn.files import replacing
+from tcnn.verification.report import VerificationReport
 
 
 def save_directory(

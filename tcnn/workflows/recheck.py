@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+from tcnn.checkpoints import checkpoint
 from tcnn.config import VerificationConfig
-from tcnn.conversion import checkpoint
-from tcnn.conversion.images import load_images
-from tcnn.conversion.pipeline import Progress, Source, open_source, usable_device
-from tcnn.conversion.report import VerificationReport, refuse_folded
+from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
-from tcnn.conversion.verify import verify
 from tcnn.errors import RequestError
+from tcnn.verification.images import load_images
+from tcnn.verification.report import VerificationReport
+from tcnn.verification.verify import verify
+from tcnn.workflows.pipeline import Progress, Source, open_source, usable_device
 
 
 def recheck(

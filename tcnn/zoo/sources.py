@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from timm.models import load_state_dict, parse_model_name
 from torch import nn
 
-from tcnn.conversion import catalogue
 from tcnn.errors import DownloadError, RequestError, UnknownModelError, WeightsError, one_line
+from tcnn.zoo import catalogue
 
 BUILD_ERRORS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 """What timm and the readers of weights raise over a configuration or a file that is not right."""

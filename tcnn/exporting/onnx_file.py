@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.utils._pytree import MappingKey, keystr
 
-from tcnn.conversion.export_check import Runner
-from tcnn.conversion.export_program import output_tensors, quiet
 from tcnn.errors import RequestError, one_line, shorten
+from tcnn.exporting.check import Runner
+from tcnn.exporting.program import output_tensors, quiet
 from tcnn.version import __version__
 
 NATIVE_OPSET = 18

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig
-from tcnn.conversion.differences import agreement, errors
-from tcnn.conversion.randomise import generator
-from tcnn.conversion.report import AsRun, LayerError
-from tcnn.conversion.running import in_dtype, logits_of, replacements, watching
-from tcnn.conversion.trace import evaluating
 from tcnn.layers.backends import backend, use_backend
+from tcnn.models.differences import agreement, errors
+from tcnn.models.randomise import generator
+from tcnn.models.running import in_dtype, logits_of, replacements, watching
+from tcnn.models.trace import evaluating
+from tcnn.verification.report import AsRun, LayerError
 
 
 def compare_as_run(converted: nn.Module, batch: Tensor, config: VerificationConfig) -> AsRun:

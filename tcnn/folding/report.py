@@ -2,16 +2,10 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from tcnn.conversion.report import ErrorStats
+from tcnn.records import ErrorStats, Record
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class FoldedLayer(_Record):
+class FoldedLayer(Record):
     """What became of one GPSA layer, and of its heads by number."""
 
     name: str
@@ -25,7 +19,7 @@ class FoldedLayer(_Record):
     note: str | None = None
 
 
-class Speed(_Record):
+class Speed(Record):
     """Images per second before and after, medians of runs in turn, in evaluation mode."""
 
     before: float
@@ -34,7 +28,7 @@ class Speed(_Record):
     device: str
 
 
-class FoldReport(_Record):
+class FoldReport(Record):
     """One fold. `tolerance` is the estimated relative error of a layer's output that one head was allowed to bring."""
 
     complete: bool
@@ -50,7 +44,7 @@ class FoldReport(_Record):
     parameters_after: int
 
 
-class FoldResult(_Record):
+class FoldResult(Record):
     """What `tcnn fold --json` prints."""
 
     checkpoint: str

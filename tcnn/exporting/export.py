@@ -15,18 +15,18 @@ from torch import nn
 from torch.export import load as load_program
 from torch.export import save as save_program
 
-from tcnn.conversion import export_onnx
-from tcnn.conversion.export_check import Runner, compare, judge, reference, shapes_to_try
-from tcnn.conversion.export_options import check_options, format_of, need_onnx, parse_axes
-from tcnn.conversion.export_program import Program, free_axes, output_tensors, quiet, trace
-from tcnn.conversion.export_report import AXES, Axis, ExportReport, Format
-from tcnn.conversion.fuse import fused
-from tcnn.conversion.pipeline import file_digest
 from tcnn.conversion.report import ConversionReport
-from tcnn.conversion.trace import evaluating, input_shape
 from tcnn.errors import RequestError, one_line, shorten
+from tcnn.exporting import onnx_file as export_onnx
+from tcnn.exporting.check import Runner, compare, judge, reference, shapes_to_try
+from tcnn.exporting.options import check_options, format_of, need_onnx, parse_axes
+from tcnn.exporting.program import Program, free_axes, output_tensors, quiet, trace
+from tcnn.exporting.report import AXES, Axis, ExportReport, Format
 from tcnn.files import check_output, replacing
+from tcnn.folding.fuse import fused
+from tcnn.models.trace import evaluating, input_shape
 from tcnn.version import __version__
+from tcnn.workflows.pipeline import file_digest
 
 Progress = Callable[[str], None]
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from tcnn.conversion.outputs import flat
 from tcnn.errors import RequestError
 from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.models.outputs import flat
 
 
 def replacements(model: nn.Module) -> dict[str, GPSA2d]:

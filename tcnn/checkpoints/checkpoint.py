@@ -19,14 +19,15 @@ from safetensors.torch import save_file
 from timm.models._input import get_model_args
 from torch import Tensor, nn
 
-from tcnn.conversion.arguments import forbidden
-from tcnn.conversion.prepared import refuse_prepared
-from tcnn.conversion.report import ConversionReport, VerificationReport
+from tcnn.checkpoints.arguments import forbidden
+from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.ties import still_tied
 from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import replacing
 from tcnn.layers.folded import FoldedGPSA2d
+from tcnn.models.prepared import refuse_prepared
+from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 
 RESERVED = frozenset(

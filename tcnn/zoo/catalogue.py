@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tcnn.errors import NothingToConvertError, UnknownModelError
 
-PATH = Path(str(files("tcnn.conversion"))) / "catalogue.json"
+PATH = Path(str(files("tcnn.zoo"))) / "catalogue.json"
 
 
 class Entry(BaseModel):

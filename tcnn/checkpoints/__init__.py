@@ -1,0 +1,1 @@
+"""Files from which a model comes back."""

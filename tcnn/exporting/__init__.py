@@ -1,0 +1,1 @@
+"""Models for runtimes that are not PyTorch."""

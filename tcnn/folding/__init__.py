@@ -1,0 +1,1 @@
+"""A T-CNN made simpler for inference: heads that stayed convolutions, layers prepared to run."""

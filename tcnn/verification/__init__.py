@@ -1,0 +1,1 @@
+"""The independent witness: is the converted model the same function?"""

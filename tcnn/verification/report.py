@@ -1,0 +1,103 @@
+"""How well a conversion was verified: the record that goes to the terminal, the API and the file."""
+
+from pydantic import Field
+
+from tcnn.records import ErrorStats, Record
+
+
+class LayerError(Record):
+    name: str
+    random: ErrorStats
+    activation: ErrorStats | None
+
+    @property
+    def worst(self) -> float:
+        return max(stats.worst for stats in (self.random, self.activation) if stats is not None)
+
+
+class DtypePass(Record):
+    """Source against converted model in one dtype."""
+
+    dtype: str
+    tolerance: float
+    logits: ErrorStats
+    top1_agreement: float
+    layers: tuple[LayerError, ...]
+    passed: bool
+    note: str | None = None
+
+
+class AsRun(DtypePass):
+    """What users run against the attention that was verified, both at the model's own temperatures.
+
+    `backend` is how the layers were computed: `auto`, unless `TCNN_ATTENTION` says otherwise.
+    """
+
+    backend: str
+
+
+class Drift(Record):
+    """What the same weights do at another temperature, against the source.
+
+    Where the layers differ, `temperature` is the largest and `lowest` the smallest.
+    """
+
+    temperature: float
+    lowest: float | None = None
+    logits: ErrorStats
+    top1_agreement: float
+
+    @property
+    def range(self) -> str:
+        """The temperature, or from which to which."""
+        return _range(self.temperature if self.lowest is None else self.lowest, self.temperature)
+
+
+class VerificationReport(Record):
+    """The verdict: equivalence at `temperature`, the hard limit, and drift at τ = 1, the paper's start.
+
+    `as_run` is the comparison of what users run with the attention; `passed` holds for both. `temperatures` are those
+    at which the layers stand; `written` is the drift there when that is neither of the two. Files of older versions
+    have neither `as_run` nor `temperatures`.
+    """
+
+    passed: bool
+    temperature: float
+    images: str
+    seed: int
+    statistics_randomised: bool
+    passes: tuple[DtypePass, ...]
+    as_run: AsRun | None = None
+    temperatures: dict[str, float] = Field(default={})
+    drift: Drift
+    written: Drift | None = None
+
+    @property
+    def range(self) -> str:
+        """The temperature at which the layers stand, or from which to which."""
+        own = self.temperatures.values()
+        return _range(min(own), max(own)) if own else "unknown"
+
+    def failure(self) -> str | None:
+        """One line that names the worst offender, or None when everything passed."""
+        for result in self.passes:
+            if not result.passed:
+                return (
+                    f"equivalence error {result.logits.worst:.2e} in {result.dtype}, expected at most "
+                    f"{result.tolerance:.0e} at temperature {self.temperature:.4g}{_worst(result)}"
+                )
+        if self.as_run is not None and not self.as_run.passed:
+            return (
+                f"what is run ({self.as_run.backend}) differs from the attention by {self.as_run.logits.worst:.2e} in "
+                f"{self.as_run.dtype}, expected at most {self.as_run.tolerance:.0e}{_worst(self.as_run)}"
+            )
+        return None
+
+
+def _range(lowest: float, highest: float) -> str:
+    return f"{lowest:.4g}" if lowest == highest else f"{lowest:.4g} to {highest:.4g}"
+
+
+def _worst(result: DtypePass) -> str:
+    layer = max(result.layers, key=lambda layer: layer.random.worst, default=None)
+    return f"; worst layer {layer.name} at {layer.random.worst:.2e}" if layer else ""

@@ -1,0 +1,1 @@
+"""timm's models: which of them can be converted, and where their weights come from."""

@@ -1,0 +1,51 @@
+"""The house: nothing is imported in a circle, neither files nor rooms, and every room says what it is for."""
+
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WINGS = ("tcnn", "jobs", "api")
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    """What every module imports, where only a type checker looks as well."""
+    graph = grimp.build_graph(*WINGS, exclude_type_checking_imports=False, cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def circle(imports: dict[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_file_imports_itself_through_others(imports: dict[str, set[str]]) -> None:
+    assert len(imports) > 250
+    assert circle(imports) == []
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_no_room_imports_itself_through_others(imports: dict[str, set[str]], wing: str) -> None:
+    """A room is a package, or a file that stands beside the packages of its wing."""
+
+    def room(module: str) -> str:
+        return ".".join(module.split(".")[:2])
+
+    rooms: dict[str, set[str]] = {}
+    for module, others in imports.items():
+        if module.startswith(f"{wing}."):
+            found = {room(other) for other in others if other.startswith(f"{wing}.")}
+            rooms.setdefault(room(module), set()).update(found - {room(module)})
+    assert circle(rooms) == []
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    rooms = [path for wing in WINGS for path in (ROOT / wing).rglob("__init__.py") if "versions" not in path.parts]
+    silent = [str(path.relative_to(ROOT)) for path in rooms if not path.read_text(encoding="utf-8").startswith('"""')]
+    assert silent == []
