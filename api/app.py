@@ -17,7 +17,7 @@ from api.routes import ROUTERS
 from api.settings import ApiSettings, load
 from api.stream import Streams
 from jobs.artifacts.opened import home_of, open_artifacts
-from jobs.explorers import Explorers
+from jobs.confined.explorers import Explorers
 from jobs.store import Store
 from tcnn.version import __version__
 from tcnn.zoo import catalogue

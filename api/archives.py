@@ -2,7 +2,7 @@
 
 Nothing that an archive says about itself is believed: bytes are counted as they come out, links and devices are
 refused whatever they point to, and a name is checked before anything is made of it. Runs in a process of its own
-(`jobs.confined`), which also bounds its memory.
+(`jobs.confined.process`), which also bounds its memory.
 """
 
 import bz2
@@ -107,7 +107,7 @@ class Counted:
 
 
 def unpack_and_describe(archive: str, target: str, limits: str) -> dict[str, Any]:
-    """For `jobs.confined`: unpack, and say what is there; `limits` is a JSON list."""
+    """For `jobs.confined.process`: unpack, and say what is there; `limits` is a JSON list."""
     from api.folders import describe
 
     unpack(Path(archive), Path(target), Limits(*json.loads(limits)))

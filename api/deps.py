@@ -16,8 +16,8 @@ from api.keys import Keyring
 from api.settings import ApiSettings
 from api.stream import Streams
 from jobs.artifacts.base import Artifacts
+from jobs.confined.explorers import Explorers
 from jobs.errors import JobNotFound
-from jobs.explorers import Explorers
 from jobs.home import Home, checked
 from jobs.model import IdempotencyKey
 from jobs.store import Store

@@ -18,8 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from jobs.artifacts.bucket import BucketError
+from jobs.confined.explorers import ImageGone
 from jobs.errors import IdempotencyMismatch, JobNotFound, StoreUnavailable, UploadNotFound, WrongState
-from jobs.explorers import ImageGone
 from jobs.requests import KINDS
 from tcnn.config.base import unknown_key
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError

@@ -26,7 +26,7 @@ from jobs.home import Home
 from jobs.model import Job, Status
 from jobs.settings import QueueSettings
 from jobs.store import Store
-from jobs.worker import Worker
+from jobs.worker.worker import Worker
 
 WORKERS, JOBS = 4, 200
 FACTOR = 2.0

@@ -14,7 +14,7 @@ from jobs.home import Home
 from jobs.model import Job, Kind, NewJob
 from jobs.settings import QueueSettings
 from jobs.store import Store
-from jobs.worker import Worker
+from jobs.worker.worker import Worker
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time

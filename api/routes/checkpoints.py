@@ -11,8 +11,8 @@ from api.forms import FORM, Received
 from api.problems import problems
 from api.schemas import SHA256, Page, iso, page_of
 from api.uploads import Examined, accept, forget, identified
-from jobs import checkpoints
-from jobs.confined import ask
+from jobs.confined import checkpoints
+from jobs.confined.process import ask
 from jobs.model import Upload
 
 KIND = "checkpoint"
@@ -57,7 +57,7 @@ class CheckpointList(Page):
 
 async def _load(file: Received) -> Examined:
     memory = checkpoints.MEMORY + 4 * file.size
-    found = await ask("jobs.checkpoints", "check", str(file.path), memory=memory, seconds=checkpoints.SECONDS)
+    found = await ask("jobs.confined.checkpoints", "check", str(file.path), memory=memory, seconds=checkpoints.SECONDS)
     return Examined(file.path, found)
 
 

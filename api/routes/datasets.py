@@ -15,7 +15,7 @@ from api.problems import problems
 from api.schemas import SHA256, Page, iso, page_of
 from api.settings import ApiSettings
 from api.uploads import Examined, accept, forget, identified
-from jobs.confined import ask
+from jobs.confined.process import ask
 from jobs.model import Upload
 
 KIND = "dataset"

@@ -11,11 +11,11 @@ from api.errors import NotFound
 from api.examples import answer
 from api.problems import problems
 from api.routes.files import succeeded
-from jobs.confined import ask
+from jobs.confined.explorers import MEMORY
+from jobs.confined.process import ask
 from jobs.errors import UploadNotFound
-from jobs.explorers import MEMORY
-from jobs.janitor import winner
 from jobs.model import Job
+from jobs.worker.janitor import winner
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.version import __version__
 
@@ -58,7 +58,7 @@ async def _make(parts: Service, job: Job, attempt: Path, page: Path, owner: str)
     size = job.result.checkpoint.size if job.result and job.result.checkpoint else 0
     try:
         await ask(
-            "jobs.reporting", "write", str(attempt), job.id, str(page), str(parts.home.incoming), images,
+            "jobs.confined.reporting", "write", str(attempt), job.id, str(page), str(parts.home.incoming), images,
             memory=MEMORY + 4 * size, seconds=SECONDS,
         )  # fmt: skip
     except RequestError as error:

@@ -9,7 +9,7 @@ from jobs.cli import submit
 from jobs.cli.session import AsJson, JobId, Key, Server, connect, print_json
 
 if TYPE_CHECKING:
-    from jobs.client import Json
+    from jobs.client.client import Json
 
 app = typer.Typer(
     name="jobs", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from jobs.client import Client
+    from jobs.client.client import Client
 
 DEFAULT = "http://127.0.0.1:8000"
 
@@ -21,7 +21,7 @@ JobId = Annotated[str, typer.Argument(help="A job's id.", metavar="JOB")]
 
 def connect(server: str | None, key: str | None) -> "Client":
     """A client of the server that was named."""
-    from jobs.client import Client
+    from jobs.client.client import Client
 
     url = server or os.environ.get("TCNN_SERVER") or DEFAULT
     return Client(url, key or os.environ.get("TCNN_API_KEY"), patience=60.0)

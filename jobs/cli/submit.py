@@ -11,7 +11,7 @@ import typer
 from jobs.cli.session import AsJson, Key, Server, connect, print_json
 
 if TYPE_CHECKING:
-    from jobs.client import Client, Json
+    from jobs.client.client import Client, Json
 
 app = typer.Typer(no_args_is_help=True, help="Queue a job.")
 

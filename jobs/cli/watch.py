@@ -9,7 +9,7 @@ from jobs.cli.session import print_json
 from tcnn.cli import console
 
 if TYPE_CHECKING:
-    from jobs.client import Client, Json
+    from jobs.client.client import Client, Json
 
 INTERRUPTED = 130
 CANCELLED = 75

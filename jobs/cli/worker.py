@@ -35,6 +35,6 @@ def command(
     except ValidationError as error:
         raise settings_error(error) from error
 
-    from jobs.service import work
+    from jobs.worker.service import work
 
     work(settings, until_empty=burst)

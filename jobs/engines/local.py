@@ -17,7 +17,7 @@ SECRETS = (
 """What a job's process has no use for: it reads uploaded files, so it is told nothing it does not need."""
 
 
-RUNNER = (sys.executable, "-m", "jobs.runner")
+RUNNER = (sys.executable, "-m", "jobs.child.runner")
 
 
 class LocalProcess:

@@ -8,8 +8,8 @@ import pytest
 from apart import Host
 from s3 import Gate, fails, full, read_only
 
-from jobs import janitor
 from jobs.model import Kind, NewJob, Status, Upload
+from jobs.worker import janitor
 
 RESUMABLE = """
 before = told["paths"].get("previous")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tiny_runs import colours
 
-from jobs import explorers
-from jobs.explorers import Explorers, ImageGone
+from jobs.confined import explorers
+from jobs.confined.explorers import Explorers, ImageGone
 from tcnn.config import ConversionConfig
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.workflows.pipeline import convert_to_file

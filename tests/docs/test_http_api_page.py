@@ -21,7 +21,7 @@ import tcnn
 from api.problems import PROBLEMS
 from api.settings import ApiSettings
 from jobs.model import Delivery
-from jobs.webhooks import headers
+from jobs.worker.webhooks import headers
 
 PAGE = "docs/http-api.md"
 TEXT = (ROOT / PAGE).read_text()

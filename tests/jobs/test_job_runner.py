@@ -12,11 +12,11 @@ from forked import processes
 from tiny_runs import TINY, colours
 
 import tcnn
-from jobs import runner, tasks
 from jobs.attempt import Assignment, AttemptDirectory, Reporter
+from jobs.child import runner, tasks
+from jobs.child.runner import public
 from jobs.model import Kind, Result
 from jobs.retry import HandBack, decide
-from jobs.runner import public
 from tcnn.errors import CheckpointError, Stopped
 from tcnn.training.rundir import RunDirectory
 

@@ -3,9 +3,9 @@
 import pytest
 from houses import House
 
-from jobs import pace
 from jobs.model import WorkerInfo
 from jobs.settings import QueueSettings
+from jobs.worker import pace
 
 POLL, LEASE = QueueSettings().poll, QueueSettings().lease
 

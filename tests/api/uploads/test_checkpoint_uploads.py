@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from serving import Server
 
 import tcnn
-from jobs.checkpoints import LONGEST_HEADER, check
+from jobs.confined.checkpoints import LONGEST_HEADER, check
 from tcnn.checkpoints import checkpoint
 from tcnn.errors import CheckpointError
 

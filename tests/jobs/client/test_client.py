@@ -13,7 +13,7 @@ from data_pictures import draw_classes
 from played import CONTENT, Worker
 from serving import Server
 
-from jobs.client import Client, RefusedError, ServerFailure
+from jobs.client.client import Client, RefusedError, ServerFailure
 from jobs.model import Claim, NewEvent
 from tcnn.errors import CheckpointError, OutputError, RequestError
 

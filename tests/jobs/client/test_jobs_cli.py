@@ -169,7 +169,7 @@ class TestErrors:
 
 def test_torch_is_never_loaded() -> None:
     script = (
-        "import sys\nimport jobs.cli.jobs, jobs.cli.submit, jobs.cli.watch, jobs.client\n"
+        "import sys\nimport jobs.cli.jobs, jobs.cli.submit, jobs.cli.watch, jobs.client.client\n"
         "jobs.cli.watch.exit_code({'status': 'failed', 'error': {'code': 'diverged'}})\n"
         "print([name for name in ('torch', 'timm') if name in sys.modules])"
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from data_pictures import draw_classes
 
-from jobs.packing import tar_folder
-from jobs.sse import Message, messages
+from jobs.client.packing import tar_folder
+from jobs.client.sse import Message, messages
 from tcnn.errors import RequestError, StorageError
 
 

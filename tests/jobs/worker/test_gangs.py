@@ -3,11 +3,11 @@
 from houses import House
 
 from jobs.engines.local import LocalEngine
-from jobs.gangs import gang, widest
 from jobs.model import Status
-from jobs.service import engine_for
 from jobs.settings import QueueSettings
-from jobs.worker import Worker
+from jobs.worker.gangs import gang, widest
+from jobs.worker.service import engine_for
+from jobs.worker.worker import Worker
 from tcnn.config.placement import Placement
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from houses import House
 
-from jobs import janitor
 from jobs.artifacts.local import LocalArtifacts
 from jobs.errors import JobNotFound
 from jobs.model import Artifact, Claim, Failure, Job, Result
+from jobs.worker import janitor
 
 
 def attempt(house: House, job: Job, claim: int, size: int = 10) -> Path:

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from houses import House
 
-from jobs import gpus
 from jobs.engines.local import LocalEngine
-from jobs.service import slots_for
-from jobs.worker import Worker
+from jobs.worker.service import slots_for
+from jobs.worker.worker import Worker, gpus
 
 ONE = (
     "python3",

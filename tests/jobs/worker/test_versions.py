@@ -6,8 +6,8 @@ import pytest
 from houses import House, RealWorkers, wait_for
 
 from jobs.model import WorkerInfo
-from jobs.service import work
-from jobs.versions import check_fellows, own
+from jobs.worker.service import work
+from jobs.worker.versions import check_fellows, own
 from tcnn.errors import EnvironmentFailure
 from tcnn.version import __version__
 

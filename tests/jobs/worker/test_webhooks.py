@@ -12,11 +12,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from houses import House
 
-from jobs import webhooks
 from jobs.artifacts.local import LocalArtifacts
-from jobs.chores import Chores
 from jobs.model import Status
-from jobs.webhooks import deliver_due
+from jobs.worker import webhooks
+from jobs.worker.chores import Chores
+from jobs.worker.webhooks import deliver_due
 
 SECRET = "whsec of a test"
 

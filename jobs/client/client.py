@@ -20,9 +20,9 @@ from typing import Any
 
 import httpx
 
+from jobs.client.packing import CHUNK, Form, read_file, tar_folder
+from jobs.client.sse import Message, messages
 from jobs.model import TERMINAL
-from jobs.packing import CHUNK, Form, read_file, tar_folder
-from jobs.sse import Message, messages
 from tcnn.errors import CheckpointError, EnvironmentFailure, RequestError, one_line
 from tcnn.files import replacing
 

@@ -1,7 +1,7 @@
 """Whether a stranger's safetensors file is a checkpoint of tcnn's: its header first, by hand, then a strict load.
 
-Runs in a process of its own (`jobs.confined`). The header is checked before torch is loaded, so that what is plainly
-wrong costs nothing.
+Runs in a process of its own (`process`). The header is checked before torch is loaded, so that what is plainly wrong
+costs nothing.
 """
 
 import json

@@ -5,21 +5,21 @@ import time
 
 import structlog
 
-from jobs import gpus, janitor, pace, versions
 from jobs.artifacts.base import Artifacts
 from jobs.artifacts.local import LocalArtifacts
 from jobs.attempt import Assignment, AttemptDirectory, Listener
 from jobs.engines.base import Engine
 from jobs.errors import LostClaim, StoreUnavailable
-from jobs.gangs import gang, widest
-from jobs.held import Attempt, Why
 from jobs.home import Home
 from jobs.model import Beat, Claim, Failure, Hold, Job, NewEvent, Progress, WorkerInfo
-from jobs.references import resolve
 from jobs.requests import num_workers
 from jobs.retry import Cancel, Decision, Fail, Finish, HandBack, backoff, decide, error_code
 from jobs.settings import QueueSettings
 from jobs.store import Store
+from jobs.worker import gpus, janitor, pace, versions
+from jobs.worker.gangs import gang, widest
+from jobs.worker.held import Attempt, Why
+from jobs.worker.references import resolve
 from tcnn.errors import RequestError, one_line
 
 log = structlog.stdlib.get_logger("tcnn.worker")

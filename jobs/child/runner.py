@@ -1,4 +1,4 @@
-"""A job's own process: `python -m jobs.runner DIRECTORY PARENT`. It ends with its worker, and only it loads torch."""
+"""A job's own process: `python -m jobs.child.runner DIRECTORY PARENT`. It ends with its worker; only it loads torch."""
 
 import logging
 import os
@@ -37,7 +37,7 @@ def main(directory: Path, parent: int) -> int:
         log.info("job %s, claim %d: %s", assignment.job, assignment.claim, assignment.kind)
         reporter = Reporter(attempt)
         reporter.progress(Progress(phase="starting", percent=0.0))
-        from jobs import tasks  # the heavy part of starting
+        from jobs.child import tasks  # the heavy part of starting
 
         result = tasks.run(assignment, attempt, reporter)
         attempt.finish(Outcome(result=result))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import structlog
 
-from jobs import janitor
 from jobs.artifacts.bucket import BucketError, ObjectGone
 from jobs.artifacts.cache import Held
 from jobs.artifacts.mirror import Mirror
@@ -22,6 +21,7 @@ from jobs.engines.base import Engine, Process
 from jobs.home import Home
 from jobs.model import Failure, Progress
 from jobs.retry import STOPPED, error_code
+from jobs.worker import janitor
 from tcnn.config.placement import Placement
 from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, TcnnError, one_line
 

@@ -1,4 +1,4 @@
-"""A job's report, made in a process of its own (`jobs.confined`): it reads what strangers have uploaded."""
+"""A job's report, made in a process of its own (`jobs.confined.process`): it reads what strangers have uploaded."""
 
 import os
 import shutil

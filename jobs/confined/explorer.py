@@ -1,7 +1,7 @@
-"""A checkpoint, loaded once, that answers what its heads attend to: `python -m jobs.explorer PARENT MEMORY CHECKPOINT`.
+"""A checkpoint, loaded once, that answers what its heads attend to: `python -m jobs.confined.explorer …`.
 
-The process of `jobs.explorers`. It reads frames from stdin and writes one to stdout for each (`jobs.frames`): images
-that strangers sent are decoded here, within bounded memory, and so is the model run; only here torch is loaded.
+The process of `explorers`: PARENT MEMORY CHECKPOINT. It reads frames from stdin and writes one to stdout for each:
+images that strangers sent are decoded here, within bounded memory, and so is the model run; only here torch is loaded.
 """
 
 import base64
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from jobs.frames import GONE, OK, REFUSED, read, write
+from jobs.confined.frames import GONE, OK, REFUSED, read, write
 from tcnn.errors import RequestError, TcnnError, one_line, shorten
 from tcnn.processes import die_with_parent
 

@@ -1,6 +1,6 @@
 """Processes that answer what a checkpoint's heads attend to: a few of them, kept while somebody looks.
 
-Loading a model takes seconds and a question milliseconds, so a process stays for the next one (`jobs.explorer`). This
+Loading a model takes seconds and a question milliseconds, so a process stays for the next one (`explorer`). This
 side never loads torch. All of it belongs to one event loop.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 import structlog
 
+from jobs.confined.frames import GONE, HEAD, OK, frame
 from jobs.engines.local import SECRETS
-from jobs.frames import GONE, HEAD, OK, frame
 from tcnn.errors import EnvironmentFailure, RequestError
 
 log = structlog.get_logger("tcnn.explorers")
@@ -77,7 +77,7 @@ class _Child:
         try:
             # From the main thread, whose end is then the child's, too.
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "jobs.explorer", str(os.getpid()), str(memory), str(self.checkpoint),
+                sys.executable, "-m", "jobs.confined.explorer", str(os.getpid()), str(memory), str(self.checkpoint),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
                 env=environment | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}, start_new_session=True,
             )  # fmt: skip

@@ -8,20 +8,21 @@ from types import FrameType
 
 import structlog
 
-from jobs import gpus, logs
-from jobs.artifacts.courier import Courier
+from jobs import logs
 from jobs.artifacts.local import LocalArtifacts
 from jobs.artifacts.opened import home_of, open_artifacts
 from jobs.artifacts.shared import SharedArtifacts
-from jobs.chores import Chores
 from jobs.engines.base import Engine
 from jobs.engines.local import LocalEngine
 from jobs.engines.ray import RayEngine
 from jobs.home import Home
 from jobs.settings import QueueSettings
 from jobs.store import Store
-from jobs.versions import check_fellows
-from jobs.worker import Worker
+from jobs.worker import gpus
+from jobs.worker.chores import Chores
+from jobs.worker.courier import Courier
+from jobs.worker.versions import check_fellows
+from jobs.worker.worker import Worker
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 

@@ -5,13 +5,13 @@ import time
 
 import structlog
 
-from jobs import janitor, pace
 from jobs.artifacts.base import Artifacts
 from jobs.errors import StoreUnavailable
 from jobs.home import Home
 from jobs.settings import QueueSettings
 from jobs.store import Store
-from jobs.webhooks import deliver_due
+from jobs.worker import janitor, pace
+from jobs.worker.webhooks import deliver_due
 
 log = structlog.stdlib.get_logger("tcnn.chores")
 

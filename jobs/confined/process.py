@@ -32,7 +32,7 @@ async def ask(module: str, function: str, *arguments: str, memory: int, seconds:
     limits = str(os.getpid()), str(memory), str(seconds)
     try:
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "jobs.confined", *limits, module, function, *arguments,
+            sys.executable, "-m", "jobs.confined.process", *limits, module, function, *arguments,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
             env=environment | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         )  # fmt: skip

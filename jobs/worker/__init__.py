@@ -1,0 +1,1 @@
+"""The worker: claims jobs, runs each in a process of its own, and keeps house."""
