@@ -8,8 +8,9 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.concurrency import run_in_threadpool
 
-from api import errors, openapi
+from api import errors
 from api.deps import Service
+from api.description import openapi
 from api.keys import keyring
 from api.metrics import QueueCollector
 from api.middleware import Authenticate, LimitBody, Observe

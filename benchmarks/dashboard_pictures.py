@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 from playwright.sync_api import sync_playwright
 
-from tcnn.training.digits import write_digits
+from tcnn.demo.digits import write_digits
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 800}

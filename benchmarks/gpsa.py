@@ -34,7 +34,7 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import use_backend
+from tcnn.layers.backends.selection import use_backend
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"

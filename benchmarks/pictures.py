@@ -21,12 +21,12 @@ from tcnn.analysis.evaluations import EvaluationFile
 from tcnn.analysis.inspect import inspect
 from tcnn.analysis.plots import gallery, style
 from tcnn.config import FinetuneConfig, finetune_config
+from tcnn.demo.digits import MEAN, SIZE, STD, write_digits
 from tcnn.evaluation.comparison import compare
 from tcnn.evaluation.config import EvaluationConfig
 from tcnn.evaluation.corruptions import CORRUPTIONS
-from tcnn.training.digits import MEAN, SIZE, STD, write_digits
 from tcnn.training.finetune import finetune
-from tcnn.training.rundir import read_metrics
+from tcnn.training.runs.rundir import read_metrics
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 WANTED = (

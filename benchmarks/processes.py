@@ -22,7 +22,7 @@ from pathlib import Path
 from machine import processor
 from train_overhead import draw
 
-from tcnn.training.rundir import RunDirectory
+from tcnn.training.runs.rundir import RunDirectory
 
 RESULTS = Path(__file__).parent / "results" / "processes.json"
 SKIPPED = 2

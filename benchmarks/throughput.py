@@ -31,7 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tcnn
 from tcnn.conversion.surgery import without_stride
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import use_backend
+from tcnn.layers.backends.selection import use_backend
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"

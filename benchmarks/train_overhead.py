@@ -28,7 +28,7 @@ from tcnn.config import FinetuneConfig, finetune_config
 from tcnn.data.image_set import open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
 from tcnn.evaluation.evaluate import input_settings
-from tcnn.training.optim import create_optimizer
+from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.step import Arithmetic
 
 RESULTS = Path(__file__).parent / "results" / "train_overhead.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tiny_runs import TINY, colours
 
-from tcnn.training.resume import points
+from tcnn.training.runs.resume import points
 
 
 def launched(folder: Path) -> "subprocess.Popen[str]":

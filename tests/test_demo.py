@@ -12,7 +12,8 @@ import tcnn
 from tcnn.checkpoints import checkpoint
 from tcnn.cli.main import main
 from tcnn.data.image_set import open_dataset
-from tcnn.training import demo, digits
+from tcnn.demo import digits
+from tcnn.demo import journey as demo
 
 pytest.importorskip("sklearn", reason="THE DEMO IS UNTESTED: scikit-learn is not installed")
 

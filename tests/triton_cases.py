@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tcnn.layers.triton_attention import attend, supported
+from tcnn.layers.triton.attention import attend, supported
 
 NAMES = ("out", "query", "key", "value", "rows", "columns", "gate")
 FLOAT32 = 2e-6

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from tcnn.layers import triton_tiles
+from tcnn.layers.triton import tiles as triton_tiles
 
 compiler = pytest.importorskip("triton.compiler")
 targets = pytest.importorskip("triton.backends.compiler")
@@ -36,7 +36,8 @@ class Compiled(NamedTuple):
 
 def compile_for(kind: Kind, capability: int) -> Compiled:
     """As a launch would compile it: numbers that are multiples of 16 are known to be, and a 1 is a constant."""
-    from tcnn.layers import triton_backward, triton_kernels
+    from tcnn.layers.triton import backward as triton_backward
+    from tcnn.layers.triton import kernels as triton_kernels
 
     kernel = getattr(triton_kernels if kind.kernel == "forward" else triton_backward, kind.kernel)
     tiles = triton_tiles.choose(kind.kernel, kind.map, kind.map, kind.width, kind.channels, kind.dtype.itemsize)

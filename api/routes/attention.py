@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
+from api.description.examples import answer
+from api.description.problems import problems
 from api.errors import NotFound, Refused
-from api.examples import answer
-from api.problems import problems
 from api.routes.files import succeeded
 from jobs.errors import UploadNotFound
 from tcnn.errors import RequestError

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from api.deps import AUTHENTICATED, KeyHeader, ServiceDep, StoreDep, Tenant
-from api.examples import answer, listed
-from api.forms import FORM, Received
-from api.problems import problems
+from api.description.examples import answer, listed
+from api.description.problems import problems
 from api.schemas import SHA256, Page, iso, page_of
-from api.uploads import Examined, accept, forget, identified
+from api.uploading.forms import FORM, Received
+from api.uploading.uploads import Examined, accept, forget, identified
 from jobs.confined import checkpoints
 from jobs.confined.process import ask
 from jobs.model import Upload

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from api.archives import Limits
 from api.deps import AUTHENTICATED, KeyHeader, ServiceDep, StoreDep, Tenant
-from api.examples import answer, listed
-from api.forms import FORM, Received
-from api.problems import problems
+from api.description.examples import answer, listed
+from api.description.problems import problems
 from api.schemas import SHA256, Page, iso, page_of
 from api.settings import ApiSettings
-from api.uploads import Examined, accept, forget, identified
+from api.uploading.archives import Limits
+from api.uploading.forms import FORM, Received
+from api.uploading.uploads import Examined, accept, forget, identified
 from jobs.confined.process import ask
 from jobs.model import Upload
 
@@ -62,7 +62,7 @@ async def _unpack(settings: ApiSettings, file: Received) -> Examined:
     limits = Limits(settings.max_files, int(settings.max_unpacked_gb * 1e9), settings.max_ratio)
     memory = MEMORY + 1000 * settings.max_files
     arguments = str(file.path), str(target), json.dumps(limits)
-    found = await ask("api.archives", "unpack_and_describe", *arguments, memory=memory, seconds=SECONDS)
+    found = await ask("api.uploading.archives", "unpack_and_describe", *arguments, memory=memory, seconds=SECONDS)
     return Examined(target, found)
 
 

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Header, Query
 from sse_starlette import EventSourceResponse
 from starlette.responses import JSONResponse, Response
 
-from api import examples
 from api.deps import AUTHENTICATED, JobId, ServiceDep, Tenant
-from api.problems import problems
+from api.description import examples
+from api.description.problems import problems
 from api.schemas import EventList, EventView, page_of
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)

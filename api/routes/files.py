@@ -8,16 +8,16 @@ from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
 from starlette.responses import Response, StreamingResponse
 
-from api import examples
 from api.deps import AUTHENTICATED, ArtifactsDep, JobId, StoreDep, Tenant
+from api.description import examples
+from api.description.problems import problems
 from api.download import download
 from api.errors import NotFound
 from api.flatten import table
-from api.problems import problems
 from api.schemas import FileList, download_name, files, page_of, safe_name
 from jobs.errors import WrongState
 from jobs.model import Job, Status
-from tcnn.training.rundir import read_metrics
+from tcnn.training.runs.rundir import read_metrics
 
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 

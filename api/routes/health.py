@@ -7,10 +7,10 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
-from api import examples
 from api.deps import AUTHENTICATED, ServiceDep
+from api.description import examples
+from api.description.problems import problems
 from api.errors import RETRY_AFTER, FieldError, problem
-from api.problems import problems
 from api.schemas import Health, Readiness
 from tcnn.errors import EnvironmentFailure
 from tcnn.version import __version__

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Header, Query, Request
 from sse_starlette import EventSourceResponse
 from starlette.responses import JSONResponse, Response
 
-from api import examples
 from api.deps import AUTHENTICATED, ArtifactsDep, Idempotency, JobId, ServiceDep, StoreDep, Tenant
-from api.problems import problems
+from api.description import examples
+from api.description.problems import problems
 from api.schemas import JOB, JobList, JobView, page_of
 from jobs.model import IdempotencyKey, Job, Kind, Status
 from jobs.store import Store

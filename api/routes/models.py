@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse
 
-from api import examples
 from api.deps import AUTHENTICATED
+from api.description import examples
 from api.schemas import ModelList, ModelView, page_of
 from tcnn.zoo import catalogue
 

@@ -7,9 +7,9 @@ from fastapi import APIRouter
 from starlette.responses import FileResponse, Response
 
 from api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
+from api.description.examples import answer
+from api.description.problems import problems
 from api.errors import NotFound
-from api.examples import answer
-from api.problems import problems
 from api.routes.files import succeeded
 from jobs.confined.explorers import MEMORY
 from jobs.confined.process import ask

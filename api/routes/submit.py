@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
 
-from api import examples
 from api.deps import AUTHENTICATED, Idempotency, ServiceDep, Tenant
+from api.description import examples
 from api.references import References
 from api.schemas import JobView
 from api.validation import validate

@@ -19,8 +19,8 @@ import tcnn
 from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.files import replacing
-from tcnn.training.recipe import size_for
-from tcnn.training.rundir import RunDirectory
+from tcnn.training.recipe.by_model import size_for
+from tcnn.training.runs.rundir import RunDirectory
 
 
 def start(job: Job, kind: str, config: FinetuneConfig, class_names: tuple[str, ...]) -> nn.Module:

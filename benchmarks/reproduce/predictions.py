@@ -24,7 +24,7 @@ from tcnn.config import ConversionConfig
 from tcnn.data.image_set import open_dataset
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.files import replacing
-from tcnn.layers.backends import use_backend
+from tcnn.layers.backends.selection import use_backend
 from tcnn.models.differences import errors
 
 RESULTS = Path(__file__).parents[1] / "results" / "predictions.json"

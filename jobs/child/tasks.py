@@ -16,9 +16,9 @@ from tcnn.checkpoints import checkpoint
 from tcnn.evaluation.comparison import compare
 from tcnn.files import to_disk
 from tcnn.training.finetune import FinetuneResult
-from tcnn.training.launch import finetune_on
-from tcnn.training.progress import Progress as TrainingProgress
-from tcnn.training.rundir import RunDirectory
+from tcnn.training.launch.launcher import finetune_on
+from tcnn.training.runs.progress import Progress as TrainingProgress
+from tcnn.training.runs.rundir import RunDirectory
 from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file, file_digest
 
 log = logging.getLogger("tcnn.tasks")

@@ -20,7 +20,7 @@ SURROUNDINGS = frozenset({"worker_lost", "crashed"})
 
 def follow(client: "Client", job: str, as_json: bool) -> int:
     """Show a job until it has ended, then its result or its error; returns the exit code."""
-    from tcnn.training.progress import Progress
+    from tcnn.training.runs.progress import Progress
 
     ended: Json | None = None
     with console.training(quiet=as_json) as (report, say), contextlib.suppress(KeyboardInterrupt):

@@ -5,7 +5,7 @@ from tcnn.config.placement import Placement
 
 
 class RayEngine(LocalEngine):
-    """The driver converts, publishes and tells; `tcnn.training.on_ray`, which only it loads, places the training.
+    """The driver converts, publishes and tells; `launch.on_ray`, which only it loads, places the training.
 
     Args:
         address: HOST:PORT of a cluster that this host belongs to. grace: as the worker's, in seconds.

@@ -15,7 +15,7 @@ from tcnn.analysis.timm_attention import patch_grid, watching_timm
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.positions import Pair, Quad
+from tcnn.layers.terms.positions import Pair, Quad
 from tcnn.models.running import watching
 from tcnn.models.trace import evaluating
 

@@ -16,7 +16,7 @@ from tcnn.data.source import EXTENSIONS, sort_key
 from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.evaluate import input_settings, transform_for
-from tcnn.layers.positions import Pair
+from tcnn.layers.terms.positions import Pair
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from tcnn.analysis.measures import Measures, Parts, circle, measure
 from tcnn.analysis.records import Head, Inspection, Layer, LayerMaps, Measure, NonLocality, Picture
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparison import open_model
-from tcnn.layers import positions
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.positions import Pair
+from tcnn.layers.terms import positions
+from tcnn.layers.terms.positions import Pair
 from tcnn.models.trace import input_shape
 from tcnn.workflows.pipeline import usable_device
 

@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from tcnn.layers import attention, positions, scopes
-from tcnn.layers.attention import AttentionMaps
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.parameters import at_least_float32
-from tcnn.layers.positions import Pair, Quad
-from tcnn.layers.scopes import GLOBAL, Scope
+from tcnn.layers.terms import attention, positions, scopes
+from tcnn.layers.terms.attention import AttentionMaps
+from tcnn.layers.terms.parameters import at_least_float32
+from tcnn.layers.terms.positions import Pair, Quad
+from tcnn.layers.terms.scopes import GLOBAL, Scope
 
 Kind = Literal["gpsa2d", "convit", "attention"]
 """A tcnn layer; timm's GPSA of ConViT; attention by content alone (ViT, DeiT, and the last layers of ConViT)."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from tcnn.analysis.evaluations import EvaluationFile, read_evaluation
 from tcnn.analysis.records import Inspection
 from tcnn.errors import RequestError
-from tcnn.training.rundir import read_metrics
+from tcnn.training.runs.rundir import read_metrics
 
 CHECKPOINTS = ("best.safetensors", "last.safetensors", "converted.safetensors", "model.safetensors")
 """In order of preference."""

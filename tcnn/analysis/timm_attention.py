@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tcnn.analysis.kept import Grid, KeptLayer
-from tcnn.layers.parameters import at_least_float32
-from tcnn.layers.positions import Pair
+from tcnn.layers.terms.parameters import at_least_float32
+from tcnn.layers.terms.positions import Pair
 
 MOST_PREFIX_TOKENS = 32
 """More tokens than this in front of the patches are no prefix: the tokens are then not the map that was expected."""

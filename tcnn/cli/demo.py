@@ -9,7 +9,7 @@ import typer
 from tcnn.cli import console
 
 if TYPE_CHECKING:
-    from tcnn.training.demo import DemoResult
+    from tcnn.demo.journey import DemoResult
 
 
 def command(
@@ -23,8 +23,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train a small ResNet on digits in clutter, convert it, prove it equal, write, reload, fine-tune both, compare."""
+    from tcnn.demo.journey import run
     from tcnn.processes import keep_freed_memory
-    from tcnn.training.demo import run
 
     keep_freed_memory()
     if out is not None:

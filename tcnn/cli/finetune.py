@@ -101,7 +101,7 @@ def command(
         catalogue.check(model, default_choice=settings.convert and settings.conversion == type(settings.conversion)())
 
     from tcnn.processes import keep_freed_memory
-    from tcnn.training.launch import finetune_on
+    from tcnn.training.launch.launcher import finetune_on
 
     keep_freed_memory()
     with console.training(quiet=as_json) as (report, say):

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tcnn.config import ConversionConfig
 from tcnn.conversion.surgery import convert
 from tcnn.errors import NothingToConvertError, RequestError
-from tcnn.layers.backends import use_backend
+from tcnn.layers.backends.selection import use_backend
 from tcnn.models.trace import input_shape
 from tcnn.zoo.catalogue import PATH, Entry
 

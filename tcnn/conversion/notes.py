@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from torch import nn
 
 from tcnn.conversion.report import STANDARDISATION_ENDED
-from tcnn.layers import positions
 from tcnn.layers.filters import is_standardised
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.positions import Pair
-from tcnn.layers.scopes import GLOBAL, Scope
+from tcnn.layers.terms import positions
+from tcnn.layers.terms.positions import Pair
+from tcnn.layers.terms.scopes import GLOBAL, Scope
 from tcnn.models.trace import Step
 
 

@@ -25,7 +25,7 @@ from torch import nn
 
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers.filters import padding_of, unknown
-from tcnn.layers.positions import Pair
+from tcnn.layers.terms.positions import Pair
 from tcnn.models.trace import Step
 
 KNOWN_FAMILIES = (ResNet, ResNetV2, SENet, RegNet, ByobNet, NormFreeNet, EfficientNet, MobileNetV3)

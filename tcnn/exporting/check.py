@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tcnn.errors import VerificationError, one_line
 from tcnn.exporting.report import Axis, ExportAxis, ExportCheck
-from tcnn.layers.backends import use_backend
+from tcnn.layers.backends.selection import use_backend
 from tcnn.models.differences import agreement, errors
 from tcnn.models.outputs import flat
 from tcnn.models.precision import exact_arithmetic

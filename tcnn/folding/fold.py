@@ -19,7 +19,7 @@ from tcnn.conversion.surgery import rebuild
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
 from tcnn.folding.foldable import Head, heads_of, last_within, tolerances
 from tcnn.folding.report import FoldedLayer, FoldReport
-from tcnn.layers.backends import use_backend
+from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, mixes_value
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.standardise import load_filter

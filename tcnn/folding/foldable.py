@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tcnn.layers.folded import HeadKind, taps_through_value
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.positions import tap_offsets
+from tcnn.layers.terms.positions import tap_offsets
 
 REACH = 64
 """Pixels to either side over which positional attention is summed; a head that reaches farther is far from a tap."""

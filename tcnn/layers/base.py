@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.errors import RequestError, UnsupportedLayerError
-from tcnn.layers import convolution, functional, positions
-from tcnn.layers.parameters import Parameters, strength_of
-from tcnn.layers.positions import Geometry
-from tcnn.layers.scopes import Scope
+from tcnn.layers import functional
+from tcnn.layers.backends import convolution
+from tcnn.layers.terms import positions
+from tcnn.layers.terms.parameters import Parameters, strength_of
+from tcnn.layers.terms.positions import Geometry
+from tcnn.layers.terms.scopes import Scope
 
 TEMPERATURES = ("gate_temperature", "position_temperature")
 """The buffers that hold τ."""

@@ -13,7 +13,7 @@ from timm.layers.conv2d_same import Conv2dSameExport
 from torch import Tensor, nn
 
 from tcnn.errors import UnsupportedLayerError
-from tcnn.layers.positions import Geometry, Pair, Quad
+from tcnn.layers.terms.positions import Geometry, Pair, Quad
 
 STANDARDISED = (StdConv2d, StdConv2dSame, ScaledStdConv2d, ScaledStdConv2dSame)
 ALWAYS_SAME = (Conv2dSame, Conv2dSameExport)

@@ -10,12 +10,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from tcnn.layers import scopes
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.functional import convolution_and_attention
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.parameters import is_identity
-from tcnn.layers.positions import Geometry
+from tcnn.layers.terms import scopes
+from tcnn.layers.terms.parameters import is_identity
+from tcnn.layers.terms.positions import Geometry
 
 torch.fx.wrap("convolution_and_attention")
 

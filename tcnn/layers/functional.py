@@ -10,24 +10,17 @@ import torch
 from torch import Tensor
 
 from tcnn.errors import EmptyMapError, UnsupportedLayerError
-from tcnn.layers import (
-    backend_choice,
-    content_parts,
-    convolution,
-    dense,
-    parts,
-    positions,
-    reference,
-    scoped,
-    triton_attention,
-)
-from tcnn.layers.backends import Backend
-from tcnn.layers.backends import backend as selected_backend
-from tcnn.layers.dense import Heads
-from tcnn.layers.eager import is_eager
-from tcnn.layers.parameters import Parameters, at_least_float32
-from tcnn.layers.positions import Geometry, Pair
-from tcnn.layers.scopes import GLOBAL, Scope
+from tcnn.layers.backends import autotune as backend_choice
+from tcnn.layers.backends import content_parts, convolution, dense, parts, reference, scoped
+from tcnn.layers.backends.dense import Heads
+from tcnn.layers.backends.selection import Backend
+from tcnn.layers.backends.selection import backend as selected_backend
+from tcnn.layers.terms import positions
+from tcnn.layers.terms.eager import is_eager
+from tcnn.layers.terms.parameters import Parameters, at_least_float32
+from tcnn.layers.terms.positions import Geometry, Pair
+from tcnn.layers.terms.scopes import GLOBAL, Scope
+from tcnn.layers.triton import attention as triton_attention
 
 Factors = tuple[Tensor, Tensor]
 Positional = Callable[[Tensor], tuple[Factors, Tensor | None]]

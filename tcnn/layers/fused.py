@@ -11,14 +11,16 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 
 from tcnn.errors import RequestError
-from tcnn.layers import convolution, dense, functional, positions
+from tcnn.layers import functional
+from tcnn.layers.backends import convolution, dense
 from tcnn.layers.base import AttentionLayer
-from tcnn.layers.eager import is_eager
 from tcnn.layers.functional import Factors, convolution_and_attention
-from tcnn.layers.parameters import Parameters, fold_value
-from tcnn.layers.positions import Pair
-from tcnn.layers.products import Matrix, Packed, pack
-from tcnn.layers.scopes import GLOBAL
+from tcnn.layers.terms import positions
+from tcnn.layers.terms.eager import is_eager
+from tcnn.layers.terms.parameters import Parameters, fold_value
+from tcnn.layers.terms.positions import Pair
+from tcnn.layers.terms.products import Matrix, Packed, pack
+from tcnn.layers.terms.scopes import GLOBAL
 
 torch.fx.wrap("convolution_and_attention")
 

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE
-from tcnn.layers import filters, positions, reference, scopes
-from tcnn.layers.attention import AttentionMaps
+from tcnn.layers import filters
+from tcnn.layers.backends import reference
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.functional import check_input, gpsa
 from tcnn.layers.initialise import QueryKey, draw_query_key
-from tcnn.layers.parameters import SOFTPLUS_BETA
-from tcnn.layers.positions import Geometry
+from tcnn.layers.terms import positions, scopes
+from tcnn.layers.terms.attention import AttentionMaps
+from tcnn.layers.terms.parameters import SOFTPLUS_BETA
+from tcnn.layers.terms.positions import Geometry
 
 torch.fx.wrap("gpsa")  # symbolic tracing sees one call, not the choices that are made in it
 

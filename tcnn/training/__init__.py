@@ -1,1 +1,1 @@
-"""Training: today the demo's plain loop on scikit-learn's digits."""
+"""Fine-tuning: from a model and a data set to a run that survives a kill at any moment."""

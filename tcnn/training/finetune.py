@@ -15,18 +15,18 @@ from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_of
 from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.evaluate import input_settings
-from tcnn.training import resume as points
-from tcnn.training.annealing import remarks
 from tcnn.training.distributed import Processes, joined, place
 from tcnn.training.loop import Trainer
-from tcnn.training.objective import check_teacher, mixes
-from tcnn.training.optim import create_optimizer, gpsa_layers
 from tcnn.training.prepare import Start, in_chans, prepare, teacher_for
-from tcnn.training.progress import Report
-from tcnn.training.recorder import check_tensorboard
-from tcnn.training.resume import Position
-from tcnn.training.rundir import RunDirectory, differences
-from tcnn.training.signals import Asked, stop_on_signal
+from tcnn.training.recipe.annealing import remarks
+from tcnn.training.recipe.objective import check_teacher, mixes
+from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
+from tcnn.training.runs import resume as points
+from tcnn.training.runs.progress import Report
+from tcnn.training.runs.recorder import check_tensorboard
+from tcnn.training.runs.resume import Position
+from tcnn.training.runs.rundir import RunDirectory, differences
+from tcnn.training.runs.signals import Asked, stop_on_signal
 from tcnn.version import __version__
 
 Say = Callable[[str], None]

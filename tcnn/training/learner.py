@@ -8,17 +8,18 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tcnn.config import ConversionConfig, FinetuneConfig
-from tcnn.training import freezing, resume
-from tcnn.training.annealing import HELD, annealing_of, set_temperatures, temperatures_of
 from tcnn.training.distributed import Processes
-from tcnn.training.late import convert_in_training
-from tcnn.training.matching import Matching
-from tcnn.training.objective import create_task
-from tcnn.training.optim import create_optimizer, create_schedule, gpsa_layers
 from tcnn.training.prepare import ablate
-from tcnn.training.resume import ResumePoint
+from tcnn.training.recipe import freezing
+from tcnn.training.recipe.annealing import HELD, annealing_of, set_temperatures, temperatures_of
+from tcnn.training.recipe.late import convert_in_training
+from tcnn.training.recipe.matching import Matching
+from tcnn.training.recipe.objective import create_task
+from tcnn.training.recipe.optim import create_optimizer, create_schedule, gpsa_layers
+from tcnn.training.recipe.temperature_path import Temperatures
+from tcnn.training.runs import resume
+from tcnn.training.runs.resume import ResumePoint
 from tcnn.training.step import Arithmetic, Outcome, Part, accumulate, update
-from tcnn.training.temperature_path import Temperatures
 from tcnn.training.whole_batch import whole_batch
 
 

@@ -15,17 +15,17 @@ from tcnn.data.loader import Batch, TrainingLoader, worker_death
 from tcnn.data.order import step_seed
 from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
 from tcnn.evaluation.evaluate import Evaluation, evaluate
-from tcnn.training import resume
 from tcnn.training.distributed import Processes
 from tcnn.training.learner import Learner
-from tcnn.training.objective import NeighbourMixup, mixes
 from tcnn.training.prepare import Start, conversion_at
-from tcnn.training.progress import Pace, Progress, Report
-from tcnn.training.recorder import Recorder, Warn, layer_state, scores, temperatures
-from tcnn.training.resume import Position, ResumePoint
-from tcnn.training.rundir import RunDirectory
-from tcnn.training.signals import StopRequest
-from tcnn.training.statistics import reestimate
+from tcnn.training.recipe.objective import NeighbourMixup, mixes
+from tcnn.training.recipe.statistics import reestimate
+from tcnn.training.runs import resume
+from tcnn.training.runs.progress import Pace, Progress, Report
+from tcnn.training.runs.recorder import Recorder, Warn, layer_state, scores, temperatures
+from tcnn.training.runs.resume import Position, ResumePoint
+from tcnn.training.runs.rundir import RunDirectory
+from tcnn.training.runs.signals import StopRequest
 from tcnn.training.step import Arithmetic, Outcome, Part, halved
 from tcnn.training.whole_batch import whole_batch
 

@@ -14,9 +14,9 @@ from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
 from tcnn.errors import CheckpointError, RequestError, WeightsError, one_line
 from tcnn.models.trace import input_shape
-from tcnn.training import freezing
-from tcnn.training.optim import gpsa_layers
-from tcnn.training.recipe import drop_path_for, size_for
+from tcnn.training.recipe import freezing
+from tcnn.training.recipe.by_model import drop_path_for, size_for
+from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.zoo import catalogue
 from tcnn.zoo.sources import create_source
 

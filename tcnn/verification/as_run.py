@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig
-from tcnn.layers.backends import backend, use_backend
+from tcnn.layers.backends.selection import backend, use_backend
 from tcnn.models.differences import agreement, errors
 from tcnn.models.randomise import generator
 from tcnn.models.running import in_dtype, logits_of, replacements, watching

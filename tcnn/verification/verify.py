@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
-from tcnn.layers.backends import use_backend
+from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.filters import is_standardised
 from tcnn.models.differences import agreement, errors
 from tcnn.models.precision import exact_arithmetic

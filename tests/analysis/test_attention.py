@@ -9,7 +9,8 @@ from torch import nn
 import tcnn
 from tcnn.analysis.attention import attention_at, encode
 from tcnn.errors import RequestError
-from tcnn.layers import GPSA2d, attention, positions
+from tcnn.layers import GPSA2d
+from tcnn.layers.terms import attention, positions
 
 GEOMETRIES = [
     {"kernel_size": 3, "padding": 1},

@@ -9,7 +9,8 @@ from torch import nn
 from tcnn.analysis import measures
 from tcnn.analysis.attention import encode
 from tcnn.analysis.kept import KeptLayer
-from tcnn.layers import GPSA2d, positions
+from tcnn.layers import GPSA2d
+from tcnn.layers.terms import positions
 
 CASES = [
     ({"kernel_size": 3, "padding": 1}, (7, 7)),

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, settings
 from pydantic import TypeAdapter
 from schemathesis import checks
 
-from api import examples, schemas
+from api import schemas
 from api.app import create_app
+from api.description import examples
 from api.settings import load
 from jobs.model import TERMINAL, Status
 from jobs.requests import KINDS
@@ -30,7 +31,7 @@ EXAMPLES = 8
 
 def test_the_published_document_is_this_one() -> None:
     published = json.loads((ROOT / "docs/openapi.json").read_text(encoding="utf-8"))
-    assert published == json.loads(json.dumps(DOCUMENT)), "make it anew: python -m api.document docs/openapi.json"
+    assert published == json.loads(json.dumps(DOCUMENT)), "python -m api.document docs/openapi.json"
 
 
 def test_neither_the_app_nor_its_document_loads_torch() -> None:

@@ -22,7 +22,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import open_dataset
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.training.prepare import conversion_at
-from tcnn.training.rundir import RunDirectory
+from tcnn.training.runs.rundir import RunDirectory
 
 REPRODUCE = Path(__file__).parents[2] / "benchmarks" / "reproduce"
 TINY: dict[str, Any] = {

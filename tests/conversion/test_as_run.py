@@ -9,8 +9,9 @@ from test_verify_differences import Chaotic
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.layers import GPSA2d, convolution
-from tcnn.layers.backends import backend
+from tcnn.layers import GPSA2d
+from tcnn.layers.backends import convolution
+from tcnn.layers.backends.selection import backend
 from tcnn.verification.report import VerificationReport
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}

@@ -19,7 +19,7 @@ from tcnn.exporting import options as export_options
 from tcnn.exporting.program import free_axes, trace
 from tcnn.exporting.report import AXES
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import use_backend
+from tcnn.layers.backends.selection import use_backend
 
 SIZE = (24, 20)
 Runner = Callable[[Tensor], Tensor]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError
-from tcnn.training.late import convert_in_training
-from tcnn.training.optim import create_optimizer
+from tcnn.training.recipe.late import convert_in_training
+from tcnn.training.recipe.optim import create_optimizer
 
 SIZE = (11, 14)
 

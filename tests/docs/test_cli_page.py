@@ -10,10 +10,10 @@ from pydantic import BaseModel
 from tcnn import errors
 from tcnn.cli.main import INTERRUPTED, _commands
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
+from tcnn.demo.journey import DemoResult, Row
 from tcnn.exporting.report import ExportAxis, ExportCheck, ExportReport
 from tcnn.folding.report import FoldedLayer, FoldReport, FoldResult, Speed
 from tcnn.records import ErrorStats
-from tcnn.training.demo import DemoResult, Row
 from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
 from tcnn.workflows.pipeline import ConversionResult
 from tcnn.zoo.catalogue import Entry

@@ -18,7 +18,7 @@ from serving import Server, serving
 from tiny_runs import colours
 
 import tcnn
-from api.problems import PROBLEMS
+from api.description.problems import PROBLEMS
 from api.settings import ApiSettings
 from jobs.model import Delivery
 from jobs.worker.webhooks import headers

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
-from tcnn.layers.backends import use_backend
+from tcnn.layers.backends.selection import use_backend
 from tcnn.models.differences import errors
 from tcnn.models.randomise import randomised
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import use_backend
+from tcnn.layers.backends.selection import use_backend
 
 CHANNELS, OUT, HEADS = 32, 48, 9
 SHAPE = (4, CHANNELS, 18, 17)

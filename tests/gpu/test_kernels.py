@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from triton_cases import FLOAT32, HALF, NAMES, Case, errors, twice
 
-from tcnn.layers import backend_choice
-from tcnn.layers.backend_choice import chosen
+from tcnn.layers.backends import autotune as backend_choice
+from tcnn.layers.backends.autotune import chosen
 
 pytestmark = pytest.mark.gpu(only="the kernels run in Triton's interpreter there, in tests/layers")
 

@@ -9,7 +9,7 @@ from gpsa_cases import ARITHMETIC, CASES, drawn, dtype_of, expected, gradients, 
 from torch import nn
 
 import tcnn
-from tcnn.layers.backends import BACKENDS, Backend, use_backend
+from tcnn.layers.backends.selection import BACKENDS, Backend, use_backend
 
 pytestmark = pytest.mark.gpu
 

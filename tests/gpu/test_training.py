@@ -24,8 +24,8 @@ from tcnn.data.image_set import open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
 from tcnn.models.precision import exact_arithmetic
 from tcnn.training.finetune import finetune
-from tcnn.training.progress import Progress
-from tcnn.training.resume import points
+from tcnn.training.runs.progress import Progress
+from tcnn.training.runs.resume import points
 from tcnn.training.step import Arithmetic
 
 pytestmark = pytest.mark.gpu

@@ -18,7 +18,7 @@ from jobs.child.runner import public
 from jobs.model import Kind, Result
 from jobs.retry import HandBack, decide
 from tcnn.errors import CheckpointError, Stopped
-from tcnn.training.rundir import RunDirectory
+from tcnn.training.runs.rundir import RunDirectory
 
 
 def test_errors_speak_of_the_request_not_of_the_servers_folders() -> None:

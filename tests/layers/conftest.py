@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tcnn.layers.backends import Backend, use_backend
+from tcnn.layers.backends.selection import Backend, use_backend
 
 
 @pytest.fixture(params=["reference", "dense"])

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tcnn.layers import backend_choice
-from tcnn.layers.backend_choice import chosen
+from tcnn.layers.backends import autotune as backend_choice
+from tcnn.layers.backends.autotune import chosen
 
 
 class Ways:

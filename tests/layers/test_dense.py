@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import backend, use_backend
-from tcnn.layers.dense import content_attention
+from tcnn.layers.backends.dense import content_attention
+from tcnn.layers.backends.selection import backend, use_backend
 
 RelativeError = Callable[[Tensor, Tensor], float]
 

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, prune
 
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers import GPSA2d, filters
-from tcnn.layers.positions import Geometry
+from tcnn.layers.terms.positions import Geometry
 
 FILTER_TOLERANCE = 1e-14
 """Absolute, on float64 filters with values of order one."""

@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tcnn.layers import GPSA2d, parts, positions
-from tcnn.layers.backends import use_backend
+from tcnn.layers import GPSA2d
+from tcnn.layers.backends import parts
+from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind
+from tcnn.layers.terms import positions
 
 KINDS: tuple[HeadKind, ...] = ("convolution", "content", "attention", "dropped")
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tcnn.layers import GPSA2d
-from tcnn.layers.convolution import is_hard
-from tcnn.layers.positions import tap_offsets
+from tcnn.layers.backends.convolution import is_hard
+from tcnn.layers.terms.positions import tap_offsets
 
 pytestmark = pytest.mark.usefixtures("every_way")
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tcnn.layers import GPSA2d, content_parts, parts
-from tcnn.layers.backends import Backend, use_backend
-from tcnn.layers.parts import Plan
+from tcnn.layers import GPSA2d
+from tcnn.layers.backends import content_parts, parts
+from tcnn.layers.backends.parts import Plan
+from tcnn.layers.backends.selection import Backend, use_backend
 
 RelativeError = Callable[[Tensor, Tensor], float]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import use_backend
+from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.functional import in_hard_limit
 
 RelativeError = Callable[[Tensor, Tensor], float]

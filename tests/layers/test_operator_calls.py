@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tcnn.layers import GPSA2d, parts
+from tcnn.layers import GPSA2d
+from tcnn.layers.backends import parts
 
 MOST = 80
 LAUNCH_NOTHING = {

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcnn.config import HARD_TEMPERATURE
-from tcnn.layers import positions
 from tcnn.layers.filters import geometry_of
-from tcnn.layers.positions import Geometry
+from tcnn.layers.terms import positions
+from tcnn.layers.terms.positions import Geometry
 
 SOFTMAX_TOLERANCE = 1e-13
 """Absolute, on probabilities: eps 2e-16 times logits of at most some hundreds."""

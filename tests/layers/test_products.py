@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from tcnn.layers import GPSA2d, products
-from tcnn.layers.backends import use_backend
-from tcnn.layers.products import Packed, linear, pack, packable
+from tcnn.layers import GPSA2d
+from tcnn.layers.backends.selection import use_backend
+from tcnn.layers.terms import products
+from tcnn.layers.terms.products import Packed, linear, pack, packable
 
 RelativeError = Callable[[Tensor, Tensor], float]
 

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcnn.layers import GPSA2d, positions, scoped
-from tcnn.layers.backends import use_backend
+from tcnn.layers import GPSA2d
+from tcnn.layers.backends import scoped
+from tcnn.layers.backends.selection import use_backend
+from tcnn.layers.terms import positions
 
 RelativeError = Callable[[Tensor, Tensor], float]
 

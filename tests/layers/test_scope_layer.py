@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tcnn.errors import RequestError
-from tcnn.layers import GPSA2d, scopes
-from tcnn.layers.backends import use_backend
+from tcnn.layers import GPSA2d
+from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
-from tcnn.layers.scopes import Scope
+from tcnn.layers.terms import scopes
+from tcnn.layers.terms.scopes import Scope
 
 RelativeError = Callable[[Tensor, Tensor], float]
 LOCAL = ("window:3", "window:4", "pooled:3", "window:3,unpadded", "pooled:3,unpadded")

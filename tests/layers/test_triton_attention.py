@@ -29,8 +29,9 @@ from triton_cases import (
     written_out,
 )
 
-from tcnn.layers import triton_attention, triton_tiles
-from tcnn.layers.triton_attention import attend, supported
+from tcnn.layers.triton import attention as triton_attention
+from tcnn.layers.triton import tiles as triton_tiles
+from tcnn.layers.triton.attention import attend, supported
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from houses import processes_of, wait_for
 from launched import launched
 
 
-@pytest.mark.parametrize("who", ["the command", "tcnn.training.agent"])
+@pytest.mark.parametrize("who", ["the command", "tcnn.training.launch.agent"])
 def test_a_kill_leaves_nobody(tmp_path: Path, who: str) -> None:
     process = launched(tmp_path)
     there = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in processes_of(tmp_path)}

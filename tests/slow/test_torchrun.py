@@ -38,7 +38,7 @@ def trained_a_little(house: House, tmp_path: Path) -> tuple[Job, list[int]]:
     }  # fmt: skip
     job = house.submit(kind=Kind.FINETUNE, slots=2, request=request)
     wait_for(lambda: "epoch" in house.kinds(job), 240)
-    ranks = [pid for pid in processes_of(house.home.job(job.id)) if b"tcnn.training.rank" in words(pid)]
+    ranks = [pid for pid in processes_of(house.home.job(job.id)) if b"tcnn.training.launch.rank" in words(pid)]
     assert len(ranks) == 2
     return job, ranks
 

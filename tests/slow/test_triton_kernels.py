@@ -8,7 +8,8 @@ from interpreted import Interpreter
 from triton_cases import BESIDE_PLAIN, FLOAT32, HALF, NAMES, Case, errors, make
 from triton_compiled import Kind, check
 
-from tcnn.layers import triton_attention, triton_tiles
+from tcnn.layers.triton import attention as triton_attention
+from tcnn.layers.triton import tiles as triton_tiles
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tcnn import convert
 from tcnn.config import finetune_config
 from tcnn.conversion.annealing import temperature
 from tcnn.errors import RequestError
-from tcnn.training.annealing import Annealing, annealing_of, remarks
+from tcnn.training.recipe.annealing import Annealing, annealing_of, remarks
 
 
 def source() -> nn.Module:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tcnn.config import finetune_config
 from tcnn.errors import RequestError
 from tcnn.training.finetune import finetune
-from tcnn.training.rundir import RunDirectory
+from tcnn.training.runs.rundir import RunDirectory
 
 OPTIONS = {
     "size": 48, "epochs": 2, "batch_size": 8, "workers": 0, "device": "cpu", "val_split": 0.25, "mixup": 0.8,

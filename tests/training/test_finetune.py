@@ -21,11 +21,11 @@ from tcnn.evaluation.evaluate import input_settings
 from tcnn.training import loop
 from tcnn.training.distributed import Processes
 from tcnn.training.finetune import _loader
-from tcnn.training.optim import gpsa_layers
 from tcnn.training.prepare import prepare
-from tcnn.training.progress import Progress
-from tcnn.training.resume import latest_point, points, read_point
-from tcnn.training.rundir import RunDirectory
+from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.training.runs.progress import Progress
+from tcnn.training.runs.resume import latest_point, points, read_point
+from tcnn.training.runs.rundir import RunDirectory
 
 
 @pytest.fixture(scope="module")

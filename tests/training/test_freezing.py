@@ -13,10 +13,10 @@ from torch import nn
 import tcnn
 from tcnn.config import ConversionConfig
 from tcnn.training.distributed import Processes
-from tcnn.training.freezing import trunk_of
 from tcnn.training.learner import Learner
 from tcnn.training.prepare import prepare
-from tcnn.training.statistics import batch_norms
+from tcnn.training.recipe.freezing import trunk_of
+from tcnn.training.recipe.statistics import batch_norms
 from tcnn.training.step import Arithmetic
 
 CHANGED = ("layer4.", "fc.")

@@ -12,9 +12,9 @@ from tiny_runs import tiny
 from tcnn.config import build
 from tcnn.config.placement import Placement, uneven
 from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
-from tcnn.training.exchange import Exchange, Order
-from tcnn.training.launch import finetune_on
-from tcnn.training.progress import Progress
+from tcnn.training.launch.exchange import Exchange, Order
+from tcnn.training.launch.launcher import finetune_on
+from tcnn.training.runs.progress import Progress
 
 
 def test_shares() -> None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from tcnn import convert
 from tcnn.training.distributed import Processes
 from tcnn.training.learner import Learner
-from tcnn.training.optim import gpsa_layers
-from tcnn.training.resume import points, read_point
+from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.training.runs.resume import points, read_point
 from tcnn.training.step import Arithmetic
 
 LAYER = "layer4.0.conv1"

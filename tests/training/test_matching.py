@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 import tcnn
 from tcnn.errors import CheckpointError, RequestError
-from tcnn.training.matching import Matching, mismatch
-from tcnn.training.objective import create_task
-from tcnn.training.optim import gpsa_layers
-from tcnn.training.rundir import RunDirectory
+from tcnn.training.recipe.matching import Matching, mismatch
+from tcnn.training.recipe.objective import create_task
+from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.step import Arithmetic, accumulate
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import tcnn
 from tcnn.data.loader import TrainingLoader
 from tcnn.training import loop
-from tcnn.training.statistics import batch_norms, reestimate
+from tcnn.training.recipe.statistics import batch_norms, reestimate
 
 
 class Normalised(nn.Module):

@@ -12,7 +12,7 @@ from tiny_runs import TwoConvs, seeded, tiny
 from torch import Tensor, nn
 
 from tcnn.errors import RequestError
-from tcnn.training.objective import NeighbourMixup, check_teacher, create_task, mixes
+from tcnn.training.recipe.objective import NeighbourMixup, check_teacher, create_task, mixes
 
 CPU = torch.device("cpu")
 KINDS = {"mixup": {"mixup": 0.8}, "cutmix": {"cutmix": 1.0}, "both": {"mixup": 0.8, "cutmix": 1.0}}

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from tcnn.config import finetune_config
 from tcnn.training.finetune import finetune
-from tcnn.training.progress import Progress
-from tcnn.training.resume import points
-from tcnn.training.rundir import RunDirectory
+from tcnn.training.runs.progress import Progress
+from tcnn.training.runs.resume import points
+from tcnn.training.runs.rundir import RunDirectory
 
 OPTIONS = {
     "size": 48, "epochs": 2, "batch_size": 8, "micro_batch": 4, "workers": 1, "device": "cpu", "checkpoint_steps": 2,

@@ -13,9 +13,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tcnn.errors import CheckpointError, RequestError, StorageError
-from tcnn.training.optim import create_optimizer
-from tcnn.training.resume import Position, latest_point, points, read_point, restore, save_point
-from tcnn.training.rundir import RunDirectory
+from tcnn.training.recipe.optim import create_optimizer
+from tcnn.training.runs.resume import Position, latest_point, points, read_point, restore, save_point
+from tcnn.training.runs.rundir import RunDirectory
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from tiny_runs import colours, run
 
 import tcnn
 from tcnn.errors import OutputError, RequestError, StorageError
-from tcnn.training.rundir import RunDirectory, differences, read_metrics
+from tcnn.training.runs.rundir import RunDirectory, differences, read_metrics
 
 LAYERS = ["layer4.0.conv1", "layer4.0.conv2"]
 

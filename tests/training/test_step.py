@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from tcnn import convert
 from tcnn.config import ConversionConfig
 from tcnn.errors import EnvironmentFailure, RequestError
-from tcnn.training.objective import create_task
-from tcnn.training.optim import create_optimizer
-from tcnn.training.resume import latest_point
+from tcnn.training.recipe.objective import create_task
+from tcnn.training.recipe.optim import create_optimizer
+from tcnn.training.runs.resume import latest_point
 from tcnn.training.step import Arithmetic, Outcome, Part, accumulate, halved, update
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import tcnn
-from tcnn.layers import positions
-from tcnn.training.temperature_path import Path, Temperatures, on_path, tap_weight, to_content, to_neighbours
+from tcnn.layers.terms import positions
+from tcnn.training.recipe.temperature_path import Path, Temperatures, on_path, tap_weight, to_content, to_neighbours
 
 TAUS = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 HARD = Temperatures(1 / 46, 1 / 46)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tiny_runs import colours
 
 from jobs.model import Status
-from tcnn.training.rundir import RunDirectory
+from tcnn.training.runs.rundir import RunDirectory
 
 
 @pytest.fixture(scope="session")

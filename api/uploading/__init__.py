@@ -1,0 +1,1 @@
+"""What strangers upload: received, unpacked, examined."""

@@ -1,0 +1,1 @@
+"""`tcnn demo`: the whole journey on images that need no download."""

@@ -1,0 +1,193 @@
+"""How far a query's *content* attention sees: which keys, and how they are pooled. Pure functions.
+
+`global` is every pixel of the padded map. `window:W` cuts the padded map into as few windows as suffice for W×W pixels
+of the map itself in each (its padding comes on top), which do not overlap and are all of one size but the last: what
+fills up a small one is computed in vain. A query sees the window in which its own pixel (the kernel's centre) lies.
+`pooled:R` sees the map average-pooled to R×R.
+`,unpadded` behind one of them leaves the padding out: its keys are those of the map itself, and so are its pools.
+Windows and pools are separable, so a map has a table for its rows and one for its columns, and nothing is ever written
+down pair by pair but for looking at it.
+
+Shapes: B batch, K heads, d head width, H×W padded map, N = H·W keys, q some queries, R pools along an axis.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tcnn.config import CONTENT
+from tcnn.errors import RequestError
+from tcnn.layers.terms import attention
+from tcnn.layers.terms.parameters import at_least_float32
+from tcnn.layers.terms.positions import Geometry, output_size
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A content scope; `str` gives it back as it is written in configurations."""
+
+    kind: Literal["global", "window", "pooled"] = "global"
+    size: int = 0
+    """W or R; 0 for `global`."""
+    padding: bool = True
+    """Whether pixels of the padding are among the keys."""
+
+    def __str__(self) -> str:
+        return (f"{self.kind}:{self.size}" if self.size else self.kind) + ("" if self.padding else UNPADDED)
+
+    def covers(self, size: Sequence[int], inner: Sequence[int]) -> bool:
+        """Whether it sees every pixel of a padded map of `size` (H, W), `inner` (h, w) of it the map's own.
+
+        Every pixel of the map itself, if padding is left out.
+        """
+        return self.kind == "global" or self.size >= max(inner if self.kind == "window" or not self.padding else size)
+
+    def window(self, size: int, inner: int) -> int:
+        """The side of a window along an axis of `size` pixels, `inner` of them the map's own; `global` is one."""
+        windows = (inner + self.size - 1) // self.size if self.size else 1
+        return (size + windows - 1) // windows
+
+    def pools(self, size: int | Tensor) -> int:
+        """How many pools there are along an axis of `size` pixels; never more than pixels."""
+        size = int(size) if isinstance(size, Tensor) else size  # `torch.jit` counts in tensors
+        return torch.sym_min(self.size, size)  # type: ignore[return-value]  # SymInt under export
+
+
+UNPADDED = ",unpadded"
+GLOBAL = Scope()
+
+
+def parse(text: str) -> Scope:
+    """`global`, `window:W` or `pooled:R`, with `,unpadded` or without; raises `RequestError` for anything else."""
+    found = re.fullmatch(CONTENT, text) if isinstance(text, str) else None
+    if found is None:
+        raise RequestError(
+            "content: expected global, window:W or pooled:R with a whole number from 1 to 999999, and perhaps "
+            f"{UNPADDED} behind it, found {text!r}"
+        )
+    kind, size, unpadded = found.groups()
+    if kind is None:
+        return Scope(padding=unpadded is None)
+    return Scope("window" if kind == "window" else "pooled", int(size), unpadded is None)
+
+
+class AxisWindows(NamedTuple):
+    """The windows along one axis, n of them, as tables of indices."""
+
+    keys: Tensor
+    """The pixels of every window, (n, W)."""
+    inside: Tensor
+    """Which of these are on the map, (n, W), bool; the others stand in for the rest of the last window."""
+    queries: Tensor
+    """The queries of every window, (n, S). A stride may leave a window short of queries: others stand in."""
+    home: Tensor
+    """Where every query stands in the flattened `queries`, (queries,)."""
+
+
+def axis_windows(window: int, size: int, first: int, stride: int, count: int, device: torch.device) -> AxisWindows:
+    """Tables for windows of `window` pixels on an axis of `size`, whose `count` queries stand at first + stride·i."""
+    starts = window * torch.arange((size + window - 1) // window, device=device)
+    pixels = starts[:, None] + torch.arange(window, device=device)
+    earliest = ((starts - first + stride - 1) // stride).clamp(min=0)  # the first query at or behind each start
+    slots = (window + stride - 1) // stride
+    queries = earliest[:, None] + torch.arange(slots, device=device)
+    number = torch.arange(count, device=device)
+    mine = (first + stride * number) // window
+    return AxisWindows(
+        keys=pixels.clamp(max=size - 1),
+        inside=pixels < size,
+        queries=queries.clamp(max=count - 1),
+        home=mine * slots + number - earliest[mine],
+    )
+
+
+def pooling(pools: int, size: int, like: Tensor) -> Tensor:
+    """The matrix of adaptive average pooling along an axis, (R, size), in the dtype and on the device of `like`.
+
+    Pool i is the mean of the pixels from ⌊i·size/R⌋ to before ⌈(i+1)·size/R⌉: every pixel is in one pool at least, and
+    in two where R does not divide the size. Rows sum to 1; as many pools as pixels give the identity.
+    """
+    number = torch.arange(pools, device=like.device)[:, None]
+    pixel = torch.arange(size, device=like.device)
+    member = (pixel >= number * size // pools) & (pixel < ((number + 1) * size + pools - 1) // pools)
+    weights = member.to(at_least_float32(like).dtype)
+    return (weights / weights.sum(1, keepdim=True)).to(like.dtype)
+
+
+def query_pixels(size: Sequence[int], geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The row and the column of a padded map of `size` (H, W) at which each query stands, row by row, (M,) each."""
+    rows, columns = (
+        first + stride * torch.arange(count, device=device)
+        for first, stride, count in zip(geometry.centre, geometry.stride, output_size(size, geometry), strict=True)
+    )
+    down, across = torch.meshgrid(rows, columns, indexing="ij")
+    return down.flatten(), across.flatten()
+
+
+def content(
+    scope: Scope,
+    query: Tensor,
+    key: Tensor,
+    size: Sequence[int],
+    inner: Sequence[int],
+    origin: Sequence[int],
+    rows: Tensor,
+    columns: Tensor,
+) -> Tensor:
+    """The content attention over all pixels, written out: (B, K, q, N), at least float32.
+
+    Args:
+        query: (B, K, q, d). key: of every pixel of the padded map of `size` (H, W), (B, K, N, d).
+        inner: the map's size (h, w) before padding, whose first pixel is `origin` of the padded map.
+        rows, columns: the pixel at which each query stands, (q,) each.
+
+    A pooled key's weight is spread evenly over the pixels of its pool: softmax(Q K_poolᵀ/√d) times the pooling matrix.
+    Every row sums to 1, but that of a query whose window is all padding, where padding is left out: it is 0.
+    """
+    if scope.padding and scope.covers(size, inner):
+        return attention.content(query, key)
+    if scope.kind == "pooled":
+        to_rows, to_columns = (
+            _pooling(scope, n, m, first, key) for n, m, first in zip(size, inner, origin, strict=True)
+        )
+        pooled = torch.einsum("iy,jx,bkyxd->bkijd", to_rows, to_columns, key.unflatten(2, tuple(size))).flatten(2, 3)
+        weights = attention.content(query, pooled).unflatten(3, (to_rows.shape[0], to_columns.shape[0]))
+        spread = (to_rows.to(weights.dtype), to_columns.to(weights.dtype))
+        return torch.einsum("bkqij,iy,jx->bkqyx", weights, *spread).flatten(3)
+    down, across = (scope.window(n, m) for n, m in zip(size, inner, strict=True))
+    visible = _same_window(down, rows, size[0])[:, :, None] & _same_window(across, columns, size[1])[:, None]
+    if not scope.padding:
+        visible = visible & seen_pixels(scope, size, inner, origin, visible.device)
+    visible = visible.flatten(1)
+    logits = at_least_float32((query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2))
+    weights = torch.softmax(logits.masked_fill(~visible, torch.finfo(logits.dtype).min), dim=-1)
+    return weights.masked_fill(~visible, 0)
+
+
+def seen_pixels(
+    scope: Scope, size: Sequence[int], inner: Sequence[int], origin: Sequence[int], device: torch.device
+) -> Tensor:
+    """Which pixels of the padded map may be keys, (H, W), bool: all, or those of the map itself."""
+    if scope.padding:
+        return torch.ones(tuple(size), dtype=torch.bool, device=device)
+    down, across = (
+        (torch.arange(n, device=device) >= first) & (torch.arange(n, device=device) < first + m)
+        for n, m, first in zip(size, inner, origin, strict=True)
+    )
+    return down[:, None] & across
+
+
+def _pooling(scope: Scope, size: int, inner: int, first: int, like: Tensor) -> Tensor:
+    """The pooling matrix along an axis of the padded map, (R, size)."""
+    if scope.padding:
+        return pooling(scope.pools(size), size, like)
+    return torch.nn.functional.pad(pooling(scope.pools(inner), inner, like), (first, size - inner - first))
+
+
+def _same_window(window: int, places: Tensor, size: int) -> Tensor:
+    """Whether a query's row (or column) and a key's lie in the same row (or column) of windows, (q, size)."""
+    return (places // window)[:, None] == torch.arange(size, device=places.device) // window

@@ -1,0 +1,1 @@
+"""The attention as Triton kernels for a GPU."""

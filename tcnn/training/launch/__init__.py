@@ -1,0 +1,1 @@
+"""Runs that several processes share, started from one that takes no part in them."""

@@ -1,0 +1,202 @@
+"""A run on a Ray cluster: Ray places its processes, and starts them again from the last resume point when one dies.
+
+The run's directory must be on storage that every node sees at the same path: the processes write it, and whoever
+started them hears from there how it goes. So Ray keeps no checkpoints of its own, and a restart resumes as `--resume`
+does. Only this file imports Ray, which is an optional extra.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tcnn.config.placement import Placement
+from tcnn.errors import EnvironmentFailure, RequestError, one_line
+from tcnn.training.launch.exchange import Exchange, Say
+from tcnn.training.launch.rank import train
+from tcnn.training.runs.progress import Progress, Report
+from tcnn.training.runs.signals import SIGNALS, StopRequest
+
+TICK = 0.2
+"""Seconds between two looks at the exchange."""
+PATIENCE = 10.0
+"""Seconds that processes have to end by themselves when one has ended with an error."""
+PACKAGES = ("tcnn", "torch", "timm")
+"""What must be the same on every node."""
+
+
+def run_on_ray(
+    exchange: Exchange, placement: Placement, stop: StopRequest, report: Report, say: Say, *, echo: bool
+) -> None:
+    """Do what is ordered in the exchange, and come back when no process of it is left.
+
+    Args:
+        echo: whether what the processes print is printed here.
+
+    Raises `EnvironmentFailure` if there is no cluster, a node differs from this host, or Ray gives up.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise RequestError("engine ray: Ray is not installed; pip install 'tcnn[ray]'") from error
+    order = exchange.order()
+    with _connected(ray, str(placement.address), echo):
+        _check_nodes(ray, exchange)
+        device = order.config.device
+        unit = "GPU" if device != "cpu" and (device != "auto" or ray.cluster_resources().get("GPU")) else "CPU"
+
+        def waiting(why: str) -> None:
+            say(f"waiting: {why}")
+            report(Progress(phase="waiting", epoch=0, epochs=order.config.epochs, step=0, steps=0, percent=0.0))
+
+        for why in _shortages(ray, unit, placement.num_workers):
+            if stop:
+                return
+            if why:
+                waiting(why)
+        _fit(ray, exchange, placement, unit == "GPU", stop, report, say)
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, address: str, echo: bool) -> Iterator[None]:
+    """This process as a driver of the cluster; with the connection its processes end, too."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise EnvironmentFailure(
+            f"{address}: no Ray cluster answers ({one_line(error)}); start one with ray start, or give another address"
+        ) from error
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        ray.init(address=address, log_to_driver=echo, logging_level="warning", configure_logging=echo)
+    except Exception as error:  # Ray has many ways to say no
+        raise EnvironmentFailure(
+            f"{address}: no Ray cluster that this host belongs to ({one_line(error)}); run ray start on this host, and "
+            "give it the same RAY_AUTH_MODE and token"
+        ) from error
+    finally:
+        for number, handler in handlers.items():  # Ray ends the process; ours saves first
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_nodes(ray: Any, exchange: Exchange) -> None:
+    """Raise `EnvironmentFailure` unless every node has this host's versions and sees the run's directory."""
+    own = {name: version(name) for name in PACKAGES}
+
+    def look(order: str, packages: tuple[str, ...]) -> tuple[dict[str, str | None], bool]:
+        from importlib.metadata import PackageNotFoundError, version
+        from pathlib import Path
+
+        found: dict[str, str | None] = {}
+        for name in packages:
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                found[name] = None
+        return found, Path(order).is_file()
+
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
+    looks = [
+        ray.remote(look)
+        .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+        .remote(str(exchange.path / "order.json"), PACKAGES)
+        for node in nodes
+    ]
+    try:
+        answers = ray.get(looks, timeout=120)
+    except Exception as error:
+        raise EnvironmentFailure(f"a node of the Ray cluster does not answer ({one_line(error)})") from error
+    for name, (found, seen) in zip(nodes.values(), answers, strict=True):
+        for package in PACKAGES:
+            if found[package] != own[package]:
+                raise EnvironmentFailure(
+                    f"node {name}: expected {package} {own[package]}, as here, found {found[package] or 'none'}; "
+                    "install the same version on every node"
+                )
+        if not seen:
+            raise EnvironmentFailure(
+                f"node {name}: does not see {exchange.path.parent}; the run must lie on storage that all nodes share"
+            )
+
+
+def _shortages(ray: Any, unit: str, count: int) -> Iterator[str | None]:
+    """Why the processes cannot start yet, each reason once and None between; ends when they can.
+
+    A cluster may grow, so one that is too small now is waited for.
+    """
+    told = None
+    while True:
+        there, free = (
+            int(resources.get(unit, 0)) for resources in (ray.cluster_resources(), ray.available_resources())
+        )
+        if free >= count:
+            return
+        why = f"{count} {unit}s are needed, the Ray cluster has {there}"
+        why += f", {free} of them free" if there >= count else ""
+        yield None if why == told else why
+        told = why
+        time.sleep(1)
+
+
+def _fit(
+    ray: Any, exchange: Exchange, placement: Placement, use_gpu: bool, stop: StopRequest, report: Report, say: Say
+) -> None:
+    """Ray's own loop, in a thread of its own, and beside it what is heard of the run, and told to it."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    trainer = TorchTrainer(
+        _work,
+        train_loop_config={"exchange": str(exchange.path)},
+        scaling_config=ScalingConfig(num_workers=placement.num_workers, use_gpu=use_gpu),
+        run_config=RunConfig(
+            name=f"tcnn-{uuid.uuid4().hex[:12]}", storage_path=str(exchange.path / "ray"),
+            failure_config=FailureConfig(max_failures=placement.max_failures),
+        ),
+    )  # fmt: skip
+    failure: list[Exception] = []
+
+    def fit() -> None:
+        try:
+            trainer.fit()
+        except Exception as error:  # told below, unless the run has said itself how it ended
+            failure.append(error)
+
+    thread = threading.Thread(target=fit, name="ray-train", daemon=True)
+    thread.start()
+    deadline = float("inf")
+    while thread.is_alive() and time.monotonic() < deadline:
+        exchange.relay(report, say)
+        if stop:
+            exchange.ask_to_stop()
+            deadline = min(deadline, time.monotonic() + 0.8 * placement.grace)  # who has asked kills when it is over
+        elif exchange.error() is not None:
+            deadline = min(deadline, time.monotonic() + PATIENCE)  # the others may wait for the one that has ended
+        thread.join(TICK)
+    exchange.relay(report, say)
+    if failure and exchange.result() is None and exchange.error() is None and not stop:
+        raise EnvironmentFailure(
+            f"the Ray cluster gave up after {placement.max_failures} restarts ({one_line(failure[0])}); "
+            "go on with --resume"
+        )
+
+
+def _work(config: dict[str, str]) -> None:
+    """One process of the run, on some node. Errors of ours are in the exchange: Ray must not try those again."""
+    exchange = Exchange(Path(config["exchange"]))
+    os.chdir(exchange.order().directory)
+    train(exchange)

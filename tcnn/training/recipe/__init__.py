@@ -1,0 +1,1 @@
+"""How a model learns: parameter groups, annealing, what is minimised."""

@@ -1,0 +1,62 @@
+"""Freezing the trunk: only the converted stage and what runs after it learns.
+
+What an image passes before the stage keeps its weights and its statistics of batch normalisation and runs in evaluation
+mode, so a step needs neither its gradients nor its maps. A CNN's trunk is that of the T-CNN which it would become.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from torch import nn
+
+from tcnn.config import ConversionConfig
+from tcnn.conversion import select
+from tcnn.models.trace import Span, spans, trace
+from tcnn.training.recipe.optim import gpsa_layers
+
+
+def trunk_of(model: nn.Module, conversion: ConversionConfig, size: tuple[int, int]) -> tuple[str, ...]:
+    """The outermost modules that have run when the converted stage begins, by dotted name.
+
+    Args:
+        model: a T-CNN, or a CNN. conversion: which of a CNN's convolutions would be converted.
+        size: (height, width) in pixels.
+
+    Raises: `RequestError` where the model does not run at this size, and what selecting convolutions raises.
+    """
+    layers = gpsa_layers(model) or select.select(model, trace(model, size), conversion).names
+    ran = spans(model, size)
+    first = min((name for name in layers if name in ran), key=lambda name: ran[name].begin)
+    begin = ran[_stage(model, first, ran)].begin
+    before = [name for name, span in ran.items() if span.end < begin]
+    return tuple(name for name in before if not any(name.startswith(f"{other}.") for other in before))
+
+
+def freeze(model: nn.Module, trunk: Iterable[str]) -> int:
+    """Have no parameter of the trunk learn; how many numbers that are."""
+    parameters = [p for name in trunk for p in model.get_submodule(name).parameters() if p.requires_grad]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def rest(model: nn.Module, trunk: Iterable[str]) -> None:
+    """Put the trunk of a model in training into evaluation mode."""
+    for name in trunk:
+        model.get_submodule(name).eval()
+
+
+def _stage(model: nn.Module, first: str, ran: Mapping[str, Span]) -> str:
+    """The outermost module around the first converted layer in which no other k×k convolution runs before it.
+
+    So that 1×1 convolutions and shortcuts of a stage, which learn with it, are no part of the trunk.
+    """
+    earlier = [
+        name for name, module in model.named_modules()
+        if select.is_spatial(module) and name in ran and ran[name].begin < ran[first].begin
+    ]  # fmt: skip
+    stage = around = first
+    while around := around.rpartition(".")[0]:
+        if any(name.startswith(f"{around}.") for name in earlier):
+            break
+        stage = around if around in ran else stage  # a list of modules is not called
+    return stage

@@ -1,0 +1,117 @@
+"""What a run writes down as it goes: metrics, pictures of the layers' state, warnings; a full disk never ends a run."""
+
+import math
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from typing import Any
+
+from torch import nn
+
+from tcnn.config import FinetuneConfig
+from tcnn.errors import RequestError, StorageError
+from tcnn.evaluation.evaluate import Evaluation
+from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.training.runs.rundir import RunDirectory
+from tcnn.training.recipe.temperature_path import Temperatures
+
+Warn = Callable[[str], None]
+
+
+class Recorder:
+    """The written side of a run; only the first process writes.
+
+    Args:
+        warn: called with one line about what went wrong without ending the run.
+    """
+
+    def __init__(self, run: RunDirectory, config: FinetuneConfig, first: bool, warn: Warn) -> None:
+        self.run, self.config, self.first, self.warn = run, config, first, warn
+        self._board: Any = _tensorboard(run) if config.tensorboard and first else None
+
+    def step(self, updates: int, **row: Any) -> None:
+        """A step's line in metrics.jsonl, every `log_steps` updates."""
+        if self.first and updates % self.config.log_steps == 0:
+            self.guarded(lambda: self.run.append({"kind": "train", **row, "updates": updates}))
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """An epoch's line in metrics.jsonl and summary.csv."""
+        if not self.first:
+            return
+        self.guarded(lambda: self.run.append(row))
+        self.guarded(self.run.summarise)
+        if self._board is not None:
+            val = row["val"]
+            scalars = {
+                "train/loss": row["train_loss"],
+                "val/loss": val["loss"],
+                "val/top1": val["top1"],
+                "lr": row["lr"],
+            }
+            for key, value in scalars.items():
+                if value is not None:
+                    self._board.add_scalar(key, value, row["updates"])
+
+    def guarded(self, write: Callable[[], object]) -> None:
+        """A full disk costs the record being written, never the run: training goes on and the older ones are kept."""
+        try:
+            write()
+        except StorageError as error:
+            self.warn(f"{error}; training goes on")
+
+    def unreadable(self, known: list[str], names: Iterable[str], unnamed: int = 0) -> None:
+        """Add files to those that could not be read; raises `RequestError` when there are too many.
+
+        `unnamed`: how many more there are, whose names nobody has kept.
+        """
+        for name in names:
+            if name not in known:
+                known.append(name)
+                self.warn(f"unreadable, left out: {name}")
+        count = len(known) + unnamed
+        if count > self.config.max_unreadable:
+            raise RequestError(
+                f"{count} images are unreadable, at most {self.config.max_unreadable} may be (max_unreadable); "
+                f"the first are {', '.join(known[:3])}"
+            )
+
+    def close(self) -> None:
+        """Finish what is buffered."""
+        if self._board is not None:
+            self._board.close()
+
+
+def layer_state(model: nn.Module) -> dict[str, Any]:
+    """Gate σ(λ/τ) and attention span 1/α of every head that has them, and their means (paper, Fig. 4B and C)."""
+    layers = gpsa_layers(model)
+    gates = {name: layer.gate[: len(layer.gating_param)].tolist() for name, layer in layers.items()}
+    spans = {name: (1 / layer.locality_strength).tolist() for name, layer in layers.items()}
+    return {
+        "gate_mean": {name: sum(values) / len(values) for name, values in gates.items()},
+        "span_mean": {name: sum(values) / len(values) for name, values in spans.items()},
+        "gates": gates,
+        "spans": spans,
+    }
+
+
+def temperatures(taus: Temperatures | None) -> dict[str, float | None]:
+    """τ of the positions, under the name that it had when it was that of the gates as well, and τ of the gates."""
+    gate, position = taus or (None, None)
+    return {"temperature": position, "gate_temperature": gate}
+
+
+def scores(result: Evaluation) -> dict[str, Any]:
+    """The part of an evaluation that is kept for every epoch; JSON has no word for a loss that is not finite."""
+    loss = result.loss if math.isfinite(result.loss) else None
+    return {"top1": result.top1, "top5": result.top5, "loss": loss, "images": result.images}
+
+
+def check_tensorboard(config: FinetuneConfig) -> None:
+    """Raise `RequestError` if TensorBoard is asked for and not installed."""
+    if config.tensorboard and find_spec("tensorboard") is None:
+        raise RequestError("tensorboard: not installed; pip install tensorboard, or leave it off")
+
+
+def _tensorboard(run: RunDirectory) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(run.path / "tensorboard")

@@ -1,0 +1,182 @@
+"""Resume points: one safetensors file that a killed run goes on from, bit for bit.
+
+Everything random in training is a function of (seed, epoch, position in the epoch), see `order`, so the position stands
+for the state of every random generator. Learning rate and τ are functions of the number of updates. What is left to
+keep: weights, moving average, the optimizer's memory, the loss scaler, the convolutions that layers are matched with,
+and the counters of `Position`.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tcnn.checkpoints.checkpoint import unshared
+from tcnn.errors import CheckpointError
+from tcnn.files import replacing
+from tcnn.training.recipe.optim import group_counters, named_groups
+from tcnn.version import __version__
+
+
+class Position(BaseModel):
+    """Where a run stands: what comes next, and what the current epoch has summed up so far."""
+
+    model_config = ConfigDict(validate_assignment=True)
+
+    epoch: int = 0
+    """The epoch that is running, from 0."""
+    step: int = 0
+    """The next step of this epoch; equal to the steps of an epoch when only its validation is missing."""
+    updates: int = 0
+    """Optimizer steps done."""
+    converted_at: int | None = None
+    """Updates done when the model was converted in training."""
+    loss_sum: float = 0.0
+    """Sum of the training loss over the images of this epoch."""
+    images: int = 0
+    best: float | None = None
+    best_epoch: int | None = None
+    unreadable: list[str] = []
+    chunk: int | None = None
+    """Images that the device holds at once, after it ran out of memory with more."""
+    finished: bool = False
+
+
+class ResumePoint(NamedTuple):
+    """A resume file, read and checked."""
+
+    path: Path
+    position: Position
+    tensors: dict[str, Tensor]
+    scalars: dict[str, Any]
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin so, by the rest of their names."""
+        return {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
+
+
+def save_point(
+    directory: Path,
+    position: Position,
+    model: nn.Module,
+    optimizer: Optimizer,
+    ema: nn.Module | None,
+    scaler: dict[str, Any],
+    keep: int,
+    matching: Mapping[str, Tensor] | None = None,
+) -> Path:
+    """Write the next resume point, then remove all but the newest `keep`; raises `StorageError`, losing none.
+
+    A point that claims to be newer is one that could not be read when the run went on, so it is removed as well.
+    """
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    if ema is not None:
+        tensors |= {f"ema.{name}": tensor for name, tensor in ema.state_dict().items()}
+    tensors |= {f"matching.{name}": tensor for name, tensor in (matching or {}).items()}
+    scalars: dict[str, Any] = {}
+    for name, parameter in named_groups(optimizer, model):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{name}.{key}"] = value
+            elif isinstance(value, (int, float, bool, str, type(None))):
+                scalars[f"optimizer.{name}.{key}"] = value
+            else:
+                raise CheckpointError(
+                    f"{type(optimizer).__name__} keeps {type(value).__name__} for {name}, which cannot be stored for a "
+                    "resume; choose another optimizer (opt)"
+                )
+    for index, counters in enumerate(group_counters(optimizer)):
+        for key, value in counters.items():
+            (tensors if isinstance(value, Tensor) else scalars)[f"group.{index}.{key}"] = value
+    metadata = {
+        "format": "pt",
+        "tcnn_version": __version__,
+        "position": position.model_dump_json(),
+        "scalars": json.dumps(scalars | {f"scaler.{key}": value for key, value in scaler.items()}),
+    }
+    path = directory / f"step-{position.updates:09d}-{position.epoch:05d}-{position.step:07d}.safetensors"
+    with replacing(path, force=True) as temporary:
+        save_file(unshared(tensors), temporary, metadata)
+    there = points(directory)
+    newer = there.index(path)
+    for other in (*there[:newer], *there[newer + keep :]):
+        other.unlink(missing_ok=True)
+    return path
+
+
+def points(directory: Path) -> list[Path]:
+    """The resume files of a directory, newest first."""
+    return sorted(directory.glob("step-*.safetensors"), reverse=True)
+
+
+def clean(directory: Path) -> None:
+    """Remove what a killed process left half-written."""
+    for stray in directory.glob(".*"):  # ours, or of the safetensors writer, which has temporary names of its own
+        stray.unlink(missing_ok=True)
+
+
+def latest_point(directory: Path) -> tuple[ResumePoint | None, list[str]]:
+    """The newest resume point that can be read, and one line for each newer one that cannot."""
+    complaints: list[str] = []
+    for path in points(directory):
+        try:
+            return read_point(path), complaints
+        except CheckpointError as error:
+            complaints.append(str(error))
+    return None, complaints
+
+
+def read_point(path: Path) -> ResumePoint:
+    """Read one resume file; raises `CheckpointError`."""
+    try:
+        with safe_open(path, framework="pt") as handle:
+            metadata = dict(handle.metadata() or {})
+            tensors = {name: handle.get_tensor(name).clone() for name in handle.keys()}  # noqa: SIM118
+        position = Position.model_validate_json(metadata["position"])
+        scalars = json.loads(metadata["scalars"])
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: not a whole resume file; it is passed over") from error
+    return ResumePoint(path, position, tensors, scalars)
+
+
+def restore(
+    point: ResumePoint, model: nn.Module, optimizer: Optimizer, ema: nn.Module | None, scaler: torch.amp.GradScaler
+) -> None:
+    """Put a resume point's state into a run that was built alike; raises `CheckpointError` where it does not fit."""
+    try:
+        model.load_state_dict(point.part("model."))
+        if ema is not None:
+            ema.load_state_dict(point.part("ema."))
+    except RuntimeError as error:
+        reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
+        raise CheckpointError(f"{point.path}: does not fit {type(model).__name__}: {reason[:200]}") from error
+    memories: dict[str, dict[str, Any]] = {}
+    scalars = {key: value for key, value in point.scalars.items() if key.startswith("optimizer.")}
+    for full, value in (
+        *point.part("optimizer.").items(),
+        *((key.removeprefix("optimizer."), v) for key, v in scalars.items()),
+    ):
+        name, _, key = full.rpartition(".")
+        memories.setdefault(name, {})[key] = value
+    for name, parameter in named_groups(optimizer, model):
+        if name in memories:
+            optimizer.state[parameter] = {key: _placed(value, key, parameter) for key, value in memories[name].items()}
+    for index, group in enumerate(optimizer.param_groups):
+        prefix = f"group.{index}."
+        group.update({key.removeprefix(prefix): v for key, v in point.scalars.items() if key.startswith(prefix)})
+        group.update(point.part(prefix))  # a counter that is a tensor stands on the CPU
+    state = {key.removeprefix("scaler."): v for key, v in point.scalars.items() if key.startswith("scaler.")}
+    if state:
+        scaler.load_state_dict(state)
+
+
+def _placed(value: Any, key: str, parameter: Tensor) -> Any:
+    """Moments stand where their parameter is; PyTorch keeps step counters on the CPU."""
+    return value.to(parameter.device) if isinstance(value, Tensor) and key != "step" else value
