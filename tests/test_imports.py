@@ -116,7 +116,7 @@ STATEMENTS = [
             "layers.filters",
             "conversion.surgery",
             "conversion.register",
-            "training.demo",
+            "demo.journey",
         )
     ),
 ]
