@@ -3,7 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo chromium test test-slow gpu check format constraints catalogue clean
+.DEFAULT_GOAL := help
+.PHONY: help demo chromium test test-slow gpu check format constraints catalogue dist clean
+
+help:  ## what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## the main job on real data: train, convert, verify, reload, fine-tune
 	$(BIN)/tcnn demo
@@ -37,7 +41,7 @@ check: $(READY)  ## style, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(READY)
+format: $(READY)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -48,11 +52,17 @@ constraints: $(READY)  ## pin today's versions of everything
 catalogue: $(READY)  ## describe every timm model again
 	$(BIN)/python -m tcnn.conversion.describe
 
+# The wheel must hold all packages, the catalogue, pages and migrations, and no test; `deploy/install_test.py` runs what is in it.
+dist: $(READY)  ## wheel and sdist in dist/, looked through
+	rm -rf dist build
+	$(BIN)/uv build --quiet
+	$(BIN)/python deploy/wheel_contents.py dist
+
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]' --compile-bytecode
 	touch $@
 
-clean:
+clean:  ## remove what was made, .venv too
 	rm -rf .venv build dist *.egg-info
