@@ -11,8 +11,8 @@ from tcnn.config import FinetuneConfig
 from tcnn.errors import RequestError, StorageError
 from tcnn.evaluation.evaluate import Evaluation
 from tcnn.training.recipe.optim import gpsa_layers
-from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.recipe.temperature_path import Temperatures
+from tcnn.training.runs.rundir import RunDirectory
 
 Warn = Callable[[str], None]
 
