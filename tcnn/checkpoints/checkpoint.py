@@ -27,6 +27,7 @@ from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import replacing
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.models.prepared import refuse_prepared
+from tcnn.models.trace import meta_copy
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 
@@ -200,7 +201,7 @@ def assemble(
     cfg = checkpoint.section("pretrained_cfg") or {}
     base = architecture(report, name, model_args) if source is None else source
     try:
-        model = rebuild(hollow(base), report)
+        model = rebuild(meta_copy(base, buffers=False), report)
     except RequestError as error:
         raise CheckpointError(f"{name}: does not fit {type(base).__name__}: {error}") from error
     try:
@@ -245,16 +246,6 @@ def architecture(report: ConversionReport, name: str, model_args: dict[str, obje
         raise CheckpointError(
             f"{name}: timm {timm.__version__} cannot build {base} with {args}: {one_line(error)}"
         ) from error
-
-
-def hollow(model: nn.Module) -> nn.Module:
-    """A copy without parameter data (the file brings it); buffers stay, for those that are computed, not stored."""
-    import copy
-
-    memo: dict[int, object] = {
-        id(p): nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for p in model.parameters()
-    }
-    return copy.deepcopy(model, memo)
 
 
 def _model_args(model: nn.Module, report: ConversionReport) -> dict[str, object]:

@@ -28,7 +28,7 @@ from tcnn.models.precision import exact_arithmetic
 from tcnn.models.prepared import refuse_prepared
 from tcnn.models.randomise import randomised
 from tcnn.models.running import in_dtype, logits_of, replacements
-from tcnn.models.trace import evaluating, input_shape
+from tcnn.models.trace import evaluating, input_shape, meta_copy
 from tcnn.records import ErrorStats
 
 Progress = Callable[[str], None]
@@ -146,7 +146,7 @@ def _convolutions(
 ) -> dict[str, nn.Conv2d]:
     """The convolution that each layer was made from, without its weights, and with its stride if that was removed."""
     base = checkpoint.architecture(record, record.base_model, {}) if source is None else source
-    plain = rebuild(checkpoint.hollow(base), record.model_copy(update={"layers": ()}))
+    plain = rebuild(meta_copy(base, buffers=False), record.model_copy(update={"layers": ()}))
     found = {}
     for name in layers:
         conv = plain.get_submodule(name)

@@ -52,10 +52,13 @@ def _image_channels(model: nn.Module) -> int | None:
     return 3 if 3 in channels else next(iter(channels), None)
 
 
-def meta_copy(model: nn.Module) -> nn.Module:
-    """The model on the meta device: same structure, no data, nothing of it copied on the way."""
+def meta_copy(model: nn.Module, buffers: bool = True) -> nn.Module:
+    """The model on the meta device: same structure, no data, nothing of it copied on the way.
+
+    Without `buffers` these stay what they are: a file may bring parameters only, and some buffers are computed.
+    """
     memo: dict[int, object] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
+    for tensor in (*model.parameters(), *(model.buffers() if buffers else ())):
         twin = torch.empty_like(tensor, device="meta")
         memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
     return copy.deepcopy(model, memo)
