@@ -20,6 +20,9 @@ from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.zoo import catalogue
 from tcnn.zoo.sources import create_source
 
+MOST_NAMED = 8
+"""Frozen modules that a note names one by one."""
+
 
 class Start(NamedTuple):
     """What training starts with."""
@@ -95,7 +98,8 @@ def _frozen(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], not
         notes.append("freeze: nothing runs before the converted stage, so all of the model learns")
     else:
         total = sum(parameter.numel() for parameter in model.parameters())
-        notes.append(f"frozen: {', '.join(trunk)}: {numbers / total:.0%} of the parameters")
+        named = trunk if len(trunk) <= MOST_NAMED else (*trunk[:3], "…", trunk[-1])
+        notes.append(f"frozen: {', '.join(named)}: {numbers / total:.0%} of the parameters")
     return trunk
 
 

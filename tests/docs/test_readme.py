@@ -88,12 +88,6 @@ def test_make_targets_exist(page: str) -> None:
     assert named <= targets
 
 
-def test_rooms_exist() -> None:
-    rooms = re.findall(r"^\| `([^`]+)` \| (?!`)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
-    assert len(rooms) >= 10
-    assert [room for room in rooms if not (ROOT / room).exists()] == []
-
-
 def rows(page: str, header: str) -> list[list[str]]:
     """The rows of the one table whose header line begins so."""
     tables = re.findall(r"(?:^\|.*\n)+", (ROOT / page).read_text(), re.MULTILINE)
