@@ -75,10 +75,10 @@ def test_the_interval_is_paired() -> None:
 
 
 def test_scenes_are_the_same_again_and_share_no_scan(tmp_path: Path) -> None:
-    digits.write_scenes(tmp_path / "a", 3, 20, 10)
-    digits.write_scenes(tmp_path / "b", 3, 20, 10)
+    digits.write_scenes(tmp_path / "a", 3, 100, 10)
+    digits.write_scenes(tmp_path / "b", 3, 100, 10)
     files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.png"))
-    assert len(files) == 30
+    assert len(files) == 110
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
     _, _, train, held_out = digits._split(3)
     assert not set(train) & set(held_out) and len(train) + len(held_out) == 1797

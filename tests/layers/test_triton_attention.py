@@ -244,7 +244,7 @@ def test_few_operators_and_no_map_in_memory(interpreter: Interpreter) -> None:
 
 def test_triton_is_not_needed_to_import_it() -> None:
     code = (
-        "import sys; sys.modules['triton'] = None; import torch; from tcnn.layers import triton_attention as found\n"
+        "import sys; sys.modules['triton'] = None; import torch; from tcnn.layers.triton import attention as found\n"
         "print(found.supported(torch.zeros(1, 2, 4, 8), torch.zeros(1, 4, 16)))"
     )
     environment = os.environ | {"TRITON_INTERPRET": "1"}

@@ -77,9 +77,9 @@ def test_a_run_takes_them_over_the_first_batches_of_an_epoch(
     """Once annealing is over, with what is measured in the end: the moving average where there is one."""
     given: list[tuple[nn.Module, list[Tensor]]] = []
 
-    def noted(model: nn.Module, batches: Any) -> None:
+    def noted(model: nn.Module, batches: Any, but: Any = ()) -> None:
         given.append((model, list(batches)))
-        reestimate(model, given[-1][1])
+        reestimate(model, given[-1][1], but)
 
     monkeypatch.setattr(loop, "reestimate", noted)
     seen: list[Tensor] = []
