@@ -9,12 +9,12 @@ same geometry: with its stride kept, or dilated. Results go to benchmarks/result
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from machine import hardware, versions
 from networks import OWN
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from tcnn.evaluation.evaluate import transform_for
 from tcnn.files import replacing
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.differences import errors
+
+sys.path.append(str(Path(__file__).parents[1]))
+from machine import hardware, versions
 
 RESULTS = Path(__file__).parents[1] / "results" / "predictions.json"
 OPTIONS: dict[str, dict[str, Any]] = {
