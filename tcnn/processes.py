@@ -31,7 +31,7 @@ def die_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> 
 def keep_freed_memory() -> None:
     """Have the C library keep what is freed, for a process that will want as much again at its next step.
 
-    glibc gives the end of its heap back to the system when 64 MiB of it or less are free, and pages that come anew cost
+    glibc gives the end of its heap back to the system as soon as 64 MiB of it are free, and pages that come anew cost
     a quarter of a millisecond a MiB: on two CPU cores a third of a small network's training step. Blocks of more than
     32 MiB, the most that glibc can be asked to keep, are given back as before. Does nothing with another C library, nor
     where the environment says how (MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES).

@@ -121,9 +121,9 @@ def _windows(
     keys = _both(down.keys, across.keys, size[1])
     inside = (down.inside[:, None, :, None] & across.inside[None, :, None]).flatten(2).flatten(0, 1)
     if not scope.padding:
-        seen = scopes.seen_pixels(scope, size, inner, positions.origin(inner, geometry), values.device)
-        inside = inside & seen.flatten()[keys]
-        values = values * seen[..., None].to(values.dtype)  # a window of padding alone brings nothing together
+        own = scopes.own_pixels(size, inner, positions.origin(inner, geometry), values.device)
+        inside = inside & own.flatten()[keys]
+        values = values * own[..., None].to(values.dtype)  # a window of padding alone brings nothing together
     hidden = torch.zeros(inside.shape, device=values.device).masked_fill(~inside, -torch.inf)
 
     def sort(tokens: Tensor, numbers: Tensor) -> Tensor:

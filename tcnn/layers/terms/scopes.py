@@ -161,19 +161,15 @@ def content(
     down, across = (scope.window(n, m) for n, m in zip(size, inner, strict=True))
     visible = _same_window(down, rows, size[0])[:, :, None] & _same_window(across, columns, size[1])[:, None]
     if not scope.padding:
-        visible = visible & seen_pixels(scope, size, inner, origin, visible.device)
+        visible = visible & own_pixels(size, inner, origin, visible.device)
     visible = visible.flatten(1)
     logits = at_least_float32((query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2))
     weights = torch.softmax(logits.masked_fill(~visible, torch.finfo(logits.dtype).min), dim=-1)
     return weights.masked_fill(~visible, 0)
 
 
-def seen_pixels(
-    scope: Scope, size: Sequence[int], inner: Sequence[int], origin: Sequence[int], device: torch.device
-) -> Tensor:
-    """Which pixels of the padded map may be keys, (H, W), bool: all, or those of the map itself."""
-    if scope.padding:
-        return torch.ones(tuple(size), dtype=torch.bool, device=device)
+def own_pixels(size: Sequence[int], inner: Sequence[int], origin: Sequence[int], device: torch.device) -> Tensor:
+    """Which pixels of a padded map are the map's own, (H, W), bool; the arguments are those of `content`."""
     down, across = (
         (torch.arange(n, device=device) >= first) & (torch.arange(n, device=device) < first + m)
         for n, m, first in zip(size, inner, origin, strict=True)
