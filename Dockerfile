@@ -19,8 +19,8 @@ RUN --mount=type=cache,target=/root/.cache/uv \
     && uv pip install --python /opt/tcnn --constraint constraints.txt --requirement pyproject.toml --extra serve --extra s3 --extra ray
 COPY LICENSE README.md ./
 COPY tcnn tcnn
-COPY jobs jobs
-COPY api api
+COPY tcnn_jobs tcnn_jobs
+COPY tcnn_api tcnn_api
 RUN --mount=type=cache,target=/root/.cache/uv \
     uv build --wheel --build-constraints constraints.txt --out-dir /dist \
     && uv pip install --python /opt/tcnn --no-deps /dist/*.whl
@@ -37,7 +37,7 @@ RUN groupadd --gid 10001 tcnn \
     && useradd --uid 10001 --gid tcnn --home-dir /data --no-create-home --shell /usr/sbin/nologin tcnn \
     && install --directory --owner tcnn --group tcnn --mode 0700 /data
 COPY --from=build /opt/tcnn /opt/tcnn
-# PYTHONSAFEPATH: a folder called jobs in the working directory is not our package.
+# PYTHONSAFEPATH: a folder called tcnn in the working directory is not our package.
 ENV PATH=/opt/tcnn/bin:$PATH \
     PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1 \

@@ -14,7 +14,7 @@ import networkx
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
-WINGS = ("tcnn", "jobs", "api")
+WINGS = ("tcnn", "tcnn_jobs", "tcnn_api")
 MARK = re.compile(r"(<!-- rooms:(\w+) -->\n).*?(<!-- /rooms -->)", re.DOTALL)
 
 

@@ -36,10 +36,10 @@ from machine import processor
 from PIL import Image
 
 import tcnn
-from jobs.artifacts.opened import home_of, open_artifacts
-from jobs.settings import QueueSettings
-from jobs.store import Store
-from jobs.worker import janitor  # before tests/ is on the path, which has a folder of this name
+from tcnn_jobs.artifacts.opened import home_of, open_artifacts
+from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.store import Store
+from tcnn_jobs.worker import janitor  # before tests/ is on the path, which has a folder of this name
 
 RESULTS = Path(__file__).parent / "results"
 VICTIMS = {"worker": 0.4, "child": 0.4, "server": 0.2}

@@ -24,8 +24,8 @@ from typing import Any
 
 from machine import processor
 
-from jobs.model import Artifact, Claim, Kind, NewJob, Result, Status
-from jobs.store import Store
+from tcnn_jobs.model import Artifact, Claim, Kind, NewJob, Result, Status
+from tcnn_jobs.store import Store
 
 RESULTS = Path(__file__).parent / "results" / "queue.json"
 POSTGRES = Path(__file__).parents[1] / "tests" / "postgres.py"

@@ -76,7 +76,7 @@ class Deployment:
     def victims(self, kind: str) -> list[int]:
         """Live processes of a kind."""
         if kind == "child":
-            return [pid for pid, words in commands() if "jobs.child.runner" in words and str(self.home) in words]
+            return [pid for pid, words in commands() if "tcnn_jobs.child.runner" in words and str(self.home) in words]
         return [
             process.pid for name, process in self.processes.items() if name.startswith(kind) and process.poll() is None
         ]

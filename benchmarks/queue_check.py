@@ -20,13 +20,13 @@ from typing import Any
 from queue_costs import JOB, POSTGRES, WAIT, Costs
 from queue_model import NOW, Fleet, Load, simulate
 
-from jobs import logs
-from jobs.engines.local import LocalEngine
-from jobs.home import Home
-from jobs.model import Job, Status
-from jobs.settings import QueueSettings
-from jobs.store import Store
-from jobs.worker.worker import Worker
+from tcnn_jobs import logs
+from tcnn_jobs.engines.local import LocalEngine
+from tcnn_jobs.home import Home
+from tcnn_jobs.model import Job, Status
+from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.store import Store
+from tcnn_jobs.worker.worker import Worker
 
 WORKERS, JOBS = 4, 200
 FACTOR = 2.0

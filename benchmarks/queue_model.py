@@ -1,8 +1,8 @@
 """The queue as a model of discrete events; part of `queue_simulation.py`.
 
-A worker is `jobs/worker/worker.py` without its processes: every tick it looks whether a job has ended, tells the store,
-beats, reaps and claims when that is due, one call after the other. Beside it its chores look for webhooks. The database
-works on `Costs.at_once` calls at a time, first come, first served.
+A worker is `tcnn_jobs/worker/worker.py` without its processes: every tick it looks whether a job has ended, tells the
+store, beats, reaps and claims when that is due, one call after the other. Beside it its chores look for webhooks. The
+database works on `Costs.at_once` calls at a time, first come, first served.
 """
 
 import random
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import simpy
 from queue_costs import Costs
 
-from jobs.settings import QueueSettings
-from jobs.worker.worker import TICK, pace
+from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.worker.worker import TICK, pace
 
 POLL, LEASE = QueueSettings().poll, QueueSettings().lease
 SPREAD = 0.6
@@ -25,7 +25,7 @@ SPREAD = 0.6
 
 
 class Policy(NamedTuple):
-    """When a worker asks: at a fixed pace, as it did before, or at the fleet's (`jobs.worker.pace`)."""
+    """When a worker asks: at a fixed pace, as it did before, or at the fleet's (`tcnn_jobs.worker.pace`)."""
 
     name: str
     fleet: bool
@@ -173,7 +173,7 @@ def lengths(lot: random.Random, mean: float) -> Any:
 
 def simulate(costs: Costs, policy: Policy, fleet: Fleet, load: Load, seed: int, length: Any = None) -> dict[str, Any]:
     """Seconds from free slot to claim, how busy the database was, in parts of its capacity, and with what."""
-    random.seed(seed)  # jobs.worker.pace draws from the common one
+    random.seed(seed)  # tcnn_jobs.worker.pace draws from the common one
     lot = random.Random(seed)
     env = simpy.Environment()
     queue = Queue(env, costs, lot, load.jobs)

@@ -141,12 +141,12 @@ def check_wheel(room: Room) -> None:
     source = room.path / "src"
     wanted = {
         str(file.relative_to(source))
-        for package in ("tcnn", "jobs", "api")
+        for package in ("tcnn", "tcnn_jobs", "tcnn_api")
         for file in (source / package).rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }
     expect(wanted <= held, f"the wheel lacks {sorted(wanted - held)}; see package-data in pyproject.toml")
-    expect("jobs/migrations/env.py" in held and "tcnn/zoo/catalogue.json" in held, "the wheel is empty")
+    expect("tcnn_jobs/migrations/env.py" in held and "tcnn/zoo/catalogue.json" in held, "the wheel is empty")
 
 
 def check_refusal(room: Room) -> None:

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("tcnn", "jobs", "api")
+PACKAGES = ("tcnn", "tcnn_jobs", "tcnn_api")
 
 
 def expected() -> set[str]:

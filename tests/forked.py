@@ -17,7 +17,7 @@ from tcnn.cli.main import main
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
-    ["pytest", "psycopg", "jobs.store", "tcnn.workflows.recheck", "tcnn.training.finetune"]
+    ["pytest", "psycopg", "tcnn_jobs.store", "tcnn.workflows.recheck", "tcnn.training.finetune"]
 )
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.engines.local import LocalEngine
-from jobs.home import Home
-from jobs.model import Job, Kind, NewJob
-from jobs.settings import QueueSettings
-from jobs.store import Store
-from jobs.worker.worker import Worker
+from tcnn_jobs.engines.local import LocalEngine
+from tcnn_jobs.home import Home
+from tcnn_jobs.model import Job, Kind, NewJob
+from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.store import Store
+from tcnn_jobs.worker.worker import Worker
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time

@@ -7,7 +7,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
-WINGS = ("tcnn", "jobs", "api")
+WINGS = ("tcnn", "tcnn_jobs", "tcnn_api")
 
 
 @pytest.fixture(scope="module")

@@ -148,7 +148,7 @@ def _missing(error: Exception, arguments: list[str]) -> str | None:
     """One line if a command that joined us lacks a library, which the extra brings."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
-    ours = error.name.partition(".")[0] in ("tcnn", "jobs", "api")
+    ours = error.name.partition(".")[0] in ("tcnn", "tcnn_jobs", "tcnn_api")
     if ours or not any(entry.name in arguments[:1] for entry in entry_points(group=JOINED)):
         return None
     return f'`tcnn {arguments[0]}` needs {error.name}, which is not installed: pip install "tcnn[serve]"'

@@ -15,10 +15,10 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from api.app import create_app
-from api.deps import Service
-from api.settings import load
-from jobs.model import Artifact, Claim, Failure, IdempotencyKey, Job, Kind, NewJob, Result, Status, Upload
+from tcnn_api.app import create_app
+from tcnn_api.deps import Service
+from tcnn_api.settings import load
+from tcnn_jobs.model import Artifact, Claim, Failure, IdempotencyKey, Job, Kind, NewJob, Result, Status, Upload
 
 ALICE = {"Authorization": "Bearer key-of-alice"}
 BOB = {"Authorization": "Bearer key-of-bob"}

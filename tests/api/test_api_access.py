@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from api.app import create_app
-from api.keys import keyring
-from api.middleware import OPEN
-from api.settings import load
-from jobs.model import Status
 from tcnn.errors import RequestError
+from tcnn_api.app import create_app
+from tcnn_api.keys import keyring
+from tcnn_api.middleware import OPEN
+from tcnn_api.settings import load
+from tcnn_jobs.model import Status
 
 Refusal = Callable[..., dict[str, Any]]
 OPERATIONS = [

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from api.deps import Service
-from jobs.model import Beat, Claim, Job, NewEvent, Progress, Result, Status, WorkerInfo
+from tcnn_api.deps import Service
+from tcnn_jobs.model import Beat, Claim, Job, NewEvent, Progress, Result, Status, WorkerInfo
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]

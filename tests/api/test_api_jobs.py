@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from api.deps import Service
-from jobs.model import Beat, Claim, Progress, Status, WorkerInfo
+from tcnn_api.deps import Service
+from tcnn_jobs.model import Beat, Claim, Progress, Status, WorkerInfo
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]

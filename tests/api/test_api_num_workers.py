@@ -5,8 +5,8 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from api.deps import Service
-from jobs.model import WorkerInfo
+from tcnn_api.deps import Service
+from tcnn_jobs.model import WorkerInfo
 
 Refusal = Callable[..., dict[str, Any]]
 BIG = {"classes": ["cat", "dog"], "images": 5000, "splits": {"train": 4000, "val": 1000}}

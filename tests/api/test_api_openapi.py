@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, settings
 from pydantic import TypeAdapter
 from schemathesis import checks
 
-from api import schemas
-from api.app import create_app
-from api.description import examples
-from api.settings import load
-from jobs.model import TERMINAL, Status
-from jobs.requests import KINDS
+from tcnn_api import schemas
+from tcnn_api.app import create_app
+from tcnn_api.description import examples
+from tcnn_api.settings import load
+from tcnn_jobs.model import TERMINAL, Status
+from tcnn_jobs.requests import KINDS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = create_app(load(home="/nonexistent")).openapi()
@@ -31,14 +31,14 @@ EXAMPLES = 8
 
 def test_the_published_document_is_this_one() -> None:
     published = json.loads((ROOT / "docs/openapi.json").read_text(encoding="utf-8"))
-    assert published == json.loads(json.dumps(DOCUMENT)), "python -m api.document docs/openapi.json"
+    assert published == json.loads(json.dumps(DOCUMENT)), "python -m tcnn_api.document docs/openapi.json"
 
 
 def test_neither_the_app_nor_its_document_loads_torch() -> None:
     script = (
-        "import sys, api.app; before = set(sys.modules)\n"
-        "from api.settings import load\n"
-        "api.app.create_app(load(home='/nonexistent')).openapi()\n"
+        "import sys, tcnn_api.app; before = set(sys.modules)\n"
+        "from tcnn_api.settings import load\n"
+        "tcnn_api.app.create_app(load(home='/nonexistent')).openapi()\n"
         "print([name for name in ('torch', 'timm', 'torchvision') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)

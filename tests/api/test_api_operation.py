@@ -10,13 +10,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from api.app import create_app
-from api.deps import Service
-from api.settings import load
-from jobs.model import Kind, Status, WorkerInfo
-from jobs.store import Store
 from tcnn.errors import RequestError
 from tcnn.version import __version__
+from tcnn_api.app import create_app
+from tcnn_api.deps import Service
+from tcnn_api.settings import load
+from tcnn_jobs.model import Kind, Status, WorkerInfo
+from tcnn_jobs.store import Store
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]

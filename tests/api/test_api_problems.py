@@ -9,7 +9,7 @@ import pytest
 import structlog
 from starlette.testclient import TestClient
 
-from api.errors import quoted
+from tcnn_api.errors import quoted
 
 Refusal = Callable[..., dict[str, Any]]
 JSON = {"Content-Type": "application/json"}

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from api.deps import Service
-from api.flatten import table
-from api.schemas import safe_name
-from jobs.model import Kind, Status
+from tcnn_api.deps import Service
+from tcnn_api.flatten import table
+from tcnn_api.schemas import safe_name
+from tcnn_jobs.model import Kind, Status
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from api.deps import Service
-from jobs.model import Kind, Status
-from jobs.requests import KINDS
+from tcnn_api.deps import Service
+from tcnn_jobs.model import Kind, Status
+from tcnn_jobs.requests import KINDS
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.serve import listen
 from tcnn.cli.main import main
+from tcnn_api.serve import listen
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="NOT TESTED: processes, for lack of /proc")
 COMMAND = [sys.executable, "-m", "tcnn", "serve", "--port", "0"]

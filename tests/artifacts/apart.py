@@ -6,12 +6,12 @@ from pathlib import Path
 from houses import PRELUDE, House
 from s3 import BUCKET
 
-from jobs.artifacts.opened import home_of, open_artifacts
-from jobs.artifacts.shared import SharedArtifacts
-from jobs.engines.local import LocalEngine
-from jobs.store import Store
-from jobs.worker.courier import Courier
-from jobs.worker.worker import Worker
+from tcnn_jobs.artifacts.opened import home_of, open_artifacts
+from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.engines.local import LocalEngine
+from tcnn_jobs.store import Store
+from tcnn_jobs.worker.courier import Courier
+from tcnn_jobs.worker.worker import Worker
 
 URL = f"s3://{BUCKET}/team"
 RESULT = """

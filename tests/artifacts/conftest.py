@@ -7,7 +7,7 @@ import pytest
 from apart import URL, Host
 from s3 import Gate, s3
 
-from jobs.artifacts.bucket import Bucket
+from tcnn_jobs.artifacts.bucket import Bucket
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,9 @@ from PIL import Image
 from s3 import Gate, read_only
 from starlette.testclient import TestClient
 
-from api.app import create_app
-from api.settings import ApiSettings
-from jobs.model import Status
+from tcnn_api.app import create_app
+from tcnn_api.settings import ApiSettings
+from tcnn_jobs.model import Status
 
 
 def archive() -> bytes:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from s3 import Gate, fails, full, read_only
 
-from jobs.artifacts.bucket import Bucket, BucketError, ObjectGone
 from tcnn.errors import RequestError, Stopped
+from tcnn_jobs.artifacts.bucket import Bucket, BucketError, ObjectGone
 
 
 def file(tmp_path: Path, content: bytes = b"0123456789" * 100) -> tuple[Path, str]:

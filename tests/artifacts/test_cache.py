@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.artifacts.cache import YOUNG, Cache, Held
+from tcnn_jobs.artifacts.cache import YOUNG, Cache, Held
 
 
 def put(size: int) -> Callable[[Path], None]:

@@ -8,7 +8,7 @@ from typing import Any
 from browsing import HOSTILE
 from houses import House
 
-from jobs.model import Artifact, Beat, Claim, Failure, Kind, Progress, Result, WorkerInfo
+from tcnn_jobs.model import Artifact, Beat, Claim, Failure, Kind, Progress, Result, WorkerInfo
 
 VERIFICATION: dict[str, Any] = {
     "passed": True, "temperature": 0.0217, "images": "noise 2×3×224×224",

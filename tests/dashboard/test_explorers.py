@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tiny_runs import colours
 
-from jobs.confined import explorers
-from jobs.confined.explorers import Explorers, ImageGone
 from tcnn.config import ConversionConfig
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.workflows.pipeline import convert_to_file
+from tcnn_jobs.confined import explorers
+from tcnn_jobs.confined.explorers import Explorers, ImageGone
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ import pytest
 from deployed import ROOT
 from postgres import NoPostgres, postgres
 
-from api.settings import ApiSettings
-from jobs.errors import JobNotFound
-from jobs.model import Job, Kind, NewJob
-from jobs.store import Store
+from tcnn_api.settings import ApiSettings
+from tcnn_jobs.errors import JobNotFound
+from tcnn_jobs.model import Job, Kind, NewJob
+from tcnn_jobs.store import Store
 
 PAGE = (ROOT / "docs/operations.md").read_text()
 

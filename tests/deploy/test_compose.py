@@ -10,9 +10,9 @@ import pytest
 import yaml
 from deployed import ROOT, compose, parse_command, seconds
 
-from api.serve import DRAIN, REQUESTS
-from api.settings import ApiSettings
 from tcnn.version import __version__
+from tcnn_api.serve import DRAIN, REQUESTS
+from tcnn_api.settings import ApiSettings
 
 TEXT = (ROOT / "docker-compose.yml").read_text()
 FILE = compose("docker-compose.yml")

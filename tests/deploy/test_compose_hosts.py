@@ -9,8 +9,8 @@ import pytest
 import yaml
 from deployed import ROOT, compose, parse_command, seconds
 
-from api.serve import DRAIN, REQUESTS
-from api.settings import ApiSettings
+from tcnn_api.serve import DRAIN, REQUESTS
+from tcnn_api.settings import ApiSettings
 
 NAME = "docker-compose.hosts.yml"
 TEXT = (ROOT / NAME).read_text()

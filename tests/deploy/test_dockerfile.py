@@ -8,8 +8,8 @@ from pathlib import Path
 
 from deployed import ROOT, parse_command
 
-from api.settings import ApiSettings
 from deploy.dockerfile import Instruction, environment, stages, words
+from tcnn_api.settings import ApiSettings
 
 BUILD, RUNTIME = stages(ROOT / "Dockerfile")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -38,8 +38,9 @@ def test_the_context_holds_what_is_copied_and_nothing_else() -> None:
     assert lines[0] == "*"
     assert {line.removeprefix("!") for line in lines if line.startswith("!")} == copied
     assert all((ROOT / source).exists() for source in copied)
-    packages = {pattern.rstrip("*") for pattern in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
-    assert packages <= copied
+    patterns = PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+    packages = {path.parent.name for pattern in patterns for path in ROOT.glob(f"{pattern}/__init__.py")}
+    assert {"tcnn", "tcnn_jobs", "tcnn_api"} <= packages <= copied
 
 
 def test_what_is_installed_is_pinned() -> None:

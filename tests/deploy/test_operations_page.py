@@ -9,13 +9,13 @@ from deployed import ROOT
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.app import create_app
-from api.serve import DRAIN, REQUESTS
-from api.settings import ApiSettings
-from jobs.model import Claim, Kind, NewJob, Result, WorkerInfo
-from jobs.retry import error_code
-from jobs.store import Store
 from tcnn.errors import DivergedError, DownloadError, EnvironmentFailure, StorageError
+from tcnn_api.app import create_app
+from tcnn_api.serve import DRAIN, REQUESTS
+from tcnn_api.settings import ApiSettings
+from tcnn_jobs.model import Claim, Kind, NewJob, Result, WorkerInfo
+from tcnn_jobs.retry import error_code
+from tcnn_jobs.store import Store
 
 PAGE = (ROOT / "docs/operations.md").read_text()
 OF_COMPOSE = {"TCNN_IMAGE", "TCNN_PUBLISHED_PORT", "TCNN_STOP_GRACE_PERIOD"}

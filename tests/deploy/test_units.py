@@ -10,9 +10,9 @@ import pytest
 import yaml
 from deployed import ROOT, parse_command, seconds
 
-from api.serve import DRAIN, REQUESTS
-from api.settings import ApiSettings
 from tcnn.errors import EnvironmentFailure, RequestError
+from tcnn_api.serve import DRAIN, REQUESTS
+from tcnn_api.settings import ApiSettings
 
 UNIT = (ROOT / "deploy/tcnn.service").read_text()
 KNOWN = {f"TCNN_{name.upper()}" for name in ApiSettings.model_fields}

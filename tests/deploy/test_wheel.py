@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def packed(tmp_path: Path) -> Path:
     """A wheel and an sdist with all that they should hold."""
     files = subprocess.run(
-        ["git", "ls-files", "tcnn", "jobs", "api"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "tcnn", "tcnn_jobs", "tcnn_api"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split()
     with zipfile.ZipFile(tmp_path / "tcnn-1-py3-none-any.whl", "w") as wheel:
         for name in [*files, "tcnn-1.dist-info/METADATA"]:

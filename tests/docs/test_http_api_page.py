@@ -18,10 +18,10 @@ from serving import Server, serving
 from tiny_runs import colours
 
 import tcnn
-from api.description.problems import PROBLEMS
-from api.settings import ApiSettings
-from jobs.model import Delivery
-from jobs.worker.webhooks import headers
+from tcnn_api.description.problems import PROBLEMS
+from tcnn_api.settings import ApiSettings
+from tcnn_jobs.model import Delivery
+from tcnn_jobs.worker.webhooks import headers
 
 PAGE = "docs/http-api.md"
 TEXT = (ROOT / PAGE).read_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from postgres import NoPostgres, Server, postgres
 
-from jobs.store import Store
+from tcnn_jobs.store import Store
 
 _names = (f"test_{number}" for number in itertools.count())
 

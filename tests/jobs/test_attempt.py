@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.attempt import Assignment, AttemptDirectory, Listener, Outcome, Reporter
-from jobs.model import Failure, Kind, Progress, Result
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Listener, Outcome, Reporter
+from tcnn_jobs.model import Failure, Kind, Progress, Result
 
 
 @pytest.fixture

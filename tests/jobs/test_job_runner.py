@@ -12,13 +12,13 @@ from forked import processes
 from tiny_runs import TINY, colours
 
 import tcnn
-from jobs.attempt import Assignment, AttemptDirectory, Reporter
-from jobs.child import runner, tasks
-from jobs.child.runner import public
-from jobs.model import Kind, Result
-from jobs.retry import HandBack, decide
 from tcnn.errors import CheckpointError, Stopped
 from tcnn.training.runs.rundir import RunDirectory
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
+from tcnn_jobs.child import runner, tasks
+from tcnn_jobs.child.runner import public
+from tcnn_jobs.model import Kind, Result
+from tcnn_jobs.retry import HandBack, decide
 
 
 def test_errors_speak_of_the_request_not_of_the_servers_folders() -> None:

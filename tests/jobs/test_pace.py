@@ -3,9 +3,9 @@
 import pytest
 from houses import House
 
-from jobs.model import WorkerInfo
-from jobs.settings import QueueSettings
-from jobs.worker import pace
+from tcnn_jobs.model import WorkerInfo
+from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.worker import pace
 
 POLL, LEASE = QueueSettings().poll, QueueSettings().lease
 

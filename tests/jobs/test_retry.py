@@ -4,10 +4,10 @@ import signal
 
 import pytest
 
-from jobs.attempt import Outcome
-from jobs.model import Failure, Result
-from jobs.retry import Cancel, Decision, Fail, Finish, HandBack, backoff, decide, error_code
 from tcnn.errors import DivergedError, EnvironmentFailure, StorageError, TcnnError, UnknownModelError
+from tcnn_jobs.attempt import Outcome
+from tcnn_jobs.model import Failure, Result
+from tcnn_jobs.retry import Cancel, Decision, Fail, Finish, HandBack, backoff, decide, error_code
 
 RESULT = Result(metrics={"top1": 0.5})
 WRONG = Failure(code="request", message="no")

@@ -14,11 +14,11 @@ from postgres import NoPostgres, Server, postgres
 from s3 import BUCKET, Gate, s3
 from tiny_runs import colours
 
-from jobs.artifacts.opened import home_of, open_artifacts
-from jobs.artifacts.shared import SharedArtifacts
-from jobs.model import Kind, NewJob, Status
-from jobs.settings import QueueSettings
-from jobs.store import Store
+from tcnn_jobs.artifacts.opened import home_of, open_artifacts
+from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.model import Kind, NewJob, Status
+from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.store import Store
 
 HERE, THERE = "10.77.31.1", "10.77.31.2"
 CONFIG = {

@@ -10,8 +10,8 @@ import pytest
 from houses import House, RealWorkers, processes_of, wait_for
 from tiny_runs import colours
 
-from jobs.model import Job, Kind, Status
-from jobs.settings import QueueSettings
+from tcnn_jobs.model import Job, Kind, Status
+from tcnn_jobs.settings import QueueSettings
 
 CONFIG: dict[str, Any] = {
     "epochs": 12, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 0, "val_split": 0.2,

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from serving import Server
 
 import tcnn
-from jobs.confined.checkpoints import LONGEST_HEADER, check
 from tcnn.checkpoints import checkpoint
 from tcnn.errors import CheckpointError
+from tcnn_jobs.confined.checkpoints import LONGEST_HEADER, check
 
 Refused = Callable[..., str]
 

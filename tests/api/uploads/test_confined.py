@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from houses import processes_of, wait_for
 
-from jobs.confined.process import ask
 from tcnn.errors import RequestError, StorageError
+from tcnn_jobs.confined.process import ask
 
 CHECKS = """
 import errno, os, time
@@ -67,7 +67,7 @@ def test_time_is_bounded(tmp_path: Path, function: str) -> None:
 
 def test_it_ends_with_whoever_asked(tmp_path: Path) -> None:
     script = (
-        "import asyncio\nfrom jobs.confined.process import ask\n"
+        "import asyncio\nfrom tcnn_jobs.confined.process import ask\n"
         f"asyncio.run(ask('some_checks', 'sleep', {str(tmp_path)!r}, memory=1 << 30, seconds=60))"
     )
     server = subprocess.Popen([sys.executable, "-c", script])

@@ -15,7 +15,7 @@ from data_pictures import draw, draw_classes
 from serving import Server, serving
 from upload_server import SMALL, problem
 
-from jobs.client.client import Client, RefusedError
+from tcnn_jobs.client.client import Client, RefusedError
 
 Refused = Callable[..., str]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from data_pictures import picture
 
-from api.uploading.archives import ArchiveError, safe_parts
+from tcnn_api.uploading.archives import ArchiveError, safe_parts
 
 Refused = Callable[..., str]
 

@@ -4,9 +4,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from jobs.home import Home
-from jobs.model import Artifact, Beat, Claim, Failure, NewEvent, Progress, Result, WorkerInfo
-from jobs.store import Store
+from tcnn_jobs.home import Home
+from tcnn_jobs.model import Artifact, Beat, Claim, Failure, NewEvent, Progress, Result, WorkerInfo
+from tcnn_jobs.store import Store
 
 CONTENT = bytes(range(256)) * 4000
 

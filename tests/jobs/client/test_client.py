@@ -13,9 +13,9 @@ from data_pictures import draw_classes
 from played import CONTENT, Worker
 from serving import Server
 
-from jobs.client.client import Client, RefusedError, ServerFailure
-from jobs.model import Claim, NewEvent
 from tcnn.errors import CheckpointError, OutputError, RequestError
+from tcnn_jobs.client.client import Client, RefusedError, ServerFailure
+from tcnn_jobs.model import Claim, NewEvent
 
 
 @pytest.fixture

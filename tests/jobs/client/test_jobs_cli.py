@@ -13,7 +13,7 @@ from played import Worker
 from serving import Server
 from tiny_runs import colours
 
-from jobs.model import Claim, NewEvent
+from tcnn_jobs.model import Claim, NewEvent
 
 
 def queued(run: Run, *options: object) -> str:
@@ -169,8 +169,8 @@ class TestErrors:
 
 def test_torch_is_never_loaded() -> None:
     script = (
-        "import sys\nimport jobs.cli.jobs, jobs.cli.submit, jobs.cli.watch, jobs.client.client\n"
-        "jobs.cli.watch.exit_code({'status': 'failed', 'error': {'code': 'diverged'}})\n"
+        "import sys\nimport tcnn_jobs.cli.jobs, tcnn_jobs.cli.submit, tcnn_jobs.cli.watch, tcnn_jobs.client.client\n"
+        "tcnn_jobs.cli.watch.exit_code({'status': 'failed', 'error': {'code': 'diverged'}})\n"
         "print([name for name in ('torch', 'timm') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -186,6 +186,6 @@ def test_torch_is_never_loaded() -> None:
     ],
 )  # fmt: skip
 def test_exit_codes(status: str, error: str | None, code: int) -> None:
-    from jobs.cli.watch import exit_code
+    from tcnn_jobs.cli.watch import exit_code
 
     assert exit_code({"status": status, "error": error and {"code": error, "message": ""}}) == code

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from data_pictures import draw_classes
 
-from jobs.client.packing import tar_folder
-from jobs.client.sse import Message, messages
 from tcnn.errors import RequestError, StorageError
+from tcnn_jobs.client.packing import tar_folder
+from tcnn_jobs.client.sse import Message, messages
 
 
 class TestTar:

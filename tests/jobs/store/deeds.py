@@ -10,9 +10,9 @@ from typing import Any
 
 from forked import processes
 
-from jobs.errors import StoreUnavailable
-from jobs.model import Artifact, Claim, Failure, Job, Kind, NewJob, Result, WorkerInfo
-from jobs.store import Store
+from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.model import Artifact, Claim, Failure, Job, Kind, NewJob, Result, WorkerInfo
+from tcnn_jobs.store import Store
 
 RESULT = Result(checkpoint=Artifact(name="best.safetensors", path="a/1/best.safetensors", size=7, sha256="0" * 64))
 OUCH = Failure(code="diverged", message="the loss is no longer finite")
@@ -98,7 +98,7 @@ def die(store: Store, name: str, pipe: Connection, module: str, function: str) -
         pipe.send("dying")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(sys.modules[f"jobs.store.{module}"], function, kill)
+    setattr(sys.modules[f"tcnn_jobs.store.{module}"], function, kill)
     store.finish(hold(store.claim(name)), RESULT)
 
 

@@ -10,10 +10,10 @@ import pytest
 from deeds import RESULT, Child, hold, info, new
 from postgres import Server
 
-from jobs.errors import StoreUnavailable
-from jobs.model import Beat, Hold, Status
-from jobs.store import Store
 from tcnn.errors import RequestError
+from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.model import Beat, Hold, Status
+from tcnn_jobs.store import Store
 
 
 @contextmanager

@@ -5,8 +5,8 @@ import time
 import pytest
 from deeds import hold, info, new
 
-from jobs.model import Beat, Status
-from jobs.store import Store
+from tcnn_jobs.model import Beat, Status
+from tcnn_jobs.store import Store
 
 
 @pytest.fixture(params=[-86400.0, 86400.0], ids=["a day behind", "a day ahead"])

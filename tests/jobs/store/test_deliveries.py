@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from deeds import OUCH, RESULT, hold, new
 
-from jobs.model import Delivery, Job
-from jobs.store import Store
+from tcnn_jobs.model import Delivery, Job
+from tcnn_jobs.store import Store
 
 URL = "https://example.org/hook"
 

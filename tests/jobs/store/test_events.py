@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 from deeds import OUCH, hold, info, kinds, new
 
-from jobs.errors import JobNotFound
-from jobs.model import Beat, NewEvent
-from jobs.store import Store
+from tcnn_jobs.errors import JobNotFound
+from tcnn_jobs.model import Beat, NewEvent
+from tcnn_jobs.store import Store
 
 
 def test_replay_from_anywhere(store: Store) -> None:

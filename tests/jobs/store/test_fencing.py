@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from deeds import OUCH, RESULT, hold, info, new
 
-from jobs.errors import LostClaim
-from jobs.model import Beat, Claim, Hold, NewEvent, Progress
-from jobs.store import Store
+from tcnn_jobs.errors import LostClaim
+from tcnn_jobs.model import Beat, Claim, Hold, NewEvent, Progress
+from tcnn_jobs.store import Store
 
 WRITES: dict[str, Callable[[Store, Claim], object]] = {
     "finish": lambda store, claim: store.finish(claim, RESULT),

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from deeds import new
 
-from jobs.errors import IdempotencyMismatch
-from jobs.model import IdempotencyKey
-from jobs.store import Store, new_id
+from tcnn_jobs.errors import IdempotencyMismatch
+from tcnn_jobs.model import IdempotencyKey
+from tcnn_jobs.store import Store, new_id
 
 KEY = IdempotencyKey("ann", "try-1", "digest-1")
 

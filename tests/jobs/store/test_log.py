@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from jobs.model import Kind, NewJob
-from jobs.store import Store
+from tcnn_jobs.model import Kind, NewJob
+from tcnn_jobs.store import Store
 
 
 def submit(store: Store, count: int) -> None:

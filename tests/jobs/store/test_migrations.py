@@ -9,10 +9,10 @@ from alembic.migration import MigrationContext
 from deeds import RESULT, Child, hold, new
 from sqlalchemy import Connection, Table, inspect, text
 
-from jobs.errors import StoreUnavailable
-from jobs.store import Store
-from jobs.store.schema import metadata
-from jobs.store.upgrade import alembic_config, head
+from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.store import Store
+from tcnn_jobs.store.schema import metadata
+from tcnn_jobs.store.upgrade import alembic_config, head
 
 
 def _tables(connection: Connection) -> set[str]:

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 from deeds import RESULT, Child, hold, kinds, new
 
-from jobs.errors import LostClaim
-from jobs.model import Job, Status
-from jobs.store import Store
+from tcnn_jobs.errors import LostClaim
+from tcnn_jobs.model import Job, Status
+from tcnn_jobs.store import Store
 
 
 def _claimed(store: Store) -> Job:

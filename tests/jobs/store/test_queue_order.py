@@ -5,8 +5,8 @@ import time
 
 from deeds import OUCH, hold, new
 
-from jobs.model import Kind
-from jobs.store import Store
+from tcnn_jobs.model import Kind
+from tcnn_jobs.store import Store
 
 
 def _claim_all(store: Store) -> list[str]:

@@ -5,8 +5,8 @@ import time
 import pytest
 from deeds import OUCH, RESULT, hold, info, new
 
-from jobs.model import Kind, Statistics, WorkerInfo
-from jobs.store import Store
+from tcnn_jobs.model import Kind, Statistics, WorkerInfo
+from tcnn_jobs.store import Store
 
 
 def test_an_empty_queue(store: Store) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from deeds import OUCH, RESULT, hold, kinds, new
 
-from jobs.errors import LostClaim, WrongState
-from jobs.model import TRANSITIONS, Claim, Failure, Job, Status
-from jobs.store import Store
+from tcnn_jobs.errors import LostClaim, WrongState
+from tcnn_jobs.model import TRANSITIONS, Claim, Failure, Job, Status
+from tcnn_jobs.store import Store
 
 
 def _queued(store: Store) -> Job:

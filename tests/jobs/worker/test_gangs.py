@@ -2,13 +2,13 @@
 
 from houses import House
 
-from jobs.engines.local import LocalEngine
-from jobs.model import Status
-from jobs.settings import QueueSettings
-from jobs.worker.gangs import gang, widest
-from jobs.worker.service import engine_for
-from jobs.worker.worker import Worker
 from tcnn.config.placement import Placement
+from tcnn_jobs.engines.local import LocalEngine
+from tcnn_jobs.model import Status
+from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.worker.gangs import gang, widest
+from tcnn_jobs.worker.service import engine_for
+from tcnn_jobs.worker.worker import Worker
 
 
 def test_all_or_none() -> None:

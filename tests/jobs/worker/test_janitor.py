@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from houses import House
 
-from jobs.artifacts.local import LocalArtifacts
-from jobs.errors import JobNotFound
-from jobs.model import Artifact, Claim, Failure, Job, Result
-from jobs.worker import janitor
+from tcnn_jobs.artifacts.local import LocalArtifacts
+from tcnn_jobs.errors import JobNotFound
+from tcnn_jobs.model import Artifact, Claim, Failure, Job, Result
+from tcnn_jobs.worker import janitor
 
 
 def attempt(house: House, job: Job, claim: int, size: int = 10) -> Path:

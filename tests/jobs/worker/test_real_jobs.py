@@ -13,8 +13,8 @@ from real_jobs import CONFIG, published, submit, wait_for_end, wait_for_training
 from safetensors.torch import load_file
 from tiny_runs import colours
 
-from jobs.model import Status
 from tcnn.training.runs.rundir import RunDirectory
+from tcnn_jobs.model import Status
 
 
 @pytest.fixture(scope="session")

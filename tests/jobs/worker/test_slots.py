@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from houses import House
 
-from jobs.engines.local import LocalEngine
-from jobs.worker.service import slots_for
-from jobs.worker.worker import Worker, gpus
+from tcnn_jobs.engines.local import LocalEngine
+from tcnn_jobs.worker.service import slots_for
+from tcnn_jobs.worker.worker import Worker, gpus
 
 ONE = (
     "python3",

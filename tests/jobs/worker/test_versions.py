@@ -5,11 +5,11 @@ from importlib.metadata import version
 import pytest
 from houses import House, RealWorkers, wait_for
 
-from jobs.model import WorkerInfo
-from jobs.worker.service import work
-from jobs.worker.versions import check_fellows, own
 from tcnn.errors import EnvironmentFailure
 from tcnn.version import __version__
+from tcnn_jobs.model import WorkerInfo
+from tcnn_jobs.worker.service import work
+from tcnn_jobs.worker.versions import check_fellows, own
 
 
 def test_another_version_is_refused_with_both(house: House) -> None:

@@ -12,11 +12,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from houses import House
 
-from jobs.artifacts.local import LocalArtifacts
-from jobs.model import Status
-from jobs.worker import webhooks
-from jobs.worker.chores import Chores
-from jobs.worker.webhooks import deliver_due
+from tcnn_jobs.artifacts.local import LocalArtifacts
+from tcnn_jobs.model import Status
+from tcnn_jobs.worker import webhooks
+from tcnn_jobs.worker.chores import Chores
+from tcnn_jobs.worker.webhooks import deliver_due
 
 SECRET = "whsec of a test"
 

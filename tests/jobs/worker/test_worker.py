@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from houses import House, processes_of, wait_for
 
-from jobs.errors import StoreUnavailable
-from jobs.model import Status
-from jobs.settings import QueueSettings
+from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.model import Status
+from tcnn_jobs.settings import QueueSettings
 
 pytestmark = pytest.mark.usefixtures("house")
 

@@ -1,1 +1,0 @@
-"""The HTTP service. May import jobs and tcnn; nothing imports it."""

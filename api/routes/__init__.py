@@ -1,8 +1,0 @@
-"""The routes: each validates, asks the store, and answers. Their order is that of the documentation."""
-
-from api.routes import attention, checkpoints, datasets, events, files, health, jobs, models, pages, report, submit
-
-ROUTERS = tuple(
-    module.router
-    for module in (models, datasets, checkpoints, submit, jobs, events, files, report, attention, health, pages)
-)

@@ -1,3 +1,0 @@
-"""A client of the HTTP service."""
-
-from jobs.client.client import Client as Client

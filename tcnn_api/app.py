@@ -1,0 +1,71 @@
+"""The HTTP service: `create_app(settings)`. Nothing happens at import time, and torch is never loaded."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.concurrency import run_in_threadpool
+
+from tcnn.version import __version__
+from tcnn.zoo import catalogue
+from tcnn_api import errors
+from tcnn_api.deps import Service
+from tcnn_api.description import openapi
+from tcnn_api.keys import keyring
+from tcnn_api.metrics import QueueCollector
+from tcnn_api.middleware import Authenticate, LimitBody, Observe
+from tcnn_api.routes import ROUTERS
+from tcnn_api.settings import ApiSettings, load
+from tcnn_api.stream import Streams
+from tcnn_jobs.artifacts.opened import home_of, open_artifacts
+from tcnn_jobs.confined.explorers import Explorers
+from tcnn_jobs.store import Store
+
+
+def create_app(settings: ApiSettings | None = None) -> FastAPI:
+    """The application; its lifespan makes the home directory and brings the database to its newest form.
+
+    Raises `RequestError` over settings or API keys that cannot be read; the lifespan raises `EnvironmentFailure`.
+    """
+    settings = settings or load()
+    keys = keyring(settings)
+    registry = CollectorRegistry()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        home = await run_in_threadpool(home_of(settings).create)
+        artifacts = await run_in_threadpool(open_artifacts, settings, home)
+        await run_in_threadpool(catalogue.entries)  # a tenth of a second that no request shall wait for
+        store, explorers = Store(settings.database), Explorers()
+        try:
+            await run_in_threadpool(store.migrate)
+            registry.register(QueueCollector(store))
+            streams = Streams(settings.max_streams)
+            app.state.service = Service(
+                settings, home, store, keys, registry, streams, explorers, asyncio.Lock(), artifacts
+            )
+            yield
+        finally:
+            await explorers.close()
+            store.close()
+
+    app = FastAPI(
+        title="tcnn",
+        version=__version__,
+        summary="Convert timm CNNs into Transformed CNNs, fine-tune and evaluate them.",
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's page loads its scripts from elsewhere; ours is in routes/pages.py
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    for router in ROUTERS:
+        app.include_router(router)
+    errors.install(app)
+    openapi.install(app)
+    # The last one added is the outermost.
+    app.add_middleware(LimitBody, settings=settings)
+    app.add_middleware(Authenticate, keys=keys)
+    app.add_middleware(Observe, registry=registry)
+    return app

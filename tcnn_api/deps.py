@@ -1,0 +1,122 @@
+"""What routes ask for: the store, the home, the settings, whose request it is, and its idempotency key.
+
+All of them are coroutines: a plain function would take a turn on a thread, for every one of them.
+"""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Header, Path, Request
+from fastapi.security import HTTPBearer
+from prometheus_client import CollectorRegistry
+
+from tcnn.errors import RequestError
+from tcnn_api.keys import Keyring
+from tcnn_api.settings import ApiSettings
+from tcnn_api.stream import Streams
+from tcnn_jobs.artifacts.base import Artifacts
+from tcnn_jobs.confined.explorers import Explorers
+from tcnn_jobs.errors import JobNotFound
+from tcnn_jobs.home import Home, checked
+from tcnn_jobs.model import IdempotencyKey
+from tcnn_jobs.store import Store
+
+
+@dataclass
+class Service:
+    """What one server shares among its requests."""
+
+    settings: ApiSettings
+    home: Home
+    store: Store
+    keys: Keyring
+    registry: CollectorRegistry
+    streams: Streams
+    explorers: Explorers
+    reports: asyncio.Lock
+    artifacts: Artifacts
+
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="ApiKey",
+    description="`Authorization: Bearer KEY`; not needed on a server without keys.",
+)
+
+
+async def service(request: Request) -> Service:
+    """The server's shared parts, which the lifespan made."""
+    found: Service = request.app.state.service
+    return found
+
+
+ServiceDep = Annotated[Service, Depends(service)]
+
+
+async def _settings(parts: ServiceDep) -> ApiSettings:
+    return parts.settings
+
+
+async def _home(parts: ServiceDep) -> Home:
+    return parts.home
+
+
+async def _artifacts(parts: ServiceDep) -> Artifacts:
+    return parts.artifacts
+
+
+async def _store(parts: ServiceDep) -> Store:
+    return parts.store
+
+
+async def _tenant(request: Request) -> str:
+    """Whose request it is; the middleware has looked at the key before anything of the body was read."""
+    return str(request.state.tenant)
+
+
+async def _job_id(
+    id: Annotated[str, Path(description="A job's id.", examples=["job_0123456789abcdef01234567"])],
+) -> str:
+    """An id of the right form, for no other can be anybody's."""
+    try:
+        return checked(id)
+    except RequestError as error:
+        raise JobNotFound("no job of this id; GET /jobs lists yours") from error
+
+
+SettingsDep = Annotated[ApiSettings, Depends(_settings)]
+HomeDep = Annotated[Home, Depends(_home)]
+ArtifactsDep = Annotated[Artifacts, Depends(_artifacts)]
+StoreDep = Annotated[Store, Depends(_store)]
+Tenant = Annotated[str, Depends(_tenant)]
+JobId = Annotated[str, Depends(_job_id)]
+AUTHENTICATED = [Depends(_bearer)]
+"""Documents the key in OpenAPI: for `APIRouter(dependencies=AUTHENTICATED)`."""
+
+KeyHeader = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=r"^[\x21-\x7e]{1,255}$",
+        description="1 to 255 visible ASCII characters. The same request with the same key is done once.",
+        examples=["7c1d7a52-0f0b-4c3e-9d7e-0d2f7f6f5b1a"],
+    ),
+]
+
+
+def idempotency_key(request: Request, owner: str, key: str | None, body: bytes) -> IdempotencyKey | None:
+    """The key with the digest of what it stands for; `body` may itself be a digest of what was streamed."""
+    if key is None:
+        return None
+    digest = hashlib.sha256(b"\0".join((request.method.encode(), request.url.path.encode(), body))).hexdigest()
+    return IdempotencyKey(owner, key, digest)
+
+
+async def _json_key(request: Request, owner: Tenant, key: KeyHeader = None) -> IdempotencyKey | None:
+    return idempotency_key(request, owner, key, await request.body())
+
+
+Idempotency = Annotated[IdempotencyKey | None, Depends(_json_key)]
+"""For routes with a JSON body or none; one that streams its body takes `KeyHeader` and calls `idempotency_key`."""

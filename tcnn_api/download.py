@@ -1,0 +1,83 @@
+"""Files with ranges, a strong ETag and a digest, so that a broken download can be continued and checked."""
+
+import base64
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from anyio import to_thread
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from tcnn_api.errors import NotFound, problem
+from tcnn_jobs.artifacts.base import Artifacts, Opened
+from tcnn_jobs.model import Artifact
+
+
+def download(request: Request, artifacts: Artifacts, file: Artifact, name: str) -> Response:
+    """A job's file under a name, 304 if the client has it already. Raises `NotFound` if it is no longer there."""
+    headers = {
+        "ETag": f'"{file.sha256}"',  # the content itself: strong, and the same on every host
+        "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(file.sha256)).decode()}:",  # RFC 9530
+        "Cache-Control": "private, no-cache",
+    }
+    if has(request.headers.get("if-none-match", ""), headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    try:
+        opened = artifacts.open(file)
+    except OSError as error:
+        raise NotFound(f"{name}: the file is no longer on the server; run the job again") from error
+    return Download(opened, headers=headers, filename=name, media_type=_media(Path(file.path)))
+
+
+class Download(FileResponse):
+    """Starlette's, of a file that is open already, wherever it lies; its refusals become problem+json."""
+
+    def __init__(self, opened: Opened, headers: dict[str, str], filename: str, media_type: str) -> None:
+        found = os.stat_result((stat.S_IFREG, 0, 0, 0, 0, 0, opened.size, 0, int(opened.modified), 0))
+        super().__init__(filename, headers=headers, filename=filename, stat_result=found, media_type=media_type)
+        self._opened = opened
+
+    @asynccontextmanager
+    async def _open_file(self) -> AsyncIterator[anyio.AsyncFile[bytes]]:
+        yield anyio.wrap_file(self._opened.handle)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file, a part of it, or what is wrong with the range that was asked for."""
+        refused: int | None = None
+
+        async def relay(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] in (400, 416):
+                refused = message["status"]
+                await self._refuse(scope, receive, send, Headers(raw=message["headers"]))
+            elif refused is None:
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, relay)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(self._opened.handle.close)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        size = self.headers.get("content-length")
+        detail = f"expected a range within the file's {size} bytes, as in `bytes=0-499`; GET it without Range"
+        kept = {name: headers[name] for name in ("content-range",) if name in headers}
+        await problem(scope["path"], 416, detail, kind="RangeNotSatisfiable", headers=kept)(scope, receive, send)
+
+
+def has(given: str, etag: str) -> bool:
+    """If-None-Match compares weakly (RFC 9110, §13.1.2)."""
+    return given.strip() == "*" or etag in (part.strip().removeprefix("W/") for part in given.split(","))
+
+
+def _media(path: Path) -> str:
+    """What a file is. Nothing that a browser would run: names of classes are a stranger's words."""
+    kinds = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".txt": "text/plain"}
+    return kinds.get(path.suffix, "application/octet-stream")

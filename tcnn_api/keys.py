@@ -1,0 +1,73 @@
+"""API keys: who holds one is the tenant that it was given to. Only digests are kept in memory."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+from tcnn.errors import RequestError
+from tcnn_api.settings import ApiSettings
+
+LOCAL = "local"
+"""The one tenant of a server without keys."""
+
+
+class Keyring:
+    """Digests of keys, and whose they are."""
+
+    def __init__(self, holders: dict[bytes, str]) -> None:
+        self._holders = holders
+
+    def __bool__(self) -> bool:
+        return bool(self._holders)
+
+    def tenant(self, key: str) -> str | None:
+        """Whose key this is. Every digest is compared, each in constant time, so that time tells nothing."""
+        digest = _digest(key)
+        found = None
+        for known, tenant in self._holders.items():
+            if hmac.compare_digest(known, digest):
+                found = tenant
+        return found
+
+
+def keyring(settings: ApiSettings) -> Keyring:
+    """The keys that the settings name; raises `RequestError` with the place of what cannot be read, never a key."""
+    holders: dict[bytes, str] = {}
+    _add(holders, settings.api_keys, "TCNN_API_KEYS: entry")
+    path = settings.api_keys_file
+    if path is not None:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RequestError(f"TCNN_API_KEYS_FILE={path}: expected a readable text file of `tenant:key`") from error
+        _add(holders, ("" if line.lstrip().startswith("#") else line.strip() for line in lines), f"{path}: line")
+        if not holders:
+            raise RequestError(f"TCNN_API_KEYS_FILE={path}: expected `tenant:key` in a line, found none")
+    return Keyring(holders)
+
+
+def _add(holders: dict[bytes, str], entries: Iterable[str], where: str) -> None:
+    for place, entry in enumerate(entries, 1):
+        if not entry:
+            continue
+        tenant, colon, key = entry.partition(":")
+        if not (tenant and colon and key and entry.isascii() and entry.isprintable() and " " not in entry):
+            raise RequestError(f"{where} {place}: expected tenant:key in ASCII without spaces")
+        kind, colon, given = key.partition(":")
+        if kind == "sha256" and colon:
+            try:
+                digest = bytes.fromhex(given)
+            except ValueError:
+                digest = b""
+            if len(digest) != hashlib.sha256().digest_size:
+                raise RequestError(f"{where} {place}: expected 64 hexadecimal digits after sha256:")
+        else:
+            digest = _digest(key)
+        if holders.setdefault(digest, tenant) != tenant:
+            raise RequestError(
+                f"{where} {place}: another tenant has the same key as {tenant}; give every tenant its own"
+            )
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,68 @@
+"""The queue in Prometheus' words, read from the database at every scrape: all servers say the same."""
+
+from collections.abc import Iterable
+
+from prometheus_client.core import GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.model import Kind, Statistics
+from tcnn_jobs.store import Store
+
+
+class QueueCollector(Collector):
+    """Asks the store once for every scrape. Without a database there is only `tcnn_database_up` 0."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance, so that registering asks no database."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Gauges of the queue and of the workers, and a summary of what has ended."""
+        up = GaugeMetricFamily("tcnn_database_up", "1 if the database answers.")
+        try:
+            statistics = self.store.statistics()
+        except StoreUnavailable:
+            up.add_metric((), 0)
+            return [up]
+        up.add_metric((), 1)
+        return [up, *_queue(statistics), *_workers(statistics)]
+
+
+def _queue(statistics: Statistics) -> list[Metric]:
+    queued = GaugeMetricFamily("tcnn_jobs_queued", "Jobs that wait.", labels=("kind",))
+    running = GaugeMetricFamily("tcnn_jobs_running", "Jobs that run.", labels=("kind",))
+    for kind in Kind:
+        queued.add_metric((kind,), statistics.queued.get(kind, 0))
+        running.add_metric((kind,), statistics.running.get(kind, 0))
+    oldest = GaugeMetricFamily(
+        "tcnn_queue_oldest_seconds", "Age of the job that has waited longest.", statistics.oldest_queued_seconds
+    )
+    ended = SummaryMetricFamily(
+        "tcnn_job_seconds", "How long jobs ran, and how many ended so.", labels=("kind", "outcome")
+    )
+    for kind_name, outcomes in statistics.finished.items():
+        for outcome, (jobs, seconds) in outcomes.items():
+            ended.add_metric((kind_name, outcome), jobs, seconds)
+    return [queued, running, oldest, ended]
+
+
+def _workers(statistics: Statistics) -> list[Metric]:
+    age = GaugeMetricFamily(
+        "tcnn_worker_heartbeat_age_seconds", "Since a worker was last heard of.", labels=("worker", "host", "version")
+    )
+    slots = GaugeMetricFamily("tcnn_worker_slots", "Jobs that a worker runs at once.", labels=("worker",))
+    labels = ("worker", "gpu", "name")
+    used = GaugeMetricFamily("tcnn_gpu_memory_used_bytes", "Memory in use, by anybody.", labels=labels)
+    total = GaugeMetricFamily("tcnn_gpu_memory_total_bytes", "Memory of a GPU.", labels=labels)
+    for worker in statistics.workers:
+        age.add_metric((worker.name, worker.host, worker.version), worker.heartbeat_at or 0.0)
+        slots.add_metric((worker.name,), worker.slots)
+        for gpu in worker.gpus:
+            place = (worker.name, str(gpu.get("index", "")), str(gpu.get("name", "")))
+            used.add_metric(place, gpu.get("memory_used", 0))
+            total.add_metric(place, gpu.get("memory_total", 0))
+    return [age, slots, used, total]

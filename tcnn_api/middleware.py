@@ -1,0 +1,201 @@
+"""What every request passes through, as pure ASGI: nothing here buffers a body or waits for a whole response."""
+
+import re
+import time
+import uuid
+from urllib.parse import urlsplit
+
+import structlog
+from prometheus_client import CollectorRegistry, Histogram
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tcnn.errors import TcnnError
+from tcnn_api import errors
+from tcnn_api.errors import Forbidden, TooLarge, Unauthorized
+from tcnn_api.keys import LOCAL, Keyring
+from tcnn_api.settings import ApiSettings, is_loopback
+
+log = structlog.get_logger("tcnn.api")
+
+OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
+"""Pages that tell nothing of any tenant, so that nobody needs a key for them; nor for what lies below /static/."""
+ROUTINE = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Asked every few seconds by machines: no line of the log unless something is wrong."""
+UPLOADS = frozenset({"/datasets", "/checkpoints"})
+PICTURES = re.compile(r"/jobs/[^/]+/attention/images")
+PICTURE = 32 << 20
+"""Bytes of one picture that is looked at."""
+FORM = 1 << 20
+"""Bytes that the form around an upload may take; the route itself looks at the file's size."""
+METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"})
+SECURITY = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+}
+"""Set unless a route has set its own."""
+_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class Observe:
+    """Outermost: the request's id in and out, security headers, one log line, one observation of the histogram.
+
+    The histogram holds the time to the first byte, so that downloads and event streams do not blur it.
+    """
+
+    def __init__(self, app: ASGIApp, registry: CollectorRegistry) -> None:
+        self.app = app
+        self.seconds = Histogram(
+            "tcnn_http_request_seconds",
+            "Time until the response begins.",
+            ("method", "route", "status"),
+            registry=registry,
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        status, first = 0, 0.0
+
+        async def relay(message: Message) -> None:
+            nonlocal status, first
+            if message["type"] == "http.response.start":
+                status, first = message["status"], time.perf_counter() - started
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                for name, value in SECURITY.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, relay)
+        except Exception:
+            log.exception("unforeseen")
+            if status:
+                raise  # half a response is out: the server closes the connection
+            await errors.problem(scope["path"], 500)(scope, receive, relay)
+        finally:
+            self._note(scope, status, first, time.perf_counter() - started)
+
+    def _note(self, scope: Scope, status: int, first: float, total: float) -> None:
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self.seconds.labels(method, route, str(status)).observe(first or total)
+        state = scope["state"]
+        tell = log.debug if route in ROUTINE and status < 400 else log.info
+        tell(
+            "request",
+            method=scope["method"],
+            path=scope["path"],
+            route=route,
+            status=status,
+            seconds=round(total, 4),
+            tenant=state.get("tenant"),
+            job=state.get("job"),
+            client=(scope.get("client") or ("",))[0],
+        )
+
+
+class Authenticate:
+    """Who asks, before anything of the body is read. Without keys everybody on this machine is one tenant.
+
+    A page in a browser on this machine could reach such a server too, under a name of its own (DNS rebinding) or by
+    posting a form: so the host, and the origin if there is one, must be this machine.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keyring) -> None:
+        self.app, self.keys = app, keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._check(scope)
+            except TcnnError as error:
+                await errors.respond(scope["path"], error)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        state = scope.setdefault("state", {})
+        if not self.keys:
+            _check_client(scope.get("client"))
+            _check_host(headers)
+            state["tenant"] = LOCAL
+            return
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        tenant = self.keys.tenant(key.strip()) if scheme.lower() == "bearer" else None
+        if tenant is not None:
+            state["tenant"] = tenant
+        elif scope["path"] not in OPEN and not scope["path"].startswith("/static/"):
+            found = "another key" if scheme.lower() == "bearer" else f"{scheme[:20]} credentials" if scheme else "none"
+            raise Unauthorized(f"expected `Authorization: Bearer KEY` with a key of this server, found {found}")
+
+
+def _check_client(client: tuple[str, int] | None) -> None:
+    """Wherever the server listens, and whatever proxy stands before it, only this machine is served without keys."""
+    address = "" if client is None else client[0].removeprefix("::ffff:")
+    if re.fullmatch(r"[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*", address) and not is_loopback(address):
+        raise Forbidden("without API keys the server answers to this machine only; set TCNN_API_KEYS")
+
+
+def _check_host(headers: Headers) -> None:
+    for name, host in (("Host", f"//{headers.get('host', '')}"), ("Origin", headers.get("origin"))):
+        if host is None:
+            continue
+        try:
+            found = urlsplit(host).hostname or ""
+        except ValueError:
+            found = ""
+        if not is_loopback(found):
+            raise Forbidden(
+                f"{name}: without API keys the server answers to localhost only, found {errors.quoted(found)}; "
+                "use http://127.0.0.1, or set TCNN_API_KEYS"
+            )
+
+
+class LimitBody:
+    """Cuts a body off at its limit, by its announced length or while it is being read."""
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        self.app, self.settings = app, settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        limit, advice = self._limit(scope["path"])
+        refusal = TooLarge(f"body: expected at most {limit:,} bytes; send less{advice}")
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isdigit() and int(length) > limit:
+            await errors.respond(scope["path"], refusal)(scope, receive, send)
+            return
+        read = 0
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > limit:
+                raise refusal  # where the body is read; the app's handler of our errors answers
+            return message
+
+        await self.app(scope, counted, send)
+
+    def _limit(self, path: str) -> tuple[int, str]:
+        if path in UPLOADS:
+            return self.settings.max_upload + FORM, ", or raise TCNN_MAX_UPLOAD_GB on the server"
+        if PICTURES.fullmatch(path):
+            return PICTURE, ""
+        return self.settings.max_body, ", or raise TCNN_MAX_BODY_MB on the server"

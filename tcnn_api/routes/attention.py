@@ -1,0 +1,163 @@
+"""`/jobs/{id}/attention`: send a picture, ask any place of it what every head of every layer attends to from there."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request
+from fastapi import Path as InPath
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from tcnn.errors import RequestError
+from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
+from tcnn_api.description.examples import answer
+from tcnn_api.description.problems import problems
+from tcnn_api.errors import NotFound, Refused
+from tcnn_api.routes.files import succeeded
+from tcnn_jobs.errors import UploadNotFound
+
+router = APIRouter(prefix="/jobs", tags=["attention"], dependencies=AUTHENTICATED)
+
+IMAGE = "img_0123456789abcdef"
+MAP = "One map a head, (K, H, W): base64 of little-endian float32."
+
+
+class Said(BaseModel):
+    """One of the classes that the model thinks most likely."""
+
+    label: str
+    share: float
+
+
+class LayerView(BaseModel):
+    """An attention layer. Sizes are (rows, columns), in pixels of the layer's padded map."""
+
+    name: str
+    heads: int = Field(description="K.")
+    kernel: tuple[int, int] | None = Field(description="Of the convolution; a head is one of its taps, row by row.")
+    size: tuple[int, int] = Field(description="(H, W).")
+    padding: tuple[int, int, int, int] = Field(description="(left, right, top, bottom): what of the map is no image.")
+    queries: tuple[int, int]
+    first: tuple[int, int] = Field(description="Where the first query is.")
+    stride: tuple[int, int] = Field(description="From one query to the next.")
+    gate: list[float] | None = Field(description="σ(λ/τ) of every head: 1 is position only, 0 content only.")
+    temperature: float = Field(description="τ.")
+
+
+class ImageView(BaseModel):
+    """A picture as the model sees it."""
+
+    id: str
+    width: int
+    height: int
+    picture: str = Field(description="A data URL: resized and cropped as the model's own preparation does.")
+    says: list[Said] = Field(description="The model's answer.")
+    layers: list[LayerView]
+
+
+class MapsView(BaseModel):
+    """What one layer attends to from one place."""
+
+    name: str
+    size: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    query: tuple[int, int] = Field(description="The query nearest to the place, (row, column) of the padded map.")
+    gate: list[float] | None
+    content: str = Field(description=f"softmax(QKᵀ/√d). {MAP}")
+    positional: str | None = Field(description=f"{MAP} The attention is (1 − gate)·content + gate·positional.")
+
+
+class AttentionView(BaseModel):
+    """What all layers attend to from one place."""
+
+    layers: list[MapsView]
+
+
+_LAYER: dict[str, Any] = {
+    "name": "layer4.0.conv1", "heads": 1, "kernel": [1, 1], "size": [1, 2], "padding": [0, 0, 0, 0], "queries": [1, 2],
+    "first": [0, 0], "stride": [1, 1], "gate": [0.73], "temperature": 1.0,
+}  # fmt: skip
+_IMAGE = {
+    "id": IMAGE, "width": 224, "height": 224, "picture": "data:image/png;base64,iVBORw0KGgo=",
+    "says": [{"label": "cat", "share": 0.9}], "layers": [_LAYER],
+}  # fmt: skip
+_MAPS = {"name": "layer4.0.conv1", "size": [1, 2], "padding": [0, 0, 0, 0], "query": [0, 0], "gate": [0.73]}
+_ANSWER = {"layers": [{**_MAPS, "content": "AAAAPwAAAD8=", "positional": "AACAPwAAAAA="}]}
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.post(
+    "/{id}/attention/images",
+    status_code=201,
+    summary="Look at a picture",
+    response_model=ImageView,
+    responses={201: answer(_IMAGE, "The picture, and the layers."), **problems(409)},
+    openapi_extra={
+        "requestBody": {
+            "description": "A picture in any of PIL's formats, at most 32 MiB; none with `dataset`.",
+            "content": {"application/octet-stream": _BYTES, "image/*": _BYTES},
+        }
+    },
+)
+async def look(
+    job: JobId,
+    request: Request,
+    parts: ServiceDep,
+    owner: Tenant,
+    dataset: Annotated[str | None, Query(description="Take a picture of this uploaded data set instead.")] = None,
+    number: Annotated[int, Query(ge=0, le=1_000_000, description="Which one: 0, 1, 2 … come by all classes.")] = 0,
+) -> Response:
+    """Put a picture through a job's model. The server keeps the last four of a model, for some minutes.
+
+    The first picture of a model takes seconds, since the model is loaded; what is asked of it takes milliseconds.
+    """
+    checkpoint = await to_thread.run_sync(_checkpoint, parts, job, owner)
+    asked: dict[str, Any] = {"do": "open"}
+    content = b""
+    if dataset is not None:
+        asked |= {"folder": str(await to_thread.run_sync(_folder, parts, dataset, owner)), "number": number}
+    else:
+        content = await request.body()
+        if not content:
+            raise Refused("body", "expected a picture, found nothing; send its bytes, or name a dataset")
+    try:
+        found = await parts.explorers.ask(job, checkpoint, asked, content)
+    except RequestError as error:
+        raise Refused("body" if dataset is None else "dataset", str(error)) from error
+    return Response(found, 201, media_type="application/json")
+
+
+@router.get(
+    "/{id}/attention/{image}",
+    summary="Ask what a place attends to",
+    response_model=AttentionView,
+    responses={200: answer(_ANSWER, "All heads of all layers."), **problems(409)},
+)
+async def ask(
+    job: JobId,
+    parts: ServiceDep,
+    owner: Tenant,
+    image: Annotated[str, InPath(description="The picture's id.", examples=[IMAGE], max_length=40)],
+    y: Annotated[float, Query(ge=0, le=1, description="From the top, as a share of the height.")] = 0.5,
+    x: Annotated[float, Query(ge=0, le=1, description="From the left, as a share of the width.")] = 0.5,
+) -> Response:
+    """Every head's attention from the query nearest to a place of the picture: content and position apart."""
+    checkpoint = await to_thread.run_sync(_checkpoint, parts, job, owner)
+    asked = {"do": "at", "image": image, "y": y, "x": x}
+    return Response(await parts.explorers.ask(job, checkpoint, asked), media_type="application/json")
+
+
+def _checkpoint(parts: Service, job: str, owner: str) -> Path:
+    found = succeeded(parts.store.get(job, owner))
+    file = found.result.checkpoint if found.result else None
+    if file is None:
+        raise NotFound(f"{job}: this job made no checkpoint; name a transform or finetune job")
+    return parts.artifacts.path(parts.artifacts.file(file))
+
+
+def _folder(parts: Service, dataset: str, owner: str) -> Path:
+    try:
+        return parts.artifacts.path(parts.artifacts.upload(parts.store.upload(dataset, "dataset", owner)))
+    except UploadNotFound as error:
+        raise Refused("dataset", "no uploaded data set of this id; GET /datasets lists yours") from error

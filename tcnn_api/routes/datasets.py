@@ -1,0 +1,110 @@
+"""`/datasets`: archives of class folders, unpacked and kept for the jobs that train on them."""
+
+import json
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from tcnn_api.deps import AUTHENTICATED, KeyHeader, ServiceDep, StoreDep, Tenant
+from tcnn_api.description.examples import answer, listed
+from tcnn_api.description.problems import problems
+from tcnn_api.schemas import SHA256, Page, iso, page_of
+from tcnn_api.settings import ApiSettings
+from tcnn_api.uploading.archives import Limits
+from tcnn_api.uploading.forms import FORM, Received
+from tcnn_api.uploading.uploads import Examined, accept, forget, identified
+from tcnn_jobs.confined.process import ask
+from tcnn_jobs.model import Upload
+
+KIND = "dataset"
+MEMORY = 1 << 30
+SECONDS = 3600
+"""What unpacking may take: bytes beside a thousand for every entry, and seconds."""
+ID = "ds_0123456789abcdef01234567"
+EXAMPLE: dict[str, Any] = {
+    "id": ID, "name": "pets.zip", "classes": ["cat", "dog"], "images": 60, "splits": {"train": 50, "val": 10},
+    "size": 1234567, "sha256": SHA256, "created_at": "2026-11-21T12:00:00.123Z",
+}  # fmt: skip
+
+router = APIRouter(prefix="/datasets", tags=["uploads"], dependencies=AUTHENTICATED)
+
+
+class DatasetView(BaseModel):
+    """An uploaded data set."""
+
+    id: str
+    name: str = Field(description="The file's name as it was sent.")
+    classes: list[str] = Field(description="In the order of their indices.")
+    images: int
+    splits: dict[str, int] = Field(description="Images of train, val and test; empty if the set is not divided.")
+    size: int = Field(description="Bytes of the archive.")
+    sha256: str = Field(description="Of the archive.")
+    created_at: str
+
+    @classmethod
+    def of(cls, upload: Upload) -> "DatasetView":
+        """As its owner sees it."""
+        found = {name: upload.details[name] for name in ("classes", "images", "splits")}
+        return cls(id=upload.id, name=upload.name, size=upload.size, sha256=upload.sha256,
+                   created_at=iso(upload.created_at), **found)  # fmt: skip
+
+
+class DatasetList(Page):
+    """Data sets, the newest first."""
+
+    data: list[DatasetView]
+
+
+async def _unpack(settings: ApiSettings, file: Received) -> Examined:
+    target = file.folder / "unpacked"
+    limits = Limits(settings.max_files, int(settings.max_unpacked_gb * 1e9), settings.max_ratio)
+    memory = MEMORY + 1000 * settings.max_files
+    arguments = str(file.path), str(target), json.dumps(limits)
+    found = await ask("tcnn_api.uploading.archives", "unpack_and_describe", *arguments, memory=memory, seconds=SECONDS)
+    return Examined(target, found)
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Upload a data set",
+    openapi_extra=FORM,
+    responses={201: answer(EXAMPLE, "The data set.")},
+)
+async def create(
+    request: Request, response: Response, parts: ServiceDep, owner: Tenant, key: KeyHeader = None
+) -> DatasetView:
+    """A zip or tar (plain, gz, bz2, xz) of class folders, or of `train/` and `val/` with class folders in them.
+
+    Only images are kept. Links, devices, names that leave the archive's folder and archives over the limits are
+    refused, and then nothing remains of them.
+    """
+    upload = await accept(request, parts, owner, key, KIND, "ds", partial(_unpack, parts.settings))
+    response.headers["Location"] = f"/datasets/{upload.id}"
+    return DatasetView.of(upload)
+
+
+@router.get("", summary="List data sets", responses={200: answer(listed(EXAMPLE), "Data sets.")})
+def index(
+    store: StoreDep,
+    owner: Tenant,
+    after: Annotated[str | None, Query(description="The last id of the page before.", examples=[ID])] = None,
+    limit: Annotated[int, Query(ge=1, le=100, description="Data sets a page.")] = 20,
+) -> DatasetList:
+    """Your data sets, the newest first."""
+    found, more = store.uploads(owner, KIND, after, limit)
+    return DatasetList(**page_of(map(DatasetView.of, found), more))
+
+
+@router.get("/{id}", summary="Look at a data set", responses={200: answer(EXAMPLE, "The data set.")})
+def show(id: str, store: StoreDep, owner: Tenant) -> DatasetView:
+    """Its classes, and how many images it has."""
+    return DatasetView.of(store.upload(identified(id, KIND), KIND, owner))
+
+
+@router.delete("/{id}", status_code=204, summary="Delete a data set", responses=problems(409))
+def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
+    """Its files go at once. While a job that waits or runs needs it, it stays, and this is a 409."""
+    forget(parts, identified(id, KIND), KIND, owner)

@@ -1,0 +1,145 @@
+"""What a job leaves: its checkpoint, its files, its metrics and its log."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+from fastapi import APIRouter, Query, Request
+from fastapi import Path as InPath
+from starlette.responses import Response, StreamingResponse
+
+from tcnn.training.runs.rundir import read_metrics
+from tcnn_api.deps import AUTHENTICATED, ArtifactsDep, JobId, StoreDep, Tenant
+from tcnn_api.description import examples
+from tcnn_api.description.problems import problems
+from tcnn_api.download import download
+from tcnn_api.errors import NotFound
+from tcnn_api.flatten import table
+from tcnn_api.schemas import FileList, download_name, files, page_of, safe_name
+from tcnn_jobs.errors import WrongState
+from tcnn_jobs.model import Job, Status
+
+router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_HEADERS = {
+    "ETag": {"description": "The SHA-256 of the whole file, quoted.", "schema": {"type": "string"}},
+    "Repr-Digest": {"description": "The same by RFC 9530.", "schema": {"type": "string"}},
+}
+FILE: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The file.", "headers": _HEADERS, "content": {"application/octet-stream": _BINARY}},
+    206: {
+        "description": "The part that `Range` asked for.",
+        "headers": _HEADERS,
+        "content": {"application/octet-stream": _BINARY, "multipart/byteranges": _BINARY},
+    },
+    304: {"description": "The client has it (`If-None-Match`)."},
+    **problems(409, 416),
+}
+
+
+@router.get("/{id}/checkpoint", summary="Download the checkpoint", response_class=Response, responses=FILE)
+@router.head("/{id}/checkpoint", include_in_schema=False)
+def checkpoint(job: JobId, request: Request, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) -> Response:
+    """The safetensors file: `tcnn.load(FILE)` is the model. Takes `Range`, `If-Range` and `If-None-Match`."""
+    found = succeeded(store.get(job, owner))
+    file = found.result.checkpoint if found.result else None
+    if file is None:
+        raise NotFound(f"{job}: this job made no checkpoint; GET /jobs/{job}/checkpoints lists its files")
+    return download(request, artifacts, file, download_name(found, file))
+
+
+@router.get(
+    "/{id}/checkpoints",
+    summary="List the files of a job",
+    responses={200: examples.answer(examples.listed(examples.FILE), "Files.")},
+)
+def checkpoints(job: JobId, store: StoreDep, owner: Tenant) -> FileList:
+    """Everything that a job hands back; empty until it has succeeded."""
+    return FileList(**page_of(files(store.get(job, owner)), False))
+
+
+Name = Annotated[str, InPath(description="A file's name.", examples=["summary.csv"])]
+
+
+@router.get("/{id}/files/{name}", summary="Download a file", response_class=Response, responses=FILE)
+@router.head("/{id}/files/{name}", include_in_schema=False)
+def file(job: JobId, name: Name, request: Request, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) -> Response:
+    """One of the files that `/checkpoints` lists, with the same headers as the checkpoint."""
+    found = succeeded(store.get(job, owner))
+    for one in found.result.files if found.result else ():
+        if one.name == name:
+            return download(request, artifacts, one, safe_name(name))
+    raise NotFound(f"{job}: no file of this name; GET /jobs/{job}/checkpoints lists them")
+
+
+@router.get(
+    "/{id}/metrics.csv",
+    summary="Metrics of a job",
+    response_class=Response,
+    responses={200: examples.answer(examples.METRICS, "A line every few steps and every epoch.", "text/csv")},
+)
+def metrics(job: JobId, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) -> Response:
+    """All that training has measured so far, one row a measurement; nested values have dotted names."""
+    store.get(job, owner)
+    for attempt in reversed(artifacts.attempts(job)):
+        path = artifacts.attempt_file(job, attempt, "run/metrics.jsonl")
+        if path is not None:
+            return Response(table(read_metrics(path)), media_type="text/csv", headers=_named(f"{job}.csv"))
+    raise NotFound(f"{job}: nothing has been measured yet; only jobs that train have metrics")
+
+
+@router.get(
+    "/{id}/logs",
+    summary="Log of a job",
+    response_class=Response,
+    responses={200: examples.answer("converting: building the source\n", "What the process wrote.", "text/plain")},
+)
+def logs(
+    job: JobId,
+    store: StoreDep,
+    artifacts: ArtifactsDep,
+    owner: Tenant,
+    attempt: Annotated[
+        int | None,
+        Query(ge=1, le=2**31 - 1, description="Which time that a worker took the job, from 1; default the last."),
+    ] = None,
+    tail: Annotated[
+        int | None, Query(ge=1, le=2**31 - 1, description="Only so many bytes of its end, from the next whole line on.")
+    ] = None,
+) -> StreamingResponse:
+    """What the job's process wrote, so far; every time that a worker took the job has a log of its own."""
+    store.get(job, owner)
+    logs = {one: path for one in artifacts.attempts(job) if (path := artifacts.attempt_file(job, one, "log.txt"))}
+    there = list(logs)
+    chosen = attempt if attempt is not None else (there[-1] if there else 0)
+    if chosen not in logs:
+        listed = f"there are logs of {', '.join(map(str, there))}" if there else "no worker has taken the job yet"
+        raise NotFound(f"{job}: no log of attempt {chosen}; {listed}" if attempt else f"{job}: {listed}")
+    path = logs[chosen]
+    name = f"{job}.{chosen}.txt"
+    content = _so_far(path.open("rb"), path, tail)
+    return StreamingResponse(content, media_type="text/plain", headers=_named(name, "inline"))
+
+
+def succeeded(job: Job) -> Job:
+    """The job, if its files are there; raises `WrongState`."""
+    if job.status is not Status.SUCCEEDED:
+        raise WrongState(f"{job.id}: is {job.status}; its files are there when it has succeeded")
+    return job
+
+
+def _so_far(handle: BinaryIO, path: Path, tail: int | None = None) -> Iterator[bytes]:
+    """A file that may still grow, up to where it ends now; of its `tail` bytes the lines that are whole."""
+    with handle:
+        left = path.stat().st_size
+        if tail is not None and tail < left:
+            handle.seek(left - tail - 1)  # one byte more: a line that begins right there is whole
+            left = tail + 1 - len(handle.readline(tail + 1))
+        while left > 0 and (data := handle.read(min(left, 1 << 16))):
+            left -= len(data)
+            yield data
+
+
+def _named(name: str, kind: str = "attachment") -> dict[str, str]:
+    return {"Content-Disposition": f'{kind}; filename="{name}"'}

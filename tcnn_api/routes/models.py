@@ -1,0 +1,45 @@
+"""`GET /models`: what can be converted, from the catalogue."""
+
+from functools import cache
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import JSONResponse
+
+from tcnn.zoo import catalogue
+from tcnn_api.deps import AUTHENTICATED
+from tcnn_api.description import examples
+from tcnn_api.schemas import ModelList, ModelView, page_of
+
+router = APIRouter(tags=["models"], dependencies=AUTHENTICATED)
+
+EXAMPLE: dict[str, Any] = {
+    "name": "resnet50d", "family": "resnet", "input_size": [3, 224, 224], "parameters": 25576264, "flops": 8657649664,
+    "weights": ["ra2_in1k"], "convertible": True, "reason": None, "stage": "layer4", "layers": 3, "kernels": ["3×3"],
+    "converted_parameters": 27911092, "converted_flops": 9377804256, "stride_removable": True,
+    "registered_as": "t_resnet50d",
+}  # fmt: skip
+
+
+@cache
+def _row(name: str) -> dict[str, Any]:
+    return ModelView(**catalogue.entries()[name].model_dump()).model_dump(mode="json")
+
+
+@router.get(
+    "/models",
+    summary="Find models",
+    response_model=ModelList,
+    responses={200: examples.answer(examples.listed(EXAMPLE), "Models by name.")},
+)
+def models(
+    query: Annotated[
+        str, Query(max_length=100, description="Words, or * and ? patterns, of the name.", examples=["resnet50*"])
+    ] = "",
+    limit: Annotated[int, Query(ge=1, le=2000, description="Models at most.")] = 50,
+    convertible: Annotated[bool | None, Query(description="Only those that can, or cannot, be converted.")] = None,
+) -> JSONResponse:
+    """timm's models: layers, parameters and FLOPs before and after, weights, or why one cannot be converted."""
+    found = [entry for entry in catalogue.search(query) if convertible in (None, entry.convertible)]
+    rows = [_row(entry.name) for entry in found[:limit]]
+    return JSONResponse({"object": "list", **page_of(rows, len(found) > limit)})

@@ -1,0 +1,112 @@
+"""Pages for people: the dashboard at `/`, and `/docs`. All their parts are the server's own: no network is needed."""
+
+import hashlib
+import re
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from fastapi import APIRouter, Request
+from fastapi import Path as InPath
+from starlette.responses import FileResponse, HTMLResponse, Response
+
+from tcnn_api.download import has
+from tcnn_api.errors import NotFound
+
+router = APIRouter(include_in_schema=False)
+
+DASHBOARD = {
+    # No inline script and no inline style: what a stranger named could not run even if it became markup.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+POLICY = {
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "frame-ancestors 'none'",
+    "Cache-Control": "no-cache",
+}
+_SCRIPT = 'SwaggerUIBundle({url: "openapi.json", dom_id: "#docs", deepLinking: true});'
+
+DOCS = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>tcnn: HTTP</title>
+<link rel="stylesheet" href="static/swagger-ui.css">
+<div id="docs"></div>
+<script src="static/swagger-ui-bundle.js"></script>
+<script src="static/docs.js"></script>
+</html>
+"""
+MEDIA = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+class Asset(NamedTuple):
+    """A part of the dashboard."""
+
+    content: bytes
+    media: str
+    etag: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """The dashboard's files by name. They are few and small, so they are read once."""
+    folder = files("tcnn_api") / "dashboard"
+    found = {Path(file.name): file.read_bytes() for file in folder.iterdir() if Path(file.name).suffix in MEDIA}
+    # The browser learns of all modules at once, instead of one import after the other.
+    preloads = "\n".join(
+        f'<link rel="modulepreload" href="static/dashboard/{name}">'
+        for name, content in sorted(found.items())
+        if name.suffix == ".js" and re.search(rb"^(import|export) ", content, re.MULTILINE)
+    )
+    page = Path("index.html")
+    found[page] = found[page].replace(b"<!--modules-->", preloads.encode())
+    return {
+        str(name): Asset(content, MEDIA[name.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+        for name, content in found.items()
+    }
+
+
+def _asset(name: str, request: Request) -> Response:
+    if name not in assets():
+        raise NotFound("no such page")
+    asset = assets()[name]
+    headers = {**DASHBOARD, "ETag": asset.etag}
+    if has(request.headers.get("if-none-match", ""), asset.etag):
+        return Response(status_code=304, headers=headers)
+    return Response(asset.content, media_type=asset.media, headers=headers)
+
+
+@cache
+def _vendored() -> Path:
+    return Path(str(files("fastapi_offline"))) / "static"
+
+
+@router.get("/")
+async def home(request: Request) -> Response:
+    """The dashboard. What it shows it asks the API for, with the key that a person gives it."""
+    return _asset("index.html", request)
+
+
+@router.get("/static/dashboard/{name}")
+async def part(name: Annotated[str, InPath()], request: Request) -> Response:
+    """The dashboard's scripts and styles."""
+    return _asset(name, request)
+
+
+@router.get("/docs")
+async def docs() -> HTMLResponse:
+    """The OpenAPI document, to read and to try."""
+    return HTMLResponse(DOCS, headers=POLICY)
+
+
+@router.get("/static/{name}")
+def static(name: Annotated[str, InPath()]) -> Response:
+    """The parts of the page above, and nothing else."""
+    if name == "docs.js":
+        return Response(_SCRIPT, media_type="text/javascript", headers=POLICY)
+    if name not in ("swagger-ui.css", "swagger-ui-bundle.js"):
+        raise NotFound("no such page")
+    return FileResponse(_vendored() / name, headers={"Cache-Control": "public, max-age=86400"})

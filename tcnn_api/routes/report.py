@@ -1,0 +1,75 @@
+"""`GET /jobs/{id}/report`: the story of a run in one page, made when it is first asked for, and kept with the job."""
+
+from pathlib import Path
+
+from anyio import to_thread
+from fastapi import APIRouter
+from starlette.responses import FileResponse, Response
+
+from tcnn.errors import EnvironmentFailure, RequestError
+from tcnn.version import __version__
+from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
+from tcnn_api.description.examples import answer
+from tcnn_api.description.problems import problems
+from tcnn_api.errors import NotFound
+from tcnn_api.routes.files import succeeded
+from tcnn_jobs.confined.explorers import MEMORY
+from tcnn_jobs.confined.process import ask
+from tcnn_jobs.errors import UploadNotFound
+from tcnn_jobs.model import Job
+from tcnn_jobs.worker.janitor import winner
+
+router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
+
+SECONDS = 300
+POLICY = {
+    # The page has its styles and pictures in it and no script; words in it may be a stranger's.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; "
+    "frame-ancestors 'none'",
+    "Cache-Control": "private, no-cache",
+}
+
+
+@router.get(
+    "/{id}/report",
+    summary="Report of a job",
+    response_class=Response,
+    responses={200: answer("<!doctype html>…", "One HTML file, with everything in it.", "text/html"), **problems(409)},
+)
+async def report(job: JobId, parts: ServiceDep, owner: Tenant) -> Response:
+    """What was converted and how well, curves, gates and spans, evaluations, and pictures of attention.
+
+    Making it takes seconds, once. The pictures are of the job's own data set, if that was uploaded and is still there.
+    """
+    found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
+    attempt = await to_thread.run_sync(parts.artifacts.attempt, found, winner(found))
+    page = parts.artifacts.beside(job, f"report-{winner(found)}-{__version__}.html")
+    if attempt is None:
+        raise NotFound(f"{job}: its files are no longer on the server; run the job again")
+    async with parts.reports:  # one at a time, and what waited for the same one finds it made
+        if not page.is_file():
+            await _make(parts, found, attempt, page, owner)
+    headers = POLICY | {"Content-Disposition": f'inline; filename="{job}.html"'}
+    return FileResponse(page, headers=headers, media_type="text/html; charset=utf-8")
+
+
+async def _make(parts: Service, job: Job, attempt: Path, page: Path, owner: str) -> None:
+    images = await to_thread.run_sync(_images, parts, job, owner)
+    size = job.result.checkpoint.size if job.result and job.result.checkpoint else 0
+    try:
+        await ask(
+            "tcnn_jobs.confined.reporting", "write", str(attempt), job.id, str(page), str(parts.home.incoming), images,
+            memory=MEMORY + 4 * size, seconds=SECONDS,
+        )  # fmt: skip
+    except RequestError as error:
+        raise EnvironmentFailure(f"the report of {job.id} could not be made ({error}); try again later") from error
+
+
+def _images(parts: Service, job: Job, owner: str) -> str:
+    """Where the job's data set lies, if it is an uploaded one; else nothing."""
+    name = str(job.request.get("dataset") or (job.request.get("finetune") or {}).get("dataset") or "")
+    try:
+        folder = parts.artifacts.path(parts.artifacts.upload(parts.store.upload(name, "dataset", owner)))
+    except UploadNotFound:
+        return ""
+    return str(folder) if folder.is_dir() else ""

@@ -1,0 +1,93 @@
+"""`POST /transform`, `/finetune`, `/evaluate`: checked, written down, and only then accepted."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Request, Response
+
+from tcnn_api.deps import AUTHENTICATED, Idempotency, ServiceDep, Tenant
+from tcnn_api.description import examples
+from tcnn_api.references import References
+from tcnn_api.schemas import JobView
+from tcnn_api.validation import validate
+from tcnn_jobs.model import IdempotencyKey, Job, Kind, NewJob
+from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, TransformRequest, num_workers
+from tcnn_jobs.requests import Request as JobRequest
+
+router = APIRouter(tags=["submit"], dependencies=AUTHENTICATED)
+
+LOCATION = {"Location": {"description": "Where the job can be looked at.", "schema": {"type": "string"}}}
+ACCEPTED: dict[int | str, dict[str, Any]] = {
+    202: examples.answer(examples.QUEUED, "The job is queued, and on disk.", headers=LOCATION)
+}
+
+
+@router.post("/transform", status_code=202, summary="Convert a model", responses=ACCEPTED)
+def transform(
+    body: Annotated[TransformRequest, Body(openapi_examples=examples.TRANSFORM)],
+    request: Request,
+    response: Response,
+    parts: ServiceDep,
+    owner: Tenant,
+    key: Idempotency,
+) -> JobView:
+    """Convert a timm model into the equivalent T-CNN and verify it; with `finetune`, train it in the same job."""
+    return _accept(Kind.TRANSFORM, body, request, response, parts, owner, key)
+
+
+@router.post("/finetune", status_code=202, summary="Fine-tune a model", responses=ACCEPTED)
+def finetune(
+    body: Annotated[FinetuneRequest, Body(openapi_examples=examples.FINETUNE)],
+    request: Request,
+    response: Response,
+    parts: ServiceDep,
+    owner: Tenant,
+    key: Idempotency,
+) -> JobView:
+    """Fine-tune what a job has made, an uploaded checkpoint, or a timm model, on a data set."""
+    return _accept(Kind.FINETUNE, body, request, response, parts, owner, key)
+
+
+@router.post("/evaluate", status_code=202, summary="Evaluate a model", responses=ACCEPTED)
+def evaluate(
+    body: Annotated[EvaluateRequest, Body(openapi_examples=examples.EVALUATE)],
+    request: Request,
+    response: Response,
+    parts: ServiceDep,
+    owner: Tenant,
+    key: Idempotency,
+) -> JobView:
+    """Measure one model on a data set, or several side by side."""
+    return _accept(Kind.EVALUATE, body, request, response, parts, owner, key)
+
+
+def _accept(
+    kind: Kind,
+    body: JobRequest,
+    request: Request,
+    response: Response,
+    parts: ServiceDep,
+    owner: str,
+    key: IdempotencyKey | None,
+) -> JobView:
+    job = _replayed(parts, owner, key)
+    if job is None:
+        checked = validate(body, References(parts.settings, parts.store, owner))
+        new = NewJob(
+            owner=owner,
+            kind=kind,
+            request=checked,
+            priority=body.priority,
+            max_attempts=body.max_attempts,
+            webhook=body.webhook,
+            slots=num_workers(checked) if parts.settings.engine == "local" else 1,
+        )
+        job = parts.store.enqueue(new, key)
+    request.state.job = job.id
+    response.headers["Location"] = f"/jobs/{job.id}"
+    return JobView.of(job)
+
+
+def _replayed(parts: ServiceDep, owner: str, key: IdempotencyKey | None) -> Job | None:
+    """The job that this very request has made before, even if it would be refused by now."""
+    made = parts.store.replay(key) if key is not None else None
+    return None if made is None else parts.store.get(made, owner)

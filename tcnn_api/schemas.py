@@ -1,0 +1,220 @@
+"""What the server answers with. Times are ISO 8601 in UTC; URLs are relative to the server's root."""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, Field, computed_field
+
+from tcnn.zoo.catalogue import Entry, registered_name
+from tcnn_jobs.model import Artifact, Event, Failure, Job, Kind, Progress, Status
+
+JOB = "job_0123456789abcdef01234567"
+SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+
+class FileView(BaseModel):
+    """A file that a job hands back."""
+
+    name: str
+    url: str
+    size: int = Field(description="Bytes.")
+    sha256: str
+
+
+class CheckpointView(BaseModel):
+    """The checkpoint to use."""
+
+    url: str
+    size: int = Field(description="Bytes.")
+    sha256: str
+
+
+class ResultView(BaseModel):
+    """What a succeeded job gives."""
+
+    checkpoint: CheckpointView | None = None
+    files: list[FileView] = []
+    verification: dict[str, Any] | None = None
+    metrics: dict[str, Any] | None = None
+    notes: list[str] = []
+
+
+class JobLine(BaseModel):
+    """A job without its result: what a list shows of it."""
+
+    id: str
+    kind: Kind
+    status: Status
+    created_at: str
+    started_at: str | None = None
+    finished_at: str | None = None
+    attempt: int = Field(description="Tries so far; 0 before the first.")
+    max_attempts: int
+    priority: int
+    queue_position: int | None = Field(default=None, description="Jobs before this one; null unless it is queued.")
+    waiting_for: str | None = Field(default=None, description="Why a queued job will not start when its turn comes.")
+    cancel_requested: bool
+    progress: Progress | None = None
+    request: dict[str, Any] = Field(description="What was asked for.")
+    error: Failure | None = None
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """As its owner sees it."""
+        own = job.model_dump(
+            include={
+                "id", "kind", "status", "attempt", "max_attempts", "priority", "queue_position", "waiting_for",
+            }
+        )  # fmt: skip
+        return cls(
+            **own,
+            created_at=iso(job.created_at),
+            started_at=iso(job.started_at),
+            finished_at=iso(job.finished_at),
+            cancel_requested=job.cancel_requested,
+            progress=job.progress,
+            request=job.request,
+            error=job.error,
+            **cls._more(job),
+        )
+
+    @classmethod
+    def _more(cls, job: Job) -> dict[str, Any]:
+        return {}
+
+
+class JobView(JobLine):
+    """A job."""
+
+    result: ResultView | None = None
+
+    @classmethod
+    def _more(cls, job: Job) -> dict[str, Any]:
+        return {"result": _result(job)}
+
+
+def _result(job: Job) -> ResultView | None:
+    result = job.result
+    if result is None:
+        return None
+    main = result.checkpoint
+    url = f"/jobs/{job.id}/checkpoint"
+    return ResultView(
+        checkpoint=None if main is None else CheckpointView(url=url, size=main.size, sha256=main.sha256),
+        files=files(job),
+        verification=result.verification,
+        metrics=result.metrics,
+        notes=list(result.notes),
+    )
+
+
+def files(job: Job) -> list[FileView]:
+    """Everything of a job that can be downloaded."""
+    found = job.result.files if job.result else ()
+    return [
+        FileView(name=file.name, url=f"/jobs/{job.id}/files/{file.name}", size=file.size, sha256=file.sha256)
+        for file in found
+    ]
+
+
+class EventView(BaseModel):
+    """Something that happened to a job."""
+
+    seq: int = Field(description="Counts from 1 within the job.")
+    at: str
+    kind: str
+    data: dict[str, Any]
+
+    @classmethod
+    def of(cls, event: Event) -> "EventView":
+        """As the job's owner sees it."""
+        return cls(seq=event.seq, at=iso(event.at), kind=event.kind, data=event.data)
+
+
+class ModelView(Entry):
+    """A timm model: what converting it does, or why it cannot be converted."""
+
+    @computed_field(description="timm's name of the converted model.")  # type: ignore[prop-decorator]
+    @property
+    def registered_as(self) -> str | None:
+        """As the catalogue's, but told."""
+        return registered_name(self.name) if self.convertible else None
+
+
+class Page(BaseModel):
+    """A part of a list; `after` the last one's id gives the next."""
+
+    object: Literal["list"] = "list"
+    has_more: bool
+
+
+class JobList(Page):
+    """Jobs, the newest first."""
+
+    data: list[JobView]
+
+
+class JobLines(BaseModel):
+    """A page of the list of jobs, and what of it has changed."""
+
+    order: list[str] = Field(description="Ids, the newest first.")
+    changed: list[JobLine] = Field(description="Jobs that are new, or not as they were.")
+    has_more: bool
+
+
+class EventList(Page):
+    """Events, the oldest first."""
+
+    data: list[EventView]
+
+
+class FileList(Page):
+    """Files of a job."""
+
+    data: list[FileView]
+
+
+class ModelList(Page):
+    """Models by name."""
+
+    data: list[ModelView]
+
+
+class Health(BaseModel):
+    """The server answers."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+
+
+class Readiness(BaseModel):
+    """The server can do its work."""
+
+    status: Literal["ready"] = "ready"
+    free_bytes: int = Field(description="Space left for TCNN_HOME.")
+
+
+def iso(seconds: float | None) -> Any:
+    """`2026-11-21T12:00:00.123Z`, or None."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def download_name(job: Job, file: Artifact) -> str:
+    """What a browser saves a job's checkpoint as: `t_resnet50d.safetensors` where the model is known by name."""
+    model = str(job.request.get("model") or "")
+    name = registered_name(model.rpartition("/")[2].partition(".")[0]) if model else job.id
+    return safe_name(f"{name}{re.sub(r'^[^.]*', '', file.name) or '.safetensors'}")
+
+
+def safe_name(name: str) -> str:
+    """A file name of letters, digits, points, dashes and underlines."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".") or "file"
+
+
+def page_of(items: Iterable[Any], more: bool) -> dict[str, Any]:
+    """The envelope of a list."""
+    return {"data": list(items), "has_more": more}

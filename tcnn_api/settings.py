@@ -1,0 +1,92 @@
+"""What the HTTP server is told: `TCNN_…` environment variables, which the options of `tcnn serve` go over."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_settings import NoDecode
+
+from tcnn.errors import RequestError
+from tcnn_jobs.settings import QueueSettings, settings_error
+
+
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split)]
+"""Lists are written with commas."""
+
+
+class ApiSettings(QueueSettings):
+    """The queue's settings and the server's own. MB and GB are 10⁶ and 10⁹ bytes; lists are written with commas."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on; without API keys only a loopback one.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    api_keys: Words = Field(
+        default=(), repr=False, description="`tenant:key,tenant:key`; a key's holder sees only its tenant's jobs."
+    )
+    api_keys_file: Path | None = Field(
+        default=None,
+        description="The same, a line each, or `tenant:sha256:HEX` with a key's digest; # begins a comment.",
+    )
+    max_body_mb: float = Field(default=1.048576, gt=0, description="Largest JSON body.")
+    max_upload_gb: float = Field(default=10, gt=0, description="Largest upload.")
+    max_unpacked_gb: float = Field(default=50, gt=0, description="Largest data set, unpacked.")
+    max_files: int = Field(default=150_000, ge=1, description="Most files of an uploaded data set.")
+    max_ratio: float = Field(default=100, ge=1, description="Largest size of a data set, unpacked over packed.")
+    max_loader_workers: int = Field(default=16, ge=0, description="Most data-loading processes of one job.")
+    max_streams: int = Field(default=64, ge=1, description="Event streams that one tenant may have open at once.")
+    min_free_gb: float = Field(default=1, ge=0, description="With less free space in TCNN_HOME `/readyz` says no.")
+    dataset_roots: Paths = Field(
+        default=(), description="Directories on the server below which a request may name data sets by path."
+    )
+    hub_names: Words = Field(
+        default=(),
+        description="Patterns of hub names that requests may use, such as `hfds/timm/*` or `hf-hub:timm/*`.",
+    )
+    webhook_hosts: Words = Field(
+        default=(), description="Patterns of host names that webhooks may call, such as `*.example.org`."
+    )
+
+    @property
+    def max_body(self) -> int:
+        """Bytes of a JSON body."""
+        return int(self.max_body_mb * 1e6)
+
+    @property
+    def max_upload(self) -> int:
+        """Bytes of an upload."""
+        return int(self.max_upload_gb * 1e9)
+
+    @property
+    def protected(self) -> bool:
+        """Whether there are API keys."""
+        return bool(self.api_keys) or self.api_keys_file is not None
+
+    def check_host(self) -> None:
+        """Raise `RequestError` for an address that others can reach while nobody needs a key."""
+        if not self.protected and not is_loopback(self.host):
+            raise RequestError(
+                f"--host {self.host}: without API keys the server listens on a loopback address only; "
+                "set TCNN_API_KEYS or TCNN_API_KEYS_FILE, or use --host 127.0.0.1"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address means this machine alone."""
+    host = host.strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def load(**given: Any) -> ApiSettings:
+    """Settings from the environment, with what is given (and not None) over it; raises `RequestError`."""
+    try:
+        return ApiSettings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise settings_error(error) from error

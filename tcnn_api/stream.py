@@ -1,0 +1,112 @@
+"""A job's events as Server-Sent Events: what happened so far, then what happens, until the job has ended; and a page
+of the list of jobs, as it changes.
+
+Events carry their number as `id`, so that a client that comes back with `Last-Event-ID` misses none and gets none
+twice. `progress` messages carry none: they are a state, and only the newest is worth anything.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from anyio import CapacityLimiter, sleep, to_thread
+from sse_starlette import ServerSentEvent
+
+from tcnn_api.errors import TooManyStreams
+from tcnn_api.schemas import EventView, JobLine, JobLines
+from tcnn_jobs.errors import JobNotFound, StoreUnavailable
+from tcnn_jobs.model import Event, Job
+from tcnn_jobs.store import Store
+
+POLL = 1.0
+"""Seconds between two looks at the database."""
+PAGE = 500
+THREADS = 8
+"""Streams ask the database on threads of their own number, so that requests never wait for them."""
+
+
+class Streams:
+    """The event streams that are open."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[str, int] = {}
+        self._threads = CapacityLimiter(THREADS)
+
+    def check(self, tenant: str) -> None:
+        """Raise `TooManyStreams` if a tenant has as many as it may have."""
+        if self.open(tenant) >= self._most:
+            raise TooManyStreams(
+                f"{self._most} event streams are open, as many as TCNN_MAX_STREAMS allows; close one, or poll"
+            )
+
+    def open(self, tenant: str) -> int:
+        """How many a tenant has."""
+        return self._open.get(tenant, 0)
+
+    async def follow(self, store: Store, job: str, tenant: str, after: int) -> AsyncIterator[ServerSentEvent]:
+        """Messages about a job from the event after number `after` on; ends with the job, or when it is deleted."""
+        told: str | None = None
+        with self._counted(tenant):
+            while True:
+                try:
+                    now, events = await to_thread.run_sync(
+                        partial(_look, store, job, tenant, after), limiter=self._threads
+                    )
+                except StoreUnavailable:  # it will come back; until then the pings say that we are here
+                    await sleep(POLL)
+                    continue
+                except JobNotFound:
+                    return
+                for event in events:
+                    after = event.seq
+                    yield ServerSentEvent(
+                        EventView.of(event).model_dump_json(), event=event.kind, id=str(event.seq), sep="\n"
+                    )
+                if len(events) == PAGE:
+                    continue
+                if now.terminal:
+                    return
+                progress = json.dumps(now.progress.model_dump(mode="json")) if now.progress else None
+                if progress is not None and progress != told:
+                    yield ServerSentEvent(progress, event="progress", sep="\n")
+                told = progress
+                await sleep(POLL)
+
+    async def watch(self, look: Callable[[], tuple[list[Job], bool]], tenant: str) -> AsyncIterator[ServerSentEvent]:
+        """A page of jobs, whenever something of it changes: the order of all, and those that have changed."""
+        told: dict[str, str] = {}
+        order: list[str] | None = None
+        with self._counted(tenant):
+            while True:
+                try:
+                    found, more = await to_thread.run_sync(look, limiter=self._threads)
+                except StoreUnavailable:
+                    await sleep(POLL)
+                    continue
+                except JobNotFound:  # the job after which the page begins was deleted
+                    return
+                lines = {job.id: JobLine.of(job) for job in found}
+                now = {job: line.model_dump_json() for job, line in lines.items()}
+                changed = [lines[job] for job, text in now.items() if told.get(job) != text]
+                if changed or list(now) != order:
+                    page = JobLines(order=list(now), changed=changed, has_more=more)
+                    yield ServerSentEvent(page.model_dump_json(), event="jobs", sep="\n")
+                told, order = now, list(now)
+                await sleep(POLL)
+
+    @contextmanager
+    def _counted(self, tenant: str) -> Iterator[None]:
+        self._open[tenant] = self.open(tenant) + 1
+        try:
+            yield
+        finally:
+            self._open[tenant] -= 1
+            if not self._open[tenant]:
+                del self._open[tenant]
+
+
+def _look(store: Store, job: str, tenant: str, after: int) -> tuple[Job, list[Event]]:
+    """The job before its events: if it had ended, its last event is among them."""
+    return store.get(job, tenant), store.events(job, tenant, after=after, limit=PAGE)

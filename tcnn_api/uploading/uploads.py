@@ -1,0 +1,126 @@
+"""An upload: received, checked elsewhere, and published whole or not at all.
+
+What becomes of a refused one is that its folder below `TCNN_HOME/incoming` is removed.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from anyio import to_thread
+from fastapi import Request
+
+from tcnn.errors import RequestError, TcnnError
+from tcnn.files import storage_errors
+from tcnn_api.deps import Service, idempotency_key
+from tcnn_api.errors import Refused
+from tcnn_api.uploading.forms import Received, received
+from tcnn_jobs.errors import UploadNotFound, WrongState
+from tcnn_jobs.home import checked
+from tcnn_jobs.model import Job, Status, Upload
+from tcnn_jobs.store import Store, new_id
+
+CHECKS_AT_ONCE = 2
+"""Uploads that are unpacked or loaded at the same time; others wait, so that they cannot take all memory together."""
+
+
+class Examined(NamedTuple):
+    """What is to be published, still in the received file's folder, and what was found in it."""
+
+    path: Path
+    details: dict[str, Any]
+
+
+Examine = Callable[[Received], Awaitable[Examined]]
+
+
+async def accept(
+    request: Request, parts: Service, owner: str, key: str | None, kind: str, prefix: str, examine: Examine
+) -> Upload:
+    """Receive, examine and publish an upload, or return the one that was made with this idempotency key before.
+
+    Raises what ends in a 4xx (`Refused`, `TooLarge`, …), `StorageError` for a full disk, `StoreUnavailable`; then
+    nothing of it remains.
+    """
+    async with received(request, parts.home) as file:
+        identity = idempotency_key(request, owner, key, file.sha256.encode())
+        if identity and (earlier := await to_thread.run_sync(parts.store.replay, identity)):
+            return await to_thread.run_sync(parts.store.upload, earlier, kind, owner)
+        try:
+            async with _checks(request):
+                examined = await examine(file)
+        except RequestError as error:
+            raise Refused("file", str(error)) from error
+        identifier = new_id(prefix)
+        target = parts.home.dataset(identifier) if kind == "dataset" else parts.home.checkpoint(identifier)
+        upload = Upload(
+            id=identifier, owner=owner, kind=kind, name=file.name, path=str(target.relative_to(parts.home.root)),
+            size=file.size, sha256=file.sha256, details=examined.details,
+        )  # fmt: skip
+
+        def publish() -> Upload:
+            with storage_errors(Path(file.name)):
+                kept = parts.artifacts.add(upload, examined.path)
+            try:
+                added = parts.store.add_upload(kept)
+                winner = parts.store.remember(identity, identifier) if identity else identifier
+            except BaseException:
+                _withdraw(parts, kept)
+                raise
+            if winner == identifier:
+                return added
+            _withdraw(parts, kept)  # the same request came twice at once, and the other one was faster
+            return parts.store.upload(winner, kind, owner)
+
+        return await to_thread.run_sync(publish)
+
+
+def forget(parts: Service, identifier: str, kind: str, owner: str) -> None:
+    """Delete an upload, its row first: files without a row are swept, a row without files would lie.
+
+    Raises `UploadNotFound`, and `WrongState` while a job that waits or runs needs it.
+    """
+    parts.store.upload(identifier, kind, owner)
+    if job := _needed_by(parts.store, identifier, owner):
+        raise WrongState(f"{identifier}: {job.id} is {job.status} and needs it; cancel the job first, or wait for it")
+    upload = parts.store.remove_upload(identifier, owner)
+    parts.artifacts.remove_upload(upload)
+
+
+def identified(identifier: str, kind: str) -> str:
+    """An id of the right form, for no other can be anybody's; raises `UploadNotFound`."""
+    try:
+        return checked(identifier)
+    except RequestError as error:
+        raise UploadNotFound(f"no {kind} of this id; GET /{kind}s lists yours") from error
+
+
+def _needed_by(store: Store, identifier: str, owner: str) -> Job | None:
+    """A job that names an upload and has not ended."""
+    for status in (Status.QUEUED, Status.RUNNING):
+        more, after = True, None
+        while more:
+            found, more = store.list(owner, after=after, limit=100, status=status)
+            for job in found:
+                if f'"{identifier}"' in json.dumps(job.request):
+                    return job
+                after = job.id
+    return None
+
+
+def _withdraw(parts: Service, upload: Upload) -> None:
+    with contextlib.suppress(TcnnError):  # it may never have got a row, or the database is away
+        parts.store.remove_upload(upload.id, upload.owner)
+    parts.artifacts.remove_upload(upload)
+
+
+def _checks(request: Request) -> asyncio.Semaphore:
+    """One semaphore an app: it belongs to the event loop that the app runs in."""
+    state = request.app.state
+    if not hasattr(state, "upload_checks"):
+        state.upload_checks = asyncio.Semaphore(CHECKS_AT_ONCE)
+    found: asyncio.Semaphore = state.upload_checks
+    return found

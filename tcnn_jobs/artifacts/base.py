@@ -1,0 +1,89 @@
+"""What the server and the workers need of whatever keeps results and uploads."""
+
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from tcnn_jobs.model import Artifact, Job, Model, Upload
+
+
+class Reference(Model):
+    """Something that a request names: where it lies on this host, or will lie once it was fetched.
+
+    `key` is its object in the store, empty if there is none; `folder`: it is packed and is to be unpacked; `before` is
+    where it lies if it was kept here before there was a store.
+    """
+
+    path: str
+    key: str = ""
+    sha256: str = ""
+    size: int = 0
+    folder: bool = False
+    before: str = ""
+
+
+class Opened(NamedTuple):
+    """A file that is open for reading and seeking; its size in bytes, when it was written in seconds since 1970."""
+
+    handle: Any
+    size: int
+    modified: float
+
+
+class Artifacts(Protocol):
+    """Results and uploads. Methods that may fetch or send raise `EnvironmentFailure`, and take their time."""
+
+    def add(self, upload: Upload, found: Path) -> Upload:
+        """Keep an upload's checked file or folder, which is moved from `found`; returns what its row shall say."""
+        ...
+
+    def remove_upload(self, upload: Upload) -> None:
+        """Remove an upload's files."""
+        ...
+
+    def upload(self, upload: Upload) -> Reference:
+        """Where an upload lies."""
+        ...
+
+    def file(self, file: Artifact) -> Reference:
+        """Where a job's published file lies."""
+        ...
+
+    def path(self, reference: Reference) -> Path:
+        """Its place on this host, now; raises `RequestError` if it is gone."""
+        ...
+
+    def open(self, file: Artifact) -> Opened:
+        """A published file; raises `FileNotFoundError` if it is gone."""
+        ...
+
+    def attempts(self, job: str) -> list[int]:
+        """The claims of a job of which there are files, the oldest first."""
+        ...
+
+    def published(self, job: str) -> list[int]:
+        """The claims whose results other hosts can have."""
+        ...
+
+    def attempt_file(self, job: str, claim: int, name: str) -> Path | None:
+        """A file of an attempt, as new as it is known here; None if there is none."""
+        ...
+
+    def attempt(self, job: Job, claim: int) -> Path | None:
+        """The folder of an attempt that was published; None if it is gone."""
+        ...
+
+    def beside(self, job: str, name: str) -> Path:
+        """Where something that was made of a job's files can be kept; it may go at any time."""
+        ...
+
+    def remove_job(self, job: str) -> None:
+        """Remove all files of a job that has no row any more."""
+        ...
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every job's files."""
+        ...
+
+    def check(self) -> None:
+        """Raise `EnvironmentFailure` if nothing can be kept just now."""
+        ...

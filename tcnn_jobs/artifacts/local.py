@@ -1,0 +1,98 @@
+"""Results and uploads in the home of this host, or in a folder that all hosts mount: the default."""
+
+import os
+import shutil
+from pathlib import Path
+
+from tcnn_jobs.artifacts.base import Opened, Reference
+from tcnn_jobs.home import Home
+from tcnn_jobs.model import Artifact, Job, Upload
+
+
+class LocalArtifacts:
+    """As `Artifacts`; nothing is ever fetched."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def add(self, upload: Upload, found: Path) -> Upload:
+        """As `Artifacts.add`."""
+        found.rename(self._home.inside(self._home.root, upload.path))
+        return upload
+
+    def remove_upload(self, upload: Upload) -> None:
+        """As `Artifacts.remove_upload`."""
+        remove(self._home.inside(self._home.root, upload.path))
+
+    def upload(self, upload: Upload) -> Reference:
+        """As `Artifacts.upload`."""
+        place = self._home.dataset if upload.kind == "dataset" else self._home.checkpoint
+        return Reference(path=str(place(upload.id)))
+
+    def file(self, file: Artifact) -> Reference:
+        """As `Artifacts.file`."""
+        return Reference(path=str(self._home.inside(self._home.jobs, file.path)))
+
+    def path(self, reference: Reference) -> Path:
+        """As `Artifacts.path`."""
+        return Path(reference.path)
+
+    def open(self, file: Artifact) -> Opened:
+        """As `Artifacts.open`."""
+        handle = self._home.inside(self._home.jobs, file.path).open("rb")
+        found = os.fstat(handle.fileno())
+        return Opened(handle, found.st_size, found.st_mtime)
+
+    def attempts(self, job: str) -> list[int]:
+        """As `Artifacts.attempts`."""
+        folder = self._home.job(job)
+        return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
+
+    def published(self, job: str) -> list[int]:
+        """As `Artifacts.published`."""
+        return self.attempts(job)
+
+    def attempt_file(self, job: str, claim: int, name: str) -> Path | None:
+        """As `Artifacts.attempt_file`."""
+        path = self._home.attempt(job, claim) / name
+        return path if path.is_file() else None
+
+    def attempt(self, job: Job, claim: int) -> Path | None:
+        """As `Artifacts.attempt`."""
+        path = self._home.attempt(job.id, claim)
+        return path if path.is_dir() else None
+
+    def beside(self, job: str, name: str) -> Path:
+        """As `Artifacts.beside`."""
+        return self._home.job(job) / name
+
+    def remove_job(self, job: str) -> None:
+        """As `Artifacts.remove_job`."""
+        shutil.rmtree(self._home.job(job), ignore_errors=True)
+
+    def sizes(self) -> dict[str, int]:
+        """As `Artifacts.sizes`."""
+        return {path.name: disk_usage(path) for path in self._home.jobs.iterdir()}
+
+    def check(self) -> None:
+        """As `Artifacts.check`; whether there is a home is asked elsewhere."""
+
+
+def remove(path: Path) -> None:
+    """A file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def disk_usage(folder: Path) -> int:
+    """Bytes on disk; a file with several links counts once."""
+    seen: dict[tuple[int, int], int] = {}
+    for path in (folder, *folder.rglob("*")):
+        try:
+            stat = path.lstat()
+        except OSError:
+            continue
+        seen[stat.st_dev, stat.st_ino] = stat.st_blocks * 512
+    return sum(seen.values())

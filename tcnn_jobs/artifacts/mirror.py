@@ -1,0 +1,102 @@
+"""An attempt's files, in the store as they are here: so that another host can go on, and then as the result.
+
+Files are frozen before they are hashed and sent, since the job's process goes on writing. The manifest comes last and
+names only what is there; what it no longer names goes after it.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tcnn.files import storage_errors
+from tcnn_jobs.artifacts.bucket import Bucket, BucketError
+from tcnn_jobs.artifacts.layout import Manifest, file_key, manifest_key
+from tcnn_jobs.model import Artifact, Result
+
+STATE = ("conversion.json", "run/config.json", "run/metrics.jsonl", "run/summary.csv")
+MODELS = ("converted.safetensors", "run/best.safetensors", "run/last.safetensors")
+RESULTS = ("evaluation.json", "log.txt")
+POINTS = "run/resume/step-*.safetensors"
+
+
+class _Sent(NamedTuple):
+    """What of a file was sent: its version, by which a change is seen, and what it was then."""
+
+    stamp: tuple[int, int, int]
+    file: Artifact
+
+
+class Mirror:
+    """One attempt. `update` and `publish` from one thread; both raise `BucketError`, `StorageError`, `Stopped`."""
+
+    def __init__(self, bucket: Bucket, attempt: Path, job: str, claim: int, room: Path) -> None:
+        self._bucket, self._attempt, self._room = bucket, attempt, room
+        self._job, self._claim = job, claim
+        self._sent: dict[str, _Sent] = {}
+
+    def update(self, stop: threading.Event) -> None:
+        """Send what is new since the last time: records, models, and the newest resume point."""
+        before = dict(self._sent)
+        there: dict[str, _Sent] = {}
+        for name in self._names():
+            with contextlib.suppress(FileNotFoundError):  # replaced or removed by the job just now
+                there[name] = self._send(name, stop)
+        if there == before:
+            return
+        manifest = Manifest(files=tuple(sent.file for _, sent in sorted(there.items())))
+        self._bucket.put_text(manifest_key(self._job, self._claim), manifest.model_dump_json(), stop)
+        self._sent = there
+        kept = {file_key(sent.file) for sent in there.values()}
+        gone = {file_key(sent.file) for sent in before.values()} - kept
+        if gone:
+            self._bucket.remove(*gone)
+
+    def publish(self, result: Result, stop: threading.Event) -> None:
+        """Send everything, and see that every file of the result is in the store as it was announced."""
+        self.update(stop)
+        sent = {one.file.path: one.file for one in self._sent.values()}
+        for file in result.files:
+            found = sent.get(file.path)
+            if found is None or found.sha256 != file.sha256:
+                raise BucketError(f"{file.name}: not what was announced when it was to be sent", again=True)
+
+    def _names(self) -> Iterator[str]:
+        """The resume point comes first: newer records lose their end again, older ones would lack it."""
+        points = sorted(self._attempt.glob(POINTS), reverse=True)
+        if points:
+            yield str(points[0].relative_to(self._attempt))
+        yield from (name for name in (*STATE, *MODELS, *RESULTS) if (self._attempt / name).is_file())
+
+    def _send(self, name: str, stop: threading.Event) -> _Sent:
+        with self._frozen(self._attempt / name) as (path, stamp):
+            known = self._sent.get(name)
+            if known is not None and known.stamp == stamp:
+                return known
+            with path.open("rb") as handle:
+                digest = hashlib.file_digest(handle, "sha256").hexdigest()
+            place = f"{self._job}/{self._claim}/{name}"
+            file = Artifact(name=path.name, path=place, size=path.stat().st_size, sha256=digest)
+            if known is None or known.file != file:
+                self._bucket.put(path, file_key(file), digest, stop)
+            return _Sent(stamp, file)
+
+    @contextlib.contextmanager
+    def _frozen(self, source: Path) -> Iterator[tuple[Path, tuple[int, int, int]]]:
+        """A file that stays as it is: models are replaced whole, so a link will do; records grow and are copied."""
+        stat = source.stat()
+        stamp = stat.st_ino, stat.st_size, stat.st_mtime_ns
+        with storage_errors(Path(source.name)), tempfile.TemporaryDirectory(prefix="mirror_", dir=self._room) as folder:
+            path = Path(folder) / source.name
+            if source.suffix != ".safetensors":
+                shutil.copyfile(source, path)
+            else:
+                os.link(source, path)
+                linked = path.stat()
+                stamp = linked.st_ino, linked.st_size, linked.st_mtime_ns
+            yield path, stamp

@@ -1,0 +1,164 @@
+"""One attempt's directory: all that a worker and the job's process say to each other.
+
+assignment.json        what to do; written by the worker before the process starts
+progress.json          where it stands; replaced by the process, a few times a second at most
+events.jsonl           what happened, one line each
+outcome.json           how it ended; written last
+log.txt                stdout and stderr of the process
+converted.safetensors  the converted model
+run/                   the trainer's own directory
+
+The process needs no access to the database, and has none.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from tcnn.config.placement import Placement
+from tcnn_jobs.artifacts.base import Reference
+from tcnn_jobs.model import Failure, Kind, Model, NewEvent, Progress, Result
+
+
+class Assignment(Model):
+    """What a job's process is told. `paths` gives every reference of the request its place in the file system."""
+
+    job: str
+    claim: int
+    kind: Kind
+    request: dict[str, Any]
+    paths: dict[str, str] = Field(default={})
+    needs: tuple[Reference, ...] = ()
+    """What of `paths` must be fetched before the process can start."""
+    placement: Placement = Placement()
+    epochs_told: int = 0
+    """Of how many epochs the job's events speak already; a worker that died may have read more than it passed on."""
+
+
+class Outcome(Model):
+    """How a job's process ended: with a result, or with an error that a second try may cure or not."""
+
+    result: Result | None = None
+    error: Failure | None = None
+    retry: bool = False
+
+
+class AttemptDirectory:
+    """Paths of one attempt, and the small files in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log = path / "log.txt"
+        self.converted = path / "converted.safetensors"
+        self.run = path / "run"
+        self._events = path / "events.jsonl"
+        self._progress = path / "progress.json"
+
+    def write(self, assignment: Assignment) -> None:
+        """Make the directory, and say what is to be done in it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / "assignment.json").write_text(assignment.model_dump_json(indent=2), encoding="utf-8")
+
+    def assignment(self) -> Assignment:
+        """What is to be done here."""
+        return Assignment.model_validate_json((self.path / "assignment.json").read_text(encoding="utf-8"))
+
+    def finish(self, outcome: Outcome) -> None:
+        """The last word of the job's process; whole or not there."""
+        _replace(self.path / "outcome.json", outcome.model_dump_json())
+
+    def outcome(self) -> Outcome | None:
+        """What the process said in the end, if it came to that."""
+        try:
+            return Outcome.model_validate_json((self.path / "outcome.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def last_words(self, width: int = 200) -> str:
+        """The log's last line, for a process that could say nothing else."""
+        try:
+            with self.log.open("rb") as handle:
+                handle.seek(max(0, self.log.stat().st_size - 4096))
+                lines = handle.read().decode("utf-8", "replace").split("\n")
+        except OSError:
+            return ""
+        return next((line.strip()[:width] for line in reversed(lines) if line.strip()), "")
+
+
+class Reporter:
+    """The process's side: progress as often as it likes, events when something happened."""
+
+    INTERVAL = 0.4
+    """Seconds between two writes of the same phase's progress."""
+
+    def __init__(self, directory: AttemptDirectory) -> None:
+        self._directory = directory
+        self._phase = ""
+        self._told: set[str] = set()
+        self._written = 0.0
+
+    def progress(self, now: Progress) -> None:
+        """Where the job stands. A phase's beginning is an event, too, but not the trainer's coming and going."""
+        changed = now.phase != self._phase
+        if changed or time.monotonic() - self._written > self.INTERVAL:
+            self._written = time.monotonic()
+            _replace(self._directory._progress, now.model_dump_json(exclude_none=True))
+        self._phase = now.phase
+        if now.phase not in self._told:
+            self._told.add(now.phase)
+            self.event("phase", phase=now.phase)
+
+    def event(self, kind: str, **data: Any) -> None:
+        """Something to be kept."""
+        with self._directory._events.open("a", encoding="utf-8") as handle:
+            handle.write(json.dumps({"kind": kind, "data": data}) + "\n")
+
+
+class Listener:
+    """The worker's side: what is new since the last look."""
+
+    def __init__(self, directory: AttemptDirectory) -> None:
+        self._directory = directory
+        self._offset = 0
+        self._stamp: tuple[int, int] | None = None
+
+    def progress(self) -> Progress | None:
+        """The newest progress, if it is newer than the last one asked for."""
+        try:
+            stat = self._directory._progress.stat()
+            stamp = stat.st_mtime_ns, stat.st_ino
+            if stamp == self._stamp:
+                return None
+            progress = Progress.model_validate_json(self._directory._progress.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        self._stamp = stamp
+        return progress
+
+    def events(self, most: int = 200) -> tuple[NewEvent, ...]:
+        """Events that have been written since, at most so many; a line that is still being written waits."""
+        try:
+            with self._directory._events.open("rb") as handle:
+                handle.seek(self._offset)
+                lines = handle.readlines()[:most]
+        except OSError:
+            return ()
+        events = []
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break
+            self._offset += len(line)
+            try:
+                events.append(NewEvent.model_validate_json(line))
+            except ValueError:  # cut off by a crash
+                continue
+        return tuple(events)
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

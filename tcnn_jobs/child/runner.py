@@ -1,0 +1,94 @@
+"""A job's own process: `python -m tcnn_jobs.child.runner DIRECTORY PARENT`. It ends with its worker, and only it loads torch."""
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tcnn.errors import EnvironmentFailure, Stopped, TcnnError, one_line
+from tcnn.processes import die_with_parent, keep_freed_memory, let_others_go_first
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
+from tcnn_jobs.model import Failure, Progress
+from tcnn_jobs.retry import error_code
+
+log = logging.getLogger("tcnn.runner")
+
+_asked: list[int] = []
+"""Signals by which the worker has asked this process to stop."""
+
+
+def main(directory: Path, parent: int) -> int:
+    """Do what the directory's assignment says; the outcome is in the directory. Returns the exit code."""
+    die_with_parent(parent=parent)
+    let_others_go_first()
+    keep_freed_memory()
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, who will say what it means
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.captureWarnings(True)
+    os.chdir(directory)  # so that a run's own records name the same relative paths in every attempt
+    attempt = AttemptDirectory(Path())
+    assignment = attempt.assignment()
+    try:
+        log.info("job %s, claim %d: %s", assignment.job, assignment.claim, assignment.kind)
+        reporter = Reporter(attempt)
+        reporter.progress(Progress(phase="starting", percent=0.0))
+        from tcnn_jobs.child import tasks  # the heavy part of starting
+
+        result = tasks.run(assignment, attempt, reporter)
+        attempt.finish(Outcome(result=result))
+        log.info("done")
+        return 0
+    except Stopped as error:
+        log.info("stopped: %s", error)
+        return Stopped.exit_code
+    except Exception as error:
+        if _asked:  # a library that is interrupted in its own code makes an error of its own of it
+            log.info("stopped: %s", error)
+            return Stopped.exit_code
+        return _failed(error, attempt, assignment)
+
+
+def _failed(error: Exception, attempt: AttemptDirectory, assignment: Assignment) -> int:
+    """Say why, and whether a second try may help; returns the exit code."""
+    if isinstance(error, TcnnError):
+        log.error("%s: %s", type(error).__name__, error)
+        failure = Failure(code=error_code(error), message=public(str(error), assignment))
+        attempt.finish(Outcome(error=failure, retry=isinstance(error, EnvironmentFailure)))
+        return error.exit_code
+    traceback.print_exception(error)
+    message = f"unexpected {type(error).__name__}: {one_line(error)}; the log has the details"
+    attempt.finish(Outcome(error=Failure(code="internal", message=message), retry=True))
+    return 1
+
+
+def public(message: str, assignment: Assignment) -> str:
+    """An error's text in the words of the request: where things lie on this server is nobody's business."""
+    places = {path: str(_named(assignment.request, field)) for field, path in assignment.paths.items()}
+    for path in sorted(places, key=len, reverse=True):
+        message = message.replace(path, places[path])
+    return message.replace(f"{Path.cwd()}/", "")
+
+
+def _named(request: dict[str, Any], field: str) -> Any:
+    """What a request calls one of its references: `source`, `dataset`, `val`, `against.1`."""
+    name, _, place = field.partition(".")
+    if name == "against":
+        request, name = request["against"][int(place)], "source"
+    if name == "source":
+        return request.get("job") or request.get("checkpoint")
+    return request.get(name) or (request.get("finetune") or {}).get(name) or name
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Outside of training, which stops at a whole step by itself, there is nothing to save."""
+    _asked.append(number)
+    raise Stopped("asked to stop")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,223 @@
+"""From a kind of job to tcnn's own calls: the only file of the queue that imports tcnn's models."""
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from tcnn.checkpoints import checkpoint
+from tcnn.evaluation.comparison import compare
+from tcnn.files import to_disk
+from tcnn.training.finetune import FinetuneResult
+from tcnn.training.launch.launcher import finetune_on
+from tcnn.training.runs.progress import Progress as TrainingProgress
+from tcnn.training.runs.rundir import RunDirectory
+from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file, file_digest
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
+from tcnn_jobs.model import Artifact, Kind, Progress, Result
+from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, Training, TransformRequest
+
+log = logging.getLogger("tcnn.tasks")
+
+CONVERSION = Path("conversion.json")
+"""What the conversion of a job measured, beside the converted file."""
+
+
+def run(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
+    """Do a job in the working directory, which is the attempt's; raises what tcnn raises."""
+    result = TASKS[assignment.kind](assignment, directory, reporter)
+    reporter.progress(Progress(phase="done", percent=100.0))
+    return result
+
+
+def transform(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
+    """Convert and verify a timm model; fine-tune it if asked to."""
+    request = TransformRequest(**assignment.request)
+    converted = _inherited_conversion(assignment) or _convert(request, directory, reporter)
+    verification = None if converted.verification is None else converted.verification.model_dump(mode="json")
+    if request.finetune is None:
+        file = _artifact(assignment, directory.converted)
+        return Result(checkpoint=file, files=(file,), verification=verification, metrics=_sizes(converted))
+    trained = _finetune(assignment, directory, reporter, str(directory.converted), request.finetune)
+    return _trained(assignment, directory, reporter, trained, verification)
+
+
+def train(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
+    """Fine-tune a checkpoint or a timm model."""
+    request = FinetuneRequest(**assignment.request)
+    source = assignment.paths.get("source") or request.model or ""
+    trained = _finetune(assignment, directory, reporter, source, request, pretrained=request.pretrained)
+    return _trained(assignment, directory, reporter, trained)
+
+
+def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
+    """Evaluate one model, or several side by side."""
+    request = EvaluateRequest(**assignment.request)
+    references = [request, *request.against]
+    models = [assignment.paths.get(name) or reference.label for name, reference in _named(references)]
+
+    def report(done: int, total: int, what: str) -> None:
+        reporter.progress(Progress(phase="evaluating", step=done, steps=total, percent=100 * done / max(1, total)))
+
+    comparison = compare(models, assignment.paths.get("dataset", request.dataset), request.settings, report)
+    for row, reference in zip(comparison.rows, _repeated(references, len(comparison.rows)), strict=True):
+        row.model = reference.label  # not where it lies on this server
+    comparison.data = request.dataset
+    report_file = directory.path / "evaluation.json"
+    report_file.write_text(comparison.model_dump_json(indent=2), encoding="utf-8")
+    return Result(files=(_artifact(assignment, report_file),), metrics=comparison.model_dump(mode="json"))
+
+
+TASKS = {Kind.TRANSFORM: transform, Kind.FINETUNE: train, Kind.EVALUATE: measure}
+
+
+def _named(references: list[Any]) -> list[tuple[str, Any]]:
+    return [("source" if place == 0 else f"against.{place - 1}", item) for place, item in enumerate(references)]
+
+
+def _repeated(references: list[Any], rows: int) -> list[Any]:
+    """Every model has as many rows as there are sizes, one after the other."""
+    return [reference for reference in references for _ in range(rows // len(references))]
+
+
+def _convert(request: TransformRequest, directory: AttemptDirectory, reporter: Reporter) -> ConversionResult:
+    done = 0
+
+    def step(name: str) -> None:
+        nonlocal done
+        reporter.progress(Progress(phase="converting", step=done, steps=STEPS, percent=100 * done / STEPS))
+        done += 1
+        log.info("converting: %s", name)
+
+    converted = convert_to_file(
+        request.model, directory.converted, request.conversion, pretrained=request.pretrained,
+        num_classes=request.num_classes, force=True, progress=step,
+    )  # fmt: skip
+    CONVERSION.write_text(converted.model_dump_json(), encoding="utf-8")
+    checks = converted.verification
+    reporter.event("converted", layers=len(converted.conversion.layers), verified=checks is not None and checks.passed)
+    return converted
+
+
+def _inherited_conversion(assignment: Assignment) -> ConversionResult | None:
+    """The conversion of the attempt before, if it was finished: the file is whole, or it would not have its name."""
+    previous = assignment.paths.get("previous")
+    if previous is None or not (Path(previous) / CONVERSION).is_file():
+        return None
+    try:
+        converted = ConversionResult.model_validate_json((Path(previous) / CONVERSION).read_text(encoding="utf-8"))
+        _link(Path(previous) / "converted.safetensors", Path("converted.safetensors"))
+        if file_digest(Path("converted.safetensors")) != converted.sha256:
+            return None
+        _link(Path(previous) / CONVERSION, CONVERSION)
+    except (OSError, ValueError):
+        return None
+    return converted
+
+
+def _finetune(
+    assignment: Assignment, directory: AttemptDirectory, reporter: Reporter, source: str, training: Training,
+    pretrained: bool = True,
+) -> FinetuneResult:  # fmt: skip
+    _inherit_run(assignment.paths.get("previous"), directory.run)
+    epochs_told = assignment.epochs_told
+
+    def report(now: TrainingProgress) -> None:
+        nonlocal epochs_told
+        reporter.progress(Progress(**now.model_dump()))
+        if now.epoch - 1 > epochs_told:  # the epoch before has been validated and written down
+            epochs_told = _tell_epochs(reporter, directory.run, epochs_told)
+
+    def say(message: str) -> None:
+        log.info("%s", message)
+        reporter.event("message", text=message)
+
+    # As the request has them: another worker, which goes on with the run, has its files elsewhere.
+    names = {"data": training.dataset} | ({"val": training.val} if training.val else {})
+    if isinstance(training, FinetuneRequest):
+        names["model"] = training.label
+    result = finetune_on(
+        assignment.placement, source, assignment.paths.get("dataset", training.dataset),
+        assignment.paths.get("val", training.val) if training.val else None,
+        training.settings, directory.run, resume=True, pretrained=pretrained, names=names, report=report,
+        say=say, log=sys.stdout.buffer,
+    )  # fmt: skip
+    _tell_epochs(reporter, directory.run, epochs_told)
+    return result
+
+
+def _tell_epochs(reporter: Reporter, run: Path, told: int) -> int:
+    rows = RunDirectory(run).rows("epoch")
+    for row in rows[told:]:
+        facts = {key: row.get(key) for key in ("epoch", "train_loss", "lr", "temperature", "val", "gate_mean")}
+        reporter.event("epoch", **facts)
+    return len(rows)
+
+
+def _inherit_run(previous: str | None, run: Path) -> None:
+    """Go on from where the attempt before stood.
+
+    Checkpoints are never changed in place, so they are linked; the records are appended to, so they are copied: the
+    attempt before may still be running on a machine that was thought dead.
+    """
+    if previous is None or run.exists():
+        return
+    old, fresh = Path(previous) / "run", run.with_name(".run.inherited")
+    if not (old / "config.json").is_file():
+        return
+    shutil.rmtree(fresh, ignore_errors=True)
+    (fresh / "resume").mkdir(parents=True)
+    for file in (*old.iterdir(), *(old / "resume").glob("step-*.safetensors")):
+        if file.name.startswith(".") or not file.is_file():
+            continue
+        with contextlib.suppress(FileNotFoundError):  # an old resume point that was just replaced by a newer one
+            if file.suffix == ".safetensors":
+                _link(file, fresh / file.relative_to(old))
+            else:
+                shutil.copy2(file, fresh / file.relative_to(old))
+    fresh.rename(run)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)
+
+
+def _trained(
+    assignment: Assignment, directory: AttemptDirectory, reporter: Reporter, trained: FinetuneResult,
+    verification: dict[str, Any] | None = None,
+) -> Result:  # fmt: skip
+    """Publishable: every file is whole, hashed, and the checkpoint loads as a user would load it."""
+    reporter.progress(Progress(phase="publishing", percent=100.0))
+    run = RunDirectory(directory.run)
+    checkpoint.load(run.best)
+    best = _artifact(assignment, run.best)
+    others = (run.last, directory.converted, run.metrics, run.path / "summary.csv", run.path / "config.json")
+    files = (best, *(_artifact(assignment, file) for file in others if file.is_file()))
+    metrics = trained.model_dump(mode="json", exclude={"out", "best", "last", "notes", "model"})
+    return Result(checkpoint=best, files=files, verification=verification, metrics=metrics, notes=tuple(trained.notes))
+
+
+def _artifact(assignment: Assignment, path: Path) -> Artifact:
+    to_disk(path)  # a result that is announced must survive a power cut
+    return Artifact(
+        name=path.name,
+        path=f"{assignment.job}/{assignment.claim}/{path}",
+        size=path.stat().st_size,
+        sha256=file_digest(path),
+    )
+
+
+def _sizes(converted: ConversionResult) -> dict[str, Any]:
+    report = json.loads(converted.conversion.model_dump_json())
+    return {"seconds": converted.seconds, "conversion": report}

@@ -1,0 +1,178 @@
+"""`tcnn jobs`: a server's jobs from the command line."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcnn_jobs.cli import submit
+from tcnn_jobs.cli.session import AsJson, JobId, Key, Server, connect, print_json
+
+if TYPE_CHECKING:
+    from tcnn_jobs.client.client import Json
+
+app = typer.Typer(
+    name="jobs", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="Jobs of a server: `tcnn serve`.",
+)  # fmt: skip
+app.add_typer(submit.app, name="submit")
+
+
+@app.command("list")
+def list_jobs(
+    status: Annotated[
+        str | None, typer.Option(help="Only queued, running, succeeded, failed or cancelled ones.", metavar="STATUS")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="Only transform, finetune or evaluate.", metavar="KIND")] = None,
+    limit: Annotated[int, typer.Option(help="So many at most, the newest first.", metavar="N", min=1, max=100)] = 20,
+    after: Annotated[str | None, typer.Option(help="Only older ones than this job.", metavar="JOB")] = None,
+    server: Server = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, the newest first."""
+    with connect(server, key) as client:
+        found = client.jobs(limit=limit, after=after, status=status, kind=kind)
+    if as_json:
+        print_json(found)
+        return
+    from rich.table import Table
+
+    from tcnn.cli import console
+    from tcnn_jobs.cli.watch import subject
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("job", "kind", "status", "model", "created", "progress"):
+        table.add_column(name, overflow="fold")
+    for job in found["data"]:
+        created = job["created_at"][:19].replace("T", " ")
+        table.add_row(job["id"], job["kind"], job["status"], str(subject(job)), created, _standing(job))
+    out = console.stdout()
+    out.print(table)
+    if found["has_more"]:
+        out.print(f"more: --after {found['data'][-1]['id']}", markup=False)
+
+
+@app.command()
+def show(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Show one job: where it stands, its result or its error."""
+    with connect(server, key) as client:
+        found = client.job(job)
+    if as_json:
+        print_json(found)
+        return
+    from tcnn_jobs.cli.watch import result_lines, subject
+
+    lines = result_lines(found) if found["status"] == "succeeded" else [f"{found['id']}: {found['status']}"]
+    lines.insert(1, f"{found['kind']} of {subject(found)}, attempt {found['attempt']} of {found['max_attempts']}")
+    if standing := _standing(found):
+        lines.append(standing)
+    if found["error"]:
+        lines.append(f"{found['error']['code']}: {found['error']['message']}")
+    for line in lines:
+        typer.echo(line)
+
+
+@app.command()
+def watch(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Watch a job until it has ended; the exit code says how. Ctrl-C leaves the job alone."""
+    from tcnn_jobs.cli.watch import follow
+
+    with connect(server, key) as client:
+        code = follow(client, job, as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def cancel(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Cancel a job. What it has trained is kept: it can be resumed."""
+    with connect(server, key) as client:
+        _tell(client.cancel(job), as_json)
+
+
+@app.command()
+def resume(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Queue a failed or cancelled job again; it goes on from its last checkpoint."""
+    with connect(server, key) as client:
+        _tell(client.resume(job), as_json)
+
+
+@app.command()
+def delete(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Delete a job that has ended, with its files."""
+    with connect(server, key) as client:
+        client.delete(job)
+    if as_json:
+        print_json({"id": job, "deleted": True})
+    else:
+        typer.echo(f"{job}: deleted")
+
+
+@app.command()
+def download(
+    job: JobId,
+    out: Annotated[Path, typer.Argument(help="The file to write.", metavar="OUT")],
+    name: Annotated[
+        str | None, typer.Option("--file", help="Another of the job's files; default its checkpoint.", metavar="NAME")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.")] = False,
+    server: Server = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download a job's checkpoint, checked by its SHA-256; OUT gets its name only when it is whole."""
+    from tcnn.cli import console
+    from tcnn.files import check_output
+
+    check_output(out, force)
+    with connect(server, key) as client:
+        client.download(job, out, name=name, force=force)
+    size = out.stat().st_size
+    if as_json:
+        print_json({"id": job, "output": str(out), "bytes": size})
+    else:
+        typer.echo(f"wrote {out} ({console.scale(size)}B)")
+
+
+@app.command()
+def upload(
+    path: Annotated[
+        Path, typer.Argument(help="Class folders, an archive of them, or a .safetensors file.", metavar="PATH")
+    ],
+    server: Server = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Upload a data set or a checkpoint; prints the id that jobs can name it by."""
+    with connect(server, key) as client:
+        checkpoint = path.suffix == ".safetensors"
+        found = client.upload_checkpoint(path) if checkpoint else client.upload_dataset(path)
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(found["id"])
+    about = found["base_model"] if checkpoint else f"{found['images']} images of {len(found['classes'])} classes"
+    typer.echo(about, err=True)
+
+
+def _tell(job: "Json", as_json: bool) -> None:
+    if as_json:
+        print_json(job)
+    else:
+        typer.echo(
+            f"{job['id']}: {'cancelling' if job['cancel_requested'] and job['status'] == 'running' else job['status']}"
+        )
+
+
+def _standing(job: "Json") -> str:
+    """Where a job stands, in a few words."""
+    if job["status"] == "queued":
+        if job.get("waiting_for"):
+            return str(job["waiting_for"])
+        return "next" if not job["queue_position"] else f"{job['queue_position']} before it"
+    now = job["progress"]
+    if job["status"] != "running" or not now:
+        return ""
+    epoch = f" epoch {now['epoch']}/{now['epochs']}" if now.get("epochs") else ""
+    percent = f" {now['percent']:.0f}%" if now.get("percent") is not None else ""
+    return f"{now['phase']}{epoch}{percent}"

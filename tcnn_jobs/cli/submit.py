@@ -1,0 +1,236 @@
+"""`tcnn jobs submit transform|finetune|evaluate`: local files are uploaded first, everything else is the server's."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tcnn_jobs.cli.session import AsJson, Key, Server, connect, print_json
+
+if TYPE_CHECKING:
+    from tcnn_jobs.client.client import Client, Json
+
+app = typer.Typer(no_args_is_help=True, help="Queue a job.")
+
+Data = Annotated[
+    str, typer.Option(help="Images: a local folder or archive (uploaded first), a data set's id, or a name that "
+                      "the server allows.", metavar="DATASET"),
+]  # fmt: skip
+MaybeData = Annotated[
+    str | None,
+    typer.Option("--data", help="Also fine-tune, on these images: as for `submit finetune`.", metavar="DATASET"),
+]
+Val = Annotated[str | None, typer.Option(help="Validation images, likewise.", metavar="DATASET")]
+Preset = Annotated[str, typer.Option(help="Settings to begin with: paper, quick, cifar.", metavar="NAME")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Any setting, as often as needed.", metavar="KEY=VALUE")
+]
+Workers = Annotated[int, typer.Option(help="Processes that share the training, a GPU each.", metavar="N", min=1)]
+Pretrained = Annotated[bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")]
+Priority = Annotated[int, typer.Option(help="Higher ones run first, −100 to 100.", metavar="N")]
+Attempts = Annotated[int, typer.Option(help="Tries before the job counts as failed.", metavar="N")]
+Webhook = Annotated[str | None, typer.Option(help="Called when the job has ended.", metavar="URL")]
+Once = Annotated[
+    str | None, typer.Option("--idempotency-key", help="The same key and request make one job only.", metavar="KEY")
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Then watch it, as `tcnn jobs watch` does.")]
+Source = Annotated[
+    str, typer.Argument(help="A job's or checkpoint's id, a local .safetensors file, or a timm name.", metavar="SOURCE")
+]
+
+
+@app.command()
+def transform(
+    model: Annotated[str, typer.Argument(help="A timm name.", metavar="MODEL")],
+    stride: Annotated[str, typer.Option(help="keep, remove or dilate.", metavar="keep|remove|dilate")] = "keep",
+    stage: Annotated[int | None, typer.Option(help="Which stage; −1 is the last.", metavar="N")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Convolutions by name, in place of --stage.", metavar="REGEX")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="τ > 0; 1/46 is the CNN.", metavar="T")] = None,
+    head_dim: Annotated[int | None, typer.Option(help="Width of a head's queries and keys.", metavar="N")] = None,
+    content_heads: Annotated[
+        int | None, typer.Option(help="Heads beside the taps, by content alone.", metavar="N")
+    ] = None,
+    query_key: Annotated[str | None, typer.Option(help="normal or mimetic.", metavar="normal|mimetic")] = None,
+    content: Annotated[
+        str | None,
+        typer.Option(help="global, window:W or pooled:R; ,unpadded behind it leaves the padding out.", metavar="SCOPE"),
+    ] = None,
+    num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", metavar="N")] = None,
+    pretrained: Pretrained = True,
+    data: MaybeData = None,
+    val: Val = None,
+    preset: Preset = "paper",
+    assignments: Settings = None,
+    num_workers: Workers = 1,
+    priority: Priority = 0,
+    max_attempts: Attempts = 3,
+    webhook: Webhook = None,
+    idempotency_key: Once = None,
+    watch: Watch = False,
+    server: Server = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Convert a timm model, verify it, and with --data fine-tune it in the same job."""
+    conversion = {
+        "stride": stride, "stage": stage, "target": target, "temperature": temperature, "head_dim": head_dim,
+        "content": content, "content_heads": content_heads, "query_key": query_key, "num_classes": num_classes,
+    }  # fmt: skip
+    body = {
+        "model": model,
+        "pretrained": pretrained,
+        **_given(conversion),
+        **_queueing(priority, max_attempts, webhook),
+    }
+    config = _settings(assignments)
+    if data is None and (val or config or num_workers > 1):
+        raise typer.BadParameter(
+            "--val, --set and --num-workers are for fine-tuning; name the images", param_hint="--data"
+        )
+    with connect(server, key) as client:
+        if data is not None:
+            body["finetune"] = _training(client, data, val, preset, config, num_workers, idempotency_key)
+        _submit(client, "transform", body, idempotency_key, watch, as_json)
+
+
+@app.command()
+def finetune(
+    source: Source,
+    data: Data,
+    val: Val = None,
+    preset: Preset = "paper",
+    assignments: Settings = None,
+    num_workers: Workers = 1,
+    pretrained: Pretrained = True,
+    priority: Priority = 0,
+    max_attempts: Attempts = 3,
+    webhook: Webhook = None,
+    idempotency_key: Once = None,
+    watch: Watch = False,
+    server: Server = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fine-tune a job's result, a checkpoint, or a timm model that is converted on the way."""
+    with connect(server, key) as client:
+        body = {
+            **_reference(client, source, idempotency_key),
+            **_training(client, data, val, preset, _settings(assignments), num_workers, idempotency_key),
+            "pretrained": pretrained, **_queueing(priority, max_attempts, webhook),
+        }  # fmt: skip
+        _submit(client, "finetune", body, idempotency_key, watch, as_json)
+
+
+@app.command()
+def evaluate(
+    source: Source,
+    data: Data,
+    against: Annotated[
+        list[str] | None, typer.Option(help="Another SOURCE beside it, as often as needed.", metavar="SOURCE")
+    ] = None,
+    assignments: Settings = None,
+    priority: Priority = 0,
+    max_attempts: Attempts = 3,
+    webhook: Webhook = None,
+    idempotency_key: Once = None,
+    watch: Watch = False,
+    server: Server = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a model, or several side by side."""
+    with connect(server, key) as client:
+        body = {
+            **_reference(client, source, idempotency_key),
+            "dataset": _dataset(client, data, idempotency_key),
+            "config": _settings(assignments),
+            "against": [_reference(client, other, idempotency_key) for other in against or ()],
+            **_queueing(priority, max_attempts, webhook),
+        }  # fmt: skip
+        _submit(client, "evaluate", body, idempotency_key, watch, as_json)
+
+
+def _submit(client: "Client", kind: str, body: "Json", key: str | None, watch: bool, as_json: bool) -> None:
+    job = client.submit(kind, body, key)
+    if watch:
+        from tcnn_jobs.cli.watch import follow
+
+        if not as_json:
+            typer.echo(job["id"], err=True)
+        raise typer.Exit(follow(client, job["id"], as_json))
+    if as_json:
+        print_json(job)
+    else:
+        typer.echo(job["id"])
+
+
+def _training(
+    client: "Client", data: str, val: str | None, preset: str, config: "Json", num_workers: int, key: str | None
+) -> "Json":
+    found: Json = {"dataset": _dataset(client, data, key), "preset": preset, "config": config}
+    if num_workers > 1:
+        found["num_workers"] = num_workers
+    return found if val is None else {**found, "val": _dataset(client, val, key)}
+
+
+def _dataset(client: "Client", given: str, key: str | None) -> str:
+    """What the server calls a data set; a local folder or archive is uploaded."""
+    path = Path(given)
+    if re.fullmatch(r"ds_[0-9a-z]+", given) or not (path.is_dir() or path.is_file()):
+        return given
+    return str(client.upload_dataset(path, _own_key(key, path))["id"])
+
+
+def _reference(client: "Client", given: str, key: str | None) -> dict[str, str]:
+    """What a model is to the server; a local file is uploaded."""
+    for prefix, name in (("job_", "job"), ("ckpt_", "checkpoint")):
+        if given.startswith(prefix):
+            return {name: given}
+    if given.endswith(".safetensors"):
+        return {"checkpoint": client.upload_checkpoint(given, _own_key(key, Path(given)))["id"]}
+    return {"model": given}
+
+
+def _own_key(key: str | None, path: Path) -> str | None:
+    """With a key for the job its uploads need keys too: new ids would make it another request."""
+    return key and f"{key[:190]}.{hashlib.sha256(str(path).encode()).hexdigest()}"
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _queueing(priority: int, max_attempts: int, webhook: str | None) -> dict[str, Any]:
+    return _given({"priority": priority, "max_attempts": max_attempts, "webhook": webhook})
+
+
+def _settings(assignments: list[str] | None) -> "Json":
+    """``conversion.stride=remove`` → ``{"conversion": {"stride": "remove"}}``; the server knows which there are."""
+    from tcnn.errors import RequestError
+
+    found: dict[str, Any] = {}
+    for assignment in assignments or ():
+        name, equals, text = assignment.partition("=")
+        if not (name and equals):
+            raise RequestError(f"--set {assignment}: expected KEY=VALUE, for example --set weight_decay=0.01")
+        *outer, last = name.strip().split(".")
+        place = found
+        for part in outer:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise RequestError(f"--set {assignment}: {part} has a value already; give one or the other")
+        place[last] = _value(text)
+    return found
+
+
+def _value(text: str) -> Any:
+    """JSON where it parses (numbers, true, null, lists), else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"None": None, "True": True, "False": False}.get(text, text)

@@ -1,0 +1,40 @@
+"""`tcnn worker`: take jobs from the queue and run them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    home: Annotated[
+        Path | None, typer.Option(help="Where jobs and uploads live; default TCNN_HOME or ~/.tcnn.", metavar="DIR")
+    ] = None,
+    database_url: Annotated[
+        str | None, typer.Option(help="The queue: postgresql://…; default a SQLite file in --home.", metavar="URL")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Jobs at once; default one a GPU, one without a GPU.", metavar="N", min=1)
+    ] = None,
+    burst: Annotated[bool, typer.Option("--burst", help="Leave when nothing is left to do.")] = False,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run jobs from the queue, on as many hosts as share it. SIGTERM hands the jobs back and leaves."""
+    import signal
+
+    from pydantic import ValidationError
+
+    from tcnn.processes import die_with_parent
+    from tcnn_jobs.settings import QueueSettings, settings_error
+
+    if parent is not None:  # the server that started it: without it, save what there is and leave
+        die_with_parent(signal.SIGTERM, parent)
+    given = {"home": home, "database_url": database_url, "slots": slots}
+    try:
+        settings = QueueSettings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise settings_error(error) from error
+
+    from tcnn_jobs.worker.service import work
+
+    work(settings, until_empty=burst)

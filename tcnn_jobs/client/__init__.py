@@ -1,0 +1,3 @@
+"""A client of the HTTP service."""
+
+from tcnn_jobs.client.client import Client as Client

@@ -1,0 +1,278 @@
+"""A client of the HTTP service, for programs and for `tcnn jobs`.
+
+    with Client("http://gpu-server:8000", key="…") as client:
+        data = client.upload_dataset("pets/")
+        job = client.submit("transform", {"model": "resnet50d", "finetune": {"dataset": data["id"], "preset": "quick"}})
+        done = client.watch(job["id"])
+        client.download(done["id"], "t_resnet50d.safetensors")
+
+Everything that may be sent twice is sent again while the server is away or busy: every POST carries an idempotency key.
+"""
+
+import hashlib
+import json
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tcnn.errors import CheckpointError, EnvironmentFailure, RequestError, one_line
+from tcnn.files import replacing
+from tcnn_jobs.client.packing import CHUNK, Form, read_file, tar_folder
+from tcnn_jobs.client.sse import Message, messages
+from tcnn_jobs.model import TERMINAL
+
+Json = dict[str, Any]
+DEFAULT_URL = "http://127.0.0.1:8000"
+TIMEOUT = 60.0
+"""Seconds without a byte; event streams are pinged more often."""
+FIRST_PATIENCE = 3.0
+"""Seconds to try again for while nobody has ever answered."""
+BUSY = (429, 502, 503, 504)
+
+
+class RefusedError(RequestError):
+    """The server said no. `status` is HTTP's, `problem` the RFC 9457 body."""
+
+    def __init__(self, status: int, problem: Json) -> None:
+        super().__init__(problem.get("detail") or problem.get("title") or f"the server answered with {status}")
+        self.status, self.problem = status, problem
+
+
+class ServerFailure(EnvironmentFailure):
+    """The server cannot be reached, or fails."""
+
+
+class Client:
+    """One server, and a key of its. `patience`: seconds to try again for while it is away or busy."""
+
+    def __init__(self, url: str = DEFAULT_URL, key: str | None = None, *, patience: float = 30.0) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise RequestError(f"{url}: expected a server's URL, such as {DEFAULT_URL}")
+        self.url, self.patience = url.rstrip("/"), patience
+        self._met = False  # before the first answer a wrong URL is likelier than a server that starts again
+        if key and not (key.isascii() and key.isprintable() and " " not in key):
+            raise RequestError("expected an API key of visible ASCII characters; copy it again")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT)
+        except (httpx.InvalidURL, ValueError) as error:  # a port that is none
+            raise RequestError(f"{url}: not a server's URL ({one_line(error)})") from error
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def submit(self, kind: str, request: Json, key: str | None = None) -> Json:
+        """Queue a job: `transform`, `finetune` or `evaluate`. Returns it."""
+        return self._json("POST", f"/{kind}", json=request, headers=_once(key))
+
+    def job(self, job: str) -> Json:
+        """A job as it stands."""
+        return self._json("GET", f"/jobs/{_part(job)}")
+
+    def jobs(self, *, limit: int = 20, after: str | None = None, status: str | None = None, kind: str | None = None,
+             ) -> Json:  # fmt: skip
+        """A page of jobs, the newest first: `data`, and `has_more`."""
+        query = {"limit": limit, "after": after, "status": status, "kind": kind}
+        return self._json("GET", "/jobs", params={name: value for name, value in query.items() if value is not None})
+
+    def cancel(self, job: str) -> Json:
+        """Ask a job to end. A running one is cancelled when its process is gone."""
+        return self._json("POST", f"/jobs/{_part(job)}/cancel", headers=_once())
+
+    def resume(self, job: str) -> Json:
+        """Queue a failed or cancelled job again; it goes on from its last checkpoint."""
+        return self._json("POST", f"/jobs/{_part(job)}/resume", headers=_once())
+
+    def delete(self, job: str) -> None:
+        """Remove a job that has ended, with its files."""
+        self._json("DELETE", f"/jobs/{_part(job)}")
+
+    def stream(self, job: str, after: int = 0) -> Iterator[Message]:
+        """A job's events after a number as they happen, until it has ended or the connection breaks."""
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        with self._http.stream("GET", f"/jobs/{_part(job)}/events", headers=headers) as answer:
+            if not answer.is_success:
+                answer.read()
+                raise _refusal(answer)
+            if answer.headers.get("content-type", "").startswith("text/event-stream"):
+                yield from messages(answer.iter_raw(), str(after))
+
+    def watch(
+        self,
+        job: str,
+        progress: Callable[[Json], None] | None = None,
+        event: Callable[[str, Json], None] | None = None,
+        poll: float = 2.0,
+    ) -> Json:
+        """Wait for a job to end; returns it. Where streams break off or are not to be had, it polls.
+
+        `progress` gets the job's `progress`, `event` a kind and what belongs to it; no event comes twice.
+        """
+        seen = 0
+        while True:
+            try:
+                for message in self.stream(job, seen):
+                    seen = int(message.id) if message.id.isdigit() else seen
+                    said = json.loads(message.data)
+                    if message.event == "progress" and progress:
+                        progress(said)
+                    elif message.event != "progress" and event:
+                        event(message.event, said["data"])
+            except httpx.TransportError:
+                pass
+            except RefusedError as refused:
+                if refused.status not in BUSY:
+                    raise
+            except ServerFailure:
+                pass
+            now = self.job(job)
+            if now["status"] in TERMINAL:
+                return now
+            if now["progress"] and progress:
+                progress(now["progress"])
+            time.sleep(poll)
+
+    def download(self, job: str, path: str | Path, *, name: str | None = None, force: bool = False) -> Path:
+        """A job's checkpoint, or the file of a name, checked by its SHA-256; a broken download goes on where it was.
+
+        Raises `OutputError`, `StorageError`, `CheckpointError` if what arrived is not what was announced.
+        """
+        found, path = self.job(job), Path(path)
+        result = found["result"] or {}
+        file = result.get("checkpoint") if name is None else _named(result.get("files", []), name)
+        if file is None:
+            what = f"file {name!r}" if name else "checkpoint"
+            raise RequestError(f"{job}: has no {what}; it is {found['status']}")
+        with replacing(path, force) as temporary:
+            self._fetch(file, temporary)
+        return path
+
+    def upload_dataset(self, path: str | Path, key: str | None = None) -> Json:
+        """Send class folders, or an archive of them; returns the data set, whose `id` jobs can name."""
+        path = Path(path)
+        if path.is_dir():
+            return self._upload("/datasets", f"{path.resolve().name}.tar", lambda: tar_folder(path), key)
+        return self._upload("/datasets", path.name, lambda: read_file(_existing(path)), key)
+
+    def upload_checkpoint(self, path: str | Path, key: str | None = None) -> Json:
+        """Send a safetensors file that tcnn wrote; returns what the server calls it."""
+        path = Path(path)
+        return self._upload("/checkpoints", path.name, lambda: read_file(_existing(path)), key)
+
+    def _upload(self, route: str, name: str, chunks: Callable[[], Iterator[bytes]], key: str | None) -> Json:
+        form, headers = Form(name), _once(key)
+        headers["Content-Type"] = form.content_type
+        return self._json("POST", route, headers=headers, content=lambda: form.around(chunks()), timeout=3600.0)
+
+    def _fetch(self, file: Json, temporary: Path) -> None:
+        digest, done = hashlib.sha256(), 0
+        give_up = time.monotonic() + self.patience
+        with temporary.open("wb") as out:
+            while done < file["size"]:
+                headers = {"Range": f"bytes={done}-", "If-Range": f'"{file["sha256"]}"'} if done else {}
+                try:
+                    with self._http.stream("GET", file["url"], headers=headers) as answer:
+                        if not answer.is_success:
+                            answer.read()
+                            raise _refusal(answer)
+                        if done and answer.status_code != httpx.codes.PARTIAL_CONTENT:
+                            raise CheckpointError("the file has changed on the server; download it again")
+                        for chunk in answer.iter_raw(CHUNK):
+                            out.write(chunk)
+                            digest.update(chunk)
+                            done += len(chunk)
+                            give_up = time.monotonic() + self.patience
+                except httpx.TransportError as error:
+                    if time.monotonic() > give_up:
+                        raise self._away(error) from error
+                    time.sleep(0.5)
+        if done != file["size"] or digest.hexdigest() != file["sha256"]:
+            raise CheckpointError(
+                f"expected {file['size']} bytes with SHA-256 {file['sha256'][:12]}…, found {done} with "
+                f"{digest.hexdigest()[:12]}…; nothing was kept, download it again"
+            )
+
+    def _json(self, method: str, route: str, content: Callable[[], Iterator[bytes]] | None = None, **options: Any,
+              ) -> Json:  # fmt: skip
+        """An answer, after as many tries as patience allows."""
+        start, delay = time.monotonic(), 0.25
+        while True:
+            try:
+                answer = self._http.request(method, route, content=content and content(), **options)
+                self._met = True
+                if answer.is_success:
+                    return answer.json() if answer.content else {}
+                failure: Exception = _refusal(answer)
+                if answer.status_code not in BUSY:
+                    raise failure
+                wait = _retry_after(answer, delay)
+            except httpx.TransportError as error:
+                failure, wait = self._away(error), delay
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+                raise ServerFailure(f"{self.url}: does not answer as a tcnn server ({one_line(error)})") from error
+            patience = self.patience if self._met else min(self.patience, FIRST_PATIENCE)
+            if time.monotonic() + wait > start + patience:
+                raise failure
+            time.sleep(wait)
+            delay = min(2 * delay, 8.0)
+
+    def _away(self, error: Exception) -> ServerFailure:
+        return ServerFailure(
+            f"{self.url}: cannot be reached ({one_line(error).rstrip('.')}); is `tcnn serve` running there, and is "
+            "--server or TCNN_SERVER right?"
+        )
+
+
+def _refusal(answer: httpx.Response) -> RefusedError | ServerFailure:
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = {}
+    if not isinstance(problem, dict):
+        problem = {}
+    if answer.status_code >= 500:
+        detail = problem.get("detail") or f"status {answer.status_code}"
+        return ServerFailure(f"the server failed: {detail}")
+    if answer.status_code == httpx.codes.UNAUTHORIZED:
+        problem["detail"] = f"{problem.get('detail', 'a key is needed')}; give it with --key or TCNN_API_KEY"
+    return RefusedError(answer.status_code, problem)
+
+
+def _retry_after(answer: httpx.Response, otherwise: float) -> float:
+    given = answer.headers.get("retry-after", "")
+    return float(given) if given.isdigit() else otherwise
+
+
+def _once(key: str | None = None) -> dict[str, str]:
+    return {"Idempotency-Key": key or str(uuid.uuid4())}
+
+
+def _named(files: list[Json], name: str) -> Json | None:
+    return next((file for file in files if file["name"] == name), None)
+
+
+def _part(identifier: str) -> str:
+    """An id as a part of a path; anything else could name another route."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", identifier):
+        raise RequestError(f"{identifier!r}: not a job's id; `tcnn jobs list` shows yours")
+    return identifier
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise RequestError(
+            f"{path}: expected a file or a folder, found {'something else' if path.exists() else 'nothing'}"
+        )
+    return path

@@ -1,0 +1,196 @@
+"""A checkpoint, loaded once, that answers what its heads attend to: `python -m tcnn_jobs.confined.explorer …`.
+
+The process of `explorers`: PARENT MEMORY CHECKPOINT. It reads frames from stdin and writes one to stdout for each:
+images that strangers sent are decoded here, within bounded memory, and so is the model run; only here torch is loaded.
+"""
+
+import base64
+import io
+import os
+import resource
+import secrets
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from tcnn.errors import RequestError, TcnnError, one_line, shorten
+from tcnn.processes import die_with_parent
+from tcnn_jobs.confined.frames import GONE, OK, REFUSED, read, write
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tcnn.analysis.attention import Encoded
+
+KEPT = 4
+"""Images that are kept with all that was computed of them."""
+GOLDEN = 0.618033988749895
+"""Steps of this share of a data set come by all its classes, whatever their order."""
+BEST = 3
+"""Classes that are told of what the model says to an image."""
+
+
+class Explorer:
+    """One model, and the images that it has seen."""
+
+    def __init__(self, checkpoint: str) -> None:
+        import torch
+
+        from tcnn.checkpoints import checkpoint as checkpoints
+
+        torch.set_num_threads(max(1, min(4, os.cpu_count() or 1)))
+        self.model = checkpoints.load(checkpoint).eval()
+        self.images: OrderedDict[str, Encoded] = OrderedDict()
+
+    def open(self, source: io.BytesIO | Path) -> dict[str, Any]:
+        """Put an image through the model, and keep what it takes to ask any place of it.
+
+        Raises `RequestError` for what is no image, or for one that the model does not run on.
+        """
+        from tcnn.analysis.attention import encode
+        from tcnn.analysis.images import seen
+        from tcnn.data.decode import decode, mode_of, reason
+        from tcnn.data.transforms import middle_of_strip
+        from tcnn.evaluation.evaluate import input_settings, transform_for
+
+        mode = mode_of(input_settings(self.model)["input_size"][0])
+        try:
+            with open(source, "rb") if isinstance(source, Path) else source as handle:  # noqa: PTH123
+                picture = decode(handle, mode)
+        except TcnnError:
+            raise
+        except Exception as error:  # a decoder may raise anything over a file that is no image
+            raise RequestError(f"cannot be read as an image ({shorten(reason(error), 120)}); send another") from error
+        batch = transform_for(self.model)(middle_of_strip(picture)).unsqueeze(0)
+        encoded = encode(self.model, batch)
+        identifier = f"img_{secrets.token_hex(8)}"
+        self.images[identifier] = encoded
+        while len(self.images) > KEPT:
+            self.images.popitem(last=False)
+        pixels = seen(batch, self.model)[0]
+        return {
+            "id": identifier,
+            "width": pixels.shape[1],
+            "height": pixels.shape[0],
+            "picture": _png(pixels),
+            "says": self._says(encoded.output),
+            "layers": [self._layer(name) for name in encoded.layers],
+        }
+
+    def at(self, identifier: str, y: float, x: float) -> dict[str, Any]:
+        """What every head of every layer attends to from a place; raises `KeyError` for an image that is not kept."""
+        encoded = self.images[identifier]
+        self.images.move_to_end(identifier)
+        return {
+            "layers": [
+                {
+                    "name": layer.name,
+                    "size": layer.size,
+                    "padding": layer.padding,
+                    "query": layer.query,
+                    "gate": None if layer.gate is None else layer.gate.tolist(),
+                    "content": _packed(layer.content[0]),
+                    "positional": None if layer.positional is None else _packed(layer.positional),
+                }
+                for layer in encoded.at((y, x))
+            ]
+        }
+
+    def _layer(self, name: str) -> dict[str, Any]:
+        from tcnn.layers.gpsa import GPSA2d
+
+        module = self.model.get_submodule(name)
+        kept = next(reversed(self.images.values())).layers[name]
+        own = isinstance(module, GPSA2d)
+        return {
+            "name": name,
+            "heads": kept.heads,
+            "kernel": module.geometry.kernel_size if own else None,  # type: ignore[union-attr]
+            "size": kept.grid.size,
+            "padding": kept.grid.padding,
+            "queries": kept.grid.queries,
+            "first": kept.grid.first,
+            "stride": kept.grid.stride,
+            "gate": None if kept.gate is None else kept.gate.tolist(),
+            "temperature": kept.temperature,
+        }
+
+    def _says(self, output: Any) -> list[dict[str, Any]]:
+        import torch
+
+        if not isinstance(output, torch.Tensor) or output.dim() != 2:
+            return []
+        shares, numbers = torch.softmax(output[0].float(), dim=-1).topk(min(BEST, output.shape[1]))
+        labels = (getattr(self.model, "pretrained_cfg", None) or {}).get("label_names") or ()
+        return [
+            {"label": str(labels[n])[:200] if n < len(labels) else f"class {n}", "share": share}
+            for share, n in zip(shares.tolist(), numbers.tolist(), strict=True)
+        ]
+
+
+def picked(folder: Path, number: int) -> Path:
+    """A data set's image: the numbers 0, 1, 2 … jump all over it. Raises `RequestError` if there is none."""
+    from tcnn.data.folder import walk
+    from tcnn.data.source import sort_key
+
+    names = sorted(walk(folder)[0], key=sort_key)
+    if not names:
+        raise RequestError("the data set has no images")
+    return folder / names[int((number * GOLDEN + 0.5) % 1 * len(names))]
+
+
+def _packed(maps: "Tensor") -> str:
+    """(K, H, W) as base64 of little-endian float32."""
+    return base64.b64encode(maps.detach().cpu().float().contiguous().numpy().astype("<f4").tobytes()).decode()
+
+
+def _png(pixels: Any) -> str:
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG", compress_level=1)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def answers(explorer: Explorer, requests: BinaryIO) -> Iterator[tuple[int, Any]]:
+    """(status, what to say) for every request, until the parent closes the pipe."""
+    while (frame := read(requests)) is not None:
+        asked, image = frame
+        try:
+            if asked["do"] == "open":
+                folder = asked.get("folder")
+                source = picked(Path(folder), asked["number"]) if folder else io.BytesIO(image)
+                yield OK, explorer.open(source)
+            else:
+                yield OK, explorer.at(asked["image"], asked["y"], asked["x"])
+        except KeyError:
+            yield GONE, {"error": "the image is no longer kept; send it again"}
+        except MemoryError:
+            explorer.images.clear()
+            yield REFUSED, {"error": "looking at it needs more memory than it may have; send a smaller image"}
+        except TcnnError as error:
+            yield REFUSED, {"error": one_line(error)}
+
+
+def main(parent: str, memory: str, checkpoint: str) -> None:
+    """Serve frames until the parent is gone."""
+    die_with_parent(parent=int(parent))
+    resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Whatever a library prints must not come between the frames.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    try:
+        explorer = Explorer(checkpoint)
+    except TcnnError as error:
+        write(out, REFUSED, {"error": one_line(error).replace(checkpoint, "the checkpoint")})
+        return
+    write(out, OK, {})
+    for status, said in answers(explorer, sys.stdin.buffer):
+        write(out, status, said)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

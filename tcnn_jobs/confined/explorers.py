@@ -1,0 +1,178 @@
+"""Processes that answer what a checkpoint's heads attend to: a few of them, kept while somebody looks.
+
+Loading a model takes seconds and a question milliseconds, so a process stays for the next one (`explorer`). This
+side never loads torch. All of it belongs to one event loop.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from tcnn.errors import EnvironmentFailure, RequestError
+from tcnn_jobs.confined.frames import GONE, HEAD, OK, frame
+from tcnn_jobs.engines.local import SECRETS
+
+log = structlog.get_logger("tcnn.explorers")
+
+MOST = 2
+"""Models that are held in memory at once."""
+IDLE = 300.0
+"""Seconds without a question after which a process leaves."""
+STARTING, ANSWERING = 120.0, 60.0
+"""Seconds to load a model, and to answer: an image goes through the model once."""
+MEMORY = 3 << 30
+"""Bytes that a process may take beside four times the checkpoint's size."""
+
+
+class ImageGone(RequestError):
+    """The image was sent to a process that has left since, or has seen too many others."""
+
+
+class _Child:
+    """One process, which answers one question at a time."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint = checkpoint
+        self.lock = asyncio.Lock()
+        self.waiting = 0
+        """Questions that are asked or wait to be."""
+        self.used = time.monotonic()
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def ask(self, asked: dict[str, Any], content: bytes) -> bytes:
+        """The answer's JSON; any failure ends the process, since its pipe could hold half an answer."""
+        async with self.lock:
+            try:
+                return await self._ask(asked, content)
+            except RequestError:
+                raise
+            except BaseException:
+                await self.end()
+                raise
+
+    async def _ask(self, asked: dict[str, Any], content: bytes) -> bytes:
+        if self.process is None or self.process.returncode is not None:
+            await self._start()
+        try:
+            return await asyncio.wait_for(self._exchange(frame(OK, asked, content)), ANSWERING)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            log.warning("explorer failed", error=type(error).__name__)
+            raise EnvironmentFailure(
+                "the explorer gave no answer: the image needs too much memory or time; send a smaller one, or try again"
+            ) from error
+
+    async def _start(self) -> None:
+        if not self.checkpoint.is_file():
+            raise RequestError("the checkpoint is no longer on the server; run the job again")
+        memory = MEMORY + 4 * self.checkpoint.stat().st_size
+        environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
+        try:
+            # From the main thread, whose end is then the child's, too.
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tcnn_jobs.confined.explorer", str(os.getpid()), str(memory),
+                str(self.checkpoint),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+                env=environment | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}, start_new_session=True,
+            )  # fmt: skip
+            await asyncio.wait_for(self._exchange(b""), STARTING)
+        except RequestError:
+            await self.end()
+            raise
+        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            log.warning("explorer did not start", error=type(error).__name__)
+            raise EnvironmentFailure("the model could not be loaded here just now; try again later") from error
+
+    async def _exchange(self, question: bytes) -> bytes:
+        process = self.process
+        assert process is not None and process.stdin is not None and process.stdout is not None  # noqa: S101
+        if question:
+            process.stdin.write(question)
+            await process.stdin.drain()
+        status, text, _ = HEAD.unpack(await process.stdout.readexactly(HEAD.size))
+        answer = await process.stdout.readexactly(text)
+        if status == OK:
+            return answer
+        raise (ImageGone if status == GONE else RequestError)(json.loads(answer)["error"])
+
+    async def end(self) -> None:
+        """Kill the process, and read its pipes to their ends, so that nothing of it is left in the event loop."""
+        process = self.process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        with contextlib.suppress(RuntimeError):  # somebody still waits for an answer, and sees the end first
+            await process.communicate()
+        await process.wait()
+        if self.process is process:
+            self.process = None
+
+
+class Explorers:
+    """The processes, the most recently used last."""
+
+    def __init__(self) -> None:
+        self._children: OrderedDict[str, _Child] = OrderedDict()
+        self._leaving: set[_Child] = set()
+        self._choosing = asyncio.Lock()
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def ask(self, name: str, checkpoint: Path, asked: dict[str, Any], content: bytes = b"") -> bytes:
+        """Ask the process of a job, which is started if it is not there, and get JSON.
+
+        Raises `RequestError` for what it refuses, `ImageGone` for an image that it does not keep, `EnvironmentFailure`
+        when it fails or when all processes are busy with other models.
+        """
+        async with self._choosing:  # two that ask for the same model at once must find the same process
+            if name not in self._children:
+                if asked["do"] != "open":
+                    raise ImageGone("the image is no longer kept; send it again")
+                self._children[name] = await self._room(checkpoint)
+            child = self._children[name]
+            child.waiting += 1
+            self._children.move_to_end(name)
+        if self._sweeping is None:
+            self._sweeping = asyncio.create_task(self._sweep())
+        try:
+            return await child.ask(asked, content)
+        finally:
+            child.waiting -= 1
+            child.used = time.monotonic()
+
+    async def _room(self, checkpoint: Path) -> _Child:
+        while len(self._children) >= MOST:
+            idle = next((name for name, child in self._children.items() if not child.waiting), None)
+            if idle is None:
+                raise EnvironmentFailure(f"{MOST} models are being looked at just now; try again in a moment")
+            await self._drop(idle)
+        return _Child(checkpoint)
+
+    async def _drop(self, name: str) -> None:
+        child = self._children.pop(name)
+        self._leaving.add(child)  # so that `close` knows of it, even if this is cancelled
+        await child.end()
+        self._leaving.discard(child)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(min(15.0, IDLE / 4))
+            for name, child in list(self._children.items()):
+                if not child.waiting and time.monotonic() - child.used > IDLE:
+                    await self._drop(name)
+
+    async def close(self) -> None:
+        """End all of them."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        for child in (*self._children.values(), *self._leaving):
+            await child.end()
+        self._children.clear()

@@ -1,0 +1,87 @@
+"""What strangers sent is looked at in a process of its own: with little memory, little time, and nobody's secrets.
+
+`ask` runs `FUNCTION(*arguments)` of a module in such a process and returns its JSON object. A bomb kills that process
+and not the service, and the requests that wait beside it never wait for it.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import sys
+from importlib import import_module
+from typing import Any
+
+from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError
+from tcnn.processes import die_with_parent
+from tcnn_jobs.engines.local import SECRETS
+
+GIVEN_UP = 9
+"""The exit code of a child that ran out of memory and cannot say so any more."""
+_KINDS: dict[str, type[TcnnError]] = {"request": RequestError, "storage": StorageError}
+
+
+async def ask(module: str, function: str, *arguments: str, memory: int, seconds: int) -> dict[str, Any]:
+    """The answer of a function that may need so many bytes and seconds; call it from the thread that lives longest.
+
+    Raises `RequestError` for what the function refuses and for what needs more than it may have, `StorageError` for a
+    full disk, `EnvironmentFailure` when the process could not be started.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    limits = str(os.getpid()), str(memory), str(seconds)
+    try:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tcnn_jobs.confined.process", *limits, module, function, *arguments,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            env=environment | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        )  # fmt: skip
+    except OSError as error:
+        raise EnvironmentFailure("the upload cannot be checked just now; try again later") from error
+    try:
+        output, _ = await asyncio.wait_for(child.communicate(), seconds)
+    except TimeoutError:
+        raise RequestError(f"checking it takes more than {seconds} s; send less at once") from None
+    finally:
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+    return _answer(output, memory)
+
+
+def _answer(output: bytes, memory: int) -> dict[str, Any]:
+    try:
+        said: dict[str, Any] = json.loads(output)
+    except ValueError:
+        raise RequestError(f"checking it needs more than {memory >> 20} MiB of memory, or too long") from None
+    if "error" in said:
+        raise _KINDS[said["kind"]](said["error"])
+    return said
+
+
+def confine(memory: int, seconds: int, parent: int | None = None) -> None:
+    """Limit this process: bytes of its own data (mapped libraries are free), seconds of CPU time, and a parent."""
+    die_with_parent(parent=parent)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(5)
+
+
+def main(parent: str, memory: str, seconds: str, module: str, function: str, *arguments: str) -> None:
+    """The child: print one JSON object."""
+    confine(int(memory), int(seconds), int(parent))
+    try:
+        answer = getattr(import_module(module), function)(*arguments)
+    except StorageError as error:
+        answer = {"kind": "storage", "error": str(error)}
+    except TcnnError as error:
+        answer = {"kind": "request", "error": str(error)}
+    except MemoryError:
+        os._exit(GIVEN_UP)
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

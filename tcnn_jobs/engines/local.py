@@ -1,0 +1,75 @@
+"""A child process on this host, in a session and process group of its own."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tcnn.config.placement import Placement
+
+SECRETS = (
+    *("TCNN_DATABASE_URL", "TCNN_API_KEYS", "TCNN_API_KEYS_FILE", "TCNN_WEBHOOK_SECRET", "TCNN_API_KEY"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+)
+"""What a job's process has no use for: it reads uploaded files, so it is told nothing it does not need."""
+
+
+RUNNER = (sys.executable, "-m", "tcnn_jobs.child.runner")
+
+
+class LocalProcess:
+    """A child, and all that it starts."""
+
+    def __init__(self, command: Sequence[str], directory: Path, gpus: Sequence[str]) -> None:
+        environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
+        environment["PYTHONUNBUFFERED"] = "1"
+        if gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        with (directory / "log.txt").open("ab") as log:
+            # The child asks the kernel to end it with the thread that starts it, so that must be the main one.
+            self._child = subprocess.Popen(  # noqa: S603 - no word of it comes from a request
+                [*command, str(directory), str(os.getpid())],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+            )  # fmt: skip
+        self.pid = self._child.pid
+
+    def poll(self) -> int | None:
+        """As `Process.poll`; when the child is gone, what it has left running goes too."""
+        if self._child.returncode is None:
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return None
+            self._end_group()  # before it is reaped: until then nobody else can get its number
+        return self._child.wait()
+
+    def terminate(self) -> None:
+        """SIGTERM for the child alone: the processes that load its images leave when it tells them."""
+        if self._child.returncode is None:
+            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, signal.SIGCONT)  # a stopped process would hear it only when it is continued
+
+    def kill(self) -> None:
+        """SIGKILL for the whole group."""
+        if self._child.returncode is None:
+            self._end_group()
+
+    def _end_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+class LocalEngine:
+    """Jobs as children of the worker: `command DIRECTORY PARENT`."""
+
+    def __init__(self, command: Sequence[str] = RUNNER) -> None:
+        self._command = command
+
+    def start(self, directory: Path, gpus: Sequence[str]) -> LocalProcess:
+        """As `Engine.start`."""
+        return LocalProcess(self._command, directory, gpus)
+
+    def placement(self, num_workers: int) -> Placement:
+        """On this host; several processes under torchrun."""
+        return Placement(num_workers=num_workers)

@@ -1,0 +1,97 @@
+"""What becomes of a job whose process has ended: pure policy."""
+
+import re
+import signal
+from typing import NamedTuple
+
+from tcnn_jobs.attempt import Outcome
+from tcnn_jobs.model import Failure, Result
+
+LONGEST_DELAY = 600.0
+STOPPED = 75
+"""The exit code of a process that was asked to stop and has saved what it had."""
+
+
+class Finish(NamedTuple):
+    """Publish the result."""
+
+    result: Result
+
+
+class Fail(NamedTuple):
+    """The attempt failed; with a number of seconds, after which it is tried again."""
+
+    failure: Failure
+    retry_after: float | None = None
+
+
+class HandBack(NamedTuple):
+    """Somebody else goes on; this was no attempt."""
+
+
+class Cancel(NamedTuple):
+    """Its owner did not want it any more."""
+
+
+Decision = Finish | Fail | HandBack | Cancel
+
+
+def decide(
+    exit_code: int,
+    outcome: Outcome | None,
+    *,
+    cancelling: bool = False,
+    draining: bool = False,
+    attempt: int,
+    max_attempts: int,
+    delay: float,
+    last_words: str = "",
+) -> Decision:
+    """What to tell the store.
+
+    Args:
+        exit_code: of the process, −N if signal N ended it. outcome: what it wrote last.
+        cancelling, draining: why it was asked to stop, if it was.
+        attempt: which one this was, from 1. delay: seconds before the second attempt.
+        last_words: of its log, for a process that could say nothing else.
+    """
+    if exit_code == 0 and outcome is not None and outcome.result is not None:
+        return Finish(outcome.result)
+    if cancelling:
+        return Cancel()
+    if outcome is not None and outcome.error is not None:
+        failure, again = outcome.error, outcome.retry
+    elif draining or exit_code == STOPPED:
+        return HandBack()
+    else:
+        failure, again = _crash(exit_code, last_words), True
+    if again and draining:
+        return HandBack()
+    if again and attempt < max_attempts:
+        return Fail(failure, backoff(attempt, delay))
+    return Fail(failure)
+
+
+def backoff(attempt: int, delay: float) -> float:
+    """Seconds after the given attempt, from 1: doubled every time, ten minutes at most."""
+    return min(LONGEST_DELAY, delay * 2.0 ** min(attempt - 1, 30))
+
+
+def error_code(error: BaseException) -> str:
+    """`UnknownModelError` → `unknown_model`: what a client can compare."""
+    name = type(error).__name__.removesuffix("Error").removesuffix("Failure")
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() or "error"
+
+
+def _crash(exit_code: int, last_words: str) -> Failure:
+    if exit_code < 0:
+        try:
+            ended = f"was ended by {signal.Signals(-exit_code).name}"
+        except ValueError:
+            ended = f"was ended by signal {-exit_code}"
+        if exit_code == -signal.SIGKILL:
+            ended += ", as the system does when memory runs out"
+    else:
+        ended = f"ended with exit code {exit_code}"
+    words = f"; its last words: {last_words}" if last_words else ""
+    return Failure(code="crashed", message=f"the job's process {ended}{words}; its log says more")

@@ -1,0 +1,26 @@
+"""The durable queue: the only user of SQL.
+
+    store = Store("sqlite:////home/me/.tcnn/tcnn.db")
+    store.migrate()
+    job = store.enqueue(NewJob(owner="me", kind=Kind.TRANSFORM, request={"model": "resnet18"}))
+
+What a call has returned is on disk. Every call is one transaction, safe from any thread, and raises `StoreUnavailable`
+when the database is locked, away or full; then it may be made again.
+
+A status changes along `tcnn_jobs.model.TRANSITIONS` only. What a worker writes is fenced by (worker, claim number). All
+times are the database's.
+"""
+
+from tcnn_jobs.store.changes import new_id
+from tcnn_jobs.store.deliveries import Deliveries
+from tcnn_jobs.store.queue import Queue
+from tcnn_jobs.store.statistics import Figures
+from tcnn_jobs.store.submission import Submission
+from tcnn_jobs.store.upgrade import Upgrade
+from tcnn_jobs.store.uploads import Uploads
+
+__all__ = ["Store", "new_id"]
+
+
+class Store(Submission, Queue, Uploads, Deliveries, Figures, Upgrade):
+    """Jobs, uploads, workers and webhook calls in one database."""

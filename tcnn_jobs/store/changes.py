@@ -1,0 +1,206 @@
+"""Every change of a job's status goes through here: the transition is checked, its events are counted, an end is
+tallied and told to the job's webhook, all in the transaction of the change.
+"""
+
+import secrets
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Double, Row, and_, bindparam, case, func, insert, or_, select, update
+
+from tcnn_jobs.errors import JobNotFound, WrongState
+from tcnn_jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
+from tcnn_jobs.store import schema
+from tcnn_jobs.store.engine import upsert
+from tcnn_jobs.store.schema import jobs, now, workers
+
+HEARD_OF = 60.0
+"""Seconds for which a silent worker still counts as one that may take a job."""
+
+FIELDS = tuple(name for name in Job.model_fields if name not in ("queue_position", "waiting_for"))
+
+
+def new_id(prefix: str) -> str:
+    """An identifier that nobody can guess: `job_`, `ds_` or `ckpt_` and 24 hexadecimal digits."""
+    return f"{prefix}_{secrets.token_hex(12)}"
+
+
+def storable(text: str) -> bool:
+    """Whether a text from outside can be an identifier at all; databases refuse NUL and lone surrogates."""
+    return text.isascii() and text.isprintable()
+
+
+def shown(text: str) -> str:
+    """A text from outside as part of a message of one line."""
+    return text if storable(text) else ascii(text)
+
+
+def as_job(row: Row[Any], position: int | None = None, waiting_for: str | None = None) -> Job:
+    """A row of the jobs table as the value that everybody else knows."""
+    return Job(**{name: getattr(row, name) for name in FIELDS}, queue_position=position, waiting_for=waiting_for)
+
+
+def find(connection: Connection, job: str, owner: str | None, *, lock: bool = False) -> Row[Any]:
+    """A job's row; with `lock` nobody else changes it before this transaction ends. Raises `JobNotFound`."""
+    row = None
+    if storable(job):
+        row = connection.execute(_by_id(owner is None, lock), {"job": job, "by": owner}).one_or_none()
+    if row is None:
+        raise JobNotFound(f"{shown(job)}: no such job")  # another tenant's looks the same from outside
+    return row
+
+
+@cache
+def _by_id(any_owner: bool, lock: bool) -> Any:
+    query = select(jobs).where(jobs.c.id == bindparam("job"))
+    if not any_owner:
+        query = query.where(jobs.c.owner == bindparam("by"))
+    return query.with_for_update() if lock else query
+
+
+def _places() -> Any:
+    """How many jobs are before each of some: among those that are due, in the order of claims; one that waits has all
+    of them before it, and those that will be due sooner. Counted in `jobs_queue` alone, up to the job and no further.
+    """
+    mine, other = jobs.alias("mine"), jobs.alias("other")
+    queued = select(func.count()).select_from(other).where(other.c.status == Status.QUEUED)
+    due = other.c.not_before <= now()
+    above = queued.where(other.c.priority > mine.c.priority, due)
+    older = queued.where(other.c.priority == mine.c.priority, other.c.number < mine.c.number, due)
+    first = or_(
+        other.c.priority > mine.c.priority, and_(other.c.priority == mine.c.priority, other.c.number < mine.c.number)
+    )
+    sooner = queued.where(
+        or_(other.c.not_before < mine.c.not_before, and_(other.c.not_before == mine.c.not_before, first))
+    )
+    place = case(
+        (mine.c.not_before <= now(), above.scalar_subquery() + older.scalar_subquery()), else_=sooner.scalar_subquery()
+    )
+    return select(mine.c.number, place.label("place")).where(mine.c.number.in_(bindparam("numbers", expanding=True)))
+
+
+_PLACES = _places()
+_LARGEST = select(func.max(workers.c.slots)).where(workers.c.heartbeat_at > now() - HEARD_OF)
+
+
+def placed(connection: Connection, rows: Sequence[Row[Any]]) -> list[Job]:
+    """Jobs with their places in the queue."""
+    queued = [row.number for row in rows if row.status == Status.QUEUED]
+    places: dict[int, int] = {}
+    if queued:
+        places = {row.number: row.place for row in connection.execute(_PLACES, {"numbers": queued})}
+    wide = any(row.slots > 1 and row.number in places for row in rows)
+    largest = (connection.scalar(_LARGEST) or 0) if wide else 1
+    return [
+        as_job(row, places.get(row.number), _too_wide(row.slots, largest) if row.number in places else None)
+        for row in rows
+    ]
+
+
+def _too_wide(slots: int, largest: int) -> str | None:
+    """Why a queued job has to wait for more than its turn, if it has to."""
+    if slots <= max(1, largest):
+        return None
+    there = f"the largest worker has {largest}" if largest else "no worker is there"
+    return f"needs {slots} slots of one worker at once; {there}"
+
+
+def change(
+    connection: Connection,
+    row: Row[Any],
+    to: Status | None,
+    happened: Sequence[NewEvent],
+    *,
+    after: float = 0.0,
+    **values: Any,
+) -> Row[Any]:
+    """Move a locked job to another status (None: leave it) and write down what happened.
+
+    A job that goes back to the queue is due `after` seconds from now. Raises `WrongState` for a step that
+    `TRANSITIONS` does not have.
+    """
+    if to is not None and to not in TRANSITIONS[Status(row.status)]:
+        raise WrongState(f"{row.id}: is {row.status}, which cannot become {to}")
+    bound = {f"new_{name}": value for name, value in values.items()}
+    if to is Status.QUEUED:
+        bound["after"] = after
+    statement = _move(to, tuple(sorted(values)))
+    changed = connection.execute(statement, {"row": row.number, "more": len(happened), **bound}).one()
+    record(connection, changed, happened)
+    if to is not None and to in TERMINAL:
+        _tally(connection, changed)
+        if changed.webhook is not None:
+            _announce(connection, changed)
+    return changed
+
+
+@cache
+def _move(to: Status | None, columns: tuple[str, ...]) -> Any:
+    """The UPDATE to this status that sets these columns. Building one takes longer than running it."""
+    values: dict[str, Any] = {name: bindparam(f"new_{name}", type_=jobs.c[name].type) for name in columns}
+    values["event_count"] = jobs.c.event_count + bindparam("more")
+    if to is not None:
+        values["status"] = to.value
+    if to is Status.QUEUED:
+        due = now() + bindparam("after", type_=Double())
+        values |= {"not_before": due, "worker": None, "started_at": None, "heartbeat_at": None}
+    elif to in TERMINAL:
+        values["finished_at"] = now()
+    return update(jobs).where(jobs.c.number == bindparam("row")).values(values).returning(jobs)
+
+
+_RECORD = insert(schema.events).values(
+    job=bindparam("job"), seq=bindparam("seq"), at=now(), kind=bindparam("kind"), data=bindparam("data")
+)
+
+
+def record(connection: Connection, row: Row[Any], happened: Sequence[NewEvent]) -> None:
+    """Write events; the row's `event_count` has already been raised by their number."""
+    first = row.event_count - len(happened) + 1
+    rows = [
+        {"job": row.number, "seq": first + i, "kind": event.kind, "data": event.data}
+        for i, event in enumerate(happened)
+    ]
+    if rows:
+        connection.execute(_RECORD, rows if len(rows) > 1 else rows[0])
+
+
+def _tally(connection: Connection, row: Row[Any]) -> None:
+    seconds = 0.0 if row.started_at is None else max(0.0, row.finished_at - row.started_at)
+    values = {"kind": row.kind, "outcome": row.status, "shard": row.number % schema.SHARDS, "seconds": seconds}
+    connection.execute(_count(connection.dialect.name), values)
+
+
+@cache
+def _count(dialect: str) -> Any:
+    table = schema.tallies
+    added = upsert(dialect, table).values(
+        kind=bindparam("kind"),
+        outcome=bindparam("outcome"),
+        shard=bindparam("shard"),
+        jobs=1,
+        seconds=bindparam("seconds"),
+    )
+    return added.on_conflict_do_update(
+        index_elements=[table.c.kind, table.c.outcome, table.c.shard],
+        set_={"jobs": table.c.jobs + 1, "seconds": table.c.seconds + added.excluded.seconds},
+    )
+
+
+def _announce(connection: Connection, row: Row[Any]) -> None:
+    told = as_job(row).model_dump(
+        mode="json",
+        include={"id", "kind", "status", "attempt", "created_at", "started_at", "finished_at", "result", "error"},
+        exclude={"result": {"checkpoint": {"path"}, "files": {"__all__": {"path"}}}},  # where files lie is ours
+    )
+    connection.execute(
+        insert(schema.deliveries).values(
+            id=new_id("hook"),
+            job=row.id,
+            url=row.webhook,
+            body={"type": f"job.{row.status}", "job": told},
+            attempt=0,
+            due_at=now(),
+        )
+    )

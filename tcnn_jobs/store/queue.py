@@ -1,0 +1,190 @@
+"""What workers do. Every write is fenced: it happens only while the job is running under this very claim."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Integer, Row, bindparam, delete, false, select, update
+
+from tcnn_jobs.errors import LostClaim
+from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status, WorkerInfo
+from tcnn_jobs.store.changes import as_job, change, record
+from tcnn_jobs.store.engine import Database, upsert
+from tcnn_jobs.store.schema import finite, jobs, now, workers
+
+
+class Queue(Database):
+    """Claiming jobs, holding them, and letting go of them."""
+
+    def claim(self, worker: str, kinds: Sequence[Kind] | None = None, *, slots: int = 1) -> Job | None:
+        """Of the due jobs of the highest priority the oldest is this worker's from now on; None if there is none.
+
+        Jobs that need more than `slots` at once are passed over: they are for larger workers. One UPDATE finds and
+        takes it. On PostgreSQL rows that others are just use_backend are skipped, not waited for.
+        """
+        bound: dict[str, Any] = {"by": worker, "most": slots}
+        if kinds is not None:
+            bound["kinds"] = list(kinds)
+        with self.writing() as connection:
+            row = connection.execute(_take(kinds is None), bound).one_or_none()
+            if row is None:
+                return None
+            record(connection, row, [NewEvent(kind="started", data={"attempt": row.attempt, "worker": worker})])
+        return as_job(row)
+
+    def heartbeat(self, info: WorkerInfo, beats: Sequence[Beat]) -> dict[str, Hold]:
+        """Say that a worker lives and how its jobs are; hear of each whether it is still held, by the job's id."""
+        told = info.model_dump(mode="json", exclude={"name", "heartbeat_at"}) | {"heartbeat_at": now()}
+        with self.writing() as connection:
+            connection.execute(
+                upsert(connection.dialect.name, workers)
+                .values(name=info.name, **told)
+                .on_conflict_do_update(index_elements=[workers.c.name], set_=told)
+            )
+            # In one order, so that two transactions never wait for each other.
+            return {beat.claim.job: _beat(connection, beat) for beat in sorted(beats, key=lambda beat: beat.claim.job)}
+
+    def finish(self, claim: Claim, result: Result) -> Job:
+        """Publish a result: succeeded, or cancelled if that was asked for before.
+
+        A worker that did not hear whether its call arrived may repeat it: nothing happens twice.
+        """
+        told = finite(result.model_dump(mode="json"))
+        with self.writing() as connection:
+            row = _locked(connection, claim)
+            if row is not None and row.status == Status.SUCCEEDED and _is(row, claim) and row.result == told:
+                return as_job(row)
+            row = _held(row, claim)
+            if row.cancel_requested:
+                return as_job(_cancel(connection, row))
+            return as_job(change(connection, row, Status.SUCCEEDED, [NewEvent(kind="succeeded")], result=told))
+
+    def fail(self, claim: Claim, failure: Failure, retry_after: float | None = None) -> Job:
+        """An attempt failed: for good (None), or to be tried again after so many seconds."""
+        told = failure.model_dump(mode="json")
+        with self.writing() as connection:
+            row = _held(_locked(connection, claim), claim)
+            if row.cancel_requested:
+                return as_job(_cancel(connection, row))
+            if retry_after is None:
+                return as_job(change(connection, row, Status.FAILED, [NewEvent(kind="failed", data=told)], error=told))
+            happened = NewEvent(kind="retrying", data={**told, "after": retry_after})
+            return as_job(change(connection, row, Status.QUEUED, [happened], after=retry_after, error=told))
+
+    def cancelled(self, claim: Claim) -> Job:
+        """The job's process is gone, as its owner wished."""
+        with self.writing() as connection:
+            return as_job(_cancel(connection, _held(_locked(connection, claim), claim)))
+
+    def hand_back(self, claim: Claim) -> Job:
+        """A worker that leaves puts its job back; that was no attempt."""
+        with self.writing() as connection:
+            row = _held(_locked(connection, claim), claim)
+            if row.cancel_requested:
+                return as_job(_cancel(connection, row))
+            happened = NewEvent(kind="handed_back", data={"worker": claim.worker})
+            return as_job(change(connection, row, Status.QUEUED, [happened], attempt=row.attempt - 1))
+
+    def reap(self, lease: float) -> list[Job]:
+        """Take jobs from workers that were silent for `lease` seconds by the database's clock. Many may call it."""
+        stale = select(jobs).where(jobs.c.status == Status.RUNNING, jobs.c.heartbeat_at < now() - lease)
+        with self.reading() as connection:  # almost always there is nothing, and then nobody is kept waiting
+            numbers = [row.number for row in connection.execute(stale.order_by(jobs.c.number))]
+        reaped = []
+        for number in numbers:
+            with self.writing() as connection:
+                query = stale.where(jobs.c.number == number).with_for_update(skip_locked=True)
+                row = connection.execute(query).one_or_none()
+                if row is not None:
+                    reaped.append(as_job(_take_away(connection, row, lease)))
+        return reaped
+
+    def forget_worker(self, name: str) -> None:
+        """A worker has left."""
+        with self.writing() as connection:
+            connection.execute(delete(workers).where(workers.c.name == name))
+
+
+@cache
+def _take(any_kind: bool) -> Any:
+    """The UPDATE of a claim; its parameters are `by`, `most` and, unless any kind will do, `kinds`."""
+    due = select(jobs.c.number).where(
+        jobs.c.status == Status.QUEUED, jobs.c.not_before <= now(), jobs.c.slots <= bindparam("most", type_=Integer())
+    )
+    if not any_kind:
+        due = due.where(jobs.c.kind.in_(bindparam("kinds", expanding=True)))
+    due = due.order_by(jobs.c.priority.desc(), jobs.c.number).limit(1).with_for_update(skip_locked=True)
+    return (
+        update(jobs)
+        .where(jobs.c.number == due.scalar_subquery(), jobs.c.status == Status.QUEUED)
+        .values(
+            status=Status.RUNNING,
+            worker=bindparam("by"),
+            attempt=jobs.c.attempt + 1,
+            claim=jobs.c.claim + 1,
+            started_at=now(),
+            heartbeat_at=now(),
+            finished_at=None,
+            progress=None,
+            error=None,
+            cancel_requested=false(),
+            event_count=jobs.c.event_count + 1,
+        )
+        .returning(jobs)
+    )
+
+
+def _beat(connection: Connection, beat: Beat) -> Hold:
+    values: dict[str, Any] = {"heartbeat_at": now(), "event_count": jobs.c.event_count + len(beat.events)}
+    if beat.progress is not None:
+        values["progress"] = beat.progress.model_dump(mode="json", exclude_none=True)
+    row = connection.execute(
+        update(jobs)
+        .where(
+            jobs.c.id == beat.claim.job,
+            jobs.c.status == Status.RUNNING,
+            jobs.c.worker == beat.claim.worker,
+            jobs.c.claim == beat.claim.number,
+        )
+        .values(values)
+        .returning(jobs.c.number, jobs.c.event_count, jobs.c.cancel_requested)
+    ).one_or_none()
+    if row is None:
+        return Hold.LOST
+    record(connection, row, beat.events)
+    return Hold.CANCEL if row.cancel_requested else Hold.HELD
+
+
+_LOCKED = select(jobs).where(jobs.c.id == bindparam("job")).with_for_update()
+
+
+def _locked(connection: Connection, claim: Claim) -> Row[Any] | None:
+    return connection.execute(_LOCKED, {"job": claim.job}).one_or_none()
+
+
+def _is(row: Row[Any], claim: Claim) -> bool:
+    return row.worker == claim.worker and row.claim == claim.number
+
+
+def _held(row: Row[Any] | None, claim: Claim) -> Row[Any]:
+    if row is None or row.status != Status.RUNNING or not _is(row, claim):
+        found = "is gone" if row is None else f"is {row.status} at claim {row.claim}"
+        raise LostClaim(f"{claim.job}: {found}, so claim {claim.number} of {claim.worker} changes nothing any more")
+    return row
+
+
+def _cancel(connection: Connection, row: Row[Any]) -> Row[Any]:
+    return change(connection, row, Status.CANCELLED, [NewEvent(kind="cancelled")])
+
+
+def _take_away(connection: Connection, row: Row[Any], lease: float) -> Row[Any]:
+    happened = NewEvent(kind="stalled", data={"worker": row.worker})
+    if row.cancel_requested:
+        return change(connection, row, Status.CANCELLED, [happened, NewEvent(kind="cancelled")])
+    if row.attempt < row.max_attempts:
+        return change(connection, row, Status.QUEUED, [happened])
+    told = {
+        "code": "worker_lost",
+        "message": f"its worker was silent for {lease:g} s in attempt {row.attempt} of {row.max_attempts}",
+    }
+    return change(connection, row, Status.FAILED, [happened, NewEvent(kind="failed", data=told)], error=told)

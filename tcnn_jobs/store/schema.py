@@ -1,0 +1,200 @@
+"""The tables, and the two things that SQLite and PostgreSQL say differently: the time, and a JSON document.
+
+jobs          one row a job; `number` is the order of submission, `event_count` the last event's `seq`
+events        what happened to a job, counted from 1 without gaps
+keys          idempotency keys: what a POST with this key has made
+uploads       data sets and checkpoints
+workers       who was heard of, and when
+deliveries    webhook calls that are still to be made
+tallies       finished jobs and their seconds, in shards, because every finish would wait for one row
+
+`tcnn_jobs/migrations` makes these tables; a test holds the two to each other.
+"""
+
+import json
+import math
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator
+
+SHARDS = 8
+"""Rows that one kind's and outcome's tally is spread over."""
+
+# SQLite counts rows only in a column that is called INTEGER.
+Number = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class now(FunctionElement[float]):  # noqa: N801 - reads like SQL's own now()
+    """Seconds since 1970 by the database's clock, the only one that all hosts share.
+
+    Stays the same within a statement, as an index and a RETURNING expect.
+    """
+
+    inherit_cache = True
+    type = Double()
+
+
+@compiles(now, "sqlite")
+def _now_sqlite(element: now, compiler: Any, **options: Any) -> str:
+    # 2440587.5 is 1970 as a Julian day; a float holds it to 40 µs. unixepoch('subsec') would need SQLite 3.42.
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(now, "postgresql")
+def _now_postgresql(element: now, compiler: Any, **options: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)"
+
+
+class Document(TypeDecorator[Any]):
+    """A JSON document as plain ASCII text: whatever a request holds, NUL and lone surrogates too, comes back the same.
+
+    Numbers that JSON lacks become null; PostgreSQL's own types would refuse them.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        """To text."""
+        return None if value is None else json.dumps(finite(value), separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        """From text."""
+        return None if value is None else json.loads(value)
+
+
+def finite(value: Any) -> Any:
+    """A document without the numbers that JSON lacks."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+metadata = MetaData()
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("request", Document, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    Column("claim", Integer, nullable=False),
+    Column("worker", Text),
+    Column("created_at", Double, nullable=False),
+    Column("not_before", Double, nullable=False),
+    Column("started_at", Double),
+    Column("finished_at", Double),
+    Column("heartbeat_at", Double),
+    Column("cancel_requested", Boolean, nullable=False),
+    Column("progress", Document),
+    Column("result", Document),
+    Column("error", Document),
+    Column("webhook", Text),
+    Column("event_count", Integer, nullable=False),
+    Column("slots", Integer, nullable=False, server_default="1"),
+    UniqueConstraint("id", name="jobs_id"),
+    sqlite_autoincrement=True,  # the number of a deleted job is never given again: lists are paged by it
+)
+# The next job is among this index's first rows, and places in the queue are counted in it; heartbeats change no column
+# of it.
+Index("jobs_queue", jobs.c.status, jobs.c.priority.desc(), jobs.c.number, jobs.c.not_before)
+Index("jobs_owner", jobs.c.owner, jobs.c.number)
+Index("jobs_finished", jobs.c.finished_at)
+
+events = Table(
+    "events",
+    metadata,
+    Column("job", Number, ForeignKey("jobs.number", ondelete="CASCADE", name="events_job"), primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("at", Double, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("data", Document, nullable=False),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("resource", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+Index("keys_resource", keys.c.resource)
+
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("details", Document, nullable=False),
+    UniqueConstraint("id", name="uploads_id"),
+    sqlite_autoincrement=True,
+)
+Index("uploads_owner", uploads.c.owner, uploads.c.kind, uploads.c.number)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("gpus", Document, nullable=False),
+    Column("heartbeat_at", Double, nullable=False),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("job", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("body", Document, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("due_at", Double, nullable=False),
+)
+Index("deliveries_due", deliveries.c.due_at)
+
+tallies = Table(
+    "tallies",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("outcome", Text, primary_key=True),
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("jobs", BigInteger, nullable=False),
+    Column("seconds", Double, nullable=False),
+)

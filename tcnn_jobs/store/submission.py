@@ -1,0 +1,180 @@
+"""What owners do: submit, look, cancel, resume, delete."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
+
+from tcnn_jobs.errors import IdempotencyMismatch, WrongState
+from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
+from tcnn_jobs.store import schema
+from tcnn_jobs.store.changes import as_job, change, find, new_id, placed, record, storable
+from tcnn_jobs.store.engine import Database, upsert
+from tcnn_jobs.store.schema import jobs, keys, now
+
+Jobs = list[Job]  # `list` is a method below
+
+_LAST = 2**31 - 1  # no event has a higher number; a database would refuse to compare with one
+
+_ENQUEUE = (
+    insert(jobs)
+    .values(
+        **{name: bindparam(name) for name in ("id", *NewJob.model_fields)},
+        status=Status.QUEUED,
+        attempt=0,
+        claim=0,
+        created_at=now(),
+        not_before=now(),
+        cancel_requested=False,
+        event_count=1,
+    )
+    .returning(jobs)
+)
+
+
+class Submission(Database):
+    """Jobs as their owners see them. `owner=None` looks at everybody's."""
+
+    def enqueue(self, new: NewJob, key: IdempotencyKey | None = None) -> Job:
+        """A job that is on disk when this returns.
+
+        With a key that was used before, the job that it made then; raises `IdempotencyMismatch` if the request was
+        another one.
+        """
+        identifier = new_id("job")
+        with self.writing() as connection:
+            if key is not None:
+                winner = _remember(connection, key, identifier)
+                if winner != identifier:
+                    return placed(connection, [find(connection, winner, None)])[0]
+            row = connection.execute(_ENQUEUE, {"id": identifier, **new.model_dump(mode="json")}).one()
+            record(connection, row, [NewEvent(kind="queued")])
+            return placed(connection, [row])[0]
+
+    def replay(self, key: IdempotencyKey) -> str | None:
+        """What a POST with this key has made; None if there was none; raises `IdempotencyMismatch`."""
+        with self.reading() as connection:
+            return _recall(connection, key)
+
+    def remember(self, key: IdempotencyKey, resource: str) -> str:
+        """Keep what a POST has made; returns the resource of whoever was first; raises `IdempotencyMismatch`."""
+        with self.writing() as connection:
+            return _remember(connection, key, resource)
+
+    def get(self, job: str, owner: str | None = None) -> Job:
+        """One job and its place in the queue; raises `JobNotFound`."""
+        with self.reading() as connection:
+            return placed(connection, [find(connection, job, owner)])[0]
+
+    def cancel(self, job: str, owner: str | None = None) -> Job:
+        """A queued job is cancelled at once, a running one is asked to stop; raises `WrongState` if it has ended."""
+        with self.writing() as connection:
+            row = find(connection, job, owner, lock=True)
+            if row.status == Status.QUEUED:
+                row = change(connection, row, Status.CANCELLED, [NewEvent(kind="cancelled")])
+            elif row.status == Status.RUNNING and not row.cancel_requested:
+                row = change(connection, row, None, [NewEvent(kind="cancel_requested")], cancel_requested=True)
+            elif row.status in (Status.SUCCEEDED, Status.FAILED):
+                raise WrongState(f"{job}: is {row.status}; only a queued or running job can be cancelled")
+            return as_job(row)
+
+    def resume(self, job: str, owner: str | None = None) -> Job:
+        """A failed or cancelled job is queued again with all its attempts; raises `WrongState` for any other."""
+        with self.writing() as connection:
+            row = find(connection, job, owner, lock=True)
+            if row.status not in (Status.FAILED, Status.CANCELLED):
+                raise WrongState(f"{job}: is {row.status}; only a failed or cancelled job can be resumed")
+            fresh: dict[str, Any] = {"attempt": 0, "error": None, "cancel_requested": False, "finished_at": None}
+            row = change(connection, row, Status.QUEUED, [NewEvent(kind="resumed")], **fresh)
+            return placed(connection, [row])[0]
+
+    def delete(self, job: str, owner: str | None = None) -> Job:
+        """Remove a job that has ended, its events and its key; returns what it was; raises `WrongState`."""
+        with self.writing() as connection:
+            row = find(connection, job, owner, lock=True)
+            if row.status not in TERMINAL:
+                raise WrongState(f"{job}: is {row.status}; cancel it before deleting it")
+            connection.execute(delete(jobs).where(jobs.c.number == row.number))
+            connection.execute(delete(keys).where(keys.c.resource == job))
+            return as_job(row)
+
+    def events(self, job: str, owner: str | None = None, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """What happened to a job after the event number `after`; raises `JobNotFound`."""
+        table = schema.events
+        with self.reading() as connection:
+            number = find(connection, job, owner).number
+            rows = connection.execute(
+                select(table.c.seq, table.c.at, table.c.kind, table.c.data)
+                .where(table.c.job == number, table.c.seq > min(after, _LAST))
+                .order_by(table.c.seq)
+                .limit(limit)
+            ).all()
+        return [Event(seq=row.seq, at=row.at, kind=row.kind, data=row.data) for row in rows]
+
+    def count_events(self, job: str, kind: str) -> int:
+        """How often this has happened to a job; raises `JobNotFound`."""
+        table = schema.events
+        with self.reading() as connection:
+            number = find(connection, job, None).number
+            query = select(func.count()).where(table.c.job == number, table.c.kind == kind)
+            return connection.scalar(query) or 0
+
+    def expired(self, before_days: float | None, limit: int = 100) -> Jobs:
+        """Jobs that ended more than so many days ago by the database's clock (None: all that ended), oldest first."""
+        query = select(jobs).where(jobs.c.status.in_(sorted(TERMINAL)))
+        if before_days is not None:
+            query = query.where(jobs.c.finished_at < now() - before_days * 86400)
+        with self.reading() as connection:
+            rows = connection.execute(query.order_by(jobs.c.finished_at, jobs.c.number).limit(limit)).all()
+        return [as_job(row) for row in rows]
+
+    def known(self, ids: Sequence[str]) -> set[str]:
+        """Those of these identifiers that are jobs or uploads."""
+        wanted = sorted({identifier for identifier in ids if storable(identifier)})
+        found: set[str] = set()
+        with self.reading() as connection:
+            for start in range(0, len(wanted), 500):  # databases bound the number of values in a statement
+                part = wanted[start : start + 500]
+                for table in (jobs, schema.uploads):
+                    found.update(connection.scalars(select(table.c.id).where(table.c.id.in_(part))))
+        return found
+
+    def list(
+        self,
+        owner: str | None = None,
+        *,
+        after: str | None = None,
+        limit: int = 20,
+        status: Status | None = None,
+        kind: Kind | None = None,
+    ) -> tuple[Jobs, bool]:
+        """Newest first, `limit` after the job `after`, and whether there are more; raises `JobNotFound` for `after`."""
+        query = select(jobs)
+        for column, value in ((jobs.c.owner, owner), (jobs.c.status, status), (jobs.c.kind, kind)):
+            if value is not None:
+                query = query.where(column == value)
+        with self.reading() as connection:
+            if after is not None:
+                query = query.where(jobs.c.number < find(connection, after, owner).number)
+            rows = connection.execute(query.order_by(jobs.c.number.desc()).limit(limit + 1)).all()
+            return placed(connection, rows[:limit]), len(rows) > limit
+
+
+def _recall(connection: Connection, key: IdempotencyKey) -> str | None:
+    row = connection.execute(select(keys).where(keys.c.owner == key.owner, keys.c.key == key.key)).one_or_none()
+    if row is None:
+        return None
+    if row.digest != key.digest:
+        raise IdempotencyMismatch("Idempotency-Key: was used for another request; use a new key for a new request")
+    return str(row.resource)
+
+
+def _remember(connection: Connection, key: IdempotencyKey, resource: str) -> str:
+    # Whoever comes second waits here until the first has committed, and then reads what that one has made.
+    connection.execute(
+        upsert(connection.dialect.name, keys)
+        .values(**key._asdict(), resource=resource, created_at=now())
+        .on_conflict_do_nothing(index_elements=[keys.c.owner, keys.c.key])
+    )
+    winner = _recall(connection, key)
+    return resource if winner is None else winner

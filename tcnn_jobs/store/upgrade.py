@@ -1,0 +1,104 @@
+"""The schema's age: bringing a database up to date, and noticing one that is not."""
+
+import sqlite3
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy import exc as sql
+
+from tcnn.errors import one_line
+from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.store.engine import Database
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_SCRIPTS = Path(__file__).parent.parent / "migrations"
+_LOCK = 7_239_105_441  # any number that other programs are unlikely to lock
+_NAP = 0.02
+
+
+class Upgrade(Database):
+    """Alembic, without a file to configure it."""
+
+    def migrate(self) -> None:
+        """Make the tables, or change them to what this version needs; raises `StoreUnavailable`.
+
+        Several processes may call this at once: one does it in one transaction, the others wait and find it done.
+        """
+        from alembic import command
+        from alembic.util import CommandError
+
+        if self.is_sqlite:
+            self._use_wal()
+        with self.writing() as connection:
+            if not self.is_sqlite:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+                connection.execute(text("SET LOCAL statement_timeout = 0"))  # a large table may take its time
+            try:
+                command.upgrade(alembic_config(connection), "head")
+            except CommandError as error:
+                raise StoreUnavailable(
+                    f"{self.place}: this version of tcnn does not know its schema, {_current(connection)}; "
+                    "use the version that made it, or a newer one"
+                ) from error
+            except sql.DBAPIError as error:
+                raise StoreUnavailable(
+                    f"{self.place}: its schema cannot be brought up to date ({one_line(error.orig or error)}); "
+                    "nothing was changed; give this user a database of its own"
+                ) from error
+
+    def check(self) -> None:
+        """Whether the database can be used now; raises `StoreUnavailable`."""
+        with self.reading() as connection:
+            found = _current(connection)
+        if found != head():
+            raise StoreUnavailable(
+                f"{self.place}: the schema is {found or 'empty'}, expected {head()}; "
+                "start tcnn serve or tcnn worker of this version, which bring it up to date"
+            )
+
+    def _use_wal(self) -> None:
+        """Said once, a file keeps it. SQLite does not wait for other processes here, so this does."""
+        deadline = time.monotonic() + self.wait
+        while True:
+            try:
+                file = sqlite3.connect(self.url.database or "", timeout=self.wait)
+                try:
+                    file.execute("PRAGMA journal_mode = WAL")
+                finally:
+                    file.close()
+                return
+            except sqlite3.DatabaseError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise StoreUnavailable(
+                        f"{self.place}: the database cannot be used ({error}); try again when it can"
+                    ) from error
+                time.sleep(_NAP)
+
+
+def alembic_config(connection: Connection | None = None) -> "Config":
+    """What Alembic must know: where the scripts are, and the connection whose transaction it works in."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+@cache
+def head() -> str:
+    """The newest revision that this version knows."""
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(alembic_config()).get_current_head() or ""
+
+
+def _current(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.scalar(text("SELECT version_num FROM alembic_version"))

@@ -1,0 +1,77 @@
+"""Data sets and checkpoints that were uploaded."""
+
+from typing import Any
+
+from sqlalchemy import Row, delete, insert, select
+
+from tcnn_jobs.errors import UploadNotFound
+from tcnn_jobs.model import Upload
+from tcnn_jobs.store.changes import shown, storable
+from tcnn_jobs.store.engine import Database
+from tcnn_jobs.store.schema import keys, now, uploads
+
+FIELDS = tuple(Upload.model_fields)
+
+
+class Uploads(Database):
+    """The rows of uploads; their files are the business of whoever calls."""
+
+    def add_upload(self, upload: Upload) -> Upload:
+        """Keep a row; `created_at` becomes the database's time."""
+        values = upload.model_dump(mode="json", exclude={"created_at"})
+        with self.writing() as connection:
+            row = connection.execute(insert(uploads).values(**values, created_at=now()).returning(uploads)).one()
+        return _as_upload(row)
+
+    def upload(self, id: str, kind: str, owner: str | None = None) -> Upload:
+        """One upload of this kind; raises `UploadNotFound`."""
+        with self.reading() as connection:
+            row = None
+            if storable(id):
+                query = select(uploads).where(uploads.c.id == id, uploads.c.kind == kind)
+                row = connection.execute(
+                    query if owner is None else query.where(uploads.c.owner == owner)
+                ).one_or_none()
+        if row is None:
+            raise _not_found(id, kind)
+        return _as_upload(row)
+
+    def uploads(
+        self, owner: str | None, kind: str, after: str | None = None, limit: int = 20
+    ) -> tuple[list[Upload], bool]:
+        """Newest first, `limit` after the upload `after`, and whether there are more; raises `UploadNotFound`."""
+        query = select(uploads).where(uploads.c.kind == kind)
+        if owner is not None:
+            query = query.where(uploads.c.owner == owner)
+        with self.reading() as connection:
+            if after is not None:
+                number = None
+                if storable(after):
+                    number = connection.scalar(query.with_only_columns(uploads.c.number).where(uploads.c.id == after))
+                if number is None:
+                    raise _not_found(after, kind)
+                query = query.where(uploads.c.number < number)
+            rows = connection.execute(query.order_by(uploads.c.number.desc()).limit(limit + 1)).all()
+        return [_as_upload(row) for row in rows[:limit]], len(rows) > limit
+
+    def remove_upload(self, id: str, owner: str | None = None) -> Upload:
+        """Remove a row and its key; returns what it was; raises `UploadNotFound`."""
+        query = delete(uploads).where(uploads.c.id == id).returning(uploads)
+        with self.writing() as connection:
+            row = None
+            if storable(id):
+                row = connection.execute(
+                    query if owner is None else query.where(uploads.c.owner == owner)
+                ).one_or_none()
+            if row is None:
+                raise _not_found(id, "upload")
+            connection.execute(delete(keys).where(keys.c.resource == id))
+        return _as_upload(row)
+
+
+def _as_upload(row: Row[Any]) -> Upload:
+    return Upload(**{name: getattr(row, name) for name in FIELDS})
+
+
+def _not_found(id: str, kind: str) -> UploadNotFound:
+    return UploadNotFound(f"{shown(id)}: no such {kind}")

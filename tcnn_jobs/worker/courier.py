@@ -1,0 +1,194 @@
+"""An engine around another: fetches what a job needs, then starts it, mirrors it while it runs, and sends its result.
+
+The worker does this, and not the job's process, which reads what strangers uploaded and so holds no key to the store.
+It happens in threads: a transfer holds up no heartbeat, and whoever is asked to stop stops between two pieces.
+"""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from tcnn.config.placement import Placement
+from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, TcnnError, one_line
+from tcnn_jobs.artifacts.bucket import BucketError, ObjectGone
+from tcnn_jobs.artifacts.cache import Held
+from tcnn_jobs.artifacts.mirror import Mirror
+from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
+from tcnn_jobs.engines.base import Engine, Process
+from tcnn_jobs.home import Home
+from tcnn_jobs.model import Failure, Progress
+from tcnn_jobs.retry import STOPPED, error_code
+from tcnn_jobs.worker import janitor
+
+log = structlog.stdlib.get_logger("tcnn.courier")
+
+RESUME = "; what was done is kept, so resume the job when the store works"
+_KILLED = -int(signal.SIGKILL)
+
+
+class Courier:
+    """As `Engine`, for workers whose results are kept in a store.
+
+    Args:
+        every: seconds between two looks whether a running job has written something new.
+    """
+
+    def __init__(self, engine: Engine, artifacts: SharedArtifacts, home: Home, every: float) -> None:
+        self._engine, self.artifacts, self.home, self.every = engine, artifacts, home, every
+
+    def start(self, directory: Path, gpus: Sequence[str]) -> Process:
+        """As `Engine.start`; the process begins when all that it needs is here."""
+        return _Carried(self, directory, lambda: self._engine.start(directory, gpus))
+
+    def placement(self, num_workers: int) -> Placement:
+        """As `Engine.placement`."""
+        return self._engine.placement(num_workers)
+
+
+class _Carried:
+    """As `Process`: an attempt from the first byte that is fetched to the last that is sent."""
+
+    def __init__(self, courier: Courier, directory: Path, start: Callable[[], Process]) -> None:
+        self._courier, self._start = courier, start
+        self._directory = AttemptDirectory(directory)
+        self._held: list[Held] = []
+        self._process: Process | None = None
+        self._code: int | None = None
+        """How it ended, once it has."""
+        self._stop, self._ended, self._killed, self._result = (threading.Event() for _ in range(4))
+        self._thread = _run(self._fetch)
+
+    def poll(self) -> int | None:
+        """As `Process.poll`. Called from the main thread, so that the job's process is its child."""
+        if self._killed.is_set():
+            gone = self._process is None or self._process.poll() is not None
+            return self._over(self._code or _KILLED) if gone else None
+        if self._process is None:
+            if self._thread.is_alive():
+                return None
+            if self._code is not None:
+                return self._over(self._code)
+            try:
+                self._process = self._start()
+            except OSError as error:
+                failure = EnvironmentFailure(f"the job's process could not be started: {one_line(error)}")
+                return self._over(self._failed(failure, retry=True))
+            self._thread = _run(self._send)
+        if not self._ended.is_set():
+            self._code = self._process.poll()
+            if self._code is None:
+                return None
+            if self._code == 0:
+                self._result.set()
+            self._ended.set()
+        return None if self._thread.is_alive() else self._over(self._code or 0)
+
+    def terminate(self) -> None:
+        """As `Process.terminate`. A resume point is sent to its end, a result is not: it can be sent again."""
+        if self._process is None or self._result.is_set():
+            self._stop.set()
+        else:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """As `Process.kill`."""
+        self._killed.set()
+        self._stop.set()
+        self._ended.set()
+        if self._process is not None:
+            self._process.kill()
+
+    def _over(self, code: int) -> int:
+        for held in self._held:
+            held.release()
+        return code
+
+    def _failed(self, error: TcnnError, retry: bool) -> int:
+        kind, hint = (StorageError(), RESUME) if isinstance(error, BucketError) else (error, "")
+        failure = Failure(code=error_code(kind), message=f"{error}{hint}")
+        self._directory.finish(Outcome(error=failure, retry=retry))
+        return error.exit_code
+
+    def _fetch(self) -> None:
+        """Leaves an exit code if the process cannot be started."""
+        try:
+            assignment = self._directory.assignment()
+            if assignment.needs:
+                Reporter(self._directory).progress(Progress(phase="fetching", percent=0.0))
+            for reference in assignment.needs:
+                self._held.append(self._courier.artifacts.hold(reference, self._stop))
+            previous = self._previous(assignment)
+            if previous is not None:
+                paths = assignment.paths | {"previous": str(previous)}
+                self._directory.write(assignment.model_copy(update={"paths": paths}))
+        except Stopped:
+            self._code = STOPPED
+        except TcnnError as error:
+            log.warning("could not fetch", attempt=str(self._directory.path), problem=str(error))
+            again = error.again if isinstance(error, BucketError) else isinstance(error, EnvironmentFailure)
+            self._code = self._failed(error, again)
+        except Exception as error:
+            log.exception("could not fetch")
+            failure = EnvironmentFailure(f"what the job needs cannot be fetched: {one_line(error)}")
+            self._code = self._failed(failure, retry=True)
+
+    def _previous(self, assignment: Assignment) -> Path | None:
+        """The newest attempt that another host has sent, if it is newer than any that lies here."""
+        artifacts = self._courier.artifacts
+        here = assignment.paths.get("previous")
+        newest = int(Path(here).name) if here is not None else 0
+        for claim in reversed(artifacts.published(assignment.job, self._stop)):
+            if not newest < claim < assignment.claim:
+                continue
+            for _ in range(3):  # if its worker is alive after all, it may replace what the manifest names
+                manifest = artifacts.manifest(assignment.job, claim, self._stop)
+                if manifest is None or not any(
+                    manifest.file(assignment.job, claim, name) for name in janitor.GOT_SOMEWHERE
+                ):
+                    break
+                with contextlib.suppress(ObjectGone):
+                    held = artifacts.hold_attempt(assignment.job, claim, manifest, self._stop)
+                    self._held.append(held)
+                    return held.path
+        return None
+
+    def _send(self) -> None:
+        """While the process runs, and once more when it has ended; may change its exit code."""
+        told = self._directory.assignment()
+        bucket = self._courier.artifacts.bucket
+        mirror = Mirror(bucket, self._directory.path, told.job, told.claim, self._courier.home.incoming)
+        while not self._ended.wait(self._courier.every):
+            try:
+                mirror.update(self._stop)
+            except Exception as error:  # the thread must live to send the result
+                log.warning("could not mirror", job=told.job, problem=one_line(error))
+        if self._killed.is_set():
+            return
+        outcome = self._directory.outcome()
+        result = outcome.result if outcome is not None and self._code == 0 else None
+        try:
+            if result is None:
+                mirror.update(self._stop)
+                return
+            Reporter(self._directory).progress(Progress(phase="uploading", percent=0.0))
+            mirror.publish(result, self._stop)
+        except Stopped:
+            self._code = self._code or STOPPED
+        except Exception as error:  # whatever it was, nothing counts as published that is not
+            log.warning("could not send", job=told.job, problem=one_line(error))
+            if result is not None:
+                known = error if isinstance(error, TcnnError) else StorageError(f"the result: {one_line(error)}")
+                again = known.again if isinstance(known, BucketError) else not isinstance(known, RequestError)
+                self._code = self._failed(known, again)
+
+
+def _run(work: Callable[[], None]) -> threading.Thread:
+    """In a thread that no exit waits for."""
+    thread = threading.Thread(target=work, name="courier", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,43 @@
+"""A job that a worker holds: in a process, or ended and not yet accepted by the store."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tcnn_jobs.attempt import AttemptDirectory, Listener
+from tcnn_jobs.engines.base import Process
+from tcnn_jobs.model import Beat, Claim, Job, NewEvent, Progress
+
+
+class Why(StrEnum):
+    """Why a process was asked to leave."""
+
+    CANCELLED = "cancelled"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+@dataclass
+class Attempt:
+    """One of the jobs of a worker, and what it has heard of it and not yet told."""
+
+    job: Job
+    claim: Claim
+    slots: list[str | None]
+    process: Process
+    directory: AttemptDirectory
+    listener: Listener
+    progress: Progress | None = None
+    events: list[NewEvent] = field(default_factory=list)
+    why: Why | None = None
+    kill_at: float | None = None
+    exit_code: int | None = None
+
+    def listen(self) -> None:
+        """Take up what the process has written since."""
+        self.progress = self.listener.progress() or self.progress
+        self.events += self.listener.events()
+
+    @property
+    def beat(self) -> Beat:
+        """What the store has not heard yet."""
+        return Beat(claim=self.claim, progress=self.progress, events=tuple(self.events))

@@ -1,0 +1,187 @@
+"""Removing what no job needs any more: losing attempts, resume points of finished jobs, jobs past their time."""
+
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+
+from tcnn.errors import RequestError
+from tcnn_jobs.artifacts.base import Artifacts
+from tcnn_jobs.artifacts.bucket import Object
+from tcnn_jobs.artifacts.layout import MANIFEST, Manifest, file_key, manifest_key, parse
+from tcnn_jobs.artifacts.local import remove
+from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.home import Home
+from tcnn_jobs.model import Job, Status
+from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.store import Store
+
+log = structlog.stdlib.get_logger("tcnn.janitor")
+
+YOUNG = 3600.0
+"""Seconds for which a file that no row speaks of may still be getting one."""
+GOT_SOMEWHERE = ("run/config.json", "conversion.json")
+"""Files of an attempt that another can go on from."""
+POINT = "step-"
+"""How the name of a resume point begins."""
+
+
+def clean(home: Home, job: Job) -> None:
+    """Leave of a job that has ended only what its owner can still ask for.
+
+    Of a succeeded job that is the attempt that was published, without its resume points, or nothing where it was
+    published to a store; of another the newest attempt, which it may be resumed from.
+    """
+    if not job.terminal:
+        return
+    if home.shared and job.status is Status.SUCCEEDED:
+        remove_job(home, job.id)
+        return
+    attempts = _attempts(home, job.id)
+    keep = winner(job) if job.status is Status.SUCCEEDED else max(attempts, default=None)
+    for claim, path in attempts.items():
+        if claim != keep:
+            shutil.rmtree(path, ignore_errors=True)
+    if keep is not None and job.status is Status.SUCCEEDED:
+        shutil.rmtree(home.attempt(job.id, keep) / "run" / "resume", ignore_errors=True)
+
+
+def winner(job: Job) -> int:
+    """The claim whose files were published."""
+    files = job.result.files if job.result else ()
+    return int(files[0].path.split("/")[1]) if files else job.claim
+
+
+def newest_attempt(home: Home, job: str, before: int | None = None) -> Path | None:
+    """The directory of the newest attempt (before a claim) in which training or conversion got somewhere."""
+    attempts = _attempts(home, job)
+    for claim in sorted(attempts, reverse=True):
+        if before is not None and claim >= before:
+            continue
+        if any((attempts[claim] / name).is_file() for name in GOT_SOMEWHERE):
+            return attempts[claim]
+    return None
+
+
+def _attempts(home: Home, job: str) -> dict[int, Path]:
+    try:
+        return {int(path.name): path for path in home.job(job).iterdir() if path.name.isdigit()}
+    except FileNotFoundError:
+        return {}
+
+
+def sweep(home: Home, store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
+    """The whole house: what crashes left behind, and what is past its time. Safe with many workers at once."""
+    _expire(store, settings, artifacts)
+    now = time.time()
+    for folder in (home.jobs, home.datasets, home.checkpoints):
+        paths = {path.name.partition(".")[0]: path for path in folder.iterdir()}
+        known = store.known(list(paths))
+        for name, path in paths.items():
+            if name not in known and now - _modified(path) > YOUNG:
+                _remove(path)
+    for path in home.incoming.iterdir():
+        if now - _modified(path) > 24 * YOUNG:
+            _remove(path)
+    for path in home.jobs.iterdir():
+        if home.shared or sum(1 for _ in path.iterdir()) > 1:
+            try:
+                job = store.get(path.name)
+            except RequestError:
+                continue
+            if not home.shared or job.status is not Status.SUCCEEDED or winner(job) in artifacts.published(job.id):
+                clean(home, job)
+    if isinstance(artifacts, SharedArtifacts):
+        artifacts.cache.sweep(24 * YOUNG)
+        _sweep_store(artifacts, store, now)
+
+
+def _sweep_store(artifacts: SharedArtifacts, store: Store, now: float) -> None:
+    """The same of what lies in the store: ids that no row has, attempts that lost, resume points of finished jobs."""
+    objects = artifacts.objects()
+    known = store.known(list(objects))
+    for identifier, found in objects.items():
+        if identifier not in known:
+            if all(now - item.modified > YOUNG for item in found.values()):
+                log.info("swept", objects=len(found), id=identifier)
+                artifacts.bucket.remove(*found)
+        elif next(iter(found)).startswith("jobs/"):
+            try:
+                _sweep_job(artifacts, store, identifier, found, now)
+            except RequestError:  # deleted meanwhile
+                continue
+
+
+def _sweep_job(
+    artifacts: SharedArtifacts, store: Store, identifier: str, found: Mapping[str, Object], now: float
+) -> None:
+    """Leave of a job that has ended what `clean` leaves of it at home, and nothing that no manifest names."""
+    named = {key: one for key in found if (one := parse(key)) is not None}
+    claims = {one.claim for one in named.values() if one.name == MANIFEST}
+    alone = len(claims) == 1 and claims == {one.claim for one in named.values()}
+    if alone and not any(one.name.startswith(POINT) for one in named.values()):
+        return  # as most are; the database need not be asked
+    job = store.get(identifier)
+    if not job.terminal:
+        return
+    keep = winner(job) if job.status is Status.SUCCEEDED else max(claims, default=0)
+    manifest = artifacts.manifest(job.id, keep) or Manifest()
+    if job.status is Status.SUCCEEDED:
+        files = tuple(file for file in manifest.files if not file.name.startswith(POINT))
+        if files != manifest.files:
+            manifest = Manifest(files=files)
+            artifacts.bucket.put_text(manifest_key(job.id, keep), manifest.model_dump_json())
+    kept = {manifest_key(job.id, keep), *(file_key(file) for file in manifest.files)}
+    if job.result is not None:
+        kept |= {file_key(file) for file in job.result.files}
+    gone = [key for key in named if key not in kept and (named[key].claim != keep or _old(key, found, now))]
+    artifacts.bucket.remove(*gone)
+
+
+def _old(key: str, found: Mapping[str, Object], now: float) -> bool:
+    """Whether nobody can be about to name an object: a resume point of the winner, or one that has been there long."""
+    return key.rpartition("/")[2].startswith(POINT) or now - found[key].modified > YOUNG
+
+
+def _expire(store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
+    if settings.retention_days is not None:
+        for job in store.expired(settings.retention_days):
+            forget(artifacts, store, job, "too old")
+    if settings.retention_gb is not None:
+        oldest_first = store.expired(None, 1000)
+        sizes = artifacts.sizes()
+        total = sum(sizes.values())
+        for job in oldest_first:
+            if total <= settings.retention_gb * 1e9:
+                break
+            forget(artifacts, store, job, "no room")
+            total -= sizes.get(job.id, 0)
+
+
+def forget(artifacts: Artifacts, store: Store, job: Job, why: str) -> None:
+    """Delete a job that has ended, its row first: files without a row are swept, a row without files would lie."""
+    try:
+        store.delete(job.id)
+    except RequestError:  # resumed or deleted by somebody else meanwhile
+        return
+    artifacts.remove_job(job.id)
+    log.info("deleted", job=job.id, why=why)
+
+
+def remove_job(home: Home, job: str) -> None:
+    """All files of a job that has no row any more."""
+    shutil.rmtree(home.job(job), ignore_errors=True)
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def _remove(path: Path) -> None:
+    log.info("swept", path=path.name)
+    remove(path)

@@ -1,0 +1,54 @@
+"""From what a request names (a job, a checkpoint, a data set) to where it lies."""
+
+import re
+
+from tcnn_jobs.artifacts.base import Artifacts, Reference
+from tcnn_jobs.errors import WrongState
+from tcnn_jobs.model import Artifact, Job
+from tcnn_jobs.requests import KINDS, EvaluateRequest, ModelReference, Training, TransformRequest
+from tcnn_jobs.store import Store
+
+_DATASET = re.compile(r"ds_[0-9a-z]+")
+
+
+def is_dataset_id(name: str) -> bool:
+    """Whether a data set's name is the id of an upload."""
+    return _DATASET.fullmatch(name) is not None
+
+
+def resolve(job: Job, store: Store, artifacts: Artifacts) -> dict[str, Reference]:
+    """The place of everything that a job's request refers to, by the field's name.
+
+    `source` is the model, `against.0`, … the others. What is a name already (a timm model, a data set that the server
+    knows by name) is left out. Raises `RequestError` when something is no longer there, or is another tenant's.
+    """
+    request = KINDS[job.kind](**job.request)
+    places: dict[str, Reference | None] = {}
+    if isinstance(request, TransformRequest):
+        named: Training | EvaluateRequest | None = request.finetune
+    else:
+        named = request
+        places["source"] = _model(request, store, artifacts, job.owner)
+    if isinstance(request, EvaluateRequest):
+        for place, reference in enumerate(request.against):
+            places[f"against.{place}"] = _model(reference, store, artifacts, job.owner)
+    for field in ("dataset", "val"):
+        name = getattr(named, field, None)
+        if name is not None and is_dataset_id(name):
+            places[field] = artifacts.upload(store.upload(name, "dataset", job.owner))
+    return {field: place for field, place in places.items() if place is not None}
+
+
+def _model(reference: ModelReference, store: Store, artifacts: Artifacts, owner: str) -> Reference | None:
+    if reference.job is not None:
+        return artifacts.file(checkpoint_of(store.get(reference.job, owner)))
+    if reference.checkpoint is not None:
+        return artifacts.upload(store.upload(reference.checkpoint, "checkpoint", owner))
+    return None
+
+
+def checkpoint_of(job: Job) -> Artifact:
+    """The checkpoint that a job made; raises `WrongState` if it has none."""
+    if job.result is None or job.result.checkpoint is None:
+        raise WrongState(f"{job.id}: expected a succeeded job with a checkpoint, found one that is {job.status}")
+    return job.result.checkpoint

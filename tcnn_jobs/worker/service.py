@@ -1,0 +1,80 @@
+"""One worker process from start to end: settings in, jobs done, signals heard."""
+
+import os
+import secrets
+import signal
+import socket
+from types import FrameType
+
+import structlog
+
+from tcnn_jobs import logs
+from tcnn_jobs.artifacts.local import LocalArtifacts
+from tcnn_jobs.artifacts.opened import home_of, open_artifacts
+from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.engines.base import Engine
+from tcnn_jobs.engines.local import LocalEngine
+from tcnn_jobs.engines.ray import RayEngine
+from tcnn_jobs.home import Home
+from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.store import Store
+from tcnn_jobs.worker import gpus
+from tcnn_jobs.worker.chores import Chores
+from tcnn_jobs.worker.courier import Courier
+from tcnn_jobs.worker.versions import check_fellows
+from tcnn_jobs.worker.worker import Worker
+
+log = structlog.stdlib.get_logger("tcnn.worker")
+
+
+def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
+    """Run a worker until SIGTERM or Ctrl-C, or until the queue is empty. Call it from the main thread.
+
+    Raises `EnvironmentFailure` if the home directory or the database cannot be used, or workers of other versions are
+    at the queue.
+    """
+    logs.configure(settings.log_format, settings.log_level)
+    home = home_of(settings).create()
+    artifacts = open_artifacts(settings, home)
+    store = Store(settings.database)
+    store.migrate()
+    check_fellows(store)
+    host = socket.gethostname()
+    name = f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
+    slots = slots_for(settings.slots)
+    engine = carried(engine_for(settings), artifacts, home, settings.mirror)
+    worker = Worker(store, home, engine, settings, name=name, host=host, slots=slots, artifacts=artifacts)
+    chores = Chores(store, home, settings, artifacts)
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        worker.drain()
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    log.info("working", worker=name, slots=len(slots), gpus=[slot for slot in slots if slot], home=str(home.root))
+    chores.start()
+    try:
+        worker.run(until_empty=until_empty)
+    finally:
+        chores.stop()
+        chores.join(timeout=15)
+        store.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    log.info("left", worker=name)
+
+
+def carried(engine: Engine, artifacts: LocalArtifacts | SharedArtifacts, home: Home, every: float) -> Engine:
+    """The engine; where results are kept elsewhere, with somebody who brings and sends."""
+    return engine if isinstance(artifacts, LocalArtifacts) else Courier(engine, artifacts, home, every)
+
+
+def slots_for(wanted: int | None) -> list[str | None]:
+    """One slot a GPU, and more than one to a GPU in turn if more are wanted; without a GPU, one on the CPU."""
+    found: list[str | None] = [*gpus.visible()] or [None]
+    count = wanted or len(found)
+    return [found[place % len(found)] for place in range(count)]
+
+
+def engine_for(settings: QueueSettings) -> Engine:
+    """What this deployment trains with."""
+    return RayEngine(settings.ray_address, settings.grace) if settings.engine == "ray" else LocalEngine()
