@@ -1,4 +1,4 @@
-"""A job's own process: `python -m tcnn_jobs.child.runner DIRECTORY PARENT`. It ends with its worker, and only it loads torch."""
+"""A job's own process, the only one that loads torch: `python -m tcnn_jobs.child.runner DIRECTORY PARENT`."""
 
 import logging
 import os
