@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chromium test test-slow gpu check format constraints catalogue dist clean
+.PHONY: help demo chromium test test-slow test-all gpu check format constraints catalogue dist clean
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,8 +23,10 @@ chromium:  ## Debian's Chromium for the dashboard's tests, where it is or can be
 test: $(READY) chromium  ## the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope --no-loadscope-reorder
 
-test-slow: $(READY)  ## longer suites, not part of CI
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope tests/slow
+test-slow: $(READY) chromium  ## what takes too long for CI: whole zoos, chaos, clean installations, other projects' suites
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n auto --dist loadscope --no-loadscope-reorder
+
+test-all: test test-slow  ## both
 
 # With .venv where there is one; else with a Python that has what it takes, as machines with a GPU and no network do; only
 # then is .venv made.

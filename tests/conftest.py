@@ -11,6 +11,18 @@ import torch
 from houses import House, RealWorkers
 from torch import nn
 
+SLOW = Path(__file__).parent / "slow"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test` does not even import what it will not run."""
+    return True if collection_path == SLOW and config.getoption("markexpr") == "not slow" else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.path.is_relative_to(SLOW):
+        item.add_marker("slow")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
