@@ -1,4 +1,4 @@
-"""What becomes of a job whose process has ended: pure policy."""
+"""Retry policy: what becomes of a job whose process has ended. Pure."""
 
 import re
 import signal
@@ -61,9 +61,11 @@ def decide(
         return Cancel()
     if outcome is not None and outcome.error is not None:
         failure, again = outcome.error, outcome.retry
-    elif draining or exit_code == STOPPED:
+    elif draining:
         return HandBack()
     else:
+        # A stop is free of charge only when this worker asked for it: whoever else can signal the process could have
+        # the job begin for ever.
         failure, again = _crash(exit_code, last_words), True
     if again and draining:
         return HandBack()
@@ -84,7 +86,9 @@ def error_code(error: BaseException) -> str:
 
 
 def _crash(exit_code: int, last_words: str) -> Failure:
-    if exit_code < 0:
+    if exit_code == STOPPED:
+        ended = f"left with exit code {STOPPED}, asked to stop by somebody other than its worker"
+    elif exit_code < 0:
         try:
             ended = f"was ended by {signal.Signals(-exit_code).name}"
         except ValueError:

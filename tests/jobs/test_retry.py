@@ -48,8 +48,12 @@ def test_a_drain_does_not_hide_that_the_request_is_wrong() -> None:
     assert of(4, Outcome(error=WRONG, retry=True), draining=True) == HandBack()
 
 
-def test_a_stop_that_nobody_here_asked_for_is_no_attempt() -> None:
-    assert of(75) == HandBack()
+def test_a_stop_that_nobody_here_asked_for_is_an_attempt_with_a_delay() -> None:
+    decision = of(75)
+    assert isinstance(decision, Fail)
+    assert decision.retry_after == 10
+    assert decision.failure.code == "crashed" and "other than its worker" in decision.failure.message
+    assert of(75, attempt=3) == Fail(decision.failure)
 
 
 def test_only_what_a_second_try_may_cure_is_tried_again() -> None:

@@ -72,6 +72,14 @@ def test_a_crash_is_tried_again_up_to_max_attempts(house: House) -> None:
     assert house.kinds(job).count("retrying") == 2
 
 
+def test_a_stop_that_its_worker_did_not_ask_for_is_an_attempt(house: House) -> None:
+    job = house.submit(max_attempts=3)
+    house.worker("sys.exit(75)").run(until_empty=True)
+    after = house.store.get(job.id)
+    assert (after.status, after.attempt, after.claim) == (Status.FAILED, 3, 3)
+    assert "handed_back" not in house.kinds(job)
+
+
 def test_a_second_attempt_goes_on_from_the_first(house: House) -> None:
     script = """
 told = json.loads((here / "assignment.json").read_text())
