@@ -32,8 +32,11 @@ class Queue(Database):
             record(connection, row, [NewEvent(kind="started", data={"attempt": row.attempt, "worker": worker})])
         return as_job(row)
 
-    def heartbeat(self, info: WorkerInfo, beats: Sequence[Beat]) -> dict[str, Hold]:
-        """Say that a worker lives and how its jobs are; hear of each whether it is still held, by the job's id."""
+    def heartbeat(self, info: WorkerInfo, beats: Sequence[Beat]) -> dict[Claim, Hold]:
+        """Say that a worker lives and how its jobs are; hear of each claim whether it still holds its job.
+
+        By claim and not by job: a worker may have lost a job and hold it again, so that two beats are of one job.
+        """
         told = info.model_dump(mode="json", exclude={"name", "heartbeat_at"}) | {"heartbeat_at": now()}
         with self.writing() as connection:
             connection.execute(
@@ -42,7 +45,8 @@ class Queue(Database):
                 .on_conflict_do_update(index_elements=[workers.c.name], set_=told)
             )
             # In one order, so that two transactions never wait for each other.
-            return {beat.claim.job: _beat(connection, beat) for beat in sorted(beats, key=lambda beat: beat.claim.job)}
+            order = sorted(beats, key=lambda beat: (beat.claim.job, beat.claim.number))
+            return {beat.claim: _beat(connection, beat) for beat in order}
 
     def finish(self, claim: Claim, result: Result) -> Job:
         """Publish a result: succeeded, or cancelled if that was asked for before.

@@ -55,7 +55,7 @@ class Worker:
         self._drains = 0
         self._size, self._widest, self._free = len(slots), widest(slots), list(slots)
         self._waiting: list[Job] = []
-        self._explained: set[str] = set()
+        self._explained: set[Claim] = set()
         self._running: list[Attempt] = []
         self._ended: list[Attempt] = []
         self._due = dict.fromkeys(("beat", "claim", "reap"), 0.0)
@@ -220,20 +220,20 @@ class Worker:
 
     def _beat(self) -> None:
         attempts = [*self._running, *self._ended]
-        sent = {attempt.job.id: (attempt.progress, len(attempt.events)) for attempt in attempts}
+        sent = {attempt.claim: (attempt.progress, len(attempt.events)) for attempt in attempts}
         info = WorkerInfo(name=self.name, host=self.host, slots=self._size, version=versions.own(), gpus=gpus.memory())
         waiting = list(self._waiting)
         holds = self.store.heartbeat(info, [*(attempt.beat for attempt in attempts), *map(self._waits, waiting)])
-        self._explained = {job.id for job in waiting}
+        self._explained = {self._claim_of(job) for job in waiting}
         for job in waiting:
-            if holds[job.id] is not Hold.HELD:
+            if holds[self._claim_of(job)] is not Hold.HELD:
                 self._waiting.remove(job)
                 self._tell(job, self._claim_of(job), Cancel())  # one that is lost will be left alone
         for attempt in attempts:
-            progress, events = sent[attempt.job.id]
+            progress, events = sent[attempt.claim]
             attempt.progress = None if attempt.progress is progress else attempt.progress
             del attempt.events[:events]
-            hold = holds[attempt.job.id]
+            hold = holds[attempt.claim]
             if hold is Hold.LOST:
                 log.warning("lost to another worker", job=attempt.job.id, claim=attempt.claim.number)
                 attempt.why = Why.LOST
@@ -246,7 +246,7 @@ class Worker:
         why = (
             f"needs {job.slots} slots at once, {len(self._free)} of {self._size} are free; no other job is started here"
         )
-        events = () if job.id in self._explained else (NewEvent(kind="message", data={"text": why}),)
+        events = () if self._claim_of(job) in self._explained else (NewEvent(kind="message", data={"text": why}),)
         return Beat(claim=self._claim_of(job), progress=Progress(phase="waiting"), events=events)
 
     def _settle(self) -> None:

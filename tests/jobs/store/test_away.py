@@ -97,7 +97,7 @@ def test_sqlite_that_may_not_grow(sqlite_url: str) -> None:
     assert store.get(claim.job).status == Status.RUNNING
     with store.reading() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
-    assert store.heartbeat(info(), [Beat(claim=claim)]) == {claim.job: Hold.HELD}
+    assert store.heartbeat(info(), [Beat(claim=claim)]) == {claim: Hold.HELD}
     assert store.finish(claim, big).status == Status.SUCCEEDED
     store.close()
 
@@ -161,7 +161,7 @@ def test_postgres_away_and_back(own_server: Server, postgres_url: str) -> None:
         late.check()
     own_server.start()
     store.check()
-    assert store.heartbeat(info(), [Beat(claim=claim)]) == {job.id: Hold.HELD}
+    assert store.heartbeat(info(), [Beat(claim=claim)]) == {claim: Hold.HELD}
     assert store.finish(claim, RESULT).status == Status.SUCCEEDED
     assert [found.id for found in store.list()[0]] == [job.id]
     store.close()

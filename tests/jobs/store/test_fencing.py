@@ -41,7 +41,7 @@ def test_an_old_claim_changes_nothing(store: Store, again: str) -> None:
             with pytest.raises(LostClaim, match=rf"{newer.job}: .* claim 1 of frozen changes nothing"):
                 write(store, old)
             assert store.get(newer.job) == before, name
-        assert store.heartbeat(info("frozen"), [_beat(old)]) == {old.job: Hold.LOST}
+        assert store.heartbeat(info("frozen"), [_beat(old)]) == {old: Hold.LOST}
         assert store.get(newer.job) == before
         assert store.events(newer.job) == events
         if not before.terminal:
@@ -64,9 +64,9 @@ def test_claims_that_never_were(store: Store) -> None:
         for write in WRITES.values():
             with pytest.raises(LostClaim):
                 write(store, claim)
-        assert store.heartbeat(info(), [_beat(claim)]) == {claim.job: Hold.LOST}
+        assert store.heartbeat(info(), [_beat(claim)]) == {claim: Hold.LOST}
     assert store.get(queued.id) == queued
-    assert store.heartbeat(info(), [_beat(held)]) == {held.job: Hold.HELD}
+    assert store.heartbeat(info(), [_beat(held)]) == {held: Hold.HELD}
 
 
 def test_one_beat_of_many_jobs(store: Store) -> None:
@@ -77,12 +77,12 @@ def test_one_beat_of_many_jobs(store: Store) -> None:
     store.fail(claims[2], OUCH)
     before = store.get(ids[0])
     heard = store.heartbeat(info(), [_beat(claim) for claim in claims])
-    assert heard == {ids[0]: Hold.HELD, ids[1]: Hold.CANCEL, ids[2]: Hold.LOST}
+    assert heard == dict(zip(claims, (Hold.HELD, Hold.CANCEL, Hold.LOST), strict=True))
     held, asked, lost = (store.get(job) for job in ids)
     assert held.progress == asked.progress == Progress(phase="train", percent=50) and lost.progress is None
     assert held.heartbeat_at is not None and before.heartbeat_at is not None
     assert held.heartbeat_at > before.heartbeat_at
-    assert store.heartbeat(info(), [Beat(claim=claims[0])]) == {ids[0]: Hold.HELD}
+    assert store.heartbeat(info(), [Beat(claim=claims[0])]) == {claims[0]: Hold.HELD}
     assert store.get(ids[0]).progress == held.progress  # a beat without progress leaves what was said before
     assert [event.kind for event in store.events(ids[0])][-1] == "epoch"
 
