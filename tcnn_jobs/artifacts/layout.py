@@ -20,6 +20,11 @@ class Manifest(Model):
 
     files: tuple[Artifact, ...] = ()
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the files, relative to the attempt."""
+        return frozenset(file.path.split("/", 2)[2] for file in self.files)
+
     def file(self, job: str, claim: int, name: str) -> Artifact | None:
         """The file of this name, relative to the attempt."""
         return next((file for file in self.files if file.path == f"{job}/{claim}/{name}"), None)

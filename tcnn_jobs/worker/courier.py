@@ -16,6 +16,7 @@ from tcnn.config.placement import Placement
 from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, TcnnError, one_line
 from tcnn_jobs.artifacts.bucket import BucketError, ObjectGone
 from tcnn_jobs.artifacts.cache import Held
+from tcnn_jobs.artifacts.layout import Manifest
 from tcnn_jobs.artifacts.mirror import Mirror
 from tcnn_jobs.artifacts.shared import SharedArtifacts
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
@@ -23,7 +24,7 @@ from tcnn_jobs.engines.base import Engine, Process
 from tcnn_jobs.home import Home
 from tcnn_jobs.model import Failure, Progress
 from tcnn_jobs.retry import STOPPED, error_code
-from tcnn_jobs.worker import janitor
+from tcnn_jobs.worker.attempts import Stage, resumable, stage_of
 
 log = structlog.stdlib.get_logger("tcnn.courier")
 
@@ -138,21 +139,25 @@ class _Carried:
             self._code = self._failed(failure, retry=True)
 
     def _previous(self, assignment: Assignment) -> Path | None:
-        """The newest attempt that another host has sent, if it is newer than any that lies here."""
-        artifacts = self._courier.artifacts
-        here = assignment.paths.get("previous")
-        newest = int(Path(here).name) if here is not None else 0
-        for claim in reversed(artifacts.published(assignment.job, self._stop)):
-            if not newest < claim < assignment.claim:
-                continue
+        """The attempt that another host has sent and that got farthest, if it got farther than any that lies here."""
+        artifacts, job = self._courier.artifacts, assignment.job
+        best = resumable(self._courier.home, job, assignment.claim)
+        here = (best.stage, best.claim) if best is not None else (Stage.NOTHING, 0)
+
+        def sent(claim: int) -> Manifest:
+            return artifacts.manifest(job, claim, self._stop) or Manifest()
+
+        claims = [claim for claim in artifacts.published(job, self._stop) if claim < assignment.claim]
+        farthest_first = sorted(((stage_of(sent(claim).names), claim) for claim in claims), reverse=True)
+        for stage, claim in farthest_first:
+            if stage is Stage.NOTHING or (stage, claim) <= here:
+                return None
             for _ in range(3):  # if its worker is alive after all, it may replace what the manifest names
-                manifest = artifacts.manifest(assignment.job, claim, self._stop)
-                if manifest is None or not any(
-                    manifest.file(assignment.job, claim, name) for name in janitor.GOT_SOMEWHERE
-                ):
+                manifest = sent(claim)
+                if stage_of(manifest.names) < stage:
                     break
                 with contextlib.suppress(ObjectGone):
-                    held = artifacts.hold_attempt(assignment.job, claim, manifest, self._stop)
+                    held = artifacts.hold_attempt(job, claim, manifest, self._stop)
                     self._held.append(held)
                     return held.path
         return None

@@ -1,4 +1,4 @@
-"""Removing what no job needs any more: losing attempts, resume points of finished jobs, jobs past their time."""
+"""Retention: removes losing attempts, resume points of finished jobs, jobs past their time, and orphaned files."""
 
 import shutil
 import time
@@ -17,59 +17,40 @@ from tcnn_jobs.home import Home
 from tcnn_jobs.model import Job, Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
+from tcnn_jobs.worker.attempts import POINT, attempts_of, stage_of, worth_keeping
 
 log = structlog.stdlib.get_logger("tcnn.janitor")
 
 YOUNG = 3600.0
 """Seconds for which a file that no row speaks of may still be getting one."""
-GOT_SOMEWHERE = ("run/config.json", "conversion.json")
-"""Files of an attempt that another can go on from."""
-POINT = "step-"
-"""How the name of a resume point begins."""
 
 
 def clean(home: Home, job: Job) -> None:
     """Leave of a job that has ended only what its owner can still ask for.
 
     Of a succeeded job that is the attempt that was published, without its resume points, or nothing where it was
-    published to a store; of another the newest attempt, which it may be resumed from.
+    published to a store; of another the attempt that it is resumed from, and the newest one, whose log says why it
+    ended.
     """
     if not job.terminal:
         return
     if home.shared and job.status is Status.SUCCEEDED:
         remove_job(home, job.id)
         return
-    attempts = _attempts(home, job.id)
-    keep = winner(job) if job.status is Status.SUCCEEDED else max(attempts, default=None)
-    for claim, path in attempts.items():
-        if claim != keep:
-            shutil.rmtree(path, ignore_errors=True)
-    if keep is not None and job.status is Status.SUCCEEDED:
-        shutil.rmtree(home.attempt(job.id, keep) / "run" / "resume", ignore_errors=True)
+    attempts = attempts_of(home, job.id)
+    succeeded = job.status is Status.SUCCEEDED
+    kept = {winner(job)} if succeeded else worth_keeping((one.stage, one.claim) for one in attempts)
+    for attempt in attempts:
+        if attempt.claim not in kept:
+            shutil.rmtree(attempt.path, ignore_errors=True)
+        elif succeeded:
+            shutil.rmtree(attempt.path / "run" / "resume", ignore_errors=True)
 
 
 def winner(job: Job) -> int:
     """The claim whose files were published."""
     files = job.result.files if job.result else ()
     return int(files[0].path.split("/")[1]) if files else job.claim
-
-
-def newest_attempt(home: Home, job: str, before: int | None = None) -> Path | None:
-    """The directory of the newest attempt (before a claim) in which training or conversion got somewhere."""
-    attempts = _attempts(home, job)
-    for claim in sorted(attempts, reverse=True):
-        if before is not None and claim >= before:
-            continue
-        if any((attempts[claim] / name).is_file() for name in GOT_SOMEWHERE):
-            return attempts[claim]
-    return None
-
-
-def _attempts(home: Home, job: str) -> dict[int, Path]:
-    try:
-        return {int(path.name): path for path in home.job(job).iterdir() if path.name.isdigit()}
-    except FileNotFoundError:
-        return {}
 
 
 def sweep(home: Home, store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
@@ -126,22 +107,27 @@ def _sweep_job(
     job = store.get(identifier)
     if not job.terminal:
         return
-    keep = winner(job) if job.status is Status.SUCCEEDED else max(claims, default=0)
-    manifest = artifacts.manifest(job.id, keep) or Manifest()
     if job.status is Status.SUCCEEDED:
+        keep = winner(job)
+        manifest = artifacts.manifest(job.id, keep) or Manifest()
         files = tuple(file for file in manifest.files if not file.name.startswith(POINT))
         if files != manifest.files:
-            manifest = Manifest(files=files)
-            artifacts.bucket.put_text(manifest_key(job.id, keep), manifest.model_dump_json())
-    kept = {manifest_key(job.id, keep), *(file_key(file) for file in manifest.files)}
+            artifacts.bucket.put_text(manifest_key(job.id, keep), Manifest(files=files).model_dump_json())
+        manifests = {keep: Manifest(files=files)}
+    else:
+        there = {claim: artifacts.manifest(job.id, claim) or Manifest() for claim in claims}
+        keep_all = worth_keeping((stage_of(manifest.names), claim) for claim, manifest in there.items())
+        manifests = {claim: there[claim] for claim in keep_all}
+    kept = {manifest_key(job.id, claim) for claim in manifests}
+    kept |= {file_key(file) for manifest in manifests.values() for file in manifest.files}
     if job.result is not None:
         kept |= {file_key(file) for file in job.result.files}
-    gone = [key for key in named if key not in kept and (named[key].claim != keep or _old(key, found, now))]
+    gone = [key for key in named if key not in kept and (named[key].claim not in manifests or _old(key, found, now))]
     artifacts.bucket.remove(*gone)
 
 
 def _old(key: str, found: Mapping[str, Object], now: float) -> bool:
-    """Whether nobody can be about to name an object: a resume point of the winner, or one that has been there long."""
+    """Whether nobody can be about to name an object: a replaced resume point, or one that has been there long."""
     return key.rpartition("/")[2].startswith(POINT) or now - found[key].modified > YOUNG
 
 

@@ -18,6 +18,7 @@ from tcnn_jobs.retry import Cancel, Decision, Fail, Finish, HandBack, backoff, d
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker import gpus, janitor, pace, versions
+from tcnn_jobs.worker.attempts import resumable
 from tcnn_jobs.worker.gangs import gang, widest
 from tcnn_jobs.worker.held import Attempt, Why
 from tcnn_jobs.worker.references import resolve
@@ -167,9 +168,9 @@ class Worker:
         try:
             places = resolve(job, self.store, self.artifacts)
             paths = {field: place.path for field, place in places.items()}
-            previous = janitor.newest_attempt(self.home, job.id, job.claim)
+            previous = resumable(self.home, job.id, job.claim)
             if previous is not None:
-                paths["previous"] = str(previous)
+                paths["previous"] = str(previous.path)
             told = self.store.count_events(job.id, "epoch")
             needs = tuple(place for place in places.values() if place.key)
             assignment = Assignment(

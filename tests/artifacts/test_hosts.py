@@ -69,6 +69,27 @@ def test_a_host_is_cut_off_and_another_goes_on_from_its_newest_resume_point(host
     assert {key.split("/")[2] for key in keys(gate)} == {"2"}, "what lost is swept"
 
 
+def test_mirrored_resume_points_outlive_attempts_that_got_nowhere(hosts: list[Host], gate: Gate) -> None:
+    first, second = hosts
+    script = """
+claim, before = told["claim"], told["paths"].get("previous")
+if claim == 1: publish("run/config.json", b"{}"); point(7, b"progress")
+if claim == 2: publish("conversion.json", b"{}")
+if claim < 3: sys.exit(1)
+event("resumed_from", names=sorted(path.name for path in Path(before).rglob("step-*"))); succeed()
+"""
+    job = first.submit(max_attempts=2)
+    first.courier(script).run(until_empty=True)
+    assert first.store.get(job.id).status is Status.FAILED
+    janitor.sweep(first.home, first.store, first.settings, first.artifacts)
+    kept = {"1/step-000000007.safetensors", "1/config.json", "1/manifest.json", "1/log.txt"}
+    assert {f"jobs/{job.id}/{name}" for name in kept} <= keys(gate)
+    first.store.resume(job.id)
+    second.courier(script).run(until_empty=True)
+    told = {event.kind: event.data for event in second.store.events(job.id)}
+    assert told["resumed_from"]["names"] == ["step-000000007.safetensors"]
+
+
 def test_what_a_job_needs_is_fetched_once(hosts: list[Host], gate: Gate, tmp_path: Path) -> None:
     first, second = hosts
     found = tmp_path / "first" / "home" / "incoming" / "unpacked"

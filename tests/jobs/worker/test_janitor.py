@@ -1,6 +1,7 @@
 """What is removed, and what never."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from houses import House
 
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.errors import JobNotFound
-from tcnn_jobs.model import Artifact, Claim, Failure, Job, Result
+from tcnn_jobs.model import Artifact, Claim, Failure, Job, Result, Status
 from tcnn_jobs.worker import janitor
+from tcnn_jobs.worker.attempts import Stage, resumable
 
 
 def attempt(house: House, job: Job, claim: int, size: int = 10) -> Path:
@@ -67,13 +69,46 @@ def test_a_job_that_goes_on_loses_nothing(house: House) -> None:
     assert files(house, job) == before
 
 
-def test_the_next_attempt_begins_where_the_newest_one_got_somewhere(house: House) -> None:
+def test_the_next_attempt_resumes_from_the_one_that_got_farthest(house: House) -> None:
     job = house.submit()
-    assert janitor.newest_attempt(house.home, job.id) is None
+    assert resumable(house.home, job.id) is None
     first = attempt(house, job, 1)
-    house.home.attempt(job.id, 2).mkdir()
-    assert janitor.newest_attempt(house.home, job.id) == first, "the second one died before it had anything"
-    assert janitor.newest_attempt(house.home, job.id, before=1) is None
+    second = house.home.attempt(job.id, 2)
+    second.mkdir()
+    assert resumable(house.home, job.id) == (Stage.SAVED, 1, first), "the second one died before it had anything"
+    (second / "conversion.json").write_text("{}")
+    assert resumable(house.home, job.id) == (Stage.SAVED, 1, first), "a conversion is less than a resume point"
+    assert resumable(house.home, job.id, before=1) is None
+    third = attempt(house, job, 3)
+    assert resumable(house.home, job.id) == (Stage.SAVED, 3, third), "a newer one supersedes it"
+
+
+def test_a_resume_point_outlives_attempts_that_got_nowhere(house: House) -> None:
+    job = ended(house, "failed", claims=3)
+    shutil.rmtree(house.home.attempt(job.id, 2) / "run")
+    shutil.rmtree(house.home.attempt(job.id, 3) / "run")
+    (house.home.attempt(job.id, 3) / "log.txt").write_text("no such device")
+    janitor.clean(house.home, job)
+    kept = {"run/config.json", "run/best.safetensors", "run/resume/step-1.safetensors"}
+    assert files(house, job) == {*(f"1/{name}" for name in kept), "3/log.txt"}
+
+
+def test_a_resumed_job_goes_on_from_the_attempt_before_the_one_that_died_at_its_start(house: House) -> None:
+    script = """
+told = json.loads((here / "assignment.json").read_text()); before = told["paths"].get("previous")
+if told["claim"] == 1:
+    (here / "run/resume").mkdir(parents=True); (here / "run/config.json").write_text("{}")
+    (here / "run/resume/step-000000007.safetensors").write_text("progress")
+if told["claim"] < 3: sys.exit(1)
+event("resumed_from", names=sorted(path.name for path in Path(before).rglob("step-*"))); succeed()
+"""
+    job = house.submit(max_attempts=2)
+    house.worker(script).run(until_empty=True)
+    assert house.store.get(job.id).status is Status.FAILED
+    house.store.resume(job.id)
+    house.worker(script).run(until_empty=True)
+    told = {event.kind: event.data for event in house.store.events(job.id)}
+    assert told["resumed_from"]["names"] == ["step-000000007.safetensors"]
 
 
 def test_old_jobs_are_deleted_with_their_files(house: House) -> None:

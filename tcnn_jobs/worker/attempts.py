@@ -1,0 +1,70 @@
+"""A job's attempts on disk: how far each one got, which the next resumes from, and which are worth keeping."""
+
+from collections.abc import Collection, Iterable
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from tcnn_jobs.home import Home
+
+STARTED = ("run/config.json", "conversion.json")
+POINT = "step-"
+"""How the name of a resume point begins."""
+_POINTS = f"run/resume/{POINT}"
+
+
+class Stage(IntEnum):
+    """How far an attempt got; another goes on from one that got farther, however old."""
+
+    NOTHING = 0
+    STARTED = 1
+    """It has converted, or begun to train."""
+    SAVED = 2
+    """It has a resume point: progress in training, which nothing else may replace but a newer resume point."""
+
+
+class Attempt(NamedTuple):
+    """What is left of an attempt. Claim numbers repeat when an older database was restored."""
+
+    stage: Stage
+    claim: int
+    path: Path
+
+
+def stage_of(names: Collection[str]) -> Stage:
+    """How far an attempt got that left files of these names, relative to its directory. Pure."""
+    if STARTED[0] in names and any(name.startswith(_POINTS) for name in names):
+        return Stage.SAVED
+    return Stage.STARTED if any(name in names for name in STARTED) else Stage.NOTHING
+
+
+def worth_keeping(stages: Iterable[tuple[Stage, int]]) -> set[int]:
+    """The claims that a job which may be resumed needs: the one that got farthest, and the newest, for its log. Pure.
+
+    A newer attempt takes over the resume points of the one before it when it starts to train. So among those that have
+    some the newest has the newest ones, and one that died before that supersedes nothing.
+    """
+    found = list(stages)
+    return {max(found)[1], max(claim for _, claim in found)} if found else set()
+
+
+def attempts_of(home: Home, job: str) -> list[Attempt]:
+    """What is left of a job's attempts on this host, the oldest first."""
+    try:
+        folders = [path for path in home.job(job).iterdir() if path.name.isdecimal()]
+    except FileNotFoundError:
+        return []
+    found = [Attempt(_stage(path), int(path.name), path) for path in folders]
+    return sorted(found, key=lambda attempt: attempt.claim)
+
+
+def resumable(home: Home, job: str, before: int | None = None) -> Attempt | None:
+    """The attempt that the next one resumes from: of those (before a claim) that got somewhere, the best."""
+    found = [one for one in attempts_of(home, job) if one.stage and (before is None or one.claim < before)]
+    return max(found, default=None)
+
+
+def _stage(path: Path) -> Stage:
+    names = [name for name in STARTED if (path / name).is_file()]
+    points = (path / _POINTS).parent.glob(f"{POINT}*.safetensors")
+    return stage_of([*names, *(f"run/resume/{point.name}" for point in points)])
