@@ -16,9 +16,9 @@ from tcnn_api.description import openapi
 from tcnn_api.keys import keyring
 from tcnn_api.metrics import QueueCollector
 from tcnn_api.middleware import Authenticate, LimitBody, Observe
+from tcnn_api.responses.stream import Streams
 from tcnn_api.routes import ROUTERS
 from tcnn_api.settings import ApiSettings, load
-from tcnn_api.stream import Streams
 from tcnn_jobs.artifacts.opened import home_of, open_artifacts
 from tcnn_jobs.confined.explorers import Explorers
 from tcnn_jobs.store import Store

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from tcnn.errors import RequestError
 from tcnn_api.keys import Keyring
+from tcnn_api.responses.stream import Streams
 from tcnn_api.settings import ApiSettings
-from tcnn_api.stream import Streams
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.confined.explorers import Explorers
 from tcnn_jobs.errors import JobNotFound

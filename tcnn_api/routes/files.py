@@ -12,9 +12,9 @@ from tcnn.training.runs.rundir import read_metrics
 from tcnn_api.deps import AUTHENTICATED, ArtifactsDep, JobId, StoreDep, Tenant
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
-from tcnn_api.download import download
 from tcnn_api.errors import NotFound
-from tcnn_api.flatten import table
+from tcnn_api.responses.download import download
+from tcnn_api.responses.flatten import table
 from tcnn_api.schemas import FileList, download_name, files, page_of, safe_name
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model import Job, Status

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request
 from fastapi import Path as InPath
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from tcnn_api.download import has
 from tcnn_api.errors import NotFound
+from tcnn_api.responses.download import has
 
 router = APIRouter(include_in_schema=False)
 

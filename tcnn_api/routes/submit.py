@@ -6,9 +6,11 @@ from fastapi import APIRouter, Body, Request, Response
 
 from tcnn_api.deps import AUTHENTICATED, Idempotency, ServiceDep, Tenant
 from tcnn_api.description import examples
-from tcnn_api.references import References
 from tcnn_api.schemas import JobView
-from tcnn_api.validation import validate
+from tcnn_api.submission.body import read
+from tcnn_api.submission.check import check
+from tcnn_api.submission.lookup import Lookup
+from tcnn_api.submission.resolve import keep, resolve
 from tcnn_jobs.model import IdempotencyKey, Job, Kind, NewJob
 from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, TransformRequest, num_workers
 from tcnn_jobs.requests import Request as JobRequest
@@ -71,15 +73,18 @@ def _accept(
 ) -> JobView:
     job = _replayed(parts, owner, key)
     if job is None:
-        checked = validate(body, References(parts.settings, parts.store, owner))
+        submission = read(body, parts.settings)
+        resolved = resolve(submission, Lookup(parts.settings, parts.store, owner))
+        check(submission, resolved)
+        kept = keep(body, resolved)
         new = NewJob(
             owner=owner,
             kind=kind,
-            request=checked,
+            request=kept,
             priority=body.priority,
             max_attempts=body.max_attempts,
             webhook=body.webhook,
-            slots=num_workers(checked) if parts.settings.engine == "local" else 1,
+            slots=num_workers(kept) if parts.settings.engine == "local" else 1,
         )
         job = parts.store.enqueue(new, key)
     request.state.job = job.id

@@ -1,0 +1,113 @@
+"""Whether a request can be done with what it names: pure, over what was read and resolved."""
+
+from tcnn.config import ConversionConfig
+from tcnn.data.source import canonical
+from tcnn.zoo.catalogue import Entry
+from tcnn_api.errors import Refused, quoted
+from tcnn_api.submission.body import Finetuning, Submission
+from tcnn_api.submission.resolve import Resolved
+from tcnn_jobs.model import Job, Status, Upload
+from tcnn_jobs.requests import EvaluateRequest, TransformRequest
+
+
+def check(submission: Submission, resolved: Resolved) -> None:
+    """Raises `Refused` with the field to change, if anything of what was resolved is unfit for what is asked."""
+    for field, entry in resolved.models.items():
+        if entry is not None:
+            _check_model(field, entry, submission)
+    for field, job in resolved.jobs.items():
+        _check_job(field, job)
+    if submission.finetuning is not None:
+        _check_slots(submission.finetuning, resolved.slots)
+        _check_datasets(submission.finetuning, resolved)
+    if submission.evaluation is not None:
+        _check_split("config.split", resolved.datasets["dataset"].upload, submission.evaluation.split)
+
+
+def _check_model(field: str, entry: Entry, submission: Submission) -> None:
+    """A timm model has what is asked of it, as what it is named for: source, teacher, or to be evaluated."""
+    request, finetuning = submission.request, submission.finetuning
+    if field.endswith("config.teacher"):
+        _check_weights(field, entry, "name another teacher")
+    elif isinstance(request, EvaluateRequest):
+        _check_weights(field, entry, "name a model that has, or upload a checkpoint")
+    elif isinstance(request, TransformRequest):
+        _check_source(entry, request, "stride", request.pretrained)
+    else:
+        conversion = finetuning.config.conversion if finetuning is not None and finetuning.config.convert else None
+        _check_source(entry, conversion, "config.conversion.stride", request.pretrained)
+
+
+def _check_source(entry: Entry, conversion: ConversionConfig | None, stride: str, pretrained: bool) -> None:
+    """The model has weights if they are wanted, and can be converted so; `stride` is the field that says how."""
+    if conversion is not None and (conversion.stage != -1 or conversion.target is not None):
+        conversion = None  # the catalogue knows of the last stage only
+    if conversion is not None and not entry.convertible:
+        raise Refused("model", entry.reason or f"{entry.name}: nothing to convert")
+    if pretrained:
+        _check_weights("pretrained", entry, "set pretrained to false for random ones")
+    if conversion is not None and conversion.stride == "remove" and not entry.stride_removable:
+        raise Refused(stride, f"{entry.name}: the stride of its last stage cannot be removed; use keep")
+
+
+def _check_weights(field: str, entry: Entry, hint: str) -> None:
+    if not entry.weights:
+        raise Refused(field, f"{entry.name}: timm has no pretrained weights for it; {hint}")
+
+
+def _check_job(field: str, job: Job) -> None:
+    """It has made a checkpoint."""
+    if job.status is not Status.SUCCEEDED:
+        raise Refused(field, f"expected a job that has succeeded, found {job.id}, which is {job.status}")
+    if job.result is None or job.result.checkpoint is None:
+        raise Refused(field, f"{job.id}: this job made no checkpoint; name a transform or finetune job")
+
+
+def _check_slots(finetuning: Finetuning, slots: int | None) -> None:
+    """As many processes at once as one worker can run, where that is known."""
+    count = finetuning.asked.num_workers
+    if slots is not None and count > slots:
+        raise Refused(
+            f"{finetuning.prefix}num_workers",
+            f"expected at most {slots}, the slots of this host's largest worker, found {count}",
+        )
+
+
+def _check_datasets(finetuning: Finetuning, resolved: Resolved) -> None:
+    """Uploaded data sets have images to train on and to validate with, and a batch of them."""
+    asked, config, prefix = finetuning.asked, finetuning.config, finetuning.prefix
+    if asked.val is not None:
+        _check_split(f"{prefix}val", resolved.datasets[f"{prefix}val"].upload, "val")
+    upload = resolved.datasets[f"{prefix}dataset"].upload
+    if upload is None:
+        return
+    _check_split(f"{prefix}dataset", upload, "train")
+    if asked.val is None and config.val_split is None and "val" not in _splits(upload):
+        raise Refused(
+            f"{prefix}val", f"{upload.id} has no validation split; name a data set, or set config.val_split to 0.1"
+        )
+    images = _train_images(upload, config.val_split if asked.val is None else None)
+    if config.batch_size > images:
+        raise Refused(
+            f"{prefix}config.batch_size",
+            f"a batch of {config.batch_size} is larger than the {images} training images of {upload.id}; choose less",
+        )
+
+
+def _check_split(field: str, upload: Upload | None, split: str) -> None:
+    """An upload that is divided has the split."""
+    splits = {} if upload is None else _splits(upload)
+    if upload is not None and splits and (canonical(split) or split) not in splits:
+        raise Refused(field, f"{upload.id} has no split {quoted(split)}; it has {', '.join(sorted(splits))}")
+
+
+def _train_images(upload: Upload, val_split: float | None) -> int:
+    """Images that are trained on, at most."""
+    splits = _splits(upload)
+    images = int(splits.get("train", 0) if splits else upload.details.get("images", 0))
+    return round(images * (1 - val_split)) if val_split else images
+
+
+def _splits(upload: Upload) -> dict[str, int]:
+    """Images by split; empty if it is not divided."""
+    return upload.details.get("splits") or {}

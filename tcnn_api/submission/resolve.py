@@ -1,0 +1,77 @@
+"""What a request names is found, each name once, and the request written as it is kept."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from tcnn.zoo.catalogue import Entry
+from tcnn_api.submission.body import Submission
+from tcnn_api.submission.lookup import Dataset, Lookup
+from tcnn_jobs.model import Job, Upload
+from tcnn_jobs.requests import EvaluateRequest, ModelReference, Request, TransformRequest
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """What a request names, by the field that names it: `model`, `against.0.job`, `finetune.dataset`."""
+
+    models: Mapping[str, Entry | None] = dataclasses.field(default_factory=dict)
+    """timm's models; None where the catalogue cannot tell about one."""
+    jobs: Mapping[str, Job] = dataclasses.field(default_factory=dict)
+    checkpoints: Mapping[str, Upload] = dataclasses.field(default_factory=dict)
+    datasets: Mapping[str, Dataset] = dataclasses.field(default_factory=dict)
+    slots: int | None = None
+    """Those of the largest worker, where several processes are asked for; None if a larger worker may come."""
+
+
+def resolve(submission: Submission, lookup: Lookup) -> Resolved:
+    """Everything that a request names. Raises `Refused` with the field of a name that is none."""
+    finetuning = submission.finetuning
+    return Resolved(
+        models={field: lookup.model(field, name) for field, name in _models(submission, "model")},
+        jobs={field: lookup.job(field, name) for field, name in _models(submission, "job")},
+        checkpoints={field: lookup.checkpoint(field, name) for field, name in _models(submission, "checkpoint")},
+        datasets={field: lookup.dataset(field, name) for field, name in _datasets(submission)},
+        slots=lookup.slots() if finetuning is not None and finetuning.asked.num_workers > 1 else None,
+    )
+
+
+def keep(request: Request, resolved: Resolved) -> dict[str, Any]:
+    """The request as the job's row has it: what was given, with data sets named as the job is to open them."""
+    kept = request.model_dump(mode="json", exclude_unset=True)
+    for field, dataset in resolved.datasets.items():
+        *parents, last = field.split(".")
+        part = kept
+        for parent in parents:
+            part = part[parent]
+        part[last] = dataset.name
+    return kept
+
+
+def _models(submission: Submission, kind: Literal["model", "job", "checkpoint"]) -> Iterator[tuple[str, str]]:
+    """Fields and names of the models of one kind."""
+    for prefix, reference in _references(submission.request):
+        name = getattr(reference, kind, None)  # of the three, a transformation has only `model`
+        if name is not None:
+            yield f"{prefix}{kind}", name
+    finetuning = submission.finetuning
+    if kind == "model" and finetuning is not None and finetuning.config.teacher not in (None, "source"):
+        yield f"{finetuning.prefix}config.teacher", str(finetuning.config.teacher)
+
+
+def _references(request: Request) -> Iterator[tuple[str, TransformRequest | ModelReference]]:
+    yield "", request
+    if isinstance(request, EvaluateRequest):
+        for place, other in enumerate(request.against):
+            yield f"against.{place}.", other
+
+
+def _datasets(submission: Submission) -> Iterator[tuple[str, str]]:
+    """Fields and names of the data sets."""
+    if isinstance(submission.request, EvaluateRequest):
+        yield "dataset", submission.request.dataset
+    finetuning = submission.finetuning
+    if finetuning is not None:
+        yield f"{finetuning.prefix}dataset", finetuning.asked.dataset
+        if finetuning.asked.val is not None:
+            yield f"{finetuning.prefix}val", finetuning.asked.val

@@ -1,0 +1,255 @@
+"""A submission is read, resolved and checked without a server: one fault each, and the field that is to change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tcnn.errors import RequestError
+from tcnn.zoo import catalogue
+from tcnn.zoo.catalogue import Entry
+from tcnn_api.errors import Refused
+from tcnn_api.settings import ApiSettings
+from tcnn_api.submission.body import Submission, read
+from tcnn_api.submission.check import check
+from tcnn_api.submission.lookup import Dataset, Lookup
+from tcnn_api.submission.resolve import Resolved, keep, resolve
+from tcnn_jobs.errors import JobNotFound, UploadNotFound
+from tcnn_jobs.model import Artifact, Job, Kind, Result, Statistics, Status, Upload, WorkerInfo
+from tcnn_jobs.requests import KINDS
+
+SETTINGS = ApiSettings(webhook_hosts=("hooks.example.org",), hub_names=("hfds/timm/*",), max_loader_workers=4)
+CNN = catalogue.entries()["resnet18"]
+CHECKPOINT = Artifact(name="converted.safetensors", path="job_1/1/converted.safetensors", size=1, sha256="0" * 64)
+
+
+def submission(kind: str, **body: Any) -> Submission:
+    return read(KINDS[kind](**body), SETTINGS)
+
+
+def entry(**changed: Any) -> Entry:
+    return CNN.model_copy(update=changed)
+
+
+def job(status: Status = Status.SUCCEEDED, checkpoint: Artifact | None = CHECKPOINT) -> Job:
+    return Job(
+        id="job_1", number=1, owner="alice", kind=Kind.TRANSFORM, status=status, request={}, created_at=0, not_before=0,
+        result=Result(checkpoint=checkpoint),
+    )  # fmt: skip
+
+
+def dataset(images: int = 0, **splits: int) -> Dataset:
+    details = {"images": images or sum(splits.values()), "splits": splits}
+    upload = Upload(id="ds_1", owner="alice", kind="dataset", name="pets.zip", path="ds_1", size=1, sha256="0" * 64,
+                    details=details)  # fmt: skip
+    return Dataset("ds_1", upload)
+
+
+def refused(asked: Submission, resolved: Resolved) -> tuple[str, str]:
+    with pytest.raises(Refused) as caught:
+        check(asked, resolved)
+    return caught.value.field, str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "body", "field", "words"),
+    [
+        ({"convertible": False, "reason": "nothing there"}, {}, "model", "nothing there"),
+        ({"weights": ()}, {}, "pretrained", "set pretrained to false"),
+        ({"stride_removable": False}, {"stride": "remove"}, "stride", "use keep"),
+        ({"convertible": False, "weights": ()}, {"stage": 1}, "pretrained", "no pretrained weights"),
+    ],
+)
+def test_a_model_that_cannot_be_converted_so(changed: Any, body: Any, field: str, words: str) -> None:
+    found = refused(submission("transform", model="resnet18", **body), Resolved(models={"model": entry(**changed)}))
+    assert found[0] == field
+    assert words in found[1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "body"),
+    [
+        ({"convertible": False}, {"stage": 1}),
+        ({"convertible": False}, {"target": "patch_embed.proj"}),
+        ({"stride_removable": False}, {"stride": "remove", "stage": 1}),
+        ({"weights": ()}, {"pretrained": False}),
+    ],
+)
+def test_of_another_stage_or_without_weights_the_catalogue_forbids_nothing(changed: Any, body: Any) -> None:
+    check(submission("transform", model="resnet18", **body), Resolved(models={"model": entry(**changed)}))
+
+
+def test_what_the_catalogue_cannot_tell_about_passes() -> None:
+    check(submission("transform", model="hf-hub:timm/x", stride="remove"), Resolved(models={"model": None}))
+
+
+def test_a_model_is_judged_by_what_it_is_named_for() -> None:
+    vit, bare = entry(convertible=False, reason="nothing there"), entry(weights=())
+    named = {"dataset": Dataset("hfds/timm/pets")}
+    body = {"model": "resnet18", "dataset": "hfds/timm/pets"}
+    assert refused(submission("finetune", **body), Resolved(models={"model": vit}, datasets=named))[0] == "model"
+    unconverted = submission("finetune", **body, config={"convert": False})
+    check(unconverted, Resolved(models={"model": vit}, datasets=named))
+    taught = submission("finetune", **body, config={"teacher": "resnet50"}, pretrained=False)
+    models = {"model": bare, "config.teacher": bare}
+    assert refused(taught, Resolved(models=models, datasets=named)) == (
+        "config.teacher", "resnet18: timm has no pretrained weights for it; name another teacher",
+    )  # fmt: skip
+    stride = submission("finetune", **body, config={"conversion": {"stride": "remove"}})
+    models = {"model": entry(stride_removable=False)}
+    assert refused(stride, Resolved(models=models, datasets=named))[0] == "config.conversion.stride"
+    compared = submission("evaluate", **body, against=[{"model": "resnet18"}])
+    models = {"model": vit, "against.0.model": bare}
+    field, message = refused(compared, Resolved(models=models, datasets=named))
+    assert (field, "upload a checkpoint" in message) == ("against.0.model", True)
+
+
+def test_a_job_must_have_made_a_checkpoint() -> None:
+    asked, named = submission("finetune", job="job_1", dataset="x"), {"dataset": Dataset("x")}
+    check(asked, Resolved(jobs={"job": job()}, datasets=named))
+    for unfit, words in ((job(Status.RUNNING), "which is running"), (job(checkpoint=None), "made no checkpoint")):
+        field, message = refused(asked, Resolved(jobs={"job": unfit}, datasets=named))
+        assert (field, words in message) == ("job", True)
+
+
+@pytest.mark.parametrize(
+    ("data", "body", "field"),
+    [
+        (dataset(test=9), {}, "dataset"),
+        (dataset(images=100), {}, "val"),
+        (dataset(train=100, val=1), {"config": {"batch_size": 102}}, "config.batch_size"),
+        (dataset(images=100), {"config": {"batch_size": 52, "val_split": 0.5}}, "config.batch_size"),
+        (dataset(train=100), {"config": {"batch_size": 100}}, "val"),
+    ],
+)
+def test_an_upload_that_does_not_suffice(data: Dataset, body: Any, field: str) -> None:
+    asked = {"config": {"batch_size": 2}, "dataset": "ds_1"} | body
+    alone = submission("finetune", checkpoint="ckpt_1", **asked)
+    assert refused(alone, Resolved(datasets={"dataset": data}))[0] == field
+    inside = submission("transform", model="resnet18", finetune=asked)
+    resolved = Resolved(models={"model": CNN}, datasets={"finetune.dataset": data})
+    assert refused(inside, resolved)[0] == f"finetune.{field}"
+
+
+@pytest.mark.parametrize(
+    ("data", "config"),
+    [
+        (dataset(train=100, val=1), {"batch_size": 100}),
+        (dataset(images=100), {"batch_size": 50, "val_split": 0.5}),
+        (Dataset("hfds/timm/pets"), {"batch_size": 4096}),
+    ],
+)
+def test_an_upload_that_just_suffices(data: Dataset, config: Any) -> None:
+    asked = submission("finetune", checkpoint="ckpt_1", dataset="ds_1", config=config)
+    check(asked, Resolved(datasets={"dataset": data}))
+
+
+def test_validation_and_evaluation_have_their_split() -> None:
+    body = {"dataset": "ds_1", "val": "ds_1", "config": {"batch_size": 2}}
+    asked = submission("finetune", checkpoint="ckpt_1", **body)
+    check(asked, Resolved(datasets={"dataset": dataset(train=9), "val": dataset(val=9)}))
+    assert refused(asked, Resolved(datasets={"dataset": dataset(train=9), "val": dataset(train=9)}))[0] == "val"
+    asked = submission("evaluate", checkpoint="ckpt_1", dataset="ds_1", config={"split": "validation"})
+    check(asked, Resolved(datasets={"dataset": dataset(val=9)}))
+    check(asked, Resolved(datasets={"dataset": dataset(images=9)}))
+    assert refused(asked, Resolved(datasets={"dataset": dataset(train=9)}))[0] == "config.split"
+
+
+def test_as_many_processes_as_the_largest_worker_has_slots() -> None:
+    asked = submission("finetune", checkpoint="ckpt_1", dataset="x", num_workers=4, config={"batch_size": 64})
+    for slots in (None, 4):
+        check(asked, Resolved(datasets={"dataset": Dataset("x")}, slots=slots))
+    field, message = refused(asked, Resolved(datasets={"dataset": Dataset("x")}, slots=3))
+    assert (field, "at most 3" in message) == ("num_workers", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "field"),
+    [
+        ("transform", {"webhook": "https://evil.example/"}, "webhook"),
+        ("transform", {"model": "a\0"}, "model"),
+        ("transform", {"finetune": {"dataset": "x", "preset": "slow"}}, "finetune.preset"),
+        ("transform", {"finetune": {"dataset": "x", "config": {"convert": False}}}, "finetune.config.convert"),
+        ("finetune", {"config": {"convert": False}}, None),
+        ("finetune", {"config": {"workers": 5}}, "config.workers"),
+        ("finetune", {"config": {"a": [{"b\0": 1}]}}, r"'config.a.0.b\x00'"),
+        ("finetune", {"num_workers": 3, "config": {"batch_size": 4}}, "num_workers"),
+        ("evaluate", {"config": {"device": "abacus"}}, "config.device"),
+        ("evaluate", {"config": {"limit": 0}}, "config.limit"),
+    ],
+)
+def test_what_a_body_says_by_itself_asks_nobody(kind: str, body: Any, field: str | None) -> None:
+    given = {"model": "resnet18"} | ({} if kind == "transform" else {"dataset": "x"}) | body
+    if field is None:
+        assert submission(kind, **given).finetuning is not None
+        return
+    with pytest.raises(Refused) as caught:
+        submission(kind, **given)
+    assert caught.value.field == field
+
+
+class Store:
+    """What a lookup asks of the store, and how often."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def get(self, name: str, tenant: str) -> Job:
+        self.asked.append(name)
+        if (name, tenant) != ("job_1", "alice"):
+            raise JobNotFound(name)
+        return job()
+
+    def upload(self, name: str, kind: str, tenant: str) -> Upload:
+        self.asked.append(name)
+        found = dataset(train=99, val=9).upload
+        if found is None or tenant != "alice" or not name.startswith({"dataset": "ds_", "checkpoint": "ckpt_"}[kind]):
+            raise UploadNotFound(name)
+        return found
+
+    def statistics(self) -> Statistics:
+        self.asked.append("statistics")
+        return Statistics(workers=(WorkerInfo(name="w", host="here", slots=2, version="0"),))
+
+
+def test_every_name_is_looked_up_once_and_kept_as_it_was_found(tmp_path: Path) -> None:
+    (tmp_path / "pets").mkdir()
+    settings = ApiSettings(dataset_roots=(tmp_path,), database="sqlite:///x")
+    store = Store()
+    lookup = Lookup(settings, store, "alice")  # type: ignore[arg-type]
+    body = {
+        "job": "job_1", "dataset": "pets/.", "against": [{"checkpoint": "ckpt_1"}, {"model": "resnet18"}],
+        "config": {"split": "val"},
+    }  # fmt: skip
+    asked = submission("evaluate", **body)
+    found = resolve(asked, lookup)
+    assert (list(found.jobs), list(found.checkpoints)) == (["job"], ["against.0.checkpoint"])
+    assert found.models == {"against.1.model": CNN}
+    assert store.asked == ["job_1", "ckpt_1"]
+    check(asked, found)
+    assert keep(asked.request, found) == body | {"dataset": str(tmp_path / "pets")}
+    store.asked.clear()
+    training = {"dataset": "ds_1", "val": "pets", "num_workers": 2, "config": {"teacher": "resnet50"}}
+    asked = submission("transform", model="resnet18", finetune=training)
+    found = resolve(asked, lookup)
+    assert store.asked == ["ds_1", "statistics"]
+    assert (list(found.models), found.slots) == (["model", "finetune.config.teacher"], 2)
+    kept = keep(asked.request, found)
+    assert kept == {"model": "resnet18", "finetune": training | {"val": str(tmp_path / "pets")}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "field"),
+    [
+        ("evaluate", {"job": "job_2"}, "job"),
+        ("evaluate", {"model": "resnet18", "against": [{"checkpoint": "ds_1"}]}, "against.0.checkpoint"),
+        ("finetune", {"model": "resnet51"}, "model"),
+        ("finetune", {"model": "resnet18", "dataset": "ckpt_1"}, "dataset"),
+        ("finetune", {"model": "resnet18", "val": "hfds/stranger/x"}, "val"),
+    ],
+)
+def test_a_name_that_is_none(kind: str, body: Any, field: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        resolve(submission(kind, **{"dataset": "ds_1"} | body), Lookup(SETTINGS, Store(), "alice"))  # type: ignore[arg-type]
+    assert isinstance(caught.value, Refused)
+    assert caught.value.field == field
