@@ -17,7 +17,7 @@ from torch import nn
 import tcnn
 from tcnn.config import ConversionConfig
 from tcnn.conversion.report import ConversionReport
-from tcnn.conversion.select import is_spatial, select
+from tcnn.conversion.selection import is_spatial, select
 from tcnn.conversion.surgery import convert
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers import GPSA2d

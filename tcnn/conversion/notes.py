@@ -1,4 +1,4 @@
-"""What a person should know of a replacement beside its numbers: the notes of a conversion's report."""
+"""Notes on a replacement for the report: what a person should know of it beside its numbers."""
 
 from collections.abc import Mapping
 
@@ -6,26 +6,26 @@ from torch import nn
 
 from tcnn.conversion.report import STANDARDISATION_ENDED
 from tcnn.layers.filters import is_standardised
-from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
-from tcnn.layers.terms.positions import Pair
+from tcnn.layers.terms.positions import Geometry, Pair
 from tcnn.layers.terms.scopes import GLOBAL, Scope
 from tcnn.models.trace import Step
 
 
-def notes(conv: nn.Module, layer: GPSA2d, size: Pair | None, tied: Mapping[str, str]) -> list[str]:
-    """Of the `layer` that takes the place of `conv`, on maps of `size` (h, w) where that is known.
+def notes(conv: nn.Module, geometry: Geometry, scope: Scope, size: Pair | None, tied: Mapping[str, str]) -> list[str]:
+    """Of the layer that takes the place of `conv`: standardisation ended, a content scope that is the whole map, ties.
 
     Args:
+        geometry, scope: of the layer. size: (h, w) of the largest map that it gets, where that is known.
         tied: which of its parameters is one with which other of the model.
     """
     found = [STANDARDISATION_ENDED] if is_standardised(conv) else []
-    if layer.scope.kind != "global" and size is not None:
-        left, right, top, bottom = positions.padding_of(size, layer.geometry)
+    if scope.kind != "global" and size is not None:
+        left, right, top, bottom = positions.padding_of(size, geometry)
         height, width = top + size[0] + bottom, left + size[1] + right
-        if layer.scope.covers((height, width), size):
-            whole = GLOBAL if layer.scope.padding else Scope(padding=False)
-            found.append(f"content {layer.content} acts as {whole}: the map is {height}×{width}, padding included")
+        if scope.covers((height, width), size):
+            whole = GLOBAL if scope.padding else Scope(padding=False)
+            found.append(f"content {scope} acts as {whole}: the map is {height}×{width}, padding included")
     found += [f"its {own} is {other} as well, as it was before" for own, other in tied.items()]
     return found
 

@@ -6,13 +6,9 @@ the kernels of what runs after it, by as much as the map has grown (à trous): t
 the new one, then are what they were, and those between are the same stage on its input moved by a pixel.
 
 What carries a stride is found in the trace of the stage, and the result is traced again: a stage whose map still
-shrinks is refused.
+shrinks is refused. The layers that take those places are in `stride_one`.
 """
 
-import copy
-from typing import Any, Literal, NamedTuple
-
-from timm.layers import BlurPool2d
 from timm.models.byobnet import ByobNet
 from timm.models.efficientnet import EfficientNet
 from timm.models.mobilenetv3 import MobileNetV3
@@ -23,73 +19,90 @@ from timm.models.resnetv2 import ResNetV2
 from timm.models.senet import SENet
 from torch import nn
 
-from tcnn.errors import UnsupportedLayerError
-from tcnn.layers.filters import padding_of, unknown
+from tcnn.config import ConversionConfig
+from tcnn.conversion.carry import copy_with
+from tcnn.conversion.selection import Selection
+from tcnn.conversion.stride_one import NONE, StrideRemoval, Way, strideless_layers
+from tcnn.errors import RequestError, UnsupportedLayerError
+from tcnn.layers.filters import pair
 from tcnn.layers.terms.positions import Pair
-from tcnn.models.trace import Step
+from tcnn.models.trace import Step, input_shape, meta_copy, trace
 
 KNOWN_FAMILIES = (ResNet, ResNetV2, SENet, RegNet, ByobNet, NormFreeNet, EfficientNet, MobileNetV3)
 """Whose layers at stride 1 are known from timm; dilation needs no such knowledge."""
 
-Way = Literal["remove", "dilate"]
+
+def remove_stride(
+    model: nn.Module, steps: list[Step], selection: Selection, config: ConversionConfig
+) -> tuple[StrideRemoval, list[Step]]:
+    """Decide how the selected stage loses its stride, as `config.stride` asks; the model is left as it is.
+
+    Returns: what becomes of which layer, and the steps of the model after that, on an image of the same size.
+
+    Raises: `UnsupportedLayerError` for a model or a layer of which no form at stride 1 is known.
+    """
+    if config.stride == "keep":
+        return NONE, steps
+    stage = [steps[i] for i in selection.span]
+    larger = _on_twice_the_size(model, selection, config) if config.stride == "dilate" else stage
+    removal = _find(model, stage, larger, config.stride)
+    layers = strideless_layers(model, removal)
+    try:
+        after = trace(copy_with(meta_copy(model), layers), config.input_size)
+    except Exception as error:
+        raise UnsupportedLayerError(
+            f"stride={config.stride}: {type(model).__name__} does not run without its last stride; use stride=keep"
+        ) from error
+    _check_one_resolution(steps, after, selection.names, config.stride)
+    return removal, after
 
 
-class Unstriding(NamedTuple):
-    """What happens to which layer, by dotted name."""
+def _on_twice_the_size(model: nn.Module, selection: Selection, config: ConversionConfig) -> list[Step]:
+    """The steps of the stage on an image of twice the height and width, from which dilation sees how maps grow."""
+    _, height, width = input_shape(model, config.input_size)
+    try:
+        steps = trace(model, (2 * height, 2 * width))
+    except RequestError as error:
+        raise UnsupportedLayerError(
+            f"stride=dilate: {type(model).__name__} runs at one size only, so nothing tells how its maps grow; use "
+            "stride=keep or remove"
+        ) from error
+    return steps[selection.span.start : selection.span.stop]
 
-    removed: tuple[str, ...]
-    """Layers that lose their stride."""
-    dilated: dict[str, Pair]
-    """By how much, along rows and columns, a layer's kernel is spread."""
 
-
-def plan(model: nn.Module, steps: list[Step], larger: list[Step], way: Way) -> Unstriding:
-    """How a stage of these steps comes to run at stride 1; raises `UnsupportedLayerError` where that is not known.
+def _find(model: nn.Module, steps: list[Step], larger: list[Step], way: Way) -> StrideRemoval:
+    """Which layers of a stage carry its stride, and by how much the others have to be dilated.
 
     Args:
-        larger: the same steps on a larger image, for ``dilate``.
+        steps: the stage. larger: the same steps on a larger image, for ``dilate``.
+
+    Raises: `UnsupportedLayerError` where that is not known.
     """
     if way == "remove" and not isinstance(model, KNOWN_FAMILIES):
         names = ", ".join(sorted(kind.__name__ for kind in KNOWN_FAMILIES))
         raise UnsupportedLayerError(
             f"stride=remove is known for {names}, not for {type(model).__name__}; use stride=keep or dilate"
         )
-    removed = tuple(dict.fromkeys(s.name for s in steps if max(_pair(getattr(s.module, "stride", 1))) > 1))
+    removed = tuple(dict.fromkeys(s.name for s in steps if max(pair(getattr(s.module, "stride", 1))) > 1))
     if way == "remove" or not removed:
-        return Unstriding(removed, {})
+        return StrideRemoval(way, removed, {})
     if [step.name for step in steps] != [step.name for step in larger]:
         raise UnsupportedLayerError(
             f"stride=dilate: {type(model).__name__} runs other layers on a larger image, so nothing tells how its maps "
             "grow; use stride=keep or remove"
         )
-    first = next((pair for pair in zip(steps, larger, strict=True) if all(_is_map(s.input_shape) for s in pair)), None)
+    first = next((both for both in zip(steps, larger, strict=True) if all(_is_map(s.input_shape) for s in both)), None)
     dilated = {}
     for step, twin in zip(steps, larger, strict=True):
-        if first is not None and _looks_around(step.module) and _is_map(step.input_shape):
-            growth = _growth(_gain(*first), _gain(step, twin))
-            if max(growth) > 1:
-                dilated[step.name] = growth
-    return Unstriding(removed, dilated)
+        if first is not None and _sees_neighbours(step.module) and _is_map(step.input_shape):
+            factors = _growth(_gain(*first), _gain(step, twin))
+            if max(factors) > 1:
+                dilated[step.name] = factors
+    return StrideRemoval(way, removed, dilated)
 
 
-def unstrided(model: nn.Module, unstriding: Unstriding, way: Way) -> dict[str, nn.Module]:
-    """What must replace which layer of the model; the replacements share their weights with the originals.
-
-    Raises `UnsupportedLayerError` for a layer whose stride cannot be removed, or which cannot be dilated.
-    """
-    replacements: dict[str, nn.Module] = {}
-    for name in dict.fromkeys((*unstriding.removed, *unstriding.dilated)):
-        module = model.get_submodule(name)
-        if name in unstriding.dilated:
-            module = _dilated(name, module, unstriding.dilated[name])
-        if name in unstriding.removed:
-            module = _at_stride_one(name, module, way)
-        replacements[name] = module
-    return replacements
-
-
-def check_kept(before: list[Step], after: list[Step], names: tuple[str, ...], way: Way) -> None:
-    """Raise unless every converted convolution now works at one resolution, larger than or equal to its old one."""
+def _check_one_resolution(before: list[Step], after: list[Step], names: tuple[str, ...], way: Way) -> None:
+    """Raise unless every selected convolution now works at one resolution, larger than or equal to its old one."""
     sizes = {step.name: step.output_shape for step in after}
     old = {step.name: step.output_shape for step in before}
     final = {sizes[name][-2:] for name in names if sizes[name]}  # type: ignore[index]
@@ -99,9 +112,9 @@ def check_kept(before: list[Step], after: list[Step], names: tuple[str, ...], wa
         )
 
 
-def _looks_around(module: nn.Module) -> bool:
+def _sees_neighbours(layer: nn.Module) -> bool:
     """Whether a layer has a kernel of more than one pixel."""
-    return max(_pair(getattr(module, "kernel_size", getattr(module, "filt_size", 1)))) > 1
+    return max(pair(getattr(layer, "kernel_size", getattr(layer, "filt_size", 1)))) > 1
 
 
 def _is_map(shape: tuple[int, ...] | None) -> bool:
@@ -119,79 +132,3 @@ def _growth(first: Pair, own: Pair) -> Pair:
     """How much larger a layer's map will be, along rows and columns: as large as the first of the stage."""
     down, across = (max(1, round(new / old)) if old else 1 for new, old in zip(first, own, strict=True))
     return down, across
-
-
-def _dilated(name: str, module: nn.Module, growth: Pair) -> nn.Module:
-    """A layer whose kernel is spread over a map that grew."""
-    twin: Any = copy.copy(module)
-    if isinstance(module, nn.Conv2d) and not unknown(module):
-        padding = padding_of(module)
-        if padding == "dynamic" or (padding[0], padding[2]) != (padding[1], padding[3]):
-            reason = f"padding {padding} cannot be spread evenly"
-        elif module.padding_mode != "zeros" and any(padding):
-            reason = f"padding_mode {module.padding_mode!r} would repeat other pixels"
-        else:
-            twin.padding = (padding[2] * growth[0], padding[0] * growth[1])
-            twin.dilation = (module.dilation[0] * growth[0], module.dilation[1] * growth[1])
-            return twin
-    elif isinstance(module, nn.MaxPool2d):
-        # PyTorch pads a pool by half of its kernel at most, dilated or not.
-        if not any(_pair(module.padding)):
-            down, across = _pair(module.dilation)
-            twin.dilation = (down * growth[0], across * growth[1])
-            return twin
-        reason = "a padded pool cannot be dilated"
-    else:
-        reason = f"{type(module).__name__} cannot be dilated"
-    raise UnsupportedLayerError(f"stride=dilate: {name}: {reason}; use stride=keep or remove")
-
-
-def _at_stride_one(name: str, module: nn.Module, way: Way) -> nn.Module:
-    twin: Any = copy.copy(module)
-    if isinstance(module, nn.Conv2d):
-        if reason := unknown(module):
-            raise UnsupportedLayerError(f"stride={way}: {name}: {reason}; use stride=keep")
-        padding = padding_of(module)
-        spans = [d * (k - 1) for k, d in zip(module.kernel_size, module.dilation, strict=True)]
-        keeps_size = padding == "dynamic" or (
-            padding[0] + padding[1] == spans[1] and padding[2] + padding[3] == spans[0]
-        )
-        shifts = padding == "dynamic" and max(module.kernel_size) > 1  # its margins depend on the stride
-        if keeps_size if way == "remove" else not shifts:
-            twin.stride = (1, 1)
-            return twin
-        reason = f"a {module.kernel_size} convolution padded by {padding} would change the size of the map"
-        if way == "dilate":
-            reason = "TensorFlow's SAME padding would begin elsewhere"
-        raise UnsupportedLayerError(f"stride={way}: {name}: {reason}; use stride=keep")
-    if isinstance(module, BlurPool2d):
-        if way == "remove":
-            return nn.Identity()
-        twin.stride = 1
-        return twin
-    if isinstance(module, nn.AvgPool2d | nn.MaxPool2d):
-        kernel, margin, stride = _pair(module.kernel_size), _pair(module.padding), _pair(module.stride)
-        centred = all(2 * p == k - 1 for k, p in zip(kernel, margin, strict=True))
-        if centred and (way == "remove" or not module.ceil_mode):  # ResNeSt's avd keeps its 3×3 mean
-            twin.stride = 1
-            return twin
-        if way == "remove" and kernel == stride:  # ResNet-D's shortcut: timm builds no pool at stride 1
-            return nn.Identity()
-        # Of a window that the map's end cuts off, the greatest is that of the window with the last pixel repeated, and
-        # in a window of two so is the mean.
-        spread = max(_pair(getattr(module, "dilation", 1))) > 1  # the last pixel need not be in a window with gaps
-        repeats = module.ceil_mode and not spread and (isinstance(module, nn.MaxPool2d) or kernel == (2, 2))
-        if way == "dilate" and not any(margin) and (repeats or not module.ceil_mode) and max(stride) <= min(kernel):
-            twin.stride, twin.ceil_mode = 1, False
-            end = nn.ReplicationPad2d((0, stride[1] - 1, 0, stride[0] - 1))
-            return nn.Sequential(end, twin) if module.ceil_mode else twin
-    raise UnsupportedLayerError(
-        f"stride={way}: {name}: no stride-1 form of {type(module).__name__} is known; use stride=keep"
-    )
-
-
-def _pair(value: object) -> Pair:
-    if isinstance(value, int):
-        return value, value
-    numbers = value if isinstance(value, tuple | list) and value else (1,)
-    return int(numbers[0]), int(numbers[-1])

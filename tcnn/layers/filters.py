@@ -88,9 +88,9 @@ def geometry_of(conv: nn.Conv2d) -> Geometry:
     if reason:
         raise UnsupportedLayerError(reason)
     return Geometry(
-        kernel_size=_pair(conv.kernel_size),
-        stride=_pair(conv.stride),
-        dilation=_pair(conv.dilation),
+        kernel_size=pair(conv.kernel_size),
+        stride=pair(conv.stride),
+        dilation=pair(conv.dilation),
         padding=padding_of(conv),
         padding_mode=conv.padding_mode,
     )
@@ -110,9 +110,12 @@ def padding_of(conv: nn.Conv2d) -> Quad | Literal["dynamic"]:
     return left, left, top, top
 
 
-def _pair(values: tuple[int, ...]) -> Pair:
-    rows, columns = values
-    return rows, columns
+def pair(value: object) -> Pair:
+    """A kernel size, stride, padding or dilation as (rows, columns): layers hold one number or two; (1, 1) for none."""
+    if isinstance(value, int):
+        return value, value
+    numbers = value if isinstance(value, tuple | list) and value else (1,)
+    return int(numbers[0]), int(numbers[-1])
 
 
 def is_standardised(conv: nn.Module) -> bool:

@@ -6,7 +6,7 @@ from nets import meta_model
 from torch import nn
 
 from tcnn.config import ConversionConfig
-from tcnn.conversion.select import Selection, select
+from tcnn.conversion.selection import Selection, select
 from tcnn.models.trace import Step, trace
 
 

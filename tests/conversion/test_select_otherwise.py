@@ -9,7 +9,7 @@ from selecting import choose, choose_timm, traced
 from torch import Tensor, nn
 
 from tcnn.config import ConversionConfig
-from tcnn.conversion.select import select
+from tcnn.conversion.selection import select
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.models.trace import Step
 

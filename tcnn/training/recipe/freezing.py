@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from torch import nn
 
 from tcnn.config import ConversionConfig
-from tcnn.conversion import select
+from tcnn.conversion.selection import is_spatial, select
 from tcnn.models.trace import Span, spans, trace
 from tcnn.training.recipe.optim import gpsa_layers
 
@@ -23,7 +23,7 @@ def trunk_of(model: nn.Module, conversion: ConversionConfig, size: tuple[int, in
 
     Raises: `RequestError` where the model does not run at this size, and what selecting convolutions raises.
     """
-    layers = gpsa_layers(model) or select.select(model, trace(model, size), conversion).names
+    layers = gpsa_layers(model) or select(model, trace(model, size), conversion).names
     ran = spans(model, size)
     first = min((name for name in layers if name in ran), key=lambda name: ran[name].begin)
     begin = ran[_stage(model, first, ran)].begin
@@ -52,7 +52,7 @@ def _stage(model: nn.Module, first: str, ran: Mapping[str, Span]) -> str:
     """
     earlier = [
         name for name, module in model.named_modules()
-        if select.is_spatial(module) and name in ran and ran[name].begin < ran[first].begin
+        if is_spatial(module) and name in ran and ran[name].begin < ran[first].begin
     ]  # fmt: skip
     stage = around = first
     while around := around.rpartition(".")[0]:

@@ -1,0 +1,133 @@
+"""A layer at stride 1, or with a dilated kernel: what stands for it in a stage that loses its stride.
+
+Every such layer shares its weights with the one that it stands for. Which layers need one is decided in `stride`.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from timm.layers import BlurPool2d
+from torch import nn
+
+from tcnn.errors import UnsupportedLayerError
+from tcnn.layers.filters import padding_of, pair, unknown
+from tcnn.layers.terms.positions import Pair
+
+Way = Literal["remove", "dilate"]
+"""As the paper does it, or à trous; `stride` has the difference."""
+
+
+class StrideRemoval(NamedTuple):
+    """Which layers lose their stride, and which are dilated for it, by dotted name."""
+
+    way: Way | Literal["keep"]
+    removed: tuple[str, ...]
+    """Layers that run at stride 1 from now on."""
+    dilated: Mapping[str, Pair]
+    """The factors, along rows and columns, by which a layer's kernel is spread."""
+
+
+NONE = StrideRemoval("keep", (), {})
+"""Every layer keeps its stride."""
+
+
+def strideless_layers(model: nn.Module, removal: StrideRemoval) -> dict[str, nn.Module]:
+    """What takes the place of which layer of the model in a stride removal, by dotted name.
+
+    Raises `UnsupportedLayerError` for a layer whose stride cannot be removed, or whose kernel cannot be dilated.
+    """
+    way = removal.way
+    if way == "keep":
+        return {}
+    layers: dict[str, nn.Module] = {}
+    for name in dict.fromkeys((*removal.removed, *removal.dilated)):
+        layer = model.get_submodule(name)
+        if name in removal.dilated:
+            layer = _dilated(name, layer, removal.dilated[name])
+        if name in removal.removed:
+            layer = _at_stride_one(name, layer, way)
+        layers[name] = layer
+    return layers
+
+
+def _dilated(name: str, layer: nn.Module, factors: Pair) -> nn.Module:
+    """The layer with its kernel spread by these factors, along rows and columns, over a map that grew as much."""
+    twin: Any = copy.copy(layer)
+    if isinstance(layer, nn.Conv2d) and not unknown(layer):
+        padding = padding_of(layer)
+        if padding == "dynamic" or (padding[0], padding[2]) != (padding[1], padding[3]):
+            reason = f"padding {padding} cannot be spread evenly"
+        elif layer.padding_mode != "zeros" and any(padding):
+            reason = f"padding_mode {layer.padding_mode!r} would repeat other pixels"
+        else:
+            twin.padding = (padding[2] * factors[0], padding[0] * factors[1])
+            twin.dilation = (layer.dilation[0] * factors[0], layer.dilation[1] * factors[1])
+            return twin
+    elif isinstance(layer, nn.MaxPool2d):
+        # PyTorch pads a pool by half of its kernel at most, dilated or not.
+        if not any(pair(layer.padding)):
+            down, across = pair(layer.dilation)
+            twin.dilation = (down * factors[0], across * factors[1])
+            return twin
+        reason = "a padded pool cannot be dilated"
+    else:
+        reason = f"{type(layer).__name__} cannot be dilated"
+    raise UnsupportedLayerError(f"stride=dilate: {name}: {reason}; use stride=keep or remove")
+
+
+def _at_stride_one(name: str, layer: nn.Module, way: Way) -> nn.Module:
+    """The layer at stride 1, with the stride gone as `remove` or as `dilate` has it."""
+    if isinstance(layer, nn.Conv2d):
+        return _convolution_at_stride_one(name, layer, way)
+    if isinstance(layer, BlurPool2d):
+        if way == "remove":
+            return nn.Identity()
+        twin: Any = copy.copy(layer)
+        twin.stride = 1
+        return twin
+    pool = _pool_at_stride_one(layer, way) if isinstance(layer, nn.AvgPool2d | nn.MaxPool2d) else None
+    if pool is None:
+        raise UnsupportedLayerError(
+            f"stride={way}: {name}: no stride-1 form of {type(layer).__name__} is known; use stride=keep"
+        )
+    return pool
+
+
+def _convolution_at_stride_one(name: str, conv: nn.Conv2d, way: Way) -> nn.Conv2d:
+    """Raises `UnsupportedLayerError` where the map would get another size, or other pixels would be looked at."""
+    if reason := unknown(conv):
+        raise UnsupportedLayerError(f"stride={way}: {name}: {reason}; use stride=keep")
+    padding = padding_of(conv)
+    spans = [d * (k - 1) for k, d in zip(conv.kernel_size, conv.dilation, strict=True)]
+    keeps_size = padding == "dynamic" or (padding[0] + padding[1] == spans[1] and padding[2] + padding[3] == spans[0])
+    shifts = padding == "dynamic" and max(conv.kernel_size) > 1  # its margins depend on the stride
+    if keeps_size if way == "remove" else not shifts:
+        twin = copy.copy(conv)
+        twin.stride = (1, 1)
+        return twin
+    reason = f"a {conv.kernel_size} convolution padded by {padding} would change the size of the map"
+    if way == "dilate":
+        reason = "TensorFlow's SAME padding would begin elsewhere"
+    raise UnsupportedLayerError(f"stride={way}: {name}: {reason}; use stride=keep")
+
+
+def _pool_at_stride_one(pool: nn.AvgPool2d | nn.MaxPool2d, way: Way) -> nn.Module | None:
+    """The pool that slides pixel by pixel, an `nn.Identity` where timm builds none, or None if neither is known."""
+    kernel, margin, stride = pair(pool.kernel_size), pair(pool.padding), pair(pool.stride)
+    twin: Any = copy.copy(pool)
+    centred = all(2 * p == k - 1 for k, p in zip(kernel, margin, strict=True))
+    if centred and (way == "remove" or not pool.ceil_mode):  # ResNeSt's avd keeps its 3×3 mean
+        twin.stride = 1
+        return twin
+    if way == "remove":  # ResNet-D's shortcut: timm builds no pool at stride 1
+        return nn.Identity() if kernel == stride else None
+    # Of a window that the map's end cuts off, the greatest is that of the window with the last pixel repeated, and in a
+    # window of two so is the mean.
+    spread = max(pair(getattr(pool, "dilation", 1))) > 1  # the last pixel need not be in a window with gaps
+    repeats = pool.ceil_mode and not spread and (isinstance(pool, nn.MaxPool2d) or kernel == (2, 2))
+    if any(margin) or (pool.ceil_mode and not repeats) or max(stride) > min(kernel):
+        return None
+    twin.stride, twin.ceil_mode = 1, False
+    end = nn.ReplicationPad2d((0, stride[1] - 1, 0, stride[0] - 1))
+    return nn.Sequential(end, twin) if pool.ceil_mode else twin
