@@ -1,1 +1,1 @@
-"""From a CNN to a T-CNN: what is replaced, by what, and nothing else lost."""
+"""Convert a CNN into a T-CNN: plan the replacements, apply them, report them."""

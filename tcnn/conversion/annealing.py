@@ -1,4 +1,4 @@
-"""τ from where conversion leaves it to 1: the schedule, and a hook that follows it in anybody's training loop."""
+"""The temperature schedule: τ rises from its value at conversion to 1, in tcnn's training or by a hook in any loop."""
 
 import math
 from typing import Any
@@ -20,17 +20,17 @@ def temperature(update: int, start: float, annealing: int) -> float:
 
 
 def position(tau: float, start: float, annealing: int) -> int:
-    """How many updates of `temperature` lead from `start` to τ."""
+    """The number of updates after which `temperature` has risen from `start` to τ: its inverse."""
     return round(annealing * (1 - math.log(min(tau, 1.0)) / math.log(start)))
 
 
 def anneal(model: nn.Module, steps: int) -> None:
-    """Have a converted model raise its own τ to 1, evenly in log τ, in so many training steps, whatever the loop.
+    """Register a hook on a converted model that raises τ to 1, evenly in log τ, in `steps` training steps of any loop.
 
     A step is a forward pass in training mode with gradients. How far it has come is read off τ itself, which is part of
     the state: a state dict has no more entries than without, and training resumes where it was.
 
-    Raises `RequestError` for a number of steps that is none, or a model that is at τ = 1 already.
+    Raises `RequestError` for anything but a number of steps from 1 on, or a model that starts at τ = 1.
     """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise RequestError(f"anneal_steps: expected a number of training steps, at least 1, got {steps!r}")
@@ -44,7 +44,7 @@ def anneal(model: nn.Module, steps: int) -> None:
 
 
 def release(model: nn.Module) -> bool:
-    """Take the hook away, for a loop that sets τ itself; whether there was one."""
+    """Remove the hook of `anneal`, for a loop that sets τ itself; returns whether there was one."""
     hooks = [key for key, hook in model._forward_pre_hooks.items() if isinstance(hook, Annealing)]
     for key in hooks:
         del model._forward_pre_hooks[key]
@@ -52,10 +52,10 @@ def release(model: nn.Module) -> bool:
 
 
 class Annealing:
-    """The hook: sets τ of every layer before a training step. It keeps its count on the host, and asks no GPU for it.
+    """The forward pre-hook that sets τ of every layer before a training step; it counts on the CPU, without a sync.
 
     Args:
-        start: the τ of conversion. steps: in how many steps it becomes 1.
+        start: τ at conversion. steps: in how many steps it becomes 1.
     """
 
     def __init__(self, start: float, steps: int) -> None:
@@ -82,5 +82,5 @@ class Annealing:
             self.done += 1
 
     def look_again(self, model: nn.Module, keys: Any) -> None:
-        """After a state was loaded, it is the loaded τ that counts."""
+        """Read τ anew after a state dict was loaded."""
         self.done = None

@@ -1,4 +1,4 @@
-"""A copy of a model in which layers are replaced, and in which nothing else is lost.
+"""Copy a model with some layers replaced, and keep everything else: hooks, attributes, shared parameters, modes.
 
 `copy.deepcopy` alone forgets the hooks and attributes of parameters, and unties what a replaced layer shares with
 others. What cannot be carried over is refused.
@@ -55,7 +55,7 @@ def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
 
 
 def _fakes(modules: Iterable[nn.Module]) -> Memo:
-    """Copies of these modules' own fake tensors: deepcopy would copy their mode, and a storage they do not have."""
+    """Copies of these modules' fake tensors: deepcopy would copy their mode, and a storage that they do not have."""
     memo: Memo = {}
     for module in modules:
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
@@ -67,7 +67,7 @@ def _fakes(modules: Iterable[nn.Module]) -> Memo:
 
 
 def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:
-    """What other layers share with a replaced one, and what was written on it."""
+    """Give a replacement the parameters that other layers share with the old one, and the old one's attributes."""
     new: nn.Module = memo[id(old)]
     for key, parameter in old.named_parameters(recurse=False):
         twin = memo.get(id(parameter))
@@ -95,7 +95,7 @@ def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:
 
 
 def _carry_parameter(old: nn.Parameter, new: nn.Parameter, memo: Memo) -> None:
-    """Hooks and attributes, which the copy of a parameter has not."""
+    """Copy a parameter's hooks and attributes, which `copy.deepcopy` forgets."""
     _carry_attributes(old, new, memo)
     hooks, after = dict(old._backward_hooks or {}), dict(old._post_accumulate_grad_hooks or {})
     if not (hooks or after):
@@ -110,6 +110,7 @@ def _carry_parameter(old: nn.Parameter, new: nn.Parameter, memo: Memo) -> None:
 
 
 def _carry_attributes(old: nn.Parameter, new: Any, memo: Memo) -> None:
+    """Copy what was set on a parameter, such as a learning rate's scale."""
     for key, value in vars(old).items():
         if key not in vars(new):
             setattr(new, key, copy.deepcopy(value, memo))

@@ -1,6 +1,6 @@
-"""Makes the catalogue: builds every timm model on the meta device, converts it there and writes down what happened.
+"""Write the catalogue of timm's models: build each on the meta device, convert it there, record what happened.
 
-python -m tcnn.conversion.describe [--check NAME…]
+python -m tcnn.conversion.describe [NAME…]
 """
 
 import json
@@ -22,7 +22,7 @@ from tcnn.zoo.catalogue import PATH, Entry
 
 
 def describe(name: str) -> Entry:
-    """The catalogue's entry of one timm model; costs no memory for its weights."""
+    """The catalogue's entry of one timm model, without memory for its weights."""
     with torch.device("meta"):
         model = timm.create_model(name).eval()
     shape = input_shape(model)
@@ -54,7 +54,7 @@ def describe(name: str) -> Entry:
 
 
 def flops(model: nn.Module, shape: tuple[int, ...]) -> int | None:
-    """2 × multiply-adds of one image by the formula as written, padding and all; None where torch cannot count them."""
+    """FLOPs of one image, 2 × multiply-adds of the reference formula with padding; None where torch cannot count."""
     counter = FlopCounterMode(display=False)
     try:
         with counter, use_backend("reference"), torch.no_grad(), torch.device("meta"):
@@ -65,6 +65,7 @@ def flops(model: nn.Module, shape: tuple[int, ...]) -> int | None:
 
 
 def _stride_removable(model: nn.Module) -> bool:
+    """Whether ``stride="remove"`` is possible."""
     try:
         convert(model, ConversionConfig(stride="remove"))
     except RequestError:

@@ -11,17 +11,17 @@ from typing import Any
 from torch import nn
 
 from tcnn.config import ConversionConfig
-from tcnn.conversion.notes import map_sizes, notes
-from tcnn.conversion.report import ConversionReport, FoldRecord, LayerReport, SkippedLayer
+from tcnn.conversion.report import STANDARDISATION_ENDED, ConversionReport, FoldRecord, LayerReport, SkippedLayer
 from tcnn.conversion.selection import select
 from tcnn.conversion.stride import remove_stride
 from tcnn.conversion.stride_one import NONE, StrideRemoval
 from tcnn.conversion.ties import ties
-from tcnn.layers.filters import geometry_of
+from tcnn.layers.filters import geometry_of, is_standardised
 from tcnn.layers.gpsa import default_head_dim
-from tcnn.layers.terms import scopes
-from tcnn.layers.terms.positions import Geometry
-from tcnn.models.trace import trace
+from tcnn.layers.terms import positions, scopes
+from tcnn.layers.terms.positions import Geometry, Pair
+from tcnn.layers.terms.scopes import GLOBAL, Scope
+from tcnn.models.trace import Step, trace
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Replacement:
 
     @classmethod
     def of_record(cls, layer: LayerReport) -> "Replacement":
-        """The replacement that a report tells of."""
+        """Read it back from a conversion's report."""
         padding: Any = layer.padding
         mode: Any = layer.padding_mode
         geometry = Geometry(layer.kernel_size, layer.stride, layer.dilation, padding, mode)
@@ -53,7 +53,7 @@ class Replacement:
         )
 
     def record(self, source: nn.Module, converted: nn.Module) -> LayerReport:
-        """What the report tells of it, given both models."""
+        """Its entry in the report; parameters are counted in both models."""
         conv, layer = source.get_submodule(self.name), converted.get_submodule(self.name)
         assert isinstance(conv, nn.Conv2d)  # noqa: S101 - nothing else was replaced
         return LayerReport(
@@ -95,7 +95,7 @@ class Plan:
 
     @classmethod
     def of_report(cls, report: ConversionReport) -> "Plan":
-        """The plan that was followed in a conversion; with it the same can be done to a fresh copy of the source."""
+        """Read the plan back from a conversion's report, to apply it to a fresh copy of the source."""
         return cls(
             base_model=report.base_model,
             config=report.config,
@@ -106,7 +106,7 @@ class Plan:
         )
 
     def report(self, source: nn.Module, converted: nn.Module) -> ConversionReport:
-        """The report of a conversion that followed this plan; parameters are counted in both models."""
+        """The report of a conversion by this plan; parameters are counted in both models."""
         return ConversionReport(
             base_model=self.base_model,
             model_args=dict(getattr(source, "_model_args", {})),
@@ -122,7 +122,7 @@ class Plan:
 
 
 def plan_conversion(model: nn.Module, config: ConversionConfig) -> Plan:
-    """Decide what a conversion does to a model, which is left as it is: only traced, without data where that goes.
+    """Decide what a conversion does to a model, from a trace of one forward pass; the model is left as it is.
 
     Raises: `NothingToConvertError` when no convolution is left to convert, `UnsupportedLayerError` when the stride
     cannot be removed, `RequestError` when the model does not run on an image of the given size.
@@ -130,7 +130,7 @@ def plan_conversion(model: nn.Module, config: ConversionConfig) -> Plan:
     steps = trace(model, config.input_size)
     selection = select(model, steps, config)
     removal, steps = remove_stride(model, steps, selection, config)
-    layers, sizes, tied = {step.name: step.module for step in steps}, map_sizes(steps), ties(model, selection.names)
+    layers, sizes, tied = {step.name: step.module for step in steps}, _map_sizes(steps), ties(model, selection.names)
     replacements = []
     for name in selection.names:
         conv = layers[name]
@@ -144,7 +144,7 @@ def plan_conversion(model: nn.Module, config: ConversionConfig) -> Plan:
                 content=str(scope),
                 content_heads=config.content_heads,
                 tied=tied[name],
-                note="; ".join(notes(conv, geometry, scope, sizes.get(name), tied[name])) or None,
+                note="; ".join(_notes(conv, geometry, scope, sizes.get(name), tied[name])) or None,
             )
         )
     skipped = tuple(SkippedLayer(name=name, reason=reason) for name, reason in selection.skipped)
@@ -156,6 +156,36 @@ def base_model_of(model: nn.Module) -> str:
     cfg = getattr(model, "pretrained_cfg", None) or {}
     architecture, tag = cfg.get("architecture"), cfg.get("tag")
     return ".".join(filter(None, (architecture, tag))) if architecture else type(model).__name__
+
+
+def _notes(conv: nn.Module, geometry: Geometry, scope: Scope, size: Pair | None, tied: Mapping[str, str]) -> list[str]:
+    """What a person should know of the replacement of `conv` beside its numbers.
+
+    That weight standardisation ended, that its content scope is the whole map, which parameters are tied.
+
+    Args:
+        geometry, scope: of the GPSA layer. size: (h, w) of the largest map that it gets, where that is known.
+        tied: which of its parameters is one with which other of the model.
+    """
+    found = [STANDARDISATION_ENDED] if is_standardised(conv) else []
+    if scope.kind != "global" and size is not None:
+        left, right, top, bottom = positions.padding_of(size, geometry)
+        height, width = top + size[0] + bottom, left + size[1] + right
+        if scope.covers((height, width), size):
+            whole = GLOBAL if scope.padding else Scope(padding=False)
+            found.append(f"content {scope} acts as {whole}: the map is {height}×{width}, padding included")
+    found += [f"its {own} is {other} as well, as it was before" for own, other in tied.items()]
+    return found
+
+
+def _map_sizes(steps: list[Step]) -> dict[str, Pair]:
+    """(h, w) of the largest map that each layer gets in one forward pass, by dotted name."""
+    sizes: dict[str, Pair] = {}
+    for step in steps:
+        if step.input_shape is not None and len(step.input_shape) >= 3:
+            size = step.input_shape[-2], step.input_shape[-1]
+            sizes[step.name] = max(size, sizes.get(step.name, size), key=max)
+    return sizes
 
 
 def _count(module: nn.Module) -> int:

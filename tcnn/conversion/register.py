@@ -48,6 +48,8 @@ def register_all() -> None:
 
 
 def _entry_point(base: str) -> Callable[..., nn.Module]:
+    """A function such as timm's `resnet50d`, for `t_resnet50d`."""
+
     def create(pretrained: bool = False, **kwargs: Any) -> nn.Module:
         return _create(base, pretrained, **kwargs)
 
@@ -68,6 +70,7 @@ def _create(
     anneal_steps: int | None = None,
     **kwargs: Any,
 ) -> nn.Module:
+    """Build timm's model and convert it; `kwargs` are its arguments and the fields of `ConversionConfig`."""
     # timm may just be being imported by the very modules that convert, so they are needed no sooner than here.
     from tcnn.conversion.annealing import anneal
     from tcnn.conversion.surgery import convert
@@ -128,7 +131,7 @@ def _convert_features(base: str, source: nn.Module, config: ConversionConfig, kw
 
 
 def _for_extractor(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """A classifier's state by the names of a feature extractor, without what the extractor does not have."""
+    """Rename a classifier's state dict for its feature extractor, and leave out what the extractor does not have."""
     expected = model.state_dict()
     found = {name: state[own] for name, own in extractors.match(state, expected).items()}
     if missing := [name for name in expected if name not in found]:
@@ -139,7 +142,7 @@ def _for_extractor(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
 def _on_request(
     listing: Callable[..., list[str]], _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[str]:
-    """timm's listings as they are without tcnn, unless a filter begins with `t_`, or this module is asked for."""
+    """Hide the converted models from timm's listings, unless a filter begins with `t_` or names this module."""
     asked = inspect.signature(listing).bind(*args, **kwargs)
     wanted: list[str] = []
     for key in asked.arguments.keys() & {"filter", "module"}:

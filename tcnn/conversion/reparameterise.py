@@ -1,4 +1,4 @@
-"""Blocks that timm merges for inference: those that hold attention stay as they are, all others merge.
+"""timm's `reparameterize_model` on a converted model: blocks that hold attention stay as they are, all others merge.
 
 `timm.models.reparameterize_model` asks every block for `fuse()`, `reparameterize()` or `switch_to_deploy()`, which
 add up the filters of parallel convolutions (RepVGG, MobileOne, FastViT, RepViT, GhostNet, …). Attention has no filter
@@ -15,7 +15,7 @@ METHODS = ("fuse", "reparameterize", "switch_to_deploy")
 
 
 def keep_attending_blocks(model: nn.Module) -> None:
-    """Let every block with a converted layer inside answer timm's `reparameterize_model` with itself.
+    """Exempt every block with an attention layer inside from timm's `reparameterize_model`, in place.
 
     A model's own method, which goes through its blocks, is left alone.
     """
@@ -27,7 +27,7 @@ def keep_attending_blocks(model: nn.Module) -> None:
 
 
 def _merged(block: nn.Module, method: str) -> nn.Module | None:
-    """What the block's own method gives, if it attends no longer (a fold may have made it a CNN's again)."""
+    """The block itself, or what its own method gives if a fold has made its attention convolutions again."""
     return block if _attends(block) else getattr(type(block), method)(block)
 
 

@@ -1,4 +1,4 @@
-"""What a conversion did: the record that goes to the terminal, the API and the file."""
+"""The report of a conversion, layer by layer: the record that goes to the terminal, the API and the file."""
 
 from typing import Literal
 
@@ -13,14 +13,14 @@ STANDARDISATION_ENDED = "weight standardisation ended: the standardised filter w
 
 
 class FoldRecord(Record):
-    """What `tcnn.fold` made of a layer: of its heads, in their order, and of W_val, which only groups keep apart."""
+    """What `tcnn.fold` made of a layer's heads, in their order, and whether W_val is still a parameter."""
 
     heads: tuple[Literal["convolution", "content", "attention", "dropped"], ...]
     value: bool
 
 
 class LayerReport(Record):
-    """One replacement."""
+    """One convolution and the GPSA layer in its place: geometry, heads, parameters, ties."""
 
     name: str
     source: str
@@ -37,7 +37,7 @@ class LayerReport(Record):
     head_dim: int
     content: str = "global"
     content_heads: int = 0
-    """How many of the heads, the last, have no positional part."""
+    """How many of `heads`, the last, have no positional part."""
     parameters_before: int
     parameters_after: int
     tied: dict[str, str] = Field(default={})
@@ -47,12 +47,14 @@ class LayerReport(Record):
 
 
 class SkippedLayer(Record):
+    """A convolution that was considered and not converted, with the reason."""
+
     name: str
     reason: str
 
 
 class ConversionReport(Record):
-    """One conversion: enough to rebuild the structure, and what a person wants to know of it."""
+    """One conversion: enough to rebuild the architecture, and what a person wants to know of it."""
 
     base_model: str
     model_args: dict[str, object] = Field(default={})
@@ -62,7 +64,7 @@ class ConversionReport(Record):
     skipped: tuple[SkippedLayer, ...] = ()
     strides_removed: tuple[str, ...] = ()
     dilated: dict[str, tuple[int, int]] = Field(default={})
-    """By how much, along rows and columns, ``stride="dilate"`` spread the kernels of which layers."""
+    """The factors, along rows and columns, by which ``stride="dilate"`` spread the kernels, by dotted name."""
     parameters_before: int
     parameters_after: int
 

@@ -1,4 +1,4 @@
-"""Which convolutions are converted, and why the others are not.
+"""Select the convolutions to convert, by stage or by name, with the reason why others are skipped.
 
 A stage is what runs between two entries of timm's `feature_info`; the last stage is the spatial convolutions that work
 at the backbone's final resolution. Where `feature_info` is missing or of no help, the resolutions of a traced forward
@@ -27,18 +27,26 @@ class Selection:
     skipped: tuple[tuple[str, str], ...]
     stage: str
     span: range = field(default=range(0))
-    """The steps of the trace that make up the stage (for stride removal)."""
+    """The steps of the trace that make up the stage, for stride removal."""
 
 
 @dataclass(frozen=True)
 class _Stage:
+    """A stretch of the trace at one resolution."""
+
     label: str
     start: int  # first step
     stop: int  # one past the last
 
 
 def select(model: nn.Module, steps: list[Step], config: ConversionConfig) -> Selection:
-    """Choose by `config.target` or `config.stage`; raises `NothingToConvertError` when nothing is left."""
+    """Choose by `config.target`, a regular expression, or by `config.stage`, an index.
+
+    Args:
+        steps: the trace of the model, which decides where stages begin and end.
+
+    Raises: `NothingToConvertError` when no convolution is left, `RequestError` for a stage that there is not.
+    """
     stages = _feature_stages(model, steps) or _resolution_stages(model, steps)
     stage = _pick(stages, config.stage)
     span = range(stage.start, stage.stop) if stage else range(0)
@@ -53,7 +61,7 @@ def select(model: nn.Module, steps: list[Step], config: ConversionConfig) -> Sel
 
 
 def _separable(model: nn.Module, selection: Selection) -> Selection:
-    """The choice without convolutions whose filter is tied to a layer that stays."""
+    """The selection without convolutions whose filter is shared with a layer that stays."""
     reasons = inseparable(model, selection.names)
     names = tuple(name for name in selection.names if name not in reasons)
     if not names:
@@ -68,6 +76,7 @@ def is_spatial(module: nn.Module) -> bool:
 
 
 def _is_convolution(module: nn.Module) -> bool:
+    """Whether the layer is a convolution of any kind, or is named like one."""
     return isinstance(module, nn.modules.conv._ConvNd) or (
         "Conv" in type(module).__name__ and hasattr(module, "weight")
     )
@@ -92,7 +101,7 @@ def _feature_stages(model: nn.Module, steps: list[Step]) -> list[_Stage]:
     for module, end in ends.items():
         stages.append(_Stage(module, start, end + 1))
         start = end + 1
-    if len(stages) > 1 and not any(_has_weights(step.module) for step in stage_steps(steps, stages[-1])):
+    if len(stages) > 1 and not any(_has_weights(step.module) for step in steps[stages[-1].start : stages[-1].stop]):
         pool, stage = stages.pop(), stages.pop()  # VGG's last entry is the pool behind its last convolutions
         stages.append(_Stage(stage.label, stage.start, pool.stop))
     return stages
@@ -145,6 +154,7 @@ def _pool_before(steps: list[Step], first: int, after: int) -> int:
 
 
 def _pick(stages: list[_Stage], index: int) -> _Stage | None:
+    """The stage of this index, negative from the end; None if there are no stages."""
     if not stages:
         return None
     if not -len(stages) <= index < len(stages):
@@ -156,6 +166,11 @@ def _pick(stages: list[_Stage], index: int) -> _Stage | None:
 def _stage_convolutions(
     model: nn.Module, steps: list[Step], stage: _Stage, last: bool
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The k×k convolutions of a stage that work at its resolution, by name, and those skipped with their reasons.
+
+    Args:
+        last: whether the stage is the last, to which what runs after it at the same resolution belongs as well.
+    """
     channels = input_shape(model)[0]
     skipped: dict[str, str] = {}
     found: list[tuple[int, Step]] = []
@@ -201,6 +216,7 @@ def _first_pool(steps: list[Step], stage: _Stage, final: int) -> int:
 
 
 def _by_target(model: nn.Module, steps: list[Step], target: str, span: range) -> Selection:
+    """The k×k convolutions whose whole dotted name matches the regular expression."""
     ran = {step.name for step in steps}
     names, skipped, candidates = [], [], []
     for name, module in model.named_modules():
@@ -236,7 +252,8 @@ def _nothing_in(
     stage: _Stage,
     skipped: tuple[tuple[str, str], ...],
 ) -> str:
-    looked = f"looked at {len(stage_steps(steps, stage))} layers of stage {stage.label}"
+    """The message for a stage without a k×k convolution: what was looked at, and which stages have some."""
+    looked = f"looked at {len(steps[stage.start : stage.stop])} layers of stage {stage.label}"
     passed = "; ".join(f"{name}: {reason}" for name, reason in skipped[:4])
     message = f"{_title(model)}: no k×k convolution to convert ({looked}{'; ' + passed if passed else ''})"
     others = []
@@ -253,11 +270,8 @@ def _nothing_in(
     )
 
 
-def stage_steps(steps: list[Step], stage: _Stage) -> list[Step]:
-    return steps[stage.start : stage.stop]
-
-
 def _reads_image(step: Step, steps: list[Step], channels: int) -> bool:
+    """Whether a layer's input is the image itself, whole or cut into patches: a stem or a patch embedding."""
     shape = step.input_shape
     if shape is None or shape[1:2] != (channels,):
         return False

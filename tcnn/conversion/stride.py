@@ -1,4 +1,4 @@
-"""Taking the stride out of a stage: it then runs at the resolution of the stage before, shortcuts included.
+"""Stride removal: the stage runs at stride 1, at the resolution of the stage before, shortcuts included.
 
 ``remove`` does it as the paper does (d'Ascoli et al. 2021, §2): what carries a stride is replaced by what timm itself
 builds at stride 1. Filters then see a smaller part of the image, and the CNN has to learn anew. ``dilate`` also spreads

@@ -1,6 +1,6 @@
-"""A layer at stride 1, or with a dilated kernel: what stands for it in a stage that loses its stride.
+"""Convolutions and pools at stride 1, or with a dilated kernel, for a stage that loses its stride.
 
-Every such layer shares its weights with the one that it stands for. Which layers need one is decided in `stride`.
+Each shares its weights with the layer that it replaces. Which layers need one is decided in `stride`.
 """
 
 import copy
@@ -15,7 +15,7 @@ from tcnn.layers.filters import padding_of, pair, unknown
 from tcnn.layers.terms.positions import Pair
 
 Way = Literal["remove", "dilate"]
-"""As the paper does it, or à trous; `stride` has the difference."""
+"""How a stage loses its stride: as in the paper, or à trous (see `stride`)."""
 
 
 class StrideRemoval(NamedTuple):
@@ -33,7 +33,7 @@ NONE = StrideRemoval("keep", (), {})
 
 
 def strideless_layers(model: nn.Module, removal: StrideRemoval) -> dict[str, nn.Module]:
-    """What takes the place of which layer of the model in a stride removal, by dotted name.
+    """The layers that a stride removal puts into the model, by the dotted name of those that they replace.
 
     Raises `UnsupportedLayerError` for a layer whose stride cannot be removed, or whose kernel cannot be dilated.
     """
@@ -52,7 +52,7 @@ def strideless_layers(model: nn.Module, removal: StrideRemoval) -> dict[str, nn.
 
 
 def _dilated(name: str, layer: nn.Module, factors: Pair) -> nn.Module:
-    """The layer with its kernel spread by these factors, along rows and columns, over a map that grew as much."""
+    """The layer with its kernel dilated by these factors, along rows and columns, for a map that grew as much."""
     twin: Any = copy.copy(layer)
     if isinstance(layer, nn.Conv2d) and not unknown(layer):
         padding = padding_of(layer)
@@ -77,7 +77,7 @@ def _dilated(name: str, layer: nn.Module, factors: Pair) -> nn.Module:
 
 
 def _at_stride_one(name: str, layer: nn.Module, way: Way) -> nn.Module:
-    """The layer at stride 1, with the stride gone as `remove` or as `dilate` has it."""
+    """The layer at stride 1, in the form that ``remove`` or ``dilate`` asks for."""
     if isinstance(layer, nn.Conv2d):
         return _convolution_at_stride_one(name, layer, way)
     if isinstance(layer, BlurPool2d):
@@ -95,7 +95,10 @@ def _at_stride_one(name: str, layer: nn.Module, way: Way) -> nn.Module:
 
 
 def _convolution_at_stride_one(name: str, conv: nn.Conv2d, way: Way) -> nn.Conv2d:
-    """Raises `UnsupportedLayerError` where the map would get another size, or other pixels would be looked at."""
+    """The convolution at stride 1.
+
+    Raises `UnsupportedLayerError` where the map would get another size, or padding would begin elsewhere.
+    """
     if reason := unknown(conv):
         raise UnsupportedLayerError(f"stride={way}: {name}: {reason}; use stride=keep")
     padding = padding_of(conv)

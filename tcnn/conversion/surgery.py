@@ -1,4 +1,4 @@
-"""`convert`: a T-CNN from a CNN, by a plan that is made once and applied once. The source is never changed."""
+"""`convert` a CNN into a T-CNN, by a plan that is made once and applied once, and `rebuild` one from its report."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -67,7 +67,7 @@ def without_stride(model: nn.Module, config: ConversionConfig | None = None, **o
 
 
 def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
-    """Do to (a fresh copy of) its source architecture what a report tells of, as when a file is loaded.
+    """Convert (a fresh copy of) the source architecture as its report says: what loading a checkpoint does.
 
     Raises: `UnsupportedLayerError` for an architecture that the report does not fit.
     """
@@ -75,16 +75,16 @@ def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
 
 
 def unconverted(model: nn.Module) -> nn.Module:
-    """Leave on a CNN, in place, an empty report, so that it can be saved and loaded like its conversion."""
+    """Attach an empty report to a CNN, in place, so that it can be saved and loaded like a converted model."""
     plan = Plan(base_model_of(model), ConversionConfig())
     model.conversion_report = plan.report(model, model)  # type: ignore[assignment]
     return model
 
 
 def apply(model: nn.Module, plan: Plan) -> nn.Module:
-    """A copy of the model in which everything is replaced that the plan says, and what was tied is tied.
+    """Apply a plan: a copy of the model with every layer replaced that the plan names, and the ties that it names.
 
-    Weights are drawn in the order of the plan, with the seed of its configuration.
+    New weights are drawn in the order of the plan, with the seed of its configuration.
 
     Raises: `UnsupportedLayerError` for a layer that cannot be replaced, or where the model has no convolution.
     """
@@ -108,7 +108,7 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
 def _attention(
     conv: nn.Conv2d, replacement: Replacement, config: ConversionConfig, generator: torch.Generator
 ) -> GPSA2d:
-    """The GPSA layer that computes what the convolution does."""
+    """The GPSA layer that computes the same function as the convolution."""
     return GPSA2d.from_conv2d(
         conv, replacement.head_dim, config.temperature, generator, replacement.content, replacement.content_heads,
         config.query_key,
@@ -116,7 +116,7 @@ def _attention(
 
 
 def _folded(conv: nn.Conv2d, replacement: Replacement, fold: FoldRecord) -> FoldedGPSA2d:
-    """The layer that folding left in the place of a convolution; its parameters are for the file to bring."""
+    """The layer that `tcnn.fold` left in the place of a convolution, with parameters that a file must fill."""
     geometry = geometry_of(conv)
     expected = geometry.heads + replacement.content_heads
     if len(fold.heads) != expected:
@@ -128,7 +128,7 @@ def _folded(conv: nn.Conv2d, replacement: Replacement, fold: FoldRecord) -> Fold
 
 
 def _signed(model: nn.Module, report: ConversionReport) -> nn.Module:
-    """Leave on the model what saving it needs, what timm asks it, and its name in timm's registry (`t_resnet50d`)."""
+    """Attach to the model its report, its weight decay exemptions and its name in timm's registry (`t_resnet50d`)."""
     model.conversion_report = report  # type: ignore[assignment]
     if not report.layers:
         return model

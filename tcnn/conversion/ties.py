@@ -1,4 +1,4 @@
-"""Parameters that several layers share: which ties a conversion keeps, and which it cannot.
+"""Tied weights: which parameters shared by several layers stay shared in a conversion, and which cannot.
 
 The filter of two convolutions stays one parameter, the ``proj`` of both GPSA layers; a bias stays tied to whatever it
 was tied to. A filter that a layer outside the conversion uses as well cannot: in a GPSA layer it has another layout.
@@ -27,7 +27,7 @@ def owners(model: nn.Module) -> dict[int, list[Owner]]:
 
 
 def inseparable(model: nn.Module, names: Collection[str]) -> dict[str, str]:
-    """Those of the convolutions to be converted that cannot be, for what they share, with the reason."""
+    """The convolutions among `names` that cannot be converted for the parameters that they share, with the reason."""
     holders = owners(model)
     reasons: dict[str, str] = {}
     while True:
@@ -57,7 +57,7 @@ def ties(model: nn.Module, names: Collection[str]) -> dict[str, dict[str, str]]:
 
 
 def tie(model: nn.Module, tied: Mapping[str, Mapping[str, str]]) -> None:
-    """Make one of each pair of parameters, in place; arguments as `ties` returns them."""
+    """Share parameters between layers, in place, as `ties` says."""
     for name, own in tied.items():
         layer = model.get_submodule(name)
         for key, other in own.items():
@@ -65,7 +65,7 @@ def tie(model: nn.Module, tied: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def still_tied(model: nn.Module, layer: LayerReport) -> dict[str, str]:
-    """What was tied at the conversion and is yet."""
+    """The ties of a converted layer that still hold: training code may have parted them."""
     return {
         own: other
         for own, other in layer.tied.items()
@@ -74,6 +74,7 @@ def still_tied(model: nn.Module, layer: LayerReport) -> dict[str, str]:
 
 
 def _reason(model: nn.Module, name: str, chosen: Collection[str], holders: dict[int, list[Owner]]) -> str | None:
+    """Why a convolution cannot be converted together with those `chosen`, for what it shares; None if it can."""
     conv = model.get_submodule(name)
     for key, parameter in conv.named_parameters(recurse=False):
         others = [owner for owner in holders[id(parameter)] if owner[0] != name]

@@ -1,4 +1,4 @@
-"""What must not decay in a converted model, said as timm's models say it: `model.no_weight_decay()`.
+"""Parameters of a converted model that are exempt from weight decay: `model.no_weight_decay()`, as timm's models have.
 
 timm spares vectors and biases from weight decay by their dimensions, and what a model names besides. The centres of
 positional attention are a matrix: unnamed, the first step would shift every filter.
