@@ -74,6 +74,22 @@ def test_a_crash_is_tried_again_and_says_what_ended_it() -> None:
     assert of(-signal.SIGSEGV, attempt=3) == Fail(of(-signal.SIGSEGV).failure)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "last_words", "said"),
+    [
+        (0, "", "ended with exit code 0"),
+        (3, "no GPU", "ended with exit code 3; its last words: no GPU"),
+        (-signal.SIGHUP, "", "was ended by SIGHUP"),
+        (-signal.SIGKILL, "", "was ended by SIGKILL, as the system does when memory runs out"),
+        (-100, "", "was ended by signal 100"),
+    ],
+)
+def test_a_crash_is_told_in_one_sentence(exit_code: int, last_words: str, said: str) -> None:
+    decision = decide(exit_code, None, attempt=1, max_attempts=3, delay=10, last_words=last_words)
+    assert decision == Fail(Failure(code="crashed", message=f"the job's process {said}; its log says more"), 10)
+    assert last_words or decision == decide(exit_code, None, attempt=1, max_attempts=3, delay=10)
+
+
 def test_delays_double_up_to_ten_minutes() -> None:
     assert [backoff(attempt, 10) for attempt in range(1, 9)] == [10, 20, 40, 80, 160, 320, 600, 600]
     assert backoff(10_000, 1) == 600
@@ -85,6 +101,7 @@ def test_delays_double_up_to_ten_minutes() -> None:
     [
         (UnknownModelError, "unknown_model"), (StorageError, "storage"), (EnvironmentFailure, "environment"),
         (DivergedError, "diverged"), (TcnnError, "tcnn"), (ValueError, "value"),
+        (type("Error", (Exception,), {}), "error"),
     ],
 )  # fmt: skip
 def test_codes_are_class_names_that_a_client_can_compare(error: type[Exception], code: str) -> None:

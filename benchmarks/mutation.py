@@ -1,0 +1,186 @@
+"""Do the tests notice a fault? Mutation testing (DeMillo, Lipton & Sayward 1978) of the rooms where one would be worst.
+
+python benchmarks/mutation.py --json benchmarks/results/mutation.json      a sample of every room
+python benchmarks/mutation.py --modules terms --all                        every mutant of one
+
+A fault is put into one file at a time (`mutants.py`), and that room's tests run until one fails (`trials.py`), those
+first that run the mutated statement. A mutant survives if all pass. `results/mutation_equivalent.json` names those that
+no test could kill, because the program still does the same, each with the reason.
+"""
+
+import argparse
+import json
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from machine import processor, versions
+from mutants import Mutant, mutants, sample, wilson
+from trials import QUICK, Coverage, Trials
+
+ROOT = Path(__file__).parents[1]
+CASES = 3
+"""Of one test's parameters."""
+EQUIVALENT = Path(__file__).parent / "results/mutation_equivalent.json"
+"""[{"file", "function", "before", "after", "number", "why"}]"""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is mutated, and the tests that are to notice."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+    """Files that take seconds; every mutant sees them."""
+    others: tuple[str, ...] = ()
+    """Files for what lives through those."""
+
+
+def tests(folder: str, *names: str) -> tuple[str, ...]:
+    """Files of tests by their names."""
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
+
+
+ROOMS = {
+    "terms": Room(
+        ("tcnn/layers/terms",),
+        tests("layers", "positions", "products", "scope_formula", "gpsa_formula"),
+        tests("layers", "scope_layer", "gpsa_equivalence", "initialise", "dense"),
+    ),
+    "layer": Room(
+        ("tcnn/layers/functional.py", "tcnn/layers/gpsa.py", "tcnn/layers/base.py"),
+        tests("layers", "gpsa_formula", "gpsa_equivalence", "scope_layer"),
+        tests("layers", "citizenship", "gpsa_torch_features", "hard", "folded", "dense"),
+    ),
+    "verification": Room(
+        ("tcnn/verification",),
+        tests("conversion", "verify", "verify_differences"),
+        tests("conversion", "verify_harmless", "as_run", "precision"),
+    ),
+    "conversion": Room(
+        tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),
+        tests("conversion", "plan", "surgery", "stride", "dilate"),
+        tests("conversion", "carry", "select", "ties"),
+    ),
+    "store": Room(("tcnn_jobs/store",), ("tests/jobs/store",)),
+    "retry": Room(("tcnn_jobs/retry.py",), tests("jobs", "retry")),
+    "artifacts": Room(("tcnn_jobs/artifacts",), tests("artifacts", "cache", "bucket", "hosts")),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modules", nargs="+", choices=ROOMS, default=list(ROOMS), help="which rooms")
+    parser.add_argument("--sample", type=int, default=60, help="mutants of each room")
+    parser.add_argument("--all", action="store_true", help="all mutants")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument(
+        "--quick", action="store_true", help="only tests that run the mutated statement, few cases of each"
+    )
+    parser.add_argument("--root", type=Path, default=ROOT, help="another checkout, to compare with")
+    parser.add_argument("--json", type=Path, help="a file for the results")
+    options = parser.parse_args()
+    os.nice(10)
+    before = (
+        json.loads(options.json.read_text(encoding="utf-8"))["rooms"] if options.json and options.json.exists() else {}
+    )
+    for name in options.modules:
+        known = {key(row): row["killer"] for row in before.get(name, {}).get("tried", []) if row["killer"]}
+        with tempfile.TemporaryDirectory(prefix="tcnn-mutation-") as folder:
+            trials = Trials(options.root.resolve(), Path(folder))
+            size = None if options.all else options.sample
+            for found in measure(trials, name, size, options.seed, known, thorough=not options.quick):
+                if options.json:
+                    write(options.json, name, found)
+
+
+def measure(
+    trials: Trials, name: str, size: int | None, seed: int, known: dict[tuple[object, ...], str], *, thorough: bool
+) -> Iterator[dict[str, Any]]:
+    """Try a sample of a room's mutants, but for those `known` to be killed; yields what is written, after each anew."""
+    room = ROOMS[name]
+    files = sorted(
+        str(path.relative_to(trials.folder))
+        for given in room.files
+        for path in ([trials.folder / given] if given.endswith(".py") else (trials.folder / given).glob("*.py"))
+    )
+    population = [mutant for file in files for mutant in mutants(trials.folder, file)]
+    numbers, seen = {}, Counter[tuple[str, ...]]()
+    for mutant in population:
+        seen[same := (mutant.file, mutant.function, mutant.before, mutant.after)] += 1
+        numbers[id(mutant)] = seen[same]
+    chosen = sample(population, size, seed)
+    coverage = trials.cover(files, list(room.tests))
+    print(f"{name}: {len(chosen)} of {len(population)} mutants, {len(coverage.seconds)} tests, "
+          f"{sum(coverage.seconds.values()):.0f} s", flush=True)  # fmt: skip
+    rows = []
+    for mutant in chosen:
+        row: dict[str, Any] = {
+            "file": mutant.file, "line": mutant.lines[0], "function": mutant.function, "operator": mutant.operator,
+            "before": mutant.before, "after": mutant.after, "number": numbers[id(mutant)],
+        }  # fmt: skip
+        row["killer"] = known.get(key(row)) or fate(trials, room, coverage, mutant, thorough)
+        rows.append(row)
+        print(*(row[part] for part in ("file", "line", "before")), "→", row["after"], "|", row["killer"] or "SURVIVED",
+              flush=True)  # fmt: skip
+        yield summary(rows, len(population)) | {
+            "files": room.files, "tests": [*room.tests, *room.others], "seed": seed, "processor": processor(),
+            "versions": versions("tcnn", "torch", "mutmut", "pytest"), "tried": rows,
+        }  # fmt: skip
+
+
+def key(row: dict[str, Any]) -> tuple[object, ...]:
+    """By which a mutant is known again: `number` counts those that look alike in one function."""
+    return tuple(row[part] for part in ("file", "function", "before", "after", "number"))
+
+
+def fate(trials: Trials, room: Room, coverage: Coverage, mutant: Mutant, thorough: bool) -> str | None:
+    """What kills a mutant; None if nothing does.
+
+    First the tests that run its statement, the cheapest first, of each function no more than `CASES`; then, if
+    thorough, all: a fixture that tests share runs in the first alone, and some see a line through other processes.
+    """
+    cases = Counter[str]()
+    near = []
+    for name in sorted(coverage.touching(mutant), key=coverage.seconds.__getitem__):
+        cases[function := name.partition("[")[0]] += 1
+        if cases[function] <= CASES:
+            near.append(name)
+    limit = 60 + 10 * sum(coverage.seconds.values())
+    files = list(dict.fromkeys(name.partition("::")[0] for name in near))
+    killer = trials.kill(mutant, ["-k", QUICK, *files], near, limit) if near else None
+    if killer is None and thorough:
+        killer = trials.kill(mutant, [*room.tests, *room.others], None, 5 * limit)
+    return killer
+
+
+def summary(rows: list[dict[str, Any]], population: int) -> dict[str, Any]:
+    """Counts, the score with its interval, and the score among those that are not known to be equivalent."""
+    listed = json.loads(EQUIVALENT.read_text(encoding="utf-8")) if EQUIVALENT.exists() else []
+    reasons = {key(entry): entry["why"] for entry in listed}
+    killed = sum(row["killer"] is not None for row in rows)
+    equivalent = sum(row["killer"] is None and key(row) in reasons for row in rows)
+    return {
+        "mutants": population, "sample": len(rows), "killed": killed, "equivalent": equivalent,
+        "score": round(killed / len(rows), 4),
+        "interval": [round(end, 4) for end in wilson(killed, len(rows), population)],
+        "score_without_equivalent": round(killed / max(1, len(rows) - equivalent), 4),
+    }  # fmt: skip
+
+
+def write(path: Path, name: str, found: dict[str, Any]) -> None:
+    """Put one room's results into the file, in the table's order, a mutant a line."""
+    rooms = json.loads(path.read_text(encoding="utf-8"))["rooms"] if path.exists() else {}
+    rooms[name] = found
+    ordered = {room: rooms[room] for room in ROOMS if room in rooms}
+    text = json.dumps({"rooms": ordered}, indent=1, ensure_ascii=False)
+    path.write_text(re.sub(r"\n {5,}|\n {4}(?=\})", " ", text) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
