@@ -1,6 +1,5 @@
 """`/jobs`: look, cancel, resume, delete."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
@@ -13,8 +12,7 @@ from tcnn_api.deps import AUTHENTICATED, ArtifactsDep, Idempotency, JobId, Servi
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
 from tcnn_api.schemas import JOB, JobList, JobView, page_of
-from tcnn_jobs.model import IdempotencyKey, Job, Kind, Status
-from tcnn_jobs.store import Store
+from tcnn_jobs.model import Kind, Status
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)
 
@@ -74,7 +72,8 @@ def show(job: JobId, store: StoreDep, owner: Tenant) -> JobView:
 )
 def cancel(job: JobId, request: Request, store: StoreDep, owner: Tenant, key: Idempotency) -> JobView:
     """A queued job is cancelled at once, a running one as soon as its process is gone. Cancelling twice is no error."""
-    return _once(store, owner, key, request, job, lambda: store.cancel(job, owner))
+    request.state.job = job
+    return JobView.of(store.cancel(job, owner, key))
 
 
 @router.post(
@@ -84,7 +83,8 @@ def cancel(job: JobId, request: Request, store: StoreDep, owner: Tenant, key: Id
 )
 def resume(job: JobId, request: Request, store: StoreDep, owner: Tenant, key: Idempotency) -> JobView:
     """A failed or cancelled job goes on from its last checkpoint, with all its attempts again."""
-    return _once(store, owner, key, request, job, lambda: store.resume(job, owner))
+    request.state.job = job
+    return JobView.of(store.resume(job, owner, key))
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a job", responses=problems(409))
@@ -93,16 +93,3 @@ def delete(job: JobId, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) 
     store.delete(job, owner)
     # The row first: files without a row are swept by the janitor, a row without files would lie.
     artifacts.remove_job(job)
-
-
-def _once(
-    store: Store, owner: str, key: IdempotencyKey | None, request: Request, job: str, action: Callable[[], Job]
-) -> JobView:
-    """The action, unless the same request has done it before: then the job as it is now."""
-    request.state.job = job
-    if key is not None and store.replay(key) is not None:
-        return JobView.of(store.get(job, owner))
-    changed = action()
-    if key is not None:
-        store.remember(key, job)
-    return JobView.of(changed)

@@ -5,7 +5,6 @@ What becomes of a refused one is that its folder below `TCNN_HOME/incoming` is r
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +17,10 @@ from tcnn.files import storage_errors
 from tcnn_api.deps import Service, idempotency_key
 from tcnn_api.errors import Refused
 from tcnn_api.uploading.forms import Received, received
-from tcnn_jobs.errors import UploadNotFound, WrongState
+from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.home import checked
-from tcnn_jobs.model import Job, Status, Upload
-from tcnn_jobs.store import Store, new_id
+from tcnn_jobs.model import Upload
+from tcnn_jobs.store import new_id
 
 CHECKS_AT_ONCE = 2
 """Uploads that are unpacked or loaded at the same time; others wait, so that they cannot take all memory together."""
@@ -84,8 +83,6 @@ def forget(parts: Service, identifier: str, kind: str, owner: str) -> None:
     Raises `UploadNotFound`, and `WrongState` while a job that waits or runs needs it.
     """
     parts.store.upload(identifier, kind, owner)
-    if job := _needed_by(parts.store, identifier, owner):
-        raise WrongState(f"{identifier}: {job.id} is {job.status} and needs it; cancel the job first, or wait for it")
     upload = parts.store.remove_upload(identifier, owner)
     parts.artifacts.remove_upload(upload)
 
@@ -96,19 +93,6 @@ def identified(identifier: str, kind: str) -> str:
         return checked(identifier)
     except RequestError as error:
         raise UploadNotFound(f"no {kind} of this id; GET /{kind}s lists yours") from error
-
-
-def _needed_by(store: Store, identifier: str, owner: str) -> Job | None:
-    """A job that names an upload and has not ended."""
-    for status in (Status.QUEUED, Status.RUNNING):
-        more, after = True, None
-        while more:
-            found, more = store.list(owner, after=after, limit=100, status=status)
-            for job in found:
-                if f'"{identifier}"' in json.dumps(job.request):
-                    return job
-                after = job.id
-    return None
 
 
 def _withdraw(parts: Service, upload: Upload) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Double, Row, and_, bindparam, case, func, ins
 
 from tcnn_jobs.errors import JobNotFound, WrongState
 from tcnn_jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
-from tcnn_jobs.store import schema
+from tcnn_jobs.store import needs, schema
 from tcnn_jobs.store.engine import upsert
 from tcnn_jobs.store.schema import jobs, now, workers
 
@@ -128,7 +128,10 @@ def change(
     statement = _move(to, tuple(sorted(values)))
     changed = connection.execute(statement, {"row": row.number, "more": len(happened), **bound}).one()
     record(connection, changed, happened)
+    if to is Status.QUEUED and row.status in TERMINAL:
+        needs.note(connection, changed)
     if to is not None and to in TERMINAL:
+        needs.drop(connection, changed)
         _tally(connection, changed)
         if changed.webhook is not None:
             _announce(connection, changed)

@@ -2,6 +2,7 @@
 
 jobs          one row a job; `number` is the order of submission, `event_count` the last event's `seq`
 events        what happened to a job, counted from 1 without gaps
+needs         jobs and uploads that a queued or running job names; nobody may delete them meanwhile
 keys          idempotency keys: what a POST with this key has made
 uploads       data sets and checkpoints
 workers       who was heard of, and when
@@ -125,7 +126,24 @@ jobs = Table(
 # of it.
 Index("jobs_queue", jobs.c.status, jobs.c.priority.desc(), jobs.c.number, jobs.c.not_before)
 Index("jobs_owner", jobs.c.owner, jobs.c.number)
+# Lists are paged by `number` within an owner, and of few jobs among many by one of these.
+Index("jobs_owner_status", jobs.c.owner, jobs.c.status, jobs.c.number)
+Index("jobs_owner_kind", jobs.c.owner, jobs.c.kind, jobs.c.number)
 Index("jobs_finished", jobs.c.finished_at)
+
+needs = Table(
+    "needs",
+    metadata,
+    Column(
+        "job",
+        Number,
+        ForeignKey("jobs.number", ondelete="CASCADE", name="needs_job"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("resource", Text, primary_key=True),
+)
+Index("needs_resource", needs.c.resource)
 
 events = Table(
     "events",

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select
 
 from tcnn_jobs.errors import IdempotencyMismatch, WrongState
 from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
-from tcnn_jobs.store import schema
+from tcnn_jobs.store import needs, schema
 from tcnn_jobs.store.changes import as_job, change, find, new_id, placed, record, storable
 from tcnn_jobs.store.engine import Database, upsert
 from tcnn_jobs.store.schema import jobs, keys, now
@@ -49,6 +49,7 @@ class Submission(Database):
                     return placed(connection, [find(connection, winner, None)])[0]
             row = connection.execute(_ENQUEUE, {"id": identifier, **new.model_dump(mode="json")}).one()
             record(connection, row, [NewEvent(kind="queued")])
+            needs.note(connection, row)
             return placed(connection, [row])[0]
 
     def replay(self, key: IdempotencyKey) -> str | None:
@@ -66,10 +67,15 @@ class Submission(Database):
         with self.reading() as connection:
             return placed(connection, [find(connection, job, owner)])[0]
 
-    def cancel(self, job: str, owner: str | None = None) -> Job:
-        """A queued job is cancelled at once, a running one is asked to stop; raises `WrongState` if it has ended."""
+    def cancel(self, job: str, owner: str | None = None, key: IdempotencyKey | None = None) -> Job:
+        """A queued job is cancelled at once, a running one is asked to stop; raises `WrongState` if it has ended.
+
+        With a key that has done it before nothing is done, and the job is returned as it is.
+        """
         with self.writing() as connection:
             row = find(connection, job, owner, lock=True)
+            if key is not None and not _is_first(connection, key, job):
+                return placed(connection, [row])[0]
             if row.status == Status.QUEUED:
                 row = change(connection, row, Status.CANCELLED, [NewEvent(kind="cancelled")])
             elif row.status == Status.RUNNING and not row.cancel_requested:
@@ -78,10 +84,15 @@ class Submission(Database):
                 raise WrongState(f"{job}: is {row.status}; only a queued or running job can be cancelled")
             return as_job(row)
 
-    def resume(self, job: str, owner: str | None = None) -> Job:
-        """A failed or cancelled job is queued again with all its attempts; raises `WrongState` for any other."""
+    def resume(self, job: str, owner: str | None = None, key: IdempotencyKey | None = None) -> Job:
+        """A failed or cancelled job is queued again with all its attempts; raises `WrongState` for any other.
+
+        With a key that has done it before nothing is done, and the job is returned as it is.
+        """
         with self.writing() as connection:
             row = find(connection, job, owner, lock=True)
+            if key is not None and not _is_first(connection, key, job):
+                return placed(connection, [row])[0]
             if row.status not in (Status.FAILED, Status.CANCELLED):
                 raise WrongState(f"{job}: is {row.status}; only a failed or cancelled job can be resumed")
             fresh: dict[str, Any] = {"attempt": 0, "error": None, "cancel_requested": False, "finished_at": None}
@@ -89,11 +100,15 @@ class Submission(Database):
             return placed(connection, [row])[0]
 
     def delete(self, job: str, owner: str | None = None) -> Job:
-        """Remove a job that has ended, its events and its key; returns what it was; raises `WrongState`."""
+        """Remove a job that has ended, its events and its key; returns what it was.
+
+        Raises `WrongState` if it has not ended, or while another one that has not needs its checkpoint.
+        """
         with self.writing() as connection:
             row = find(connection, job, owner, lock=True)
             if row.status not in TERMINAL:
                 raise WrongState(f"{job}: is {row.status}; cancel it before deleting it")
+            needs.refuse_if_needed(connection, row.id, row.owner)
             connection.execute(delete(jobs).where(jobs.c.number == row.number))
             connection.execute(delete(keys).where(keys.c.resource == job))
             return as_job(row)
@@ -120,8 +135,12 @@ class Submission(Database):
             return connection.scalar(query) or 0
 
     def expired(self, before_days: float | None, limit: int = 100) -> Jobs:
-        """Jobs that ended more than so many days ago by the database's clock (None: all that ended), oldest first."""
-        query = select(jobs).where(jobs.c.status.in_(sorted(TERMINAL)))
+        """Jobs that ended more than so many days ago by the database's clock (None: all that ended), oldest first.
+
+        Those whose checkpoint another job still needs are left out.
+        """
+        needed = exists().where(schema.needs.c.resource == jobs.c.id)
+        query = select(jobs).where(jobs.c.status.in_(sorted(TERMINAL)), ~needed)
         if before_days is not None:
             query = query.where(jobs.c.finished_at < now() - before_days * 86400)
         with self.reading() as connection:
@@ -170,11 +189,16 @@ def _recall(connection: Connection, key: IdempotencyKey) -> str | None:
 
 
 def _remember(connection: Connection, key: IdempotencyKey, resource: str) -> str:
+    return resource if _is_first(connection, key, resource) else _recall(connection, key) or resource
+
+
+def _is_first(connection: Connection, key: IdempotencyKey, resource: str) -> bool:
+    """Keep the key with what it makes; False if it was kept before. Raises `IdempotencyMismatch`."""
     # Whoever comes second waits here until the first has committed, and then reads what that one has made.
-    connection.execute(
+    added = connection.execute(
         upsert(connection.dialect.name, keys)
         .values(**key._asdict(), resource=resource, created_at=now())
         .on_conflict_do_nothing(index_elements=[keys.c.owner, keys.c.key])
-    )
-    winner = _recall(connection, key)
-    return resource if winner is None else winner
+        .returning(keys.c.key)
+    ).one_or_none()
+    return added is not None or _recall(connection, key) is None

@@ -8,6 +8,7 @@ from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model import Upload
 from tcnn_jobs.store.changes import shown, storable
 from tcnn_jobs.store.engine import Database
+from tcnn_jobs.store.needs import refuse_if_needed
 from tcnn_jobs.store.schema import keys, now, uploads
 
 FIELDS = tuple(Upload.model_fields)
@@ -55,7 +56,10 @@ class Uploads(Database):
         return [_as_upload(row) for row in rows[:limit]], len(rows) > limit
 
     def remove_upload(self, id: str, owner: str | None = None) -> Upload:
-        """Remove a row and its key; returns what it was; raises `UploadNotFound`."""
+        """Remove a row and its key; returns what it was.
+
+        Raises `UploadNotFound`, and `WrongState` while a job that has not ended needs it.
+        """
         query = delete(uploads).where(uploads.c.id == id).returning(uploads)
         with self.writing() as connection:
             row = None
@@ -65,6 +69,7 @@ class Uploads(Database):
                 ).one_or_none()
             if row is None:
                 raise _not_found(id, "upload")
+            refuse_if_needed(connection, id, row.owner)
             connection.execute(delete(keys).where(keys.c.resource == id))
         return _as_upload(row)
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from deeds import new
 
-from tcnn_jobs.errors import IdempotencyMismatch
+from tcnn_jobs.errors import IdempotencyMismatch, WrongState
 from tcnn_jobs.model import IdempotencyKey
 from tcnn_jobs.store import Store, new_id
 
@@ -70,3 +70,27 @@ def test_a_race_of_different_requests(store: Store) -> None:
         ids = [job for job in pool.map(ask, range(8)) if job is not None]
     assert len(ids) == 1
     assert [job.id for job in store.list()[0]] == ids
+
+
+def test_a_change_is_made_once_whoever_asks_at_once(store: Store) -> None:
+    """Four resumes under one key: all hear of the same job, and it was resumed once; so for cancels."""
+    job = store.cancel(store.enqueue(new()).id)
+    with ThreadPoolExecutor(4) as pool:
+        resumed = list(pool.map(lambda _: store.resume(job.id, "ann", KEY), range(4)))
+        assert {found.status for found in resumed} == {"queued"}
+        other = KEY._replace(key="try-2")
+        cancelled = list(pool.map(lambda _: store.cancel(job.id, "ann", other), range(4)))
+    assert {found.status for found in cancelled} == {"cancelled"}
+    assert [event.kind for event in store.events(job.id)] == ["queued", "cancelled", "resumed", "cancelled"]
+    assert store.resume(job.id, "ann", KEY).status == "cancelled"
+    with pytest.raises(IdempotencyMismatch):
+        store.resume(job.id, "ann", KEY._replace(digest="digest-2"))
+
+
+def test_a_change_that_is_refused_uses_no_key_up(store: Store) -> None:
+    """What could not be done then may be done later under the same key."""
+    job = store.enqueue(new())
+    with pytest.raises(WrongState):
+        store.resume(job.id, "ann", KEY)
+    store.cancel(job.id)
+    assert store.resume(job.id, "ann", KEY).status == "queued"
