@@ -78,6 +78,23 @@ class Server:
             self._process.wait(60)
             self._process = None
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """All its processes are stopped, as by a frozen virtual machine: the kernel goes on acknowledging."""
+        assert self._process is not None
+        main = self._process.pid
+        children = Path(f"/proc/{main}/task/{main}/children")
+        self._process.send_signal(signal.SIGSTOP)
+        pids = [int(pid) for pid in children.read_text().split()]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in (*pids, main):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
     def address(self, database: str) -> str:
         """What libpq calls a connection URI."""
         return f"postgresql://tcnn@/{database}?host={self.folder}&port={self._port}"

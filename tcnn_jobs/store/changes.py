@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Double, Row, and_, bindparam, case, func, insert, or_, select, update
+from sqlalchemy import Connection, Double, Row, bindparam, insert, select, update
 
 from tcnn_jobs.errors import JobNotFound, WrongState
 from tcnn_jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
 from tcnn_jobs.store import needs, schema
 from tcnn_jobs.store.engine import upsert
-from tcnn_jobs.store.schema import jobs, now, workers
+from tcnn_jobs.store.schema import jobs, now
 
 HEARD_OF = 60.0
 """Seconds for which a silent worker still counts as one that may take a job."""
@@ -57,53 +57,6 @@ def _by_id(any_owner: bool, lock: bool) -> Any:
     if not any_owner:
         query = query.where(jobs.c.owner == bindparam("by"))
     return query.with_for_update() if lock else query
-
-
-def _places() -> Any:
-    """How many jobs are before each of some: among those that are due, in the order of claims; one that waits has all
-    of them before it, and those that will be due sooner. Counted in `jobs_queue` alone, up to the job and no further.
-    """
-    mine, other = jobs.alias("mine"), jobs.alias("other")
-    queued = select(func.count()).select_from(other).where(other.c.status == Status.QUEUED)
-    due = other.c.not_before <= now()
-    above = queued.where(other.c.priority > mine.c.priority, due)
-    older = queued.where(other.c.priority == mine.c.priority, other.c.number < mine.c.number, due)
-    first = or_(
-        other.c.priority > mine.c.priority, and_(other.c.priority == mine.c.priority, other.c.number < mine.c.number)
-    )
-    sooner = queued.where(
-        or_(other.c.not_before < mine.c.not_before, and_(other.c.not_before == mine.c.not_before, first))
-    )
-    place = case(
-        (mine.c.not_before <= now(), above.scalar_subquery() + older.scalar_subquery()), else_=sooner.scalar_subquery()
-    )
-    return select(mine.c.number, place.label("place")).where(mine.c.number.in_(bindparam("numbers", expanding=True)))
-
-
-_PLACES = _places()
-_LARGEST = select(func.max(workers.c.slots)).where(workers.c.heartbeat_at > now() - HEARD_OF)
-
-
-def placed(connection: Connection, rows: Sequence[Row[Any]]) -> list[Job]:
-    """Jobs with their places in the queue."""
-    queued = [row.number for row in rows if row.status == Status.QUEUED]
-    places: dict[int, int] = {}
-    if queued:
-        places = {row.number: row.place for row in connection.execute(_PLACES, {"numbers": queued})}
-    wide = any(row.slots > 1 and row.number in places for row in rows)
-    largest = (connection.scalar(_LARGEST) or 0) if wide else 1
-    return [
-        as_job(row, places.get(row.number), _too_wide(row.slots, largest) if row.number in places else None)
-        for row in rows
-    ]
-
-
-def _too_wide(slots: int, largest: int) -> str | None:
-    """Why a queued job has to wait for more than its turn, if it has to."""
-    if slots <= max(1, largest):
-        return None
-    there = f"the largest worker has {largest}" if largest else "no worker is there"
-    return f"needs {slots} slots of one worker at once; {there}"
 
 
 def change(

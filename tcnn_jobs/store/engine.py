@@ -5,8 +5,9 @@ power cut; `BEGIN IMMEDIATE` before every write, so that a transaction never fin
 SQLite waits for other writers by naps that grow to 100 ms, so that whoever has waited long waits still longer. Here
 threads of a process take turns, and processes look again after a few milliseconds, all with the same chance.
 
-PostgreSQL: connections are tried before they are used, and locks, statements and the network are waited for `wait`
-seconds at most.
+PostgreSQL: connections are tried before they are used; locks and absent servers are waited for `wait` seconds, and
+every single answer for little more than twice as long, by the server's timeouts and, should it be frozen, by ours
+(`deadlines`).
 """
 
 import os
@@ -99,17 +100,21 @@ class Database:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """A transaction that is on disk when the block is left, or has not happened; raises `StoreUnavailable`."""
-        deadline = time.monotonic() + self.wait
+    def writing(self, wait: float | None = None) -> Iterator[Connection]:
+        """A transaction that is on disk when the block is left, or has not happened; raises `StoreUnavailable`.
+
+        `wait`: for this one, how long SQLite's lock is waited for, and every answer of PostgreSQL.
+        """
+        patience = self.wait if wait is None else wait
+        deadline = time.monotonic() + patience
         if not self.is_sqlite:
-            with self._transaction("BEGIN", deadline) as connection:
+            with self._transaction("BEGIN", time.monotonic() + self.wait, wait) as connection:
                 yield connection
             return
         self.engine  # noqa: B018 - a forked child must not wait for its parent's lock
         turn = self._turn
-        if not turn.acquire(timeout=max(0.0, self.wait)):
-            raise StoreUnavailable(f"{self.place}: {_busy(self.wait)}")
+        if not turn.acquire(timeout=max(0.0, patience)):
+            raise StoreUnavailable(f"{self.place}: {_busy(patience)}")
         try:
             with self._transaction("BEGIN IMMEDIATE", deadline) as connection:
                 yield connection
@@ -117,9 +122,12 @@ class Database:
             turn.release()
 
     @contextmanager
-    def _transaction(self, begin: str, deadline: float) -> Iterator[Connection]:
+    def _transaction(self, begin: str, deadline: float, patience: float | None = None) -> Iterator[Connection]:
         with self.translated():
             connection = self._connect(deadline).execution_options(begin=begin, deadline=deadline)
+            if not self.is_sqlite:
+                driver: Any = connection.connection.dbapi_connection
+                driver.patience = 2 * self.wait + 2 if patience is None else patience
             with connection, connection.begin():
                 yield connection
 
@@ -181,8 +189,10 @@ def _engine(url: URL, wait: float) -> Engine:
         event.listen(engine, "connect", _sqlite_connection)
         event.listen(engine, "begin", _sqlite_begin)
         return engine
+    from tcnn_jobs.store.deadlines import bound  # loads psycopg, which a queue in a file does without
+
     limit = max(1, round(wait * 1000))
-    return create_engine(
+    engine = create_engine(
         url,
         **_pool(20, wait),
         pool_pre_ping=True,
@@ -197,6 +207,8 @@ def _engine(url: URL, wait: float) -> Engine:
             "application_name": "tcnn",
         },
     )
+    bound(engine, ping=max(1.0, wait / 2))
+    return engine
 
 
 def _pool(connections: int, wait: float) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What workers do. Every write is fenced: it happens only while the job is running under this very claim."""
 
+import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -11,10 +12,17 @@ from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Res
 from tcnn_jobs.store.changes import as_job, change, record
 from tcnn_jobs.store.engine import Database, upsert
 from tcnn_jobs.store.schema import finite, jobs, now, workers
+from tcnn_jobs.store.steps import Steps, is_wrong, mend
 
 
 class Queue(Database):
     """Claiming jobs, holding them, and letting go of them."""
+
+    def __init__(self, url: str, *, wait: float = 5.0) -> None:
+        super().__init__(url, wait=wait)
+        self._steps = Steps()
+        self._looked = False
+        self._spared_until = 0.0
 
     def claim(self, worker: str, kinds: Sequence[Kind] | None = None, *, slots: int = 1) -> Job | None:
         """Of the due jobs of the highest priority the oldest is this worker's from now on; None if there is none.
@@ -90,7 +98,13 @@ class Queue(Database):
             return as_job(change(connection, row, Status.QUEUED, [happened], attempt=row.attempt - 1))
 
     def reap(self, lease: float) -> list[Job]:
-        """Take jobs from workers that were silent for `lease` seconds by the database's clock. Many may call it."""
+        """Take jobs from workers that were silent for `lease` seconds by the database's clock. Many may call it.
+
+        When that clock has been set since the last call, nothing is taken for a lease: workers that live have then said
+        so, by the new time. What a clock that was set back has left in the future is brought to the present.
+        """
+        if self._clock_was_set(lease):
+            return []
         stale = select(jobs).where(jobs.c.status == Status.RUNNING, jobs.c.heartbeat_at < now() - lease)
         with self.reading() as connection:  # almost always there is nothing, and then nobody is kept waiting
             numbers = [row.number for row in connection.execute(stale.order_by(jobs.c.number))]
@@ -102,6 +116,20 @@ class Queue(Database):
                 if row is not None:
                     reaped.append(as_job(_take_away(connection, row, lease)))
         return reaped
+
+    def _clock_was_set(self, lease: float) -> bool:
+        with self.reading() as connection:
+            wall = connection.scalar(select(now())) or 0.0
+            here = time.monotonic()
+            stepped = self._steps.moved(wall, here)
+            wrong = (stepped or not self._looked) and is_wrong(connection)
+        if wrong:
+            with self.writing() as connection:
+                mend(connection)
+        self._looked = True
+        if stepped:
+            self._spared_until = here + lease
+        return here < self._spared_until
 
     def forget_worker(self, name: str) -> None:
         """A worker has left."""

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select
 
-from tcnn_jobs.errors import IdempotencyMismatch, WrongState
+from tcnn_jobs.errors import IdempotencyMismatch, StoreUnavailable, WrongState
 from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
 from tcnn_jobs.store import needs, schema
-from tcnn_jobs.store.changes import as_job, change, find, new_id, placed, record, storable
+from tcnn_jobs.store.changes import as_job, change, find, new_id, record, storable
 from tcnn_jobs.store.engine import Database, upsert
+from tcnn_jobs.store.places import Places
 from tcnn_jobs.store.schema import jobs, keys, now
 
 Jobs = list[Job]  # `list` is a method below
@@ -35,6 +36,10 @@ _ENQUEUE = (
 class Submission(Database):
     """Jobs as their owners see them. `owner=None` looks at everybody's."""
 
+    def __init__(self, url: str, *, wait: float = 5.0) -> None:
+        super().__init__(url, wait=wait)
+        self._places = Places()
+
     def enqueue(self, new: NewJob, key: IdempotencyKey | None = None) -> Job:
         """A job that is on disk when this returns.
 
@@ -46,11 +51,12 @@ class Submission(Database):
             if key is not None:
                 winner = _remember(connection, key, identifier)
                 if winner != identifier:
-                    return placed(connection, [find(connection, winner, None)])[0]
-            row = connection.execute(_ENQUEUE, {"id": identifier, **new.model_dump(mode="json")}).one()
-            record(connection, row, [NewEvent(kind="queued")])
-            needs.note(connection, row)
-            return placed(connection, [row])[0]
+                    row = find(connection, winner, None)
+            if key is None or winner == identifier:
+                row = connection.execute(_ENQUEUE, {"id": identifier, **new.model_dump(mode="json")}).one()
+                record(connection, row, [NewEvent(kind="queued")])
+                needs.note(connection, row)
+        return self._placed(row)
 
     def replay(self, key: IdempotencyKey) -> str | None:
         """What a POST with this key has made; None if there was none; raises `IdempotencyMismatch`."""
@@ -65,7 +71,7 @@ class Submission(Database):
     def get(self, job: str, owner: str | None = None) -> Job:
         """One job and its place in the queue; raises `JobNotFound`."""
         with self.reading() as connection:
-            return placed(connection, [find(connection, job, owner)])[0]
+            return self._places.placed(connection, [find(connection, job, owner)])[0]
 
     def cancel(self, job: str, owner: str | None = None, key: IdempotencyKey | None = None) -> Job:
         """A queued job is cancelled at once, a running one is asked to stop; raises `WrongState` if it has ended.
@@ -74,15 +80,9 @@ class Submission(Database):
         """
         with self.writing() as connection:
             row = find(connection, job, owner, lock=True)
-            if key is not None and not _is_first(connection, key, job):
-                return placed(connection, [row])[0]
-            if row.status == Status.QUEUED:
-                row = change(connection, row, Status.CANCELLED, [NewEvent(kind="cancelled")])
-            elif row.status == Status.RUNNING and not row.cancel_requested:
-                row = change(connection, row, None, [NewEvent(kind="cancel_requested")], cancel_requested=True)
-            elif row.status in (Status.SUCCEEDED, Status.FAILED):
-                raise WrongState(f"{job}: is {row.status}; only a queued or running job can be cancelled")
-            return as_job(row)
+            if key is None or _is_first(connection, key, job):
+                row = _cancelled(connection, row)
+        return self._placed(row)
 
     def resume(self, job: str, owner: str | None = None, key: IdempotencyKey | None = None) -> Job:
         """A failed or cancelled job is queued again with all its attempts; raises `WrongState` for any other.
@@ -91,13 +91,12 @@ class Submission(Database):
         """
         with self.writing() as connection:
             row = find(connection, job, owner, lock=True)
-            if key is not None and not _is_first(connection, key, job):
-                return placed(connection, [row])[0]
-            if row.status not in (Status.FAILED, Status.CANCELLED):
-                raise WrongState(f"{job}: is {row.status}; only a failed or cancelled job can be resumed")
-            fresh: dict[str, Any] = {"attempt": 0, "error": None, "cancel_requested": False, "finished_at": None}
-            row = change(connection, row, Status.QUEUED, [NewEvent(kind="resumed")], **fresh)
-            return placed(connection, [row])[0]
+            if key is None or _is_first(connection, key, job):
+                if row.status not in (Status.FAILED, Status.CANCELLED):
+                    raise WrongState(f"{job}: is {row.status}; only a failed or cancelled job can be resumed")
+                fresh: dict[str, Any] = {"attempt": 0, "error": None, "cancel_requested": False, "finished_at": None}
+                row = change(connection, row, Status.QUEUED, [NewEvent(kind="resumed")], **fresh)
+        return self._placed(row)
 
     def delete(self, job: str, owner: str | None = None) -> Job:
         """Remove a job that has ended, its events and its key; returns what it was.
@@ -176,7 +175,25 @@ class Submission(Database):
             if after is not None:
                 query = query.where(jobs.c.number < find(connection, after, owner).number)
             rows = connection.execute(query.order_by(jobs.c.number.desc()).limit(limit + 1)).all()
-            return placed(connection, rows[:limit]), len(rows) > limit
+            return self._places.placed(connection, rows[:limit]), len(rows) > limit
+
+    def _placed(self, row: Row[Any]) -> Job:
+        """A job that was changed just now. What was done is done, even if nobody can say at which place it stands."""
+        try:
+            with self.reading() as connection:
+                return self._places.placed(connection, [row])[0]
+        except StoreUnavailable:
+            return as_job(row)
+
+
+def _cancelled(connection: Connection, row: Row[Any]) -> Row[Any]:
+    if row.status == Status.QUEUED:
+        return change(connection, row, Status.CANCELLED, [NewEvent(kind="cancelled")])
+    if row.status == Status.RUNNING and not row.cancel_requested:
+        return change(connection, row, None, [NewEvent(kind="cancel_requested")], cancel_requested=True)
+    if row.status in (Status.SUCCEEDED, Status.FAILED):
+        raise WrongState(f"{row.id}: is {row.status}; only a queued or running job can be cancelled")
+    return row
 
 
 def _recall(connection: Connection, key: IdempotencyKey) -> str | None:

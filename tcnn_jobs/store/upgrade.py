@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _SCRIPTS = Path(__file__).parent.parent / "migrations"
 _LOCK = 7_239_105_441  # any number that other programs are unlikely to lock
 _NAP = 0.02
+LONGEST = 3600.0
+"""Seconds that another process's migration is waited for, and any step of our own: a large table takes its time."""
 
 
 class Upgrade(Database):
@@ -34,10 +36,12 @@ class Upgrade(Database):
 
         if self.is_sqlite:
             self._use_wal()
-        with self.writing() as connection:
+        if self._is_new():
+            return
+        with self.writing(wait=LONGEST) as connection:
             if not self.is_sqlite:
-                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-                connection.execute(text("SET LOCAL statement_timeout = 0"))  # a large table may take its time
+                connection.execute(text("SET LOCAL statement_timeout = 0"))
+                self._take_turn(connection)
             try:
                 command.upgrade(alembic_config(connection), "head")
             except CommandError as error:
@@ -51,6 +55,19 @@ class Upgrade(Database):
                     "nothing was changed; give this user a database of its own"
                 ) from error
 
+    def _is_new(self) -> bool:
+        """Whether there is nothing to do, so that nobody is waited for."""
+        with self.reading() as connection:
+            return _current(connection) == head()
+
+    def _take_turn(self, connection: Connection) -> None:
+        """Look again and again: one long wait could not be told from a server that is frozen."""
+        deadline = time.monotonic() + LONGEST
+        while not connection.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": _LOCK}):
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(f"{self.place}: another process has been changing the schema for {LONGEST:g} s")
+            time.sleep(_NAP * 5)
+
     def check(self) -> None:
         """Whether the database can be used now; raises `StoreUnavailable`."""
         with self.reading() as connection:
@@ -63,7 +80,7 @@ class Upgrade(Database):
 
     def _use_wal(self) -> None:
         """Said once, a file keeps it. SQLite does not wait for other processes here, so this does."""
-        deadline = time.monotonic() + self.wait
+        deadline = time.monotonic() + LONGEST
         while True:
             try:
                 file = sqlite3.connect(self.url.database or "", timeout=self.wait)

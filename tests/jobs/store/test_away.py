@@ -235,3 +235,23 @@ def test_the_password_stays_a_secret() -> None:
     with _unavailable(r"^postgresql\+psycopg://me:\*\*\*@127\.0\.0\.1:1/queue: the database cannot be used", 10):
         store.check()
     store.close()
+
+
+def test_a_frozen_postgres_holds_nobody_up(postgres_server: Server, postgres_url: str) -> None:
+    """Stopped by SIGSTOP it answers nothing and acknowledges all. Open connections, new ones, and a statement under
+    way: each call ends, and all is well when it goes on."""
+    store, fresh = Store(postgres_url, wait=0.2), Store(postgres_url, wait=0.2)
+    job = store.enqueue(new())
+    with postgres_server.frozen():
+        with _unavailable("the database cannot be used", 5):
+            store.get(job.id)
+        with _unavailable("the database cannot be used", 5):
+            fresh.check()
+    store.check()
+    with _unavailable(r"no answer within 2\.4 s", 8), store.writing() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET owner = 'bob'")
+        with postgres_server.frozen():
+            connection.exec_driver_sql("UPDATE jobs SET owner = 'eve'")
+    assert store.get(job.id) == job
+    store.close()
+    fresh.close()

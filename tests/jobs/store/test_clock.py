@@ -1,9 +1,13 @@
 """Leases and times are the database's: a host whose clock is wrong takes nothing from anybody."""
 
+import sqlite3
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from deeds import hold, info, new
+from deeds import OUCH, hold, info, new
+from sqlalchemy import event
 
 from tcnn_jobs.model import Beat, Status
 from tcnn_jobs.store import Store
@@ -50,3 +54,76 @@ def test_a_heartbeat_keeps_a_job(store: Store) -> None:
     assert store.reap(0.5) == []
     assert store.get(kept.id).status == Status.RUNNING
     assert store.events(left.id)[-1].data == {"worker": "w2"}
+
+
+class Settable:
+    """A host whose clock is set while its processes run: SQLite's own function for the time, replaced."""
+
+    def __init__(self, store: Store) -> None:
+        self.ahead = 0.0
+        event.listen(store.engine, "connect", self._replace)
+        store.close()  # connections that are open already
+
+    def _replace(self, connection: Any, record: Any) -> None:
+        plain = sqlite3.connect(":memory:")
+        connection.create_function(
+            "julianday", 1, lambda when: plain.execute("SELECT julianday(?)", (when,)).fetchone()[0] + self.ahead / 86400
+        )
+
+
+@pytest.fixture
+def clock(sqlite_store: Store) -> Settable:
+    return Settable(sqlite_store)
+
+
+@pytest.fixture
+def sqlite_store(sqlite_url: str) -> Iterator[Store]:
+    store = Store(sqlite_url)
+    yield store
+    store.close()
+
+
+def test_a_clock_that_is_set_forward_takes_no_job_from_a_worker_that_lives(
+    sqlite_store: Store, clock: Settable
+) -> None:
+    """It has a lease to say so; then those are taken that were silent."""
+    store = sqlite_store
+    kept, left = store.enqueue(new()), store.enqueue(new())
+    claim = hold(store.claim("w1"))
+    store.claim("w2")
+    assert store.reap(0.3) == []
+    clock.ahead = 120
+    assert store.reap(0.3) == []
+    time.sleep(0.35)
+    store.heartbeat(info(), [Beat(claim=claim)])
+    assert [job.id for job in store.reap(0.3)] == [left.id]
+    assert store.get(kept.id).status == Status.RUNNING
+
+
+def test_a_clock_that_is_set_back_holds_no_job_up(sqlite_store: Store, clock: Settable) -> None:
+    """Neither one that waits, nor one whose worker is dead, for longer than a lease."""
+    store = sqlite_store
+    retried = store.enqueue(new())
+    clock.ahead = 3600.0
+    store.fail(hold(store.claim("w1")), OUCH, retry_after=600)
+    dead, waiting = store.enqueue(new()), store.enqueue(new())
+    store.claim("w1")
+    assert store.reap(0.2) == []
+    clock.ahead = 0.0
+    assert store.claim("w1") is None
+    assert store.reap(0.2) == []
+    claimed = store.claim("w1")
+    assert claimed is not None and claimed.id == waiting.id
+    assert store.get(retried.id).not_before < time.time() + 601
+    time.sleep(0.3)
+    assert {job.id for job in store.reap(0.2)} == {dead.id, waiting.id}
+
+
+def test_a_worker_that_starts_after_the_clock_was_set_back_mends_it(sqlite_store: Store, clock: Settable) -> None:
+    """It has seen nothing, but the rows tell."""
+    clock.ahead = 3600.0
+    job = sqlite_store.enqueue(new())
+    clock.ahead = 0.0
+    assert sqlite_store.reap(60) == []
+    claimed = sqlite_store.claim("w1")
+    assert claimed is not None and claimed.id == job.id

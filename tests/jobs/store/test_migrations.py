@@ -1,5 +1,7 @@
 """The schema: made once whoever asks, up and down, equal to the tables in the code."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from sqlalchemy import Connection, Table, inspect, text
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.store import Store
 from tcnn_jobs.store.schema import metadata
-from tcnn_jobs.store.upgrade import alembic_config, head
+from tcnn_jobs.store.upgrade import _LOCK, alembic_config, head
 
 
 def _tables(connection: Connection) -> set[str]:
@@ -142,3 +144,28 @@ def test_settings_of_a_connection(sqlite_url: str) -> None:
         }
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
     store.close()
+
+
+def test_a_long_migration_of_another_process_is_waited_for(empty_url: str) -> None:
+    """Longer than anything else would be."""
+    store, other = Store(empty_url, wait=0.2), Store(empty_url)
+    with ThreadPoolExecutor(1) as pool, other.writing() as connection:
+        if not other.is_sqlite:
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+        call = pool.submit(store.migrate)
+        time.sleep(1)
+        assert not call.done()
+        connection.commit()
+        call.result(60)
+    store.check()
+    store.close()
+    other.close()
+
+
+def test_where_nothing_is_to_be_done_nobody_is_waited_for(store: Store, url: str) -> None:
+    """A server starts beside a transaction that somebody else is in."""
+    other = Store(url)
+    with other.writing() as connection:
+        connection.execute(text("UPDATE jobs SET owner = 'a'"))
+        store.migrate()
+    other.close()

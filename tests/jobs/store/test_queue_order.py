@@ -3,10 +3,11 @@
 import random
 import time
 
+import pytest
 from deeds import OUCH, hold, new
 
 from tcnn_jobs.model import Kind
-from tcnn_jobs.store import Store
+from tcnn_jobs.store import Store, places
 
 
 def _claim_all(store: Store) -> list[str]:
@@ -78,3 +79,19 @@ def test_only_the_kinds_that_a_worker_wants(store: Store) -> None:
     assert wanted is not None and wanted.id == jobs[Kind.EVALUATE]
     assert store.claim("w1", [Kind.EVALUATE]) is None
     assert _claim_all(store) == [jobs[Kind.TRANSFORM], jobs[Kind.FINETUNE]]
+
+
+def test_places_of_a_long_queue(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact at its head; behind it as of the last count, which is not made again for every question."""
+    monkeypatch.setattr(places, "HEAD", 5)
+    ids = [store.enqueue(new(priority=priority)).id for priority in (0, 1) * 6]
+    expected = [*ids[1::2], *ids[0::2]]
+    monkeypatch.setattr(store._places, "_good_until", 0.0)
+    assert {job.id: job.queue_position for job in store.list(limit=100)[0]} == {
+        job: place for place, job in enumerate(expected)
+    }
+    store.claim("w1")
+    assert [store.get(job).queue_position for job in expected[1:]] == [0, 1, 2, 3, 4, *range(6, 12)]
+    assert store.get(store.enqueue(new(priority=1)).id).queue_position == 6, "after all that were counted"
+    monkeypatch.setattr(store._places, "_good_until", 0.0)
+    assert store.get(expected[-1]).queue_position == 11
