@@ -2,10 +2,10 @@
 
     python benchmarks/long_queue.py [--jobs 1000 100000] [--repeats 20]
 
-One tenant has all of the queued jobs, another has one. Timed are the store's calls behind `GET /jobs`, `GET /jobs/{id}`,
-`POST /transform`, a claim, and `DELETE /datasets/{id}` of a set that a job needs and of one that none does. Written
-down are the median and the slowest, in milliseconds, and for the largest queue how many times longer than for the
-smallest.
+One tenant has all of the queued jobs, another has one. Timed are the store's calls behind `GET /jobs`,
+`GET /jobs/{id}`, `POST /transform`, a claim, and `DELETE /datasets/{id}` of a set that a job needs and of one that none
+does. Written down are the median and the slowest, in milliseconds, and for the largest queue how many times longer than
+for the smallest.
 """
 
 import argparse

@@ -65,6 +65,4 @@ def refuse_if_needed(connection: Connection, resource: str, owner: str) -> None:
     """Raise `WrongState` if a job of this owner that has not ended needs it. Its row must be locked or deleted."""
     found = connection.execute(_NEEDED, {"resource": resource, "by": owner}).first()
     if found is not None:
-        raise WrongState(
-            f"{resource}: {found.id} is {found.status} and needs it; cancel the job first, or wait for it"
-        )
+        raise WrongState(f"{resource}: {found.id} is {found.status} and needs it; cancel the job first, or wait for it")

@@ -8,7 +8,7 @@ from tcnn_jobs.model import Status
 from tcnn_jobs.store.schema import jobs, now
 
 TOLERANCE = 2.0
-"""Seconds by which the clock may run away from this process's own between two looks: it is slewed, or a look was slow."""
+"""Seconds by which the clock may run away from this process's own between two looks: looks can be slow."""
 LONGEST_DELAY = 600.0
 """Seconds that a job can have to wait for its next attempt."""
 

@@ -67,7 +67,9 @@ class Settable:
     def _replace(self, connection: Any, record: Any) -> None:
         plain = sqlite3.connect(":memory:")
         connection.create_function(
-            "julianday", 1, lambda when: plain.execute("SELECT julianday(?)", (when,)).fetchone()[0] + self.ahead / 86400
+            "julianday",
+            1,
+            lambda when: plain.execute("SELECT julianday(?)", (when,)).fetchone()[0] + self.ahead / 86400,
         )
 
 
