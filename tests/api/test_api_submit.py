@@ -257,6 +257,7 @@ def test_a_replay_is_answered_even_if_the_request_would_be_refused_by_now(
     data = upload(**BIG)
     body, headers = {"model": "resnet18", "dataset": data}, {"Idempotency-Key": "tuesday"}
     first = alice.post("/finetune", json=body, headers=headers)
+    service.store.cancel(first.json()["id"])
     service.store.remove_upload(data, "alice")
     assert alice.post("/finetune", json=body).status_code == 422
     assert alice.post("/finetune", json=body, headers=headers).json()["id"] == first.json()["id"]
