@@ -164,4 +164,8 @@ def test_what_cannot_be_served_is_one_line(tmp_path: Path, refuse: Callable[...,
     assert "TCNN_API_KEYS" in refuse(code=2, TCNN_API_KEYS="nonsense")
     assert "TCNN_DATABASE_URL" in refuse("--database-url", "mysql://x/y", code=2)
     assert "TCNN_LOG_FORMAT" in refuse("--log-format", "xml", code=2)
+
+
+@pytest.mark.slow  # it is waited for
+def test_a_database_that_is_not_there_is_one_line(refuse: Callable[..., str]) -> None:
     assert "127.0.0.1" in refuse("--database-url", "postgresql://nobody@127.0.0.1:1/none", code=4)

@@ -7,6 +7,7 @@ import pytest
 from postgres import NoPostgres, postgres
 
 JOBS, KILLS, SEED = 3, 4, 20261121
+pytestmark = pytest.mark.slow  # 40 s on each database; tests/jobs/worker/test_real_jobs.py kills a worker in any case
 
 
 def test_nothing_is_lost_on_sqlite(tmp_path: Path) -> None:

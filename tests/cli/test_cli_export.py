@@ -53,6 +53,7 @@ def test_onnx_of_a_tuned_model(tcnn: Run, tuned: Path) -> None:
             assert (found - model(x)).norm() < 1e-5 * model(x).norm()
 
 
+@pytest.mark.slow
 def test_a_torch_program(tcnn: Run, tuned: Path, listing: Callable[[], list[str]]) -> None:
     done = tcnn("export", tuned, "a.bin", "--format", "torch", "--size", 64, "--dynamic", "batch")
     assert (done.code, done.err) == (0, "")

@@ -59,6 +59,7 @@ def test_json_is_what_is_written(tcnn: Run, checkpoint: str, tmp_path: Path) -> 
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_and_its_report(tcnn: Run, tmp_path: Path) -> None:
     data = tiny_runs.colours(tmp_path / "data")
     tiny_runs.run("test_resnet", data, tmp_path / "run")

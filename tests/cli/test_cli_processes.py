@@ -51,8 +51,15 @@ def was_interrupted(
     return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-@pytest.mark.parametrize("existing", [None, b"an older file"], ids=["new", "forced"])
+@pytest.mark.parametrize(
+    ("number", "existing"),
+    [
+        pytest.param(signal.SIGTERM, None, id="SIGTERM-new"),
+        pytest.param(signal.SIGINT, b"an older file", id="Ctrl-C-forced"),
+        pytest.param(signal.SIGINT, None, id="Ctrl-C-new", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, b"an older file", id="SIGTERM-forced", marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_at_any_moment_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals, existing: bytes | None
 ) -> None:
@@ -165,6 +172,7 @@ class TestAFullDisk:
             subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow  # in a Python of its own; the fixture `no_network` asks the same of every command
 def test_no_network_is_answered_at_once(tmp_path: Path) -> None:
     """The hub's name never resolves (RFC 6761) and the cache is empty; the hub's own client would try for a minute."""
     unwanted = ("http_proxy", "https_proxy", "all_proxy", "hf_hub_offline")

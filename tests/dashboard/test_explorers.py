@@ -77,6 +77,7 @@ def test_a_crash_is_one_line_and_the_next_picture_works(checkpoint: Path, pictur
     exploring(script)
 
 
+@pytest.mark.slow
 def test_no_more_models_than_allowed(checkpoint: Path, picture: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explorers, "MOST", 1)
     monkeypatch.setattr(explorers, "IDLE", 0.4)

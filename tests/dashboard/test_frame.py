@@ -29,7 +29,10 @@ def server(story: Story) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [pytest.param(*look, marks=() if look in (LOOKS[0], LOOKS[-1]) else pytest.mark.slow) for look in LOOKS],
+)
 def test_no_serious_violation(server: Server, story: Story, open_page: Open, width: int, scheme: str) -> None:
     page = open_page(server.url, viewport={"width": width, "height": 860}, color_scheme=scheme)
     expect(page.locator(".jobs li")).to_have_count(5)

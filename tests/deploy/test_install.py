@@ -3,9 +3,11 @@
 import subprocess
 import sys
 
+import pytest
 from deployed import ROOT
 
 
+@pytest.mark.slow  # a new environment with everything in it: 36 s
 def test_install() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "deploy/install_test.py"], capture_output=True, text=True, timeout=900, check=False

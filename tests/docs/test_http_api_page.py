@@ -69,6 +69,7 @@ def test_the_journey(server: Server, tmp_path: Path) -> None:
     assert (tmp_path / "metrics.csv").read_text().count("\n") > 1
 
 
+@pytest.mark.slow  # the same journey again, by the client instead of curl
 def test_the_python_example(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (code,) = [block.code for block in pages.blocks(PAGE) if "def train" in block.code]

@@ -27,6 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.slow  # the pages of the documentation and of the dashboard make this journey, too
 def test_the_whole_journey(run: Run, tmp_path: Path) -> None:
     """Convert and fine-tune on a local folder, watch it, download it, evaluate it, fine-tune it further."""
     folder = colours(tmp_path / "colours")

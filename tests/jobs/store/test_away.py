@@ -144,7 +144,7 @@ def own_server(postgres_server: Server) -> Iterator[Server]:
 
 def test_postgres_away_and_back(own_server: Server, postgres_url: str) -> None:
     """Connections that were open and new ones; what was committed is there, and claims still hold."""
-    store, late = Store(postgres_url, wait=1.5), Store(postgres_url, wait=0)
+    store, late = Store(postgres_url, wait=0.5), Store(postgres_url, wait=0)
     job = store.enqueue(new())
     claim = hold(store.claim("w1"))
     own_server.stop()

@@ -53,6 +53,7 @@ def test_a_killed_workers_job_resumes_elsewhere_and_ends_as_if_nothing_had_happe
     assert [path.name for path in house.home.job(job.id).iterdir()] == ["2"]
 
 
+@pytest.mark.slow
 def test_a_frozen_worker_that_wakes_up_changes_nothing(house: House, workers: RealWorkers, images: Path) -> None:
     job = submit(house, images, epochs=60)
     frozen = workers.start()

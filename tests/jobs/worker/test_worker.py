@@ -11,6 +11,7 @@ from houses import House, processes_of, wait_for
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model import Status
 from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.store import Store
 
 pytestmark = pytest.mark.usefixtures("house")
 
@@ -207,6 +208,8 @@ def test_a_process_that_ended_while_its_worker_was_frozen_publishes_nothing(hous
 def test_jobs_go_on_while_the_database_is_away(house: House) -> None:
     import sqlite3
 
+    house.store.close()
+    house.store = Store(house.settings.database, wait=0.5)
     job = house.submit()
     worker = house.worker("for i in range(30):\n  progress(step=i); time.sleep(0.02)\nsucceed()")
     house.step_until(worker, lambda: house.store.get(job.id).status is Status.RUNNING)
