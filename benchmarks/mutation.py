@@ -69,7 +69,7 @@ ROOMS = {
     ),
     "store": Room(("tcnn_jobs/store",), ("tests/jobs/store",)),
     "retry": Room(("tcnn_jobs/retry.py",), tests("jobs", "retry")),
-    "artifacts": Room(("tcnn_jobs/artifacts",), tests("artifacts", "cache", "bucket", "hosts")),
+    "artifacts": Room(("tcnn_jobs/artifacts",), tests("artifacts", "cache", "bucket"), tests("artifacts", "hosts")),
 }
 
 
@@ -130,7 +130,7 @@ def measure(
               flush=True)  # fmt: skip
         yield summary(rows, len(population)) | {
             "files": room.files, "tests": [*room.tests, *room.others], "seed": seed, "processor": processor(),
-            "versions": versions("tcnn", "torch", "mutmut", "pytest"), "tried": rows,
+            "versions": versions("torch", "mutmut", "pytest"), "tried": rows,
         }  # fmt: skip
 
 
@@ -151,11 +151,11 @@ def fate(trials: Trials, room: Room, coverage: Coverage, mutant: Mutant, thoroug
         cases[function := name.partition("[")[0]] += 1
         if cases[function] <= CASES:
             near.append(name)
-    limit = 60 + 10 * sum(coverage.seconds.values())
     files = list(dict.fromkeys(name.partition("::")[0] for name in near))
+    limit = 20 + 5 * sum(coverage.seconds[name] for name in near)
     killer = trials.kill(mutant, ["-k", QUICK, *files], near, limit) if near else None
     if killer is None and thorough:
-        killer = trials.kill(mutant, [*room.tests, *room.others], None, 5 * limit)
+        killer = trials.kill(mutant, [*room.tests, *room.others], None, 60 + 10 * sum(coverage.seconds.values()))
     return killer
 
 

@@ -85,6 +85,8 @@ class Trials:
         `tests` are pytest's arguments, `only` the names of those to run, in this order, `limit` seconds of processor
         time.
         """
+        if Path(mutant.file).parts[0] in sys.modules:
+            raise RuntimeError(f"{mutant.file}: its package is imported already, so that no change would be noticed")
         with self._written(mutant):
             code, killer = self._fork(_try, limit, tests, only)
         if code == 0:
@@ -104,14 +106,14 @@ class Trials:
 
     def _fork(self, target: Callable[..., None], limit: float, *arguments: object) -> tuple[int | None, Any]:
         """pytest's exit status, None if it had to be ended, and what it told."""
-        ours, theirs = _processes.Pipe(duplex=False)
-        process = _processes.Process(target=_forked, args=(target, theirs, self.folder, limit, *arguments))
+        hears, tells = _processes.Pipe(duplex=False)
+        process = _processes.Process(target=_forked, args=(target, tells, self.folder, limit, *arguments))
         process.start()
-        theirs.close()
-        told, ended = [], time.monotonic() + 5 * limit  # of processor time there is less on a busy machine
-        while (left := ended - time.monotonic()) > 0 and ours.poll(left):
+        tells.close()
+        told, ended = [], time.monotonic() + 3 * limit  # of processor time there is less on a busy machine
+        while (left := ended - time.monotonic()) > 0 and hears.poll(left):
             try:
-                told.append(ours.recv())
+                told.append(hears.recv())
             except EOFError:
                 break
         process.join(max(1.0, min(10.0, left)))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from deeds import RESULT, Child, hold, info, new
 from postgres import Server
+from sqlalchemy.pool import QueuePool
 
 from tcnn.errors import RequestError
 from tcnn_jobs.errors import StoreUnavailable
@@ -49,6 +50,14 @@ def test_sqlite_locked_by_another_process(sqlite_url: str) -> None:
         other.kill()
     assert store.claim("w1") is not None
     store.close()
+
+
+def test_connections_are_few_and_waited_for(tmp_path: Path) -> None:
+    """However many threads: of a pool that never overflows."""
+    for url, most in ((f"sqlite:///{tmp_path / 'tcnn.db'}", 64), ("postgresql://tcnn@nowhere.invalid/tcnn", 20)):
+        pool = Store(url, wait=0.4).engine.pool
+        assert isinstance(pool, QueuePool)
+        assert (pool.size(), pool._max_overflow, pool.timeout()) == (most, 0, 0.4)
 
 
 def test_a_lock_that_is_short_is_waited_for(sqlite_url: str) -> None:

@@ -5,9 +5,10 @@ import time
 
 import pytest
 from deeds import OUCH, hold, new
+from sqlalchemy import update
 
 from tcnn_jobs.model import Kind
-from tcnn_jobs.store import Store, places
+from tcnn_jobs.store import Store, places, schema
 
 
 def _claim_all(store: Store) -> list[str]:
@@ -58,6 +59,14 @@ def test_a_job_that_waits_for_its_retry_is_in_nobodys_way(store: Store) -> None:
     assert claimed == [patient.id]
     started = store.get(patient.id).started_at
     assert started is not None and started >= waiting.not_before
+
+
+def test_those_that_wait_for_the_same_moment_stand_as_the_others_do(store: Store) -> None:
+    """By priority, then by age."""
+    jobs = [store.enqueue(new(priority=priority)) for priority in (0, 0, 7, 0)]
+    with store.writing() as connection:
+        connection.execute(update(schema.jobs).values(not_before=time.time() + 1000))
+    assert [store.get(job.id).queue_position for job in jobs] == [1, 2, 0, 3]
 
 
 def test_a_handed_back_or_resumed_job_need_not_wait(store: Store) -> None:

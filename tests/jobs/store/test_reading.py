@@ -2,10 +2,11 @@
 
 import pytest
 from deeds import OUCH, RESULT, hold, new
+from sqlalchemy.dialects import sqlite
 
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
 from tcnn_jobs.model import Kind, Status, Upload
-from tcnn_jobs.store import Store
+from tcnn_jobs.store import Store, schema
 
 STRANGE = ["", "job_" + "0" * 24, "job_\0", "' OR 1=1 --", "é", "\ud800", "a\nb", "x" * 100_000]
 
@@ -139,3 +140,10 @@ def test_uploads(store: Store) -> None:
     job = store.enqueue(new())
     ids = [f"job_{number:024}" for number in range(1200)]
     assert store.known([job.id, checkpoint.id, first.id, *ids]) == {job.id, checkpoint.id}
+
+
+def test_no_document_is_null_in_sql() -> None:
+    """Not the text `null`, which no query would find."""
+    column = schema.Document()
+    assert column.process_bind_param(None, sqlite.dialect()) is None
+    assert column.process_bind_param({"a": [None, 1.5, float("nan")]}, sqlite.dialect()) == '{"a":[null,1.5,null]}'
