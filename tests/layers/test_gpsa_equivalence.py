@@ -63,10 +63,11 @@ def convolutions(draw: st.DrawFn) -> Drawn:
     return Drawn(arguments, (draw(st.integers(1, 2)), channels[0], *size), draw(st.integers(0, 2**31)))
 
 
+@pytest.mark.parametrize("examples", [75, pytest.param(1500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
-def test_every_convolution(dtype: torch.dtype) -> None:
-    @settings(deadline=None, max_examples=150, derandomize=True, database=None)
+def test_every_convolution(dtype: torch.dtype, examples: int) -> None:
+    @settings(deadline=None, max_examples=examples, derandomize=True, database=None)
     @given(convolutions())
     def equals(drawn: Drawn) -> None:
         torch.manual_seed(drawn.seed)

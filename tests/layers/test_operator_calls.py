@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_cut_into_as_few_parts_as_fit() -> None:
     assert backward.count < 80 + 30 * few
 
 
-@pytest.mark.parametrize("batch", [2, 64, 256])
+@pytest.mark.parametrize("batch", [2, 64, pytest.param(256, marks=pytest.mark.slow)])
 def test_a_processor_gets_few_parts(batch: int) -> None:
     """Cut for its caches, but into three at most; a call costs microseconds there, and the work milliseconds."""
     forward, backward = launches("cpu", batch, 16, 14)

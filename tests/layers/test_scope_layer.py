@@ -182,6 +182,7 @@ def fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("content", ["window:4", "pooled:4"])
 def test_compiles_to_one_graph_for_every_size(content: str, relative_error: RelativeError) -> None:

@@ -1,0 +1,161 @@
+"""What traces, transforms or compiles modules takes the layer in every form, and computes what the plain call computes.
+
+Graphs for all sizes are also asked for in test_gpsa_compile.py and test_scope_layer.py.
+"""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from layer_forms import FORMS, REORDERED, Form, every_form, every_trained_form, image, parametrized
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call, grad, jvp, vmap
+
+RelativeError = Callable[[Tensor, Tensor], float]
+
+
+def parameters_of(module: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach() for name, p in module.named_parameters()}
+
+
+@every_form
+def test_the_meta_device(form: Form) -> None:
+    module = form().to("meta")
+    assert module(image().to("meta")).shape == (2, 6, 7, 6)
+
+
+@every_form
+def test_nothing_poisons_the_process(form: Form) -> None:
+    """What runs on the meta device, or on fake tensors, leaves nothing behind for real layers of the same geometry."""
+    module, x = form(), image(5, 9)
+    with torch.device("meta"):
+        assert module(x).device.type == "cpu"
+    expected = module(x)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        state = {name: mode.from_tensor(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
+        assert functional_call(module, state, (mode.from_tensor(x),)).shape == (2, 6, 5, 9)
+    form().to("meta")(x.to("meta"))
+    assert torch.equal(module(x), expected)
+    assert torch.equal(form()(x), expected)
+
+
+@every_form
+def test_forward_mode(form: Form, relative_error: RelativeError) -> None:
+    """Also in eval mode and without gradients, where a tangent must not be lost: against a difference quotient."""
+    module, x, direction = form().eval(), image(), image(7, 6).flip(0)
+    h = 1e-6
+    with torch.no_grad():
+        quotient = (module(x + h * direction) - module(x - h * direction)) / (2 * h)
+        _, tangent = jvp(module, (x,), (direction,))
+        with torch.autograd.forward_ad.dual_level():
+            dual = module(torch.autograd.forward_ad.make_dual(x, direction))
+            plain = torch.autograd.forward_ad.unpack_dual(dual).tangent
+    assert relative_error(tangent, quotient) < 1e-7
+    assert relative_error(plain, tangent) < REORDERED
+
+
+@every_trained_form
+def test_jacobians_of_parameters(form: Form, relative_error: RelativeError) -> None:
+    module, x = form(), image(3, 4, batch=1)
+
+    def of_bias(bias: Tensor) -> Tensor:
+        y: Tensor = functional_call(module, {"bias": bias}, (x,))
+        return y
+
+    assert module.bias is not None
+    forward, backward = (jac(of_bias)(module.bias.detach()) for jac in (torch.func.jacfwd, torch.func.jacrev))  # type: ignore[arg-type]
+    assert relative_error(forward, backward) < REORDERED
+
+
+@every_form
+def test_vmap_over_inputs(form: Form, relative_error: RelativeError) -> None:
+    module, many = form().eval(), torch.stack([image(), 2 * image()])
+    assert relative_error(vmap(module)(many), torch.stack([module(x) for x in many])) < REORDERED
+    assert relative_error(vmap(module)(image()), module(image())) < REORDERED, "images without a batch"
+
+
+@every_trained_form
+def test_gradients_by_functions(form: Form, relative_error: RelativeError) -> None:
+    """`torch.func.grad` of the parameters, per sample, and an ensemble of layers."""
+    module, x = form(), image()
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        y: Tensor = functional_call(module, parameters, (x,))
+        return y.square().sum()
+
+    found = grad(loss)(parameters_of(module), x)
+    module(x).square().sum().backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        if parameter.grad.any():
+            assert relative_error(found[name], parameter.grad) < REORDERED, name
+        else:
+            assert found[name].abs().max() < REORDERED, name
+    each = vmap(grad(loss), in_dims=(None, 0))(parameters_of(module), x[:, None])
+    assert relative_error(each["proj"].sum(0), found["proj"]) < REORDERED
+    many = {name: torch.stack([p, 2 * p]) for name, p in parameters_of(module).items()}
+    values = vmap(loss, in_dims=(0, None))(many, x)
+    assert values[0].item() == pytest.approx(module(x).square().sum().item(), rel=1e-12)
+
+
+@every_form
+def test_second_derivatives(form: Form) -> None:
+    module = form()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.autograd.gradgradcheck(module, image(3, 2, batch=1).requires_grad_())
+
+
+@every_form
+def test_symbolic_tracing(form: Form, relative_error: RelativeError) -> None:
+    model = nn.Sequential(form(), nn.ReLU()).eval()
+    traced = torch.fx.symbolic_trace(model)
+    for x in (image(), image(4, 9)):
+        assert relative_error(traced(x), model(x)) < REORDERED
+    if any(True for _ in model.parameters()):
+        traced.load_state_dict({name: 1.5 * value for name, value in model.state_dict().items()}, strict=False)
+        model.load_state_dict({name: 1.5 * value for name, value in model.state_dict().items()})
+        assert relative_error(traced(image()), model(image())) < REORDERED, "it reads its parameters in every call"
+
+
+@every_form
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_jit_tracing(form: Form, relative_error: RelativeError) -> None:
+    """PyTorch's own check of the trace runs, and raises where the trace differs from the layer."""
+    module = form().eval()
+    traced = torch.jit.trace(module, image())
+    assert relative_error(traced(image().flip(0)), module(image().flip(0))) < REORDERED
+
+
+@parametrized(FORMS, slow=["soft", "hard", "pooled", "fused window"])
+def test_export_with_dynamic_sizes(form: Form, relative_error: RelativeError) -> None:
+    """Any batch, and any map but for windows, whose number depends on it (docs/export.md)."""
+    module, dim = form().eval(), torch.export.Dim
+    shapes = {0: dim("batch", min=1, max=64)}
+    windows = module.scope.kind == "window"
+    if not windows:
+        shapes |= {2: dim("height", min=3, max=64), 3: dim("width", min=3, max=64)}
+    program = torch.export.export(module, (image(9, 8),), dynamic_shapes=(shapes,)).module()
+    for x in (image(9, 8, batch=5),) if windows else (image(), image(10, 6, batch=3)):
+        assert relative_error(program(x), module(x)) < REORDERED
+
+
+@parametrized(FORMS, slow=["soft", "window", "pooled", "hard", "fused", "fused window"])
+def test_one_graph_for_all_sizes(form: Form, relative_error: RelativeError) -> None:
+    torch.compiler.reset()
+    module = form().eval()
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="eager")
+    for x in (image(), image(9, 8), image(4, 5, batch=3)):
+        assert relative_error(compiled(x), module(x)) < REORDERED
+    torch.compiler.reset()
+
+
+@every_form
+def test_make_fx(form: Form, relative_error: RelativeError) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    module = form().eval().requires_grad_(False)
+    traced = make_fx(module)(image())
+    assert relative_error(traced(image().flip(0)), module(image().flip(0))) < REORDERED

@@ -1,0 +1,71 @@
+"""Layers prepared for inference: the same function, told apart from those that can be trained."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from layer_forms import FORMS, REORDERED, image, layer
+from torch import Tensor, nn
+
+import tcnn
+from tcnn.errors import RequestError
+from tcnn.layers import GPSA2d
+from tcnn.layers.fused import FusedGPSA2d
+
+RelativeError = Callable[[Tensor, Tensor], float]
+
+
+def test_a_fused_model_says_so_and_refuses_training() -> None:
+    model = nn.Sequential(layer(0.7), nn.BatchNorm2d(6).double(), nn.ReLU())
+    x = image()
+    found = tcnn.fuse(model)
+    assert "for inference only" in repr(found)
+    assert not any(name.startswith("0.") for name, _ in found.named_parameters())
+    assert torch.allclose(found(x), model.eval()(x), rtol=1e-12, atol=1e-12)
+    with pytest.raises(RequestError, match=r"^FusedGPSA2d: fused for inference; train the model that was fused$"):
+        found.train()
+    with pytest.raises(
+        RequestError, match=r"^0: was fused, for inference only; fuse the model that it was fused from$"
+    ):
+        tcnn.fuse(found)
+    with pytest.raises(RequestError, match="expected a model with GPSA layers, found none"):
+        tcnn.fuse(nn.Conv2d(3, 3, 3))
+    with torch.no_grad():
+        model[0].proj.zero_()
+    assert found(x).abs().sum() > 1, "a copy: the model may train on"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"stride": 2}, {"groups": 2}, {"padding_mode": "reflect"}, {"content": "window:9"}, {"content": "pooled:3"}],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_fused_layers_of_every_geometry(
+    options: dict[str, object], dtype: torch.dtype, relative_error: RelativeError
+) -> None:
+    """Float32 takes the processor's own order of the matrices, whatever their size."""
+    torch.manual_seed(0)
+    for temperature in (1 / 46, 0.7):
+        made = GPSA2d(4, 6, 3, padding=1, temperature=temperature, **options).to(dtype)  # type: ignore[arg-type]
+        with torch.no_grad():
+            made.value.add_(0.3 * torch.randn_like(made.value))
+        found = FusedGPSA2d(made)
+        tolerance = 1e-6 if dtype == torch.float32 else REORDERED
+        for x in (image(), image(9, 5), image(6, 6, batch=1), image()):
+            with torch.no_grad():
+                assert relative_error(found(x.to(dtype)), made(x.to(dtype))) < tolerance
+
+
+@pytest.mark.parametrize("form", ["fused", "fused window"])
+def test_gradients_of_the_input_after_inference_mode(form: str, relative_error: RelativeError) -> None:
+    """What is kept in inference mode is no inference tensor, which autograd would refuse."""
+    module, x = FORMS[form](), image().requires_grad_()
+    with torch.inference_mode():
+        module(image())
+    module(x).square().sum().backward()
+    found = x.grad
+    again = image().requires_grad_()
+    FORMS[form]()(again).square().sum().backward()
+    assert found is not None and again.grad is not None
+    assert relative_error(found, again.grad) < REORDERED
