@@ -19,6 +19,8 @@ _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.pl
 if _sync_file_range is not None:
     _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 _WAIT_WRITE_WAIT = 7
+_UMASK = os.umask(0)  # when this is imported no other thread makes files yet
+os.umask(_UMASK)
 _SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -74,6 +76,7 @@ def replacing(path: Path, force: bool = False) -> Iterator[Path]:
             else:
                 _finish(temporary)
                 temporary.replace(path)
+            folder_to_disk(path.parent)
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
@@ -106,19 +109,39 @@ def _os_error_number(error: Exception) -> int | None:
 def _replace_directory(temporary: Path, path: Path) -> None:
     for file in temporary.iterdir():
         _finish(file)
+    folder_to_disk(temporary)
     if not path.exists():
         temporary.rename(path)
         return
     for file in temporary.iterdir():  # only the files that we write: whatever else lives there stays
         file.replace(path / file.name)
+    folder_to_disk(path)
 
 
 def _finish(file: Path) -> None:
     """On disk, and as readable as any new file: safetensors' writer lets only the owner read."""
-    umask = os.umask(0)
-    os.umask(umask)
-    file.chmod(0o666 & ~umask)
+    file.chmod(0o666 & ~_umask())
     to_disk(file)
+
+
+def _umask() -> int:
+    """This process's umask. To ask the system for it is to set it, for all threads, so Linux' own account is read."""
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    except OSError:
+        pass
+    return _UMASK
+
+
+def folder_to_disk(folder: Path) -> None:
+    """Return once the names in a folder would survive a power cut: to sync a file does not sync its name."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def to_disk(file: Path) -> None:

@@ -89,6 +89,10 @@ class TooManyStreams(RequestError):
     """A tenant has as many event streams as it may have."""
 
 
+class TooManyKeys(RequestError):
+    """Too many wrong keys from one address."""
+
+
 STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
     (JobNotFound, 404, "id"),
     (UploadNotFound, 404, "id"),
@@ -100,6 +104,7 @@ STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
     (Unauthorized, 401, "Authorization"),
     (Forbidden, 403, "Host"),
     (TooManyStreams, 429, None),
+    (TooManyKeys, 429, None),
     (IdempotencyMismatch, 422, "Idempotency-Key"),
     (RequestError, 422, None),
     (StoreUnavailable, 503, None),

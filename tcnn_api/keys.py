@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from tcnn.errors import RequestError
 from tcnn_api.settings import ApiSettings
 
+SHORTEST = 8
+"""Characters of a key: what NIST SP 800-63B asks of a secret that attempts are counted of."""
 LOCAL = "local"
 """The one tenant of a server without keys."""
 
@@ -16,6 +18,7 @@ class Keyring:
 
     def __init__(self, holders: dict[bytes, str]) -> None:
         self._holders = holders
+        self._used: set[bytes] = set()
 
     def __bool__(self) -> bool:
         return bool(self._holders)
@@ -27,7 +30,13 @@ class Keyring:
         for known, tenant in self._holders.items():
             if hmac.compare_digest(known, digest):
                 found = tenant
+        if found is not None:
+            self._used.add(digest)
         return found
+
+    def was_used(self, key: str) -> bool:
+        """Whether this key has been found right before, by this server."""
+        return _digest(key) in self._used
 
 
 def keyring(settings: ApiSettings) -> Keyring:
@@ -62,6 +71,10 @@ def _add(holders: dict[bytes, str], entries: Iterable[str], where: str) -> None:
             if len(digest) != hashlib.sha256().digest_size:
                 raise RequestError(f"{where} {place}: expected 64 hexadecimal digits after sha256:")
         else:
+            if len(key) < SHORTEST:
+                raise RequestError(
+                    f"{where} {place}: expected a key of at least {SHORTEST} characters, found a shorter one"
+                )
             digest = _digest(key)
         if holders.setdefault(digest, tenant) != tenant:
             raise RequestError(

@@ -3,6 +3,7 @@
 import re
 import time
 import uuid
+from collections import OrderedDict
 from urllib.parse import urlsplit
 
 import structlog
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tcnn.errors import TcnnError
 from tcnn_api import errors
-from tcnn_api.errors import Forbidden, TooLarge, Unauthorized
+from tcnn_api.errors import Forbidden, TooLarge, TooManyKeys, Unauthorized
 from tcnn_api.keys import LOCAL, Keyring
 from tcnn_api.settings import ApiSettings, is_loopback
 
@@ -28,6 +29,10 @@ PICTURE = 32 << 20
 """Bytes of one picture that is looked at."""
 FORM = 1 << 20
 """Bytes that the form around an upload may take; the route itself looks at the file's size."""
+MOST_WRONG, WINDOW = 20, 60.0
+"""Wrong keys that one address may send in so many seconds."""
+ADDRESSES = 10_000
+"""Addresses of which wrong keys are counted."""
 METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"})
 SECURITY = {
     "X-Content-Type-Options": "nosniff",
@@ -115,7 +120,7 @@ class Authenticate:
     """
 
     def __init__(self, app: ASGIApp, keys: Keyring) -> None:
-        self.app, self.keys = app, keys
+        self.app, self.keys, self.attempts = app, keys, Attempts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -135,12 +140,45 @@ class Authenticate:
             state["tenant"] = LOCAL
             return
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        tenant = self.keys.tenant(key.strip()) if scheme.lower() == "bearer" else None
+        tenant = self._tenant(scope, key.strip()) if scheme.lower() == "bearer" else None
         if tenant is not None:
             state["tenant"] = tenant
         elif scope["path"] not in OPEN and not scope["path"].startswith("/static/"):
             found = "another key" if scheme.lower() == "bearer" else f"{scheme[:20]} credentials" if scheme else "none"
             raise Unauthorized(f"expected `Authorization: Bearer KEY` with a key of this server, found {found}")
+
+    def _tenant(self, scope: Scope, key: str) -> str | None:
+        """Whose key it is. An address that guesses learns nothing more for a while; keys that were used before, maybe
+        from behind the same proxy, go on.
+        """
+        address = (scope.get("client") or ("",))[0]
+        if self.attempts.too_many(address) and not self.keys.was_used(key):
+            raise TooManyKeys(f"{MOST_WRONG} wrong keys came from this address; wait {WINDOW:g} s")
+        tenant = self.keys.tenant(key)
+        if tenant is None and key:
+            self.attempts.note(address)
+        return tenant
+
+
+class Attempts:
+    """How many wrong keys every address has sent of late."""
+
+    def __init__(self) -> None:
+        self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def note(self, address: str) -> None:
+        """One more."""
+        since, count = self._wrong.pop(address, (time.monotonic(), 0))
+        if time.monotonic() - since > WINDOW:
+            since, count = time.monotonic(), 0
+        self._wrong[address] = since, count + 1
+        if len(self._wrong) > ADDRESSES:
+            self._wrong.popitem(last=False)
+
+    def too_many(self, address: str) -> bool:
+        """Whether an address has guessed often enough."""
+        since, count = self._wrong.get(address, (0.0, 0))
+        return count >= MOST_WRONG and time.monotonic() - since <= WINDOW
 
 
 def _check_client(client: tuple[str, int] | None) -> None:

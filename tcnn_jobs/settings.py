@@ -1,9 +1,10 @@
 """What every process of the service must agree on: `TCNN_…` environment variables."""
 
+import base64
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tcnn.errors import RequestError
@@ -56,6 +57,16 @@ class QueueSettings(BaseSettings):
         default="info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error."
     )
 
+    @field_validator("webhook_secret")
+    @classmethod
+    def _decodes(cls, value: str | None) -> str | None:
+        if value is not None and value.startswith("whsec_"):
+            try:
+                base64.b64decode(value.removeprefix("whsec_"), validate=True)
+            except ValueError:
+                raise ValueError("expected base64 after whsec_") from None
+        return value
+
     @property
     def root(self) -> Path:
         """The home directory, absolute."""
@@ -71,4 +82,5 @@ def settings_error(error: ValidationError) -> RequestError:
     """One line that names the variable."""
     first = error.errors()[0]
     name = "TCNN_" + "_".join(str(part) for part in first["loc"]).upper()
-    return RequestError(f"{name}: {first['msg'].lower()}, got {first.get('input')!r}")
+    got = "another text" if "SECRET" in name else repr(first.get("input"))
+    return RequestError(f"{name}: {first['msg'].lower()}, got {got}")

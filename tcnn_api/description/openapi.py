@@ -58,7 +58,7 @@ def _statuses(path: str, method: str, operation: dict[str, Any]) -> list[int]:
     body = operation.get("requestBody", {}).get("content", {})
     statuses = [403, 413]
     if "security" in operation:
-        statuses += [401, 503]
+        statuses += [401, 429, 503]
     if "{id}" in path or any(parameter["name"] == "after" for parameter in parameters):
         statuses.append(404)
     if parameters or body:

@@ -48,7 +48,7 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
         "resnet51: no timm model of this name; did you mean resnet50, resnet101, resnet152?",
     ),
     429: (
-        "Too many event streams.",
+        "Too many event streams of one tenant, or wrong keys from one address.",
         "too-many-streams",
         "64 event streams are open, as many as TCNN_MAX_STREAMS allows; close one, or poll",
     ),

@@ -6,12 +6,12 @@ twice. `progress` messages carry none: they are a state, and only the newest is 
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from anyio import CapacityLimiter, sleep, to_thread
-from sse_starlette import ServerSentEvent
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.types import Receive, Scope, Send
 
 from tcnn_api.errors import TooManyStreams
 from tcnn_api.schemas import EventView, JobLine, JobLines
@@ -34,12 +34,20 @@ class Streams:
         self._open: dict[str, int] = {}
         self._threads = CapacityLimiter(THREADS)
 
-    def check(self, tenant: str) -> None:
-        """Raise `TooManyStreams` if a tenant has as many as it may have."""
+    def enter(self, tenant: str) -> "Entered":
+        """Count one more from now on, until it is left; raises `TooManyStreams` for more than a tenant may have."""
         if self.open(tenant) >= self._most:
             raise TooManyStreams(
                 f"{self._most} event streams are open, as many as TCNN_MAX_STREAMS allows; close one, or poll"
             )
+        self._open[tenant] = self.open(tenant) + 1
+        return Entered(self, tenant)
+
+    def leave(self, tenant: str) -> None:
+        """One has ended."""
+        self._open[tenant] -= 1
+        if not self._open[tenant]:
+            del self._open[tenant]
 
     def open(self, tenant: str) -> int:
         """How many a tenant has."""
@@ -48,63 +56,82 @@ class Streams:
     async def follow(self, store: Store, job: str, tenant: str, after: int) -> AsyncIterator[ServerSentEvent]:
         """Messages about a job from the event after number `after` on; ends with the job, or when it is deleted."""
         told: str | None = None
-        with self._counted(tenant):
-            while True:
-                try:
-                    now, events = await to_thread.run_sync(
-                        partial(_look, store, job, tenant, after), limiter=self._threads
-                    )
-                except StoreUnavailable:  # it will come back; until then the pings say that we are here
-                    await sleep(POLL)
-                    continue
-                except JobNotFound:
-                    return
-                for event in events:
-                    after = event.seq
-                    yield ServerSentEvent(
-                        EventView.of(event).model_dump_json(), event=event.kind, id=str(event.seq), sep="\n"
-                    )
-                if len(events) == PAGE:
-                    continue
-                if now.terminal:
-                    return
-                progress = json.dumps(now.progress.model_dump(mode="json")) if now.progress else None
-                if progress is not None and progress != told:
-                    yield ServerSentEvent(progress, event="progress", sep="\n")
-                told = progress
+        while True:
+            try:
+                now, events = await to_thread.run_sync(partial(_look, store, job, tenant, after), limiter=self._threads)
+            except StoreUnavailable:  # it will come back; until then the pings say that we are here
                 await sleep(POLL)
+                continue
+            except JobNotFound:
+                return
+            for event in events:
+                after = event.seq
+                yield ServerSentEvent(
+                    EventView.of(event).model_dump_json(), event=event.kind, id=str(event.seq), sep="\n"
+                )
+            if len(events) == PAGE:
+                continue
+            if now.terminal:
+                return
+            progress = json.dumps(now.progress.model_dump(mode="json")) if now.progress else None
+            if progress is not None and progress != told:
+                yield ServerSentEvent(progress, event="progress", sep="\n")
+            told = progress
+            await sleep(POLL)
 
-    async def watch(self, look: Callable[[], tuple[list[Job], bool]], tenant: str) -> AsyncIterator[ServerSentEvent]:
+    async def watch(self, look: Callable[[], tuple[list[Job], bool]]) -> AsyncIterator[ServerSentEvent]:
         """A page of jobs, whenever something of it changes: the order of all, and those that have changed."""
         told: dict[str, str] = {}
         order: list[str] | None = None
-        with self._counted(tenant):
-            while True:
-                try:
-                    found, more = await to_thread.run_sync(look, limiter=self._threads)
-                except StoreUnavailable:
-                    await sleep(POLL)
-                    continue
-                except JobNotFound:  # the job after which the page begins was deleted
-                    return
-                lines = {job.id: JobLine.of(job) for job in found}
-                now = {job: line.model_dump_json() for job, line in lines.items()}
-                changed = [lines[job] for job, text in now.items() if told.get(job) != text]
-                if changed or list(now) != order:
-                    page = JobLines(order=list(now), changed=changed, has_more=more)
-                    yield ServerSentEvent(page.model_dump_json(), event="jobs", sep="\n")
-                told, order = now, list(now)
+        while True:
+            try:
+                found, more = await to_thread.run_sync(look, limiter=self._threads)
+            except StoreUnavailable:
                 await sleep(POLL)
+                continue
+            except JobNotFound:  # the job after which the page begins was deleted
+                return
+            lines = {job.id: JobLine.of(job) for job in found}
+            now = {job: line.model_dump_json() for job, line in lines.items()}
+            changed = [lines[job] for job, text in now.items() if told.get(job) != text]
+            if changed or list(now) != order:
+                page = JobLines(order=list(now), changed=changed, has_more=more)
+                yield ServerSentEvent(page.model_dump_json(), event="jobs", sep="\n")
+            told, order = now, list(now)
+            await sleep(POLL)
 
-    @contextmanager
-    def _counted(self, tenant: str) -> Iterator[None]:
-        self._open[tenant] = self.open(tenant) + 1
+
+class Entered:
+    """One stream that is counted, from before its first look at the database to after its last message."""
+
+    def __init__(self, streams: Streams, tenant: str) -> None:
+        self._streams, self._tenant = streams, tenant
+        self._is_in = True
+
+    def leave(self) -> None:
+        """It counts no more; a second time does nothing."""
+        if self._is_in:
+            self._is_in = False
+            self._streams.leave(self._tenant)
+
+    def response(self, messages: AsyncIterator[ServerSentEvent]) -> "StreamResponse":
+        """The answer, with whose end, however it comes, the stream is left."""
+        return StreamResponse(messages, self)
+
+
+class StreamResponse(EventSourceResponse):
+    """sse-starlette's, which is counted."""
+
+    def __init__(self, messages: AsyncIterator[ServerSentEvent], entered: Entered) -> None:
+        super().__init__(messages, ping=15, sep="\n")
+        self._entered = entered
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send messages until the client or the job is gone."""
         try:
-            yield
+            await super().__call__(scope, receive, send)
         finally:
-            self._open[tenant] -= 1
-            if not self._open[tenant]:
-                del self._open[tenant]
+            self._entered.leave()
 
 
 def _look(store: Store, job: str, tenant: str, after: int) -> tuple[Job, list[Event]]:

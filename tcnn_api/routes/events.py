@@ -4,7 +4,6 @@ from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query
-from sse_starlette import EventSourceResponse
 from starlette.responses import JSONResponse, Response
 
 from tcnn_api.deps import AUTHENTICATED, JobId, ServiceDep, Tenant
@@ -56,5 +55,5 @@ async def events(
     now = await to_thread.run_sync(parts.store.get, job, owner)
     if now.terminal and not await to_thread.run_sync(lambda: parts.store.events(job, owner, after=after, limit=1)):
         return Response(status_code=204)  # an EventSource would come back for ever
-    parts.streams.check(owner)
-    return EventSourceResponse(parts.streams.follow(parts.store, job, owner, after), ping=15, sep="\n")
+    entered = parts.streams.enter(owner)
+    return entered.response(parts.streams.follow(parts.store, job, owner, after))

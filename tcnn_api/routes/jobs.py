@@ -5,7 +5,6 @@ from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
-from sse_starlette import EventSourceResponse
 from starlette.responses import JSONResponse, Response
 
 from tcnn_api.deps import AUTHENTICATED, ArtifactsDep, Idempotency, JobId, ServiceDep, StoreDep, Tenant
@@ -48,9 +47,13 @@ async def index(
     """
     look = partial(parts.store.list, owner, after=after, limit=limit, status=status, kind=kind)
     if "text/event-stream" in accept.lower():
-        parts.streams.check(owner)
-        await to_thread.run_sync(look)  # what is wrong with the request is told by a status
-        return EventSourceResponse(parts.streams.watch(look, owner), ping=15, sep="\n")
+        entered = parts.streams.enter(owner)
+        try:
+            await to_thread.run_sync(look)  # what is wrong with the request is told by a status
+        except BaseException:
+            entered.leave()
+            raise
+        return entered.response(parts.streams.watch(look))
 
     def page() -> Response:
         found, more = look()

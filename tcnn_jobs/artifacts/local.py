@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+from tcnn.files import folder_to_disk
 from tcnn_jobs.artifacts.base import Opened, Reference
 from tcnn_jobs.home import Home
 from tcnn_jobs.model import Artifact, Job, Upload
@@ -17,7 +18,9 @@ class LocalArtifacts:
 
     def add(self, upload: Upload, found: Path) -> Upload:
         """As `Artifacts.add`."""
-        found.rename(self._home.inside(self._home.root, upload.path))
+        place = self._home.inside(self._home.root, upload.path)
+        found.rename(place)
+        folder_to_disk(place.parent)
         return upload
 
     def remove_upload(self, upload: Upload) -> None:

@@ -1,13 +1,12 @@
 """Calls to whoever wants to know that a job has ended, signed by the Standard Webhooks scheme."""
 
-import base64
-import hashlib
-import hmac
 import json
 import time
+from datetime import UTC, datetime
 
 import httpx
 import structlog
+from standardwebhooks import Webhook
 
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model import Delivery
@@ -16,6 +15,7 @@ from tcnn_jobs.store import Store
 
 log = structlog.stdlib.get_logger("tcnn.webhooks")
 
+PREFIX = "whsec_"
 ATTEMPTS = 10
 DELAY = 10.0
 TIMEOUT = 10.0
@@ -25,10 +25,14 @@ def headers(delivery: Delivery, body: bytes, secret: str | None, now: int) -> di
     """`webhook-id`, `webhook-timestamp`, and, with a secret, `webhook-signature` over both and the body."""
     values = {"content-type": "application/json", "webhook-id": delivery.id, "webhook-timestamp": str(now)}
     if secret is not None:
-        signed = f"{delivery.id}.{now}.".encode() + body
-        digest = hmac.new(secret.encode(), signed, hashlib.sha256).digest()
-        values["webhook-signature"] = "v1," + base64.b64encode(digest).decode()
+        when = datetime.fromtimestamp(now, UTC)
+        values["webhook-signature"] = _signer(secret).sign(delivery.id, when, body.decode())
     return values
+
+
+def _signer(secret: str) -> Webhook:
+    """`whsec_…` is base64 of the key, as the scheme has it; any other text is the key itself."""
+    return Webhook(secret if secret.startswith(PREFIX) else secret.encode())
 
 
 def deliver_due(store: Store, secret: str | None) -> int:

@@ -82,8 +82,8 @@ def bob(alice: TestClient) -> TestClient:
 
 @pytest.fixture
 def nobody(alice: TestClient) -> TestClient:
-    """A client without a key."""
-    return TestClient(alice.app, base_url="http://localhost")
+    """A client without a key, each from an address of its own: wrong keys are counted by it."""
+    return TestClient(alice.app, base_url="http://localhost", client=(f"nobody-{next(_numbers)}", 1))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Who may ask: every route without a key, with a wrong one, and with another tenant's job."""
 
 import hashlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from tcnn.errors import RequestError
+from tcnn_api import middleware
 from tcnn_api.app import create_app
 from tcnn_api.keys import keyring
-from tcnn_api.middleware import OPEN
+from tcnn_api.middleware import MOST_WRONG, OPEN, Attempts
 from tcnn_api.settings import load
 from tcnn_jobs.model import Status
 
@@ -117,13 +119,17 @@ def test_keys_come_from_a_variable_and_a_file(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     digest = hashlib.sha256(b"of:carol").hexdigest()
     path.write_text(f"# who\n\nbob:key-of-bob\ncarol:sha256:{digest}\n")
-    keys = keyring(load(api_keys="alice:key-of-alice, alice:second", api_keys_file=path))
-    found = {key: keys.tenant(key) for key in ("key-of-alice", "second", "key-of-bob", "of:carol", digest, "", "alice")}
-    expected = {"key-of-alice": "alice", "second": "alice", "key-of-bob": "bob", "of:carol": "carol"}
+    keys = keyring(load(api_keys="alice:key-of-alice, alice:second-key", api_keys_file=path))
+    found = {
+        key: keys.tenant(key) for key in ("key-of-alice", "second-key", "key-of-bob", "of:carol", digest, "", "alice")
+    }
+    expected = {"key-of-alice": "alice", "second-key": "alice", "key-of-bob": "bob", "of:carol": "carol"}
     assert found == expected | {digest: None, "": None, "alice": None}
 
 
-@pytest.mark.parametrize("entries", ["alice", "alice:", ":key", "alice:k k", "a:x,b:x", "a:sha256:1234"])
+@pytest.mark.parametrize(
+    "entries", ["alice", "alice:", "alice:seven77", ":key", "alice:k k", "a:same-key,b:same-key", "a:sha256:1234"]
+)
 def test_bad_keys_are_told_by_their_place_and_never_shown(entries: str) -> None:
     with pytest.raises(RequestError, match=r"TCNN_API_KEYS: entry \d: ") as error:
         keyring(load(api_keys=entries))
@@ -137,3 +143,43 @@ def test_a_keys_file_that_is_absent_or_empty_closes_nothing_in_silence(tmp_path:
             path.write_text(text)
         with pytest.raises(RequestError, match="TCNN_API_KEYS_FILE"):
             keyring(load(api_keys_file=path))
+
+
+def test_whoever_guesses_keys_is_slowed_down_and_nobody_else(tmp_path: Path, refusal: Refusal) -> None:
+    """Of 300 wrong keys few are looked at, and then no right one that was not used before; other addresses, keys in
+    use and open pages go on."""
+    app = create_app(load(home=tmp_path, api_keys="ann:key-of-ann,bob:key-of-bob"))
+
+    def ask(key: str, address: str = "192.0.2.1", path: str = "/models?limit=1") -> Any:
+        web = TestClient(app, base_url="http://localhost", client=(address, 1))
+        return web.get(path, headers={"Authorization": f"Bearer {key}"})
+
+    with TestClient(app, base_url="http://localhost"):
+        assert ask("key-of-ann").status_code == 200
+        statuses = [ask(f"wrong-{number}").status_code for number in range(300)]
+        assert statuses == [401] * MOST_WRONG + [429] * (300 - MOST_WRONG)
+        refused = ask("key-of-bob")
+        assert "wrong keys" in refusal(refused, 429)["detail"] and int(refused.headers["retry-after"]) > 0
+        assert ask("key-of-ann").status_code == 200, "it was used from behind the same proxy before"
+        assert ask("key-of-bob", "192.0.2.2").status_code == 200
+        assert TestClient(app, client=("192.0.2.1", 1)).get("/healthz").status_code == 200
+
+
+def test_attempts_are_forgotten_with_time_and_never_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts, now = Attempts(), 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(middleware, "ADDRESSES", 10)
+    for _ in range(MOST_WRONG):
+        attempts.note("a")
+    assert attempts.too_many("a") and not attempts.too_many("b")
+    for number in range(9):
+        attempts.note(str(number))
+    assert attempts.too_many("a")
+    attempts.note("9")
+    assert not attempts.too_many("a")
+    for _ in range(MOST_WRONG):
+        attempts.note("b")
+    now += 61
+    assert not attempts.too_many("b")
+    attempts.note("b")
+    assert not attempts.too_many("b")

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
+from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.model import Beat, Claim, Job, NewEvent, Progress, Result, Status, WorkerInfo
 
 Refusal = Callable[..., dict[str, Any]]
@@ -161,3 +163,26 @@ def test_a_client_that_went_away_is_noticed(url: str, service: Service, make: Ma
             while service.streams.open("alice"):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
+
+
+def test_streams_that_begin_at_once_are_counted_before_they_are_let_in(
+    alice: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    """While one still waits for its first look at the database it has its place, and gives it back if that fails."""
+    most, held = service.settings.max_streams, threading.Event()
+    entered = threading.Semaphore(0)
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        entered.release()
+        held.wait(10)
+        raise JobNotFound("gone")
+
+    monkeypatch.setattr(service.store, "list", slow)
+    with ThreadPoolExecutor(most) as pool:
+        waiting = [pool.submit(alice.get, "/jobs", headers=STREAM) for _ in range(most)]
+        for _ in waiting:
+            assert entered.acquire(timeout=10)
+        refusal(alice.get("/jobs", headers=STREAM), 429)
+        held.set()
+        assert [call.result(10).status_code for call in waiting] == [404] * most
+    assert service.streams.open("alice") == 0

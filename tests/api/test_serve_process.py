@@ -158,7 +158,7 @@ def test_what_cannot_be_served_is_one_line(tmp_path: Path, refuse: Callable[...,
         port = str(taken.getsockname()[1])
         assert f"port {port}: address already in use" in refuse("--port", port, code=4)
     assert "without API keys" in refuse("--host", "0.0.0.0", code=2)
-    assert "not an address" in refuse("--host", "no.such.host.invalid", code=2, TCNN_API_KEYS="a:b")
+    assert "not an address" in refuse("--host", "no.such.host.invalid", code=2, TCNN_API_KEYS="a:key-of-a")
     assert "TCNN_HOME" in refuse("--home", str(tmp_path / "file" / "x"), code=4)
     assert "TCNN_LEASE" in refuse(code=2, TCNN_LEASE="soon")
     assert "TCNN_API_KEYS" in refuse(code=2, TCNN_API_KEYS="nonsense")

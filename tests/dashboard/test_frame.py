@@ -167,17 +167,19 @@ def test_light_and_dark_are_kept(server: Server, open_page: Open) -> None:
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab(story: Story, open_page: Open) -> None:
-    with serving(story.house.home.root, "--no-worker", TCNN_API_KEYS="local:secret,bob:other", **FAST) as guarded:
+    with serving(
+        story.house.home.root, "--no-worker", TCNN_API_KEYS="local:secret-of-this,bob:other-key", **FAST
+    ) as guarded:
         page = open_page(guarded.url, accept_downloads=True)
         expect(page.get_by_role("dialog")).to_be_visible()
         assert inaccessible(page) == []
         page.get_by_label("API key").fill("wrong")
         page.get_by_role("button", name="Use this key").click()
         expect(page.get_by_role("alert").filter(has_text="does not know")).to_be_visible()
-        page.get_by_label("API key").fill("secret")
+        page.get_by_label("API key").fill("secret-of-this")
         page.keyboard.press("Enter")
         expect(page.locator(".jobs li")).to_have_count(5)
-        assert page.evaluate("[...Object.values(localStorage), document.cookie].join('')").find("secret") < 0
+        assert page.evaluate("[...Object.values(localStorage), document.cookie].join('')").find("secret-of-this") < 0
         page.goto(f"{guarded.url}/#/jobs/{story.succeeded.job}")
         with page.expect_download() as waiting:
             page.get_by_role("link", name="best.safetensors").click()

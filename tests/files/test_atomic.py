@@ -1,6 +1,7 @@
 """A file is either whole or not there, whatever happens while it is written."""
 
 import errno
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,23 @@ from tcnn.files import check_output, make_directory, replacing, storage_errors
 
 
 class TestOneFile:
+    def test_no_thread_finds_another_umask_meanwhile(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Setting it is the only portable way to ask for it; a file that another thread makes then is open to all."""
+        monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("set"))
+        with replacing(tmp_path / "a.bin") as temporary:
+            temporary.touch(mode=0o600)
+        plain = tmp_path / "b.bin"
+        plain.touch()
+        assert (tmp_path / "a.bin").stat().st_mode == plain.stat().st_mode
+
+    def test_its_name_is_on_the_disk_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The folder is synced after the file has got its name."""
+        synced: list[Path] = []
+        monkeypatch.setattr(files, "folder_to_disk", lambda folder: synced.append(folder) or (folder / "a.bin").stat())
+        with replacing(tmp_path / "a.bin") as temporary:
+            temporary.touch()
+        assert synced == [tmp_path]
+
     def test_gets_its_name_only_at_the_end(self, tmp_path: Path) -> None:
         path = tmp_path / "a.bin"
         with replacing(path) as temporary:

@@ -11,9 +11,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from houses import House
+from pydantic import ValidationError
+from standardwebhooks import Webhook, WebhookVerificationError
 
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.model import Status
+from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.worker import webhooks
 from tcnn_jobs.worker.chores import Chores
 from tcnn_jobs.worker.webhooks import deliver_due
@@ -68,6 +71,25 @@ def test_a_finished_job_is_told_once_and_signed(house: House, receiver: Receiver
     expected = base64.b64encode(hmac.new(SECRET.encode(), signed, hashlib.sha256).digest()).decode()
     assert headers["webhook-signature"] == f"v1,{expected}"
     assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
+
+
+@pytest.mark.parametrize("secret", ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "any words"])
+def test_the_official_library_accepts_the_signature(house: House, receiver: Receiver, secret: str) -> None:
+    """`whsec_` and base64, as every implementation of the scheme decodes it; any other text is the key itself."""
+    house.store.cancel(house.submit(webhook=receiver.url).id)
+    deliver_due(house.store, secret)
+    ((headers, body),) = receiver.calls
+    given = secret if secret.startswith("whsec_") else secret.encode()
+    assert Webhook(given).verify(body, headers)["type"] == "job.cancelled"
+    with pytest.raises(WebhookVerificationError):
+        Webhook(b"another").verify(body, headers)
+
+
+def test_a_secret_that_cannot_be_decoded_is_told_at_the_start() -> None:
+    """And not by every receiver."""
+    with pytest.raises(ValidationError, match="base64 after whsec_"):
+        QueueSettings(webhook_secret="whsec_no base64")
+    assert QueueSettings(webhook_secret="whsec_AAAA").webhook_secret == "whsec_AAAA"
 
 
 @pytest.mark.parametrize(
