@@ -170,7 +170,7 @@ class Explorers:
 
     async def close(self) -> None:
         """End all of them."""
-        if self._sweeping is not None:
+        if self._sweeping is not None and not self._sweeping.done():
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
         for child in (*self._children.values(), *self._leaving):
