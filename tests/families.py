@@ -28,4 +28,4 @@ def assert_verified(family: str, name: str) -> None:
     assert float(row.error64) <= 1e-10 and float(row.layer64) <= 1e-10
     # Far above the errors: the logits do notice what the converted layers do.
     assert float(row.drift) > 1e-4
-    assert row.layers >= 1 and row.parameters_after > row.parameters_before
+    assert int(row.layers) >= 1 and int(row.parameters_after) > int(row.parameters_before)

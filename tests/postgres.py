@@ -114,7 +114,7 @@ class Server:
 
     def _admin(self, statement: str) -> None:
         with psycopg.connect(self.address("postgres"), autocommit=True) as connection:
-            connection.execute(statement)  # type: ignore[arg-type]
+            connection.execute(statement)
 
     def _run(self, program: str, *arguments: str) -> None:
         subprocess.run(

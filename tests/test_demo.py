@@ -50,7 +50,8 @@ def test_the_journey(tmp_path: Path, capsys: pytest.CaptureFixture[str], kept_si
 
     kept, fine = Path(result["checkpoint"]), Path(result["run"]) / "last.safetensors"
     assert kept.parent == out
-    assert checkpoint.read(kept).verification.passed
+    verification = checkpoint.read(kept).verification
+    assert verification is not None and verification.passed
     held_out = open_dataset(str(out / "scenes"), "val", in_chans=1)
     assert len(held_out) == digits.SCENES_HELD_OUT
     for path, row in ((kept, converted), (fine, tuned)):

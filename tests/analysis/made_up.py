@@ -45,8 +45,8 @@ def inspection(
 
     made = [
         Layer(name=name(n), kind="gpsa2d", map=(side, side), padding=(1, 1, 1, 1), queries=(side - 2, side - 2),
-              kernel_size=(wide, wide), dilation=(1, 1), temperature=1.0, gate=0.5, span=1.0, non_locality=measure(),
-              entropy=measure(), prefix=0.0, heads=[head(h) for h in range(heads)])
+              kernel_size=(wide, wide), dilation=(1, 1), temperature=1.0, gate_temperature=1.0, gate=0.5, span=1.0,
+              non_locality=measure(), entropy=measure(), prefix=0.0, heads=[head(h) for h in range(heads)])
         for n in range(layers)
     ]  # fmt: skip
     maps = [

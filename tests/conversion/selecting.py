@@ -1,6 +1,7 @@
 """Selection on a trace, for the tests that look at what is chosen."""
 
 from functools import cache
+from typing import Any
 
 from nets import meta_model
 from torch import nn
@@ -10,7 +11,7 @@ from tcnn.conversion.selection import Selection, select
 from tcnn.models.trace import Step, trace
 
 
-def choose(model: nn.Module, size: tuple[int, int] | None = None, **options: object) -> Selection:
+def choose(model: nn.Module, size: tuple[int, int] | None = None, **options: Any) -> Selection:
     """What `select` chooses on a trace at `size`."""
     return select(model, trace(model, size), ConversionConfig(**options))
 
@@ -22,7 +23,7 @@ def traced(name: str) -> tuple[nn.Module, list[Step]]:
     return model, trace(model)
 
 
-def choose_timm(name: str, **options: object) -> Selection:
+def choose_timm(name: str, **options: Any) -> Selection:
     """What `select` chooses of a timm model."""
     model, steps = traced(name)
     return select(model, steps, ConversionConfig(**options))

@@ -22,7 +22,7 @@ Compose.add_constructor("!reset", lambda loader, node: None)
 
 def compose(name: str) -> dict[str, Any]:
     """A compose file, with anchors resolved and variables as they stand."""
-    return yaml.load((ROOT / name).read_text(), Compose)  # type: ignore[no-any-return]
+    return yaml.load((ROOT / name).read_text(), Compose)
 
 
 def parse_command(arguments: list[str]) -> dict[str, Any]:

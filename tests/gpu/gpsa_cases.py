@@ -91,6 +91,7 @@ def expected(name: str, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
 
 def gradients(layer: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """Of the input and of every parameter."""
-    found = {"x": x.grad} | {name: parameter.grad for name, parameter in layer.named_parameters()}
-    assert all(gradient is not None for gradient in found.values())
+    tensors = {"x": x, **dict(layer.named_parameters())}
+    found = {name: tensor.grad for name, tensor in tensors.items() if tensor.grad is not None}
+    assert found.keys() == tensors.keys()
     return found
