@@ -1,4 +1,4 @@
-"""What routes ask for: the store, the home, the settings, whose request it is, and its idempotency key.
+"""Dependencies of the routes: store, home, settings, the authenticated tenant, and the idempotency key.
 
 All of them are coroutines: a plain function would take a turn on a thread, for every one of them.
 """

@@ -1,4 +1,4 @@
-"""Every error as RFC 9457 `application/problem+json`: what was expected, what was found, what to do.
+"""Error responses as RFC 9457 `application/problem+json`: what was expected, what was found, what to do.
 
 `type` ends in the error's class in kebab case (`urn:tcnn:problem:job-not-found`); `errors` names fields, where there
 are any. Whatever was not foreseen is a 500 without detail, and its traceback is in the log under the request's id.

@@ -1,4 +1,4 @@
-"""API keys: who holds one is the tenant that it was given to. Only digests are kept in memory."""
+"""Authentication by API keys: a key belongs to a tenant. Only digests are kept in memory."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""The queue in Prometheus' words, read from the database at every scrape: all servers say the same."""
+"""Prometheus metrics of the queue, read from the database at every scrape, so that all servers report the same."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What every request passes through, as pure ASGI: nothing here buffers a body or waits for a whole response."""
+"""ASGI middleware that every request passes through: nothing here buffers a body or waits for a whole response."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""What the server answers with. Times are ISO 8601 in UTC; URLs are relative to the server's root."""
+"""Response models. Times are ISO 8601 in UTC; URLs are relative to the server's root."""
 
 import re
 from collections.abc import Iterable

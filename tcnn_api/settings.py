@@ -1,4 +1,4 @@
-"""What the HTTP server is told: `TCNN_…` environment variables, which the options of `tcnn serve` go over."""
+"""Settings of the HTTP server: `TCNN_…` environment variables, overridden by the options of `tcnn serve`."""
 
 import ipaddress
 from pathlib import Path

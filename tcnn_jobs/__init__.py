@@ -1,1 +1,1 @@
-"""The durable queue and its workers. May import tcnn, never api."""
+"""The durable job queue and its workers. May import tcnn, never tcnn_api."""

@@ -1,4 +1,4 @@
-"""What the queue raises on purpose, under tcnn's own tree, so that the command line knows every exit code.
+"""Exceptions of the queue, under tcnn's own, so that the command line knows the exit code of each.
 
 RequestError (2)
 ├── JobNotFound             no such job, or it is another tenant's

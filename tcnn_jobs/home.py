@@ -1,4 +1,4 @@
-"""Where things lie under TCNN_HOME. Every path that a database row or a request names is made here, and stays inside.
+"""The layout of TCNN_HOME. Every path that a database row or a request names is made here, and stays inside.
 
 tcnn.db                     the queue, unless it is on PostgreSQL
 jobs/JOB/CLAIM/             one attempt: what it was told, its log, its reports, its files

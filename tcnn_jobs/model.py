@@ -1,4 +1,4 @@
-"""A job, what may happen to it, and what is said about it. Times are seconds since 1970 by the database's clock."""
+"""The data model of the queue: jobs, states, results, events. Times are seconds since 1970 by the database's clock."""
 
 from enum import StrEnum
 from typing import Any, NamedTuple

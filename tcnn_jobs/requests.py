@@ -1,4 +1,4 @@
-"""What can be asked for: one object for the HTTP body, the queue's row and the job's process. Never loads torch."""
+"""Request models: one object for the HTTP body, the queue's row and the job's process. Never loads torch."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""What every process of the service must agree on: `TCNN_…` environment variables."""
+"""Settings that all processes of the service share: `TCNN_…` environment variables."""
 
 import base64
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""The OpenAPI document and what it is made of."""
+"""The OpenAPI document: how it is generated, its examples, and its error responses."""

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI makes of the routes, and every error that each of them can answer with."""
+"""The OpenAPI document: what FastAPI generates from the routes, and every error response of each."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Errors as they stand in the OpenAPI document: what each status means, with an example of its answer."""
+"""Error responses in the OpenAPI document: what each status means, with an example."""
 
 from typing import Any
 

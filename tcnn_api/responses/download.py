@@ -1,4 +1,4 @@
-"""Files with ranges, a strong ETag and a digest, so that a broken download can be continued and checked."""
+"""File downloads with byte ranges, a strong ETag and a digest, so that a broken one can be continued and checked."""
 
 import base64
 import os

@@ -1,4 +1,4 @@
-"""Rows of nested measurements as CSV."""
+"""Nested measurements as rows of CSV."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The routes: each validates, asks the store, and answers. Their order is that of the documentation."""
+"""HTTP routes: each validates, asks the store, and answers. Their order is that of the documentation."""
 
 from tcnn_api.routes import attention, checkpoints, datasets, events, files, health, jobs, models, pages, report, submit
 

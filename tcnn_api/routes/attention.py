@@ -1,4 +1,4 @@
-"""`/jobs/{id}/attention`: send a picture, ask any place of it what every head of every layer attends to from there."""
+"""`/jobs/{id}/attention`: attention maps: send an image, ask what every head attends to from any place of it."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""`/checkpoints`: safetensors files of tcnn's, checked by loading them, and kept for the jobs that begin with them."""
+"""`/checkpoints`: uploaded checkpoints, checked by loading them, and kept for the jobs that start from them."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""`/datasets`: archives of class folders, unpacked and kept for the jobs that train on them."""
+"""`/datasets`: uploaded data sets: archives of class folders, unpacked and kept for the jobs that train on them."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""What a job leaves: its checkpoint, its files, its metrics and its log."""
+"""Results of a job: its checkpoint, its files, its metrics and its log."""
 
 from collections.abc import Iterator
 from pathlib import Path

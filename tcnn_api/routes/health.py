@@ -1,4 +1,4 @@
-"""Is the server alive, can it do its work, and how is it doing."""
+"""Liveness, readiness, and Prometheus metrics of the server."""
 
 import shutil
 

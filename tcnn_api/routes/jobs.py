@@ -1,4 +1,4 @@
-"""`/jobs`: look, cancel, resume, delete."""
+"""`/jobs`: list, get, cancel, resume and delete jobs."""
 
 from functools import partial
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`GET /models`: what can be converted, from the catalogue."""
+"""`GET /models`: timm models that can be converted, from the catalogue."""
 
 from functools import cache
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Pages for people: the dashboard at `/`, and `/docs`. All their parts are the server's own: no network is needed."""
+"""The dashboard at `/` and the API documentation at `/docs`, whose parts are all the server's own."""
 
 import hashlib
 import re

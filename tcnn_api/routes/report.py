@@ -1,4 +1,4 @@
-"""`GET /jobs/{id}/report`: the story of a run in one page, made when it is first asked for, and kept with the job."""
+"""`GET /jobs/{id}/report`: the report of a training run as one page, made when it is first asked for, and kept."""
 
 from pathlib import Path
 

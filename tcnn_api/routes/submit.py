@@ -1,4 +1,4 @@
-"""`POST /transform`, `/finetune`, `/evaluate`: checked, written down, and only then accepted."""
+"""Job submission, `POST /transform`, `/finetune`, `/evaluate`: validated, stored, and only then accepted."""
 
 from typing import Annotated, Any
 

@@ -1,1 +1,1 @@
-"""From the body of a POST to a job's request: read by itself, resolved, checked, kept."""
+"""Validation of submitted requests: the body is read, its references are resolved, and the whole is checked."""

@@ -1,4 +1,4 @@
-"""What a body says by itself: its text, its webhook and its settings, before anything that it names is looked up."""
+"""Validation of a request body by itself: text, webhook and settings, before anything that it names is looked up."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Whether a request can be done with what it names: pure, over what was read and resolved."""
+"""Validation of a request against the models, jobs and data sets that it names: pure functions."""
 
 from tcnn.config import ConversionConfig
 from tcnn.data.source import canonical

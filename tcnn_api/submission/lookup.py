@@ -1,4 +1,4 @@
-"""What a request may name: models, data sets, jobs, checkpoints.
+"""Lookup of the models, data sets, jobs and checkpoints that a request names.
 
 Only here are the catalogue, the database and the file system asked. Nothing is downloaded and torch is not loaded.
 """

@@ -1,4 +1,4 @@
-"""What a request names is found, each name once, and the request written as it is kept."""
+"""Resolution of every reference of a request, once each, and the request as it is stored."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping

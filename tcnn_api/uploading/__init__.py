@@ -1,1 +1,1 @@
-"""What strangers upload: received, unpacked, examined."""
+"""Uploads from untrusted clients: received, unpacked, examined."""

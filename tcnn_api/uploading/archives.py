@@ -1,4 +1,4 @@
-"""Unpacking a stranger's zip or tar: only images, only below the target, and never more than is allowed.
+"""Safe extraction of an untrusted zip or tar: only images, only below the target, never more than is allowed.
 
 Nothing that an archive says about itself is believed: bytes are counted as they come out, links and devices are
 refused whatever they point to, and a name is checked before anything is made of it. Runs in a process of its own

@@ -1,4 +1,4 @@
-"""What an unpacked data set holds, by the trainer's own rules, so that what is accepted here can be trained on."""
+"""Splits, classes and images of an unpacked data set, by the rules of training: what is accepted can be trained on."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A file in a multipart form: from the socket to disk in pieces of a megabyte; nothing ever holds the whole of it."""
+"""Multipart form uploads: from the socket to disk in pieces of a megabyte; nothing ever holds a whole file."""
 
 import hashlib
 import os

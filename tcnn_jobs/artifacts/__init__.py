@@ -1,1 +1,1 @@
-"""Where results, uploads and resume points are kept: in this host's home, or in a store that all hosts share."""
+"""Artifact storage: results, uploads and resume points, in this host's home or in a store that all hosts share."""

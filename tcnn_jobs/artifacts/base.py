@@ -1,4 +1,4 @@
-"""What the server and the workers need of whatever keeps results and uploads."""
+"""The interface of artifact storage that the server and the workers use."""
 
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol

@@ -1,4 +1,4 @@
-"""A store of objects by its URL (`s3://bucket/prefix`, or any other that fsspec knows): whole objects, or none.
+"""An object store by its URL (`s3://bucket/prefix`, or any other that fsspec knows): whole objects, or none.
 
 Nothing here is left to chance: what was sent is read back and hashed, what is fetched is hashed on its way, and what
 fails is tried again, each time after twice the pause. An object that is refused for want of rights is not tried again.

@@ -1,4 +1,4 @@
-"""What was fetched from the store, kept on this host as long as there is room; whole, or not there.
+"""A local cache of what was fetched from the store: least recently used goes first; entries are whole or not there.
 
 An entry is a file or a folder below `TCNN_HOME/cache`. Who uses one holds a shared lock on it, which ends with the
 process at the latest; what nobody holds goes, the least recently used first, when something else needs the room.

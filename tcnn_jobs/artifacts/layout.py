@@ -1,4 +1,4 @@
-"""The names of objects in the store.
+"""Object keys in the store.
 
 jobs/JOB/CLAIM/manifest.json    what of an attempt is there, written after all that it names
 jobs/JOB/CLAIM/SHA256/NAME      a file of the attempt, never changed

@@ -1,4 +1,4 @@
-"""Results and uploads in the home of this host, or in a folder that all hosts mount: the default."""
+"""Artifacts in the home of this host, or in a folder that all hosts mount: the default."""
 
 import os
 import shutil

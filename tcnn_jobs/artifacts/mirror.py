@@ -1,4 +1,4 @@
-"""An attempt's files, in the store as they are here: so that another host can go on, and then as the result.
+"""Mirroring of an attempt's files to the store: so that another host can go on, and then as the result.
 
 Files are frozen before they are hashed and sent, since the job's process goes on writing. The manifest comes last and
 names only what is there; what it no longer names goes after it.

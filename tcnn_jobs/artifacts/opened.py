@@ -1,4 +1,4 @@
-"""Which of the two keeps results and uploads, by the settings."""
+"""The artifact storage that the settings name: local or shared."""
 
 from tcnn_jobs.artifacts.bucket import Bucket
 from tcnn_jobs.artifacts.cache import Cache

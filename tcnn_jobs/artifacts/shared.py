@@ -1,4 +1,4 @@
-"""Results and uploads in a store that hosts share; this host keeps what it needs of it, as long as there is room.
+"""Artifacts in an object store that hosts share, with a cache on this host.
 
 What is being worked on lies in `TCNN_HOME/jobs`, as without a store; what has succeeded lies in the store alone.
 """

@@ -1,1 +1,1 @@
-"""The queue's commands; they join the `tcnn` command line through the entry-point group `tcnn.commands`."""
+"""Commands of the queue and its client, which join `tcnn` through the entry-point group `tcnn.commands`."""

@@ -1,4 +1,4 @@
-"""What all of `tcnn jobs` share: which server, whose key, and how the answer is printed."""
+"""Options that all of `tcnn jobs` share: server, key, and output format."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Watching a job: the bar of a local run, and an exit code that says how it ended."""
+"""Watching a job: a progress bar as of a local run, and an exit code that says how it ended."""
 
 import contextlib
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""A folder as a tar, and a file as a multipart form, made while they are sent: nothing is held or written in between.
+"""Streaming uploads: a folder as a tar, a file as a multipart form, made while they are sent.
 
 The same folder always gives the same bytes, so that a repeated upload is recognised by its idempotency key.
 """

@@ -1,4 +1,4 @@
-"""Server-Sent Events, the receiving side (HTML Living Standard, §9.2.6); `retry` is left to whoever reconnects."""
+"""A parser of Server-Sent Events (HTML Living Standard, §9.2.6); `retry` is left to whoever reconnects."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
