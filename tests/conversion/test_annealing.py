@@ -124,7 +124,9 @@ def test_distributed_training_counts_alike(tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("wrapper", [lambda model: model, nn.Sequential], ids=["alone", "inside"])
+@pytest.mark.parametrize(
+    "wrapper", [pytest.param(lambda model: model, id="alone", marks=pytest.mark.slow), nn.Sequential]
+)
 def test_a_compiler_does_not_compile_for_every_step(wrapper: Callable[[nn.Module], nn.Module]) -> None:
     model = model_with(20)
     calls = []
@@ -143,12 +145,12 @@ def test_a_compiler_does_not_compile_for_every_step(wrapper: Callable[[nn.Module
     assert len(calls) < 4
 
 
+@pytest.mark.parametrize("strict", [True, pytest.param(False, marks=pytest.mark.slow)])
 @torch.no_grad()
-def test_export_and_whole_graphs_do_not_see_it() -> None:
+def test_export_and_whole_graphs_do_not_see_it(strict: bool) -> None:
     model = model_with(3).eval()
     x = torch.randn(1, 3, 32, 32)
-    for strict in (False, True):
-        assert torch.allclose(torch.export.export(model, (x,), strict=strict).module()(x), model(x), atol=1e-4)
+    assert torch.allclose(torch.export.export(model, (x,), strict=strict).module()(x), model(x), atol=1e-4)
     torch._dynamo.reset()
     assert torch.allclose(torch.compile(model, backend="eager", fullgraph=True)(x), model(x), atol=1e-4)
 

@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 from nets import PlainNet, image, relative_error, seeded_model, with_random_statistics
+from sampled import sampled
 from torch import nn
 
 import tcnn
@@ -27,8 +28,16 @@ def lively(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet26d", "convnext_atto", "regnety_002"])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+NAMES = ["resnet18", "resnet26d", "convnext_atto", "regnety_002"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    sampled(
+        [(name, options) for name in NAMES for options in OPTIONS],
+        [("resnet18", OPTIONS[0]), ("regnety_002", OPTIONS[0]), ("convnext_atto", OPTIONS[1])],
+    ),
+)
 def test_a_conversion_is_equivalent_and_verified(name: str, options: dict[str, object]) -> None:
     source = with_random_statistics(seeded_model(name)).eval()
     converted, report = tcnn.convert(source, **options)
@@ -45,7 +54,7 @@ def test_verification_sees_a_content_head_that_adds_something() -> None:
     assert not verdict.passed
 
 
-@pytest.mark.parametrize("temperature", [1 / 46, 0.4])
+@pytest.mark.parametrize("temperature", [1 / 46, pytest.param(0.4, marks=pytest.mark.slow)])
 def test_saved_loaded_fused_folded_and_exported(tmp_path: Path, temperature: float) -> None:
     source = with_random_statistics(seeded_model("resnet18")).double().eval()
     model = lively(tcnn.convert(source, content_heads=2, temperature=temperature).model)

@@ -1,11 +1,12 @@
-"""Every entry point of timm's `resnet.py`: the right layers in all of them, the right function in a cheap sample.
+"""Every entry point of timm's `resnet.py`: the right layers in a sample of them, the right function in a cheap one.
 
-All of them are verified on data by `tests/slow/test_all_resnets.py`.
+Slow tests look at all, and `tests/slow/test_all_resnets.py` verifies all of them on data.
 """
 
 import pytest
 import timm
 from nets import meta_model, seeded_model, spatial_convolutions
+from sampled import sampled
 from timm.models._registry import _deprecated_models, _module_to_models
 
 import tcnn
@@ -31,6 +32,7 @@ SAMPLE = [
     "seresnet18",
     "seresnext26d_32x4d",
 ]
+CHEAP = ["test_resnet", "resnet10t", "resnet18d", "resnetblur18", "ecaresnet26t", "seresnet18"]
 
 
 def test_the_list_is_all_of_it() -> None:
@@ -40,7 +42,7 @@ def test_the_list_is_all_of_it() -> None:
     assert {new.split(".")[0] for new in others.values() if new} <= set(EVERY)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", sampled(EVERY, SAMPLE))
 def test_the_kxk_convolutions_of_layer4_are_converted_and_no_others(name: str) -> None:
     source = meta_model(name)
     converted, report = tcnn.convert(source)
@@ -51,7 +53,7 @@ def test_the_kxk_convolutions_of_layer4_are_converted_and_no_others(name: str) -
     assert {skipped.reason for skipped in report.skipped} <= {"Conv1d is not an nn.Conv2d"}  # ECA's
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", sampled(SAMPLE, CHEAP))
 def test_a_sample_is_verified(name: str) -> None:
     source = seeded_model(name)
     converted, _ = tcnn.convert(source)

@@ -70,7 +70,11 @@ def test_every_axis_is_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "suffix", "reader"), [("window:4", "onnx", onnx_runner), ("pooled:3", "pt2", torch_runner)]
+    ("content", "suffix", "reader"),
+    [
+        ("pooled:3", "pt2", torch_runner),
+        pytest.param("window:4", "onnx", onnx_runner, marks=pytest.mark.slow),
+    ],
 )
 def test_content_scopes(content: str, suffix: str, reader: Callable[[Path], Runner], tmp_path: Path) -> None:
     model = soft(content)

@@ -18,6 +18,7 @@ from nets import (
     spatial_convolutions,
     with_random_statistics,
 )
+from sampled import sampled
 from timm.layers import BlurPool2d
 from timm.models.resnest import ResNestBottleneck
 from timm.models.resnet import BasicBlock, Bottleneck, downsample_avg, downsample_conv
@@ -71,6 +72,13 @@ BY_HAND = {
 }
 
 
+ALWAYS = [
+    "resnet18", "resnetblur18", "ecaresnet26t", "skresnet18", "resnest26d", "regnety_002",
+    "test_byobnet", "test_nfnet", "mobilenetv3_small_050",
+]  # fmt: skip
+"""Carried by a convolution, a blur, a mean, several branches, a shortcut's pool. The others are slow."""
+
+
 def by_hand(model: nn.Module, changes: dict[str, object]) -> nn.Module:
     """A copy of the model with the named layers out of the way or at stride 1."""
     twin = copy.deepcopy(model)
@@ -84,7 +92,7 @@ def by_hand(model: nn.Module, changes: dict[str, object]) -> nn.Module:
     return twin
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@pytest.mark.parametrize("name", sampled(BY_HAND, ALWAYS))
 def test_equals_the_cnn_whose_strides_were_removed_by_hand(name: str) -> None:
     source = with_random_statistics(seeded_model(name)).double().eval()
     before = snapshot(source)
@@ -103,7 +111,9 @@ def test_equals_the_cnn_whose_strides_were_removed_by_hand(name: str) -> None:
     assert same_state(source, before)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet26d", "resnetblur18", "resnest26d", "tf_efficientnet_b0"])
+@pytest.mark.parametrize(
+    "name", sampled(["resnet18", "resnet26d", "resnetblur18", "resnest26d", "tf_efficientnet_b0"], ["resnetblur18"])
+)
 def test_without_stride_is_the_reference_for_verification(name: str) -> None:
     source = seeded_model(name)
     reference = tcnn.without_stride(source)

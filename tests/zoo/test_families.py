@@ -1,5 +1,7 @@
 """A fixed sample of timm's families through the same check as `benchmarks/zoo.py`: one small member of each.
 
+All but `ALWAYS` are slow.
+
 `tests/slow/test_families_of_larger_models.py` has the families whose smallest member takes seconds.
 """
 
@@ -8,6 +10,7 @@ import timm
 import torch
 import zoo_check
 from families import assert_verified
+from sampled import sampled
 from zoo_check import FAILED, NOT_RUN, REFUSED, VERIFIED, Row, check
 
 import tcnn
@@ -44,6 +47,8 @@ SAMPLE = {
     "vovnet": "ese_vovnet19b_slim_dw",
 }
 
+ALWAYS = ("byobnet", "convnext", "efficientnet", "mambaout", "nfnet", "resnet", "vovnet")
+
 REFUSALS = {
     "vit_tiny_patch16_224": "patch_embed.proj: it reads the image itself",
     "swin_tiny_patch4_window7_224": "the only k×k convolutions are patch_embed.proj",
@@ -57,6 +62,7 @@ REFUSALS = {
     "naflexvit_base_patch16_gap": "it has none",
     "gemma4_vit_167m": "runs no convolution",
 }
+LARGE = ("coatnet_nano_rw_224", "gemma4_vit_167m", "tnt_s_patch16_224", "swin_tiny_patch4_window7_224")
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +73,20 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("family", "name"), SAMPLE.items(), ids=SAMPLE.values())
+@pytest.mark.parametrize(
+    ("family", "name"),
+    sampled(SAMPLE.items(), [(f, SAMPLE[f]) for f in ALWAYS]),
+    ids=SAMPLE.values(),
+)
 def test_family_is_verified(family, name):
     assert_verified(family, name)
 
 
-@pytest.mark.parametrize(("name", "reason"), REFUSALS.items(), ids=REFUSALS)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    sampled(REFUSALS.items(), [r for r in REFUSALS.items() if r[0] not in LARGE]),
+    ids=REFUSALS,
+)
 def test_refusal_has_its_true_reason(name, reason):
     row = check(name)
     assert row.status == REFUSED
