@@ -1,4 +1,4 @@
-"""One attempt's directory: all that a worker and the job's process say to each other.
+"""An attempt's directory: the protocol between a worker and the job's process.
 
 assignment.json        what to do; written by the worker before the process starts
 progress.json          where it stands; replaced by the process, a few times a second at most
@@ -9,9 +9,13 @@ converted.safetensors  the converted model
 run/                   the trainer's own directory
 
 The process needs no access to the database, and has none.
+
+A claim's number can come again after an older database was restored, or after a failover to one. So the directory of an
+attempt is always a fresh one, and an outcome counts only with the token that this attempt's assignment was given.
 """
 
 import json
+import secrets
 import time
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,8 @@ class Assignment(Model):
     needs: tuple[Reference, ...] = ()
     """What of `paths` must be fetched before the process can start."""
     placement: Placement = Placement()
+    token: str = Field(default_factory=lambda: secrets.token_hex(16))
+    """What nobody can guess, and the outcome must repeat."""
     epochs_told: int = 0
     """Of how many epochs the job's events speak already; a worker that died may have read more than it passed on."""
 
@@ -44,6 +50,7 @@ class Outcome(Model):
     result: Result | None = None
     error: Failure | None = None
     retry: bool = False
+    token: str = ""
 
 
 class AttemptDirectory:
@@ -56,10 +63,23 @@ class AttemptDirectory:
         self.run = path / "run"
         self._events = path / "events.jsonl"
         self._progress = path / "progress.json"
+        self._token: str | None = None
+
+    def create(self) -> None:
+        """Make the directory. One that is there already is set aside, unread.
+
+        Whoever still works in that one goes on under its new name, `CLAIM.RANDOM`, and writes nothing here.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                return self.path.mkdir()
+            except FileExistsError:
+                self.path.rename(self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}"))
 
     def write(self, assignment: Assignment) -> None:
-        """Make the directory, and say what is to be done in it."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """Say what is to be done, perhaps anew."""
+        self._token = assignment.token
         (self.path / "assignment.json").write_text(assignment.model_dump_json(indent=2), encoding="utf-8")
 
     def assignment(self) -> Assignment:
@@ -68,14 +88,17 @@ class AttemptDirectory:
 
     def finish(self, outcome: Outcome) -> None:
         """The last word of the job's process; whole or not there."""
+        outcome = outcome.model_copy(update={"token": self.assignment().token})
         _replace(self.path / "outcome.json", outcome.model_dump_json())
 
     def outcome(self) -> Outcome | None:
-        """What the process said in the end, if it came to that."""
+        """What the process of this very assignment said in the end, if it came to that."""
         try:
-            return Outcome.model_validate_json((self.path / "outcome.json").read_text(encoding="utf-8"))
+            outcome = Outcome.model_validate_json((self.path / "outcome.json").read_text(encoding="utf-8"))
+            token = self._token or self.assignment().token
         except (OSError, ValueError):
             return None
+        return outcome.model_copy(update={"token": ""}) if secrets.compare_digest(outcome.token, token) else None
 
     def last_words(self, width: int = 200) -> str:
         """The log's last line, for a process that could say nothing else."""

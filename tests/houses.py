@@ -22,7 +22,9 @@ from pathlib import Path
 here, parent = Path(sys.argv[1]), int(sys.argv[2])
 def replace(name, what): (here / "part").write_text(json.dumps(what)); (here / "part").rename(here / name)
 def progress(**facts): replace("progress.json", {"phase": "training", **facts})
-def outcome(**what): replace("outcome.json", what)
+def outcome(**what):
+    token = json.loads((here / "assignment.json").read_text())["token"]
+    replace("outcome.json", {"token": token, **what})
 def event(kind, **data): (here / "events.jsonl").open("a").write(json.dumps({"kind": kind, "data": data}) + "\\n")
 def succeed(): outcome(result={"metrics": {"top1": 0.5}})
 def wait_for_stop(): signal.signal(signal.SIGTERM, lambda *a: sys.exit(75)); event("ready"); time.sleep(60)

@@ -49,19 +49,29 @@ def worth_keeping(stages: Iterable[tuple[Stage, int]]) -> set[int]:
 
 
 def attempts_of(home: Home, job: str) -> list[Attempt]:
-    """What is left of a job's attempts on this host, the oldest first."""
+    """What is left of a job's attempts on this host, those that got farthest last."""
     try:
-        folders = [path for path in home.job(job).iterdir() if path.name.isdecimal()]
+        folders = [path for path in home.job(job).iterdir() if _claim(path).isdecimal() and path.is_dir()]
     except FileNotFoundError:
         return []
-    found = [Attempt(_stage(path), int(path.name), path) for path in folders]
-    return sorted(found, key=lambda attempt: attempt.claim)
+    return sorted(Attempt(_stage(path), int(_claim(path)), path) for path in folders)
 
 
 def resumable(home: Home, job: str, before: int | None = None) -> Attempt | None:
-    """The attempt that the next one resumes from: of those (before a claim) that got somewhere, the best."""
-    found = [one for one in attempts_of(home, job) if one.stage and (before is None or one.claim < before)]
-    return max(found, default=None)
+    """The attempt that the next one resumes from: of those (before a claim) that got somewhere, the best.
+
+    One that was set aside for having the next one's number is among them.
+    """
+
+    def earlier(one: Attempt) -> bool:
+        return before is None or one.claim < before or (one.claim == before and not one.path.name.isdecimal())
+
+    return max((one for one in attempts_of(home, job) if one.stage and earlier(one)), default=None)
+
+
+def _claim(path: Path) -> str:
+    """`3`, or `3.RANDOM` for a directory that another attempt of this number found there."""
+    return path.name.partition(".")[0]
 
 
 def _stage(path: Path) -> Stage:

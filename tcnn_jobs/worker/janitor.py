@@ -41,7 +41,8 @@ def clean(home: Home, job: Job) -> None:
     succeeded = job.status is Status.SUCCEEDED
     kept = {winner(job)} if succeeded else worth_keeping((one.stage, one.claim) for one in attempts)
     for attempt in attempts:
-        if attempt.claim not in kept:
+        aside = succeeded and not attempt.path.name.isdecimal()
+        if attempt.claim not in kept or aside:
             shutil.rmtree(attempt.path, ignore_errors=True)
         elif succeeded:
             shutil.rmtree(attempt.path / "run" / "resume", ignore_errors=True)

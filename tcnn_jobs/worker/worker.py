@@ -168,6 +168,7 @@ class Worker:
         try:
             places = resolve(job, self.store, self.artifacts)
             paths = {field: place.path for field, place in places.items()}
+            directory.create()
             previous = resumable(self.home, job.id, job.claim)
             if previous is not None:
                 paths["previous"] = str(previous.path)

@@ -13,6 +13,7 @@ from tcnn_jobs.model import Failure, Kind, Progress, Result
 @pytest.fixture
 def directory(tmp_path: Path) -> AttemptDirectory:
     directory = AttemptDirectory(tmp_path / "1")
+    directory.create()
     directory.write(Assignment(job="job_1", claim=1, kind=Kind.TRANSFORM, request={"model": "resnet18"}))
     return directory
 
@@ -117,6 +118,33 @@ def test_the_outcome_is_whole_or_not_there(directory: AttemptDirectory) -> None:
     assert directory.outcome() is None
     directory.finish(Outcome(result=Result(notes=("a",))))
     assert directory.outcome() == Outcome(result=Result(notes=("a",)))
+
+
+def test_an_attempt_begins_in_a_fresh_directory_though_its_name_is_taken(tmp_path: Path) -> None:
+    """A claim's number comes again after an older database was restored."""
+    told = Assignment(job="job_1", claim=3, kind=Kind.TRANSFORM, request={"model": "resnet18"})
+    before = AttemptDirectory(tmp_path / "3")
+    before.create()
+    before.write(told)
+    before.finish(Outcome(result=Result(notes=("stale",))))
+    now = AttemptDirectory(tmp_path / "3")
+    now.create()
+    now.write(Assignment(**told.model_dump(exclude={"token"})))
+    assert now.outcome() is None
+    assert [path.name for path in now.path.iterdir()] == ["assignment.json"]
+    (aside,) = (path for path in tmp_path.iterdir() if path.name != "3")
+    assert aside.name.startswith("3.") and (aside / "outcome.json").is_file()
+
+
+def test_an_outcome_of_another_attempt_is_not_believed(directory: AttemptDirectory) -> None:
+    outcome = Outcome(result=Result(notes=("stale",)))
+    (directory.path / "outcome.json").write_text(outcome.model_dump_json())
+    assert directory.outcome() is None
+    (directory.path / "outcome.json").write_text(outcome.model_copy(update={"token": "0" * 32}).model_dump_json())
+    assert directory.outcome() is None
+    directory.finish(outcome)
+    assert directory.outcome() == outcome
+    assert AttemptDirectory(directory.path).outcome() == outcome
 
 
 def test_last_words_are_the_logs_last_line(directory: AttemptDirectory) -> None:

@@ -60,6 +60,7 @@ def swallow(directory: Path) -> None:
 def test_a_stop_that_a_library_turns_into_its_own_error_is_still_a_stop(tmp_path: Path) -> None:
     """safetensors, interrupted in the middle of a file, calls the file damaged: a drained job would have failed."""
     directory = AttemptDirectory(tmp_path / "1")
+    directory.create()
     directory.write(Assignment(job="job_1", claim=1, kind=Kind.TRANSFORM, request={"model": "resnet18"}))
     process = processes.Process(target=swallow, args=(directory.path,))
     process.start()
@@ -83,6 +84,7 @@ def test_another_worker_goes_on_with_files_that_lie_elsewhere(tmp_path: Path, mo
             paths["previous"] = str(shutil.copytree(tmp_path / "one" / "1", home / "1"))
         directory = AttemptDirectory(home / str(claim))
         assignment = Assignment(job="job_1", claim=claim, kind=Kind.FINETUNE, request=request, paths=paths)
+        directory.create()
         directory.write(assignment)
         monkeypatch.chdir(directory.path)
         tasks.run(assignment, directory, Reporter(directory))

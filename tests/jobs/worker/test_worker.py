@@ -95,6 +95,26 @@ event("previous", path=told["paths"]["previous"]); succeed()
     assert [path.name for path in house.home.job(job.id).iterdir()] == ["3"], "losing attempts are cleaned away"
 
 
+def test_what_lies_where_an_attempt_is_to_begin_is_not_believed_but_resumed_from(house: House) -> None:
+    job = house.submit()
+    stale = house.home.attempt(job.id, 1)
+    (stale / "run/resume").mkdir(parents=True)
+    (stale / "run/config.json").write_text("{}")
+    (stale / "run/resume/step-000000007.safetensors").write_text("progress")
+    (stale / "outcome.json").write_text('{"result": {"metrics": {"top1": 0.1}}}')
+    (stale / "events.jsonl").write_text('{"kind": "stale"}\n')
+    script = """
+told = json.loads((here / "assignment.json").read_text())
+event("found", names=sorted(path.name for path in here.iterdir()), previous=told["paths"].get("previous")); sys.exit(1)
+"""
+    worker = house.worker(script)
+    house.step_until(worker, lambda: "retrying" in house.kinds(job))
+    assert "stale" not in house.kinds(job)
+    found = next(event.data for event in house.store.events(job.id) if event.kind == "found")
+    assert found["names"] == ["assignment.json", "log.txt"]
+    assert (Path(found["previous"]) / "run/resume/step-000000007.safetensors").read_text() == "progress"
+
+
 def test_cancel_ends_the_job_and_frees_the_slot(house: House) -> None:
     job, other = house.submit(), house.submit()
     worker = house.worker("wait_for_stop()")
