@@ -4,10 +4,13 @@ import re
 import signal
 from typing import NamedTuple
 
+from tcnn.errors import one_line
 from tcnn_jobs.attempt import Outcome
 from tcnn_jobs.model import Failure, Result
 
 LONGEST_DELAY = 600.0
+MOST_INTERNAL = 3
+"""Attempts of a job that its workers cannot handle."""
 STOPPED = 75
 """The exit code of a process that was asked to stop and has saved what it had."""
 
@@ -72,6 +75,16 @@ def decide(
     if again and attempt < max_attempts:
         return Fail(failure, backoff(attempt, delay))
     return Fail(failure)
+
+
+def internal(error: BaseException, attempt: int, max_attempts: int, delay: float) -> Fail:
+    """What to tell the store of an attempt that its worker, not its process, failed with; as in `decide`.
+
+    Only a few tries, whatever was asked for: the next worker will most likely fail alike.
+    """
+    message = f"the worker could not go on with it: unexpected {type(error).__name__}: {one_line(error)}"
+    again = attempt < min(max_attempts, MOST_INTERNAL)
+    return Fail(Failure(code="internal", message=message), backoff(attempt, delay) if again else None)
 
 
 def backoff(attempt: int, delay: float) -> float:

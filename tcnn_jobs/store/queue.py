@@ -5,14 +5,17 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Row, bindparam, delete, false, select, update
+from sqlalchemy import Connection, Double, Integer, Row, and_, bindparam, delete, false, or_, select, update
 
 from tcnn_jobs.errors import LostClaim
 from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status, WorkerInfo
 from tcnn_jobs.store.changes import as_job, change, record
 from tcnn_jobs.store.engine import Database, upsert
-from tcnn_jobs.store.schema import finite, jobs, now, workers
+from tcnn_jobs.store.schema import events, finite, jobs, now, workers
 from tcnn_jobs.store.steps import Steps, is_wrong, mend
+
+QUARANTINE = 5
+"""Workers that a job may cost in a row without getting farther. Those that are merely killed spread over all jobs."""
 
 
 class Queue(Database):
@@ -24,13 +27,16 @@ class Queue(Database):
         self._looked = False
         self._spared_until = 0.0
 
-    def claim(self, worker: str, kinds: Sequence[Kind] | None = None, *, slots: int = 1) -> Job | None:
+    def claim(
+        self, worker: str, kinds: Sequence[Kind] | None = None, *, slots: int = 1, later: int = 0, after: float = 0.0
+    ) -> Job | None:
         """Of the due jobs of the highest priority the oldest is this worker's from now on; None if there is none.
 
-        Jobs that need more than `slots` at once are passed over: they are for larger workers. One UPDATE finds and
-        takes it. On PostgreSQL rows that others are just use_backend are skipped, not waited for.
+        Jobs that need more than `slots` at once are passed over: they are for larger workers, or for idle ones. Those
+        that need up to `later` are not once they have been due for `after` seconds. One UPDATE finds and takes it.
+        On PostgreSQL rows that others have locked are skipped, not waited for.
         """
-        bound: dict[str, Any] = {"by": worker, "most": slots}
+        bound: dict[str, Any] = {"by": worker, "most": slots, "later": later, "after": after}
         if kinds is not None:
             bound["kinds"] = list(kinds)
         with self.writing() as connection:
@@ -100,6 +106,8 @@ class Queue(Database):
     def reap(self, lease: float) -> list[Job]:
         """Take jobs from workers that were silent for `lease` seconds by the database's clock. Many may call it.
 
+        A job that has cost `QUARANTINE` workers in a row and got no farther is not tried again, whatever its attempts.
+
         When that clock has been set since the last call, nothing is taken for a lease: workers that live have then said
         so, by the new time. What a clock that was set back has left in the future is brought to the present.
         """
@@ -139,9 +147,13 @@ class Queue(Database):
 
 @cache
 def _take(any_kind: bool) -> Any:
-    """The UPDATE of a claim; its parameters are `by`, `most` and, unless any kind will do, `kinds`."""
+    """The UPDATE of a claim; its parameters are `by`, `most`, `later`, `after`, and unless any kind will do `kinds`."""
+    fits = jobs.c.slots <= bindparam("most", type_=Integer())
+    waited = jobs.c.not_before <= now() - bindparam("after", type_=Double())
     due = select(jobs.c.number).where(
-        jobs.c.status == Status.QUEUED, jobs.c.not_before <= now(), jobs.c.slots <= bindparam("most", type_=Integer())
+        jobs.c.status == Status.QUEUED,
+        jobs.c.not_before <= now(),
+        or_(fits, and_(waited, jobs.c.slots <= bindparam("later", type_=Integer()))),
     )
     if not any_kind:
         due = due.where(jobs.c.kind.in_(bindparam("kinds", expanding=True)))
@@ -210,13 +222,42 @@ def _cancel(connection: Connection, row: Row[Any]) -> Row[Any]:
 
 
 def _take_away(connection: Connection, row: Row[Any], lease: float) -> Row[Any]:
-    happened = NewEvent(kind="stalled", data={"worker": row.worker})
+    percent = _trained(row.progress)
+    happened = NewEvent(kind="stalled", data={"worker": row.worker, "percent": percent})
     if row.cancel_requested:
         return change(connection, row, Status.CANCELLED, [happened, NewEvent(kind="cancelled")])
-    if row.attempt < row.max_attempts:
+    lost = in_a_row([*_stalls(connection, row), percent])
+    if row.attempt < row.max_attempts and lost < QUARANTINE:
         return change(connection, row, Status.QUEUED, [happened])
     told = {
         "code": "worker_lost",
         "message": f"its worker was silent for {lease:g} s in attempt {row.attempt} of {row.max_attempts}",
     }
+    if lost >= QUARANTINE:
+        told = {
+            "code": "quarantined",
+            "message": f"{lost} workers in a row were lost with it and it got no farther, so it is not tried again; "
+            "look at its log and its memory, then resume it",
+        }
     return change(connection, row, Status.FAILED, [happened, NewEvent(kind="failed", data=told)], error=told)
+
+
+def _trained(progress: dict[str, Any] | None) -> float:
+    """How far training was, in percent; conversion and transfers count from 0, too, and are no progress here."""
+    return float(progress.get("percent") or 0.0) if progress is not None and "epoch" in progress else 0.0
+
+
+def _stalls(connection: Connection, row: Row[Any]) -> list[float]:
+    """How far a job was whenever it lost its worker since its owner submitted or resumed it."""
+    kinds = select(events.c.kind, events.c.data).where(events.c.job == row.number)
+    rows = connection.execute(kinds.where(events.c.kind.in_(("stalled", "resumed"))).order_by(events.c.seq)).all()
+    resumed = max((place for place, found in enumerate(rows) if found.kind == "resumed"), default=-1)
+    return [float(found.data.get("percent", 0.0)) for found in rows[resumed + 1 :]]
+
+
+def in_a_row(percents: Sequence[float]) -> int:
+    """How often the last worker's loss was no farther on than any before it, itself included. Pure."""
+    farthest, count = -1.0, 0
+    for percent in percents:
+        farthest, count = (percent, 1) if percent > farthest else (farthest, count + 1)
+    return count

@@ -12,6 +12,18 @@ def gang(free: Sequence[str | None], size: int) -> list[str | None] | None:
     return chosen if len(chosen) == size else None
 
 
+def left_over(free: Sequence[str | None], gangs: Sequence[int]) -> list[str | None]:
+    """What is free once each of these gangs has its slots; nothing while one of them cannot have them."""
+    left = list(free)
+    for size in gangs:
+        slots = gang(left, size)
+        if slots is None:
+            return []
+        for slot in slots:
+            left.remove(slot)
+    return left
+
+
 def widest(slots: Sequence[str | None]) -> int:
     """The largest gang of a worker with these slots."""
     return len({slot for slot in slots if slot is not None}) + sum(slot is None for slot in slots)

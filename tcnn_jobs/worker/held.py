@@ -1,4 +1,4 @@
-"""A job that a worker holds: in a process, or ended and not yet accepted by the store."""
+"""An attempt that a worker holds: its process runs, or has ended and the store has not accepted that yet."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -6,6 +6,7 @@ from enum import StrEnum
 from tcnn_jobs.attempt import AttemptDirectory, Listener
 from tcnn_jobs.engines.base import Process
 from tcnn_jobs.model import Beat, Claim, Job, NewEvent, Progress
+from tcnn_jobs.retry import Fail
 
 
 class Why(StrEnum):
@@ -31,6 +32,8 @@ class Attempt:
     why: Why | None = None
     kill_at: float | None = None
     exit_code: int | None = None
+    broken: Fail | None = None
+    """Why its worker could not go on with it."""
 
     def listen(self) -> None:
         """Take up what the process has written since."""

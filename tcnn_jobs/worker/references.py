@@ -2,6 +2,7 @@
 
 import re
 
+from tcnn.config.base import build
 from tcnn_jobs.artifacts.base import Artifacts, Reference
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model import Artifact, Job
@@ -20,9 +21,10 @@ def resolve(job: Job, store: Store, artifacts: Artifacts) -> dict[str, Reference
     """The place of everything that a job's request refers to, by the field's name.
 
     `source` is the model, `against.0`, … the others. What is a name already (a timm model, a data set that the server
-    knows by name) is left out. Raises `RequestError` when something is no longer there, or is another tenant's.
+    knows by name) is left out. Raises `RequestError` when something is no longer there, or is another tenant's, and for
+    a request that this version does not understand.
     """
-    request = KINDS[job.kind](**job.request)
+    request = build(KINDS[job.kind], job.request)
     places: dict[str, Reference | None] = {}
     if isinstance(request, TransformRequest):
         named: Training | EvaluateRequest | None = request.finetune

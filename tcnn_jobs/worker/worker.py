@@ -1,5 +1,7 @@
-"""A worker: claims jobs, runs each in a process of its own, and tells the store how it goes. Never loads torch."""
+"""The worker's loop: claims jobs, supervises a process for each, renews their leases. Never loads torch."""
 
+import contextlib
+import signal
 import threading
 import time
 
@@ -8,25 +10,29 @@ import structlog
 from tcnn.errors import RequestError, one_line
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.local import LocalArtifacts
-from tcnn_jobs.attempt import Assignment, AttemptDirectory, Listener
+from tcnn_jobs.attempt import Listener
 from tcnn_jobs.engines.base import Engine
-from tcnn_jobs.errors import LostClaim, StoreUnavailable
+from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.home import Home
-from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, NewEvent, Progress, WorkerInfo
-from tcnn_jobs.requests import num_workers
-from tcnn_jobs.retry import Cancel, Decision, Fail, Finish, HandBack, backoff, decide, error_code
+from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Progress, WorkerInfo
+from tcnn_jobs.retry import Cancel, Fail, HandBack, backoff, error_code
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import gpus, janitor, pace, versions
-from tcnn_jobs.worker.attempts import resumable
-from tcnn_jobs.worker.gangs import gang, widest
+from tcnn_jobs.worker import gpus, pace, versions
+from tcnn_jobs.worker.gangs import gang, left_over, widest
 from tcnn_jobs.worker.held import Attempt, Why
-from tcnn_jobs.worker.references import resolve
+from tcnn_jobs.worker.outcomes import Outcomes
+from tcnn_jobs.worker.starting import start
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 
 TICK = 0.1
 """Seconds between two looks at the processes."""
+MOST_FAILURES = 50
+"""Steps in a row that may fail before the worker does."""
+PATIENCE = 3
+"""Polls for which a job that needs more slots than are free is left to other workers."""
+_KILLED = -int(signal.SIGKILL)
 
 
 class Worker:
@@ -53,6 +59,7 @@ class Worker:
         self.store, self.home, self.engine, self.settings = store, home, engine, settings
         self.name, self.host = name, host
         self.artifacts = artifacts or LocalArtifacts(home)
+        self.outcomes = Outcomes(store, home, settings.retry_delay)
         self._drains = 0
         self._size, self._widest, self._free = len(slots), widest(slots), list(slots)
         self._waiting: list[Job] = []
@@ -62,6 +69,7 @@ class Worker:
         self._due = dict.fromkeys(("beat", "claim", "reap"), 0.0)
         self._fellows = 1
         self._away = False
+        self._failures = 0
         self._told = threading.Event()
 
     @property
@@ -95,29 +103,35 @@ class Worker:
     def step(self) -> bool:
         """Everything that is due, in an order in which nothing waits for anything. Returns whether a job was claimed.
 
-        A store that does not answer costs nothing but time: processes go on, and what it has not heard is kept.
+        A store that does not answer costs nothing but time: processes go on, and what it has not heard is kept. An
+        exception fails the attempt that it belongs to; one that belongs to none is logged, and raised if it stays.
         """
-        self._collect()
-        self._enforce()
         claimed = False
         try:
+            self._collect()
+            self._enforce()
             self._settle()
             poll, lease = self.settings.poll, self.settings.lease
             if self._is_due("beat", pace.heartbeat(poll, self._fellows, lease, busy=self.busy > 0)):
                 self._beat()
             if self._is_due("reap", pace.shared(poll, self._fellows)):
                 self._reap()
-            if not self.draining and self._unpromised > 0 and self._is_due("claim", poll):
+            if not self.draining and self._spare and self._is_due("claim", poll):
                 claimed = self._claim()
             self._start_waiting()
         except StoreUnavailable as error:
             if not self._away:
                 log.error("the database is away; jobs go on", problem=str(error), held=self.busy)
             self._away = True
+        except Exception:
+            self._failures += 1
+            log.exception("a step failed", in_a_row=self._failures)
+            if self._failures >= MOST_FAILURES:
+                raise  # whoever supervises this process starts another
         else:
             if self._away:
                 log.info("the database is back")
-            self._away = False
+            self._away, self._failures = False, 0
         return claimed
 
     def _is_due(self, what: str, every: float) -> bool:
@@ -132,21 +146,25 @@ class Worker:
         for job in self.store.reap(self.settings.lease):
             self._due["claim"] = 0.0
             log.warning("its worker is silent", job=job.id, status=job.status, attempt=job.attempt)
-            janitor.clean(self.home, job)
+            self.outcomes.clean(job)
 
     def _claim(self) -> bool:
-        """As many jobs as there are slots for. One that needs more than are free is claimed, too, and then no other
-        until it has them: narrow jobs would never leave it enough."""
+        """As many jobs as can start here now. A wide one that cannot is left to workers that can start it, for a few
+        polls; then it is claimed, too, and no other until it has its slots: narrow jobs would never leave it enough."""
         before = len(self._waiting)
-        while self._unpromised > 0 and (job := self.store.claim(self.name, slots=self._widest)) is not None:
+        after = PATIENCE * self.settings.poll
+        while spare := self._spare:
+            job = self.store.claim(self.name, tuple(Kind), slots=widest(spare), later=self._widest, after=after)
+            if job is None:
+                break
             log.info("claimed", job=job.id, kind=job.kind, attempt=job.attempt, claim=job.claim)
             self._waiting.append(job)
         return len(self._waiting) > before
 
     @property
-    def _unpromised(self) -> int:
+    def _spare(self) -> list[str | None]:
         """Free slots that no waiting job is to get."""
-        return len(self._free) - sum(job.slots for job in self._waiting)
+        return left_over(self._free, [job.slots for job in self._waiting])
 
     def _start_waiting(self) -> None:
         """Start what was claimed. A job leaves the list only when it runs or the store knows why it does not."""
@@ -157,49 +175,54 @@ class Worker:
                 break  # all or none
             refusal = HandBack() if slots is None or self.draining else self._start(job, slots)
             if refusal is not None:
-                self._tell(job, self._claim_of(job), refusal)
+                self.outcomes.tell(job, self._claim_of(job), refusal)
             del self._waiting[0]
 
     def _claim_of(self, job: Job) -> Claim:
         return Claim(job=job.id, worker=self.name, number=job.claim)
 
     def _start(self, job: Job, slots: list[str | None]) -> Fail | None:
-        directory = AttemptDirectory(self.home.attempt(job.id, job.claim))
         try:
-            places = resolve(job, self.store, self.artifacts)
-            paths = {field: place.path for field, place in places.items()}
-            directory.create()
-            previous = resumable(self.home, job.id, job.claim)
-            if previous is not None:
-                paths["previous"] = str(previous.path)
-            told = self.store.count_events(job.id, "epoch")
-            needs = tuple(place for place in places.values() if place.key)
-            assignment = Assignment(
-                job=job.id, claim=job.claim, kind=job.kind, request=job.request, paths=paths, needs=needs,
-                epochs_told=told, placement=self.engine.placement(num_workers(job.request)),
-            )  # fmt: skip
-            directory.write(assignment)
-            process = self.engine.start(directory.path, [slot for slot in slots if slot is not None])
+            directory, process = start(
+                job, slots, store=self.store, home=self.home, artifacts=self.artifacts, engine=self.engine
+            )
+        except StoreUnavailable:
+            raise
         except RequestError as error:  # what the request refers to is gone
             return Fail(Failure(code=error_code(error), message=str(error)))
         except OSError as error:
             delay = backoff(job.attempt, self.settings.retry_delay) if job.attempt < job.max_attempts else None
             message = f"the job's process could not be started: {one_line(error)}"
             return Fail(Failure(code="environment", message=message), delay)
+        except Exception as error:
+            log.exception("cannot start", job=job.id, claim=job.claim)
+            return self.outcomes.internal(job, error)
         for slot in slots:
             self._free.remove(slot)
         self._running.append(Attempt(job, self._claim_of(job), slots, process, directory, Listener(directory)))
         self._due["beat"] = 0.0
         return None
 
+    def _break(self, attempt: Attempt, error: Exception) -> None:
+        """Something unexpected happened with an attempt: it ends, and no other is concerned."""
+        log.error("an attempt is broken", job=attempt.job.id, claim=attempt.claim.number, exc_info=error)
+        attempt.broken = attempt.broken or self.outcomes.internal(attempt.job, error)
+        with contextlib.suppress(Exception):
+            attempt.process.kill()
+
     def _collect(self) -> None:
         """Processes that have ended give their slots back at once, whatever the store is doing."""
         for attempt in list(self._running):
-            attempt.listen()
-            code = attempt.process.poll()
+            try:
+                attempt.listen()
+                code = attempt.process.poll()
+                if code is not None:
+                    attempt.listen()
+            except Exception as error:
+                self._break(attempt, error)
+                code = _KILLED
             if code is not None:
                 attempt.exit_code = code
-                attempt.listen()
                 self._running.remove(attempt)
                 self._free += attempt.slots
                 self._ended.append(attempt)
@@ -208,10 +231,13 @@ class Worker:
 
     def _enforce(self) -> None:
         for attempt in self._running:
-            if self.draining:
-                self._ask(attempt, Why.DRAINING, self.settings.grace if self._drains == 1 else 0.0)
-            if attempt.kill_at is not None and time.monotonic() >= attempt.kill_at:
-                attempt.process.kill()
+            try:
+                if self.draining:
+                    self._ask(attempt, Why.DRAINING, self.settings.grace if self._drains == 1 else 0.0)
+                if attempt.kill_at is not None and time.monotonic() >= attempt.kill_at:
+                    attempt.process.kill()
+            except Exception as error:
+                self._break(attempt, error)
 
     def _ask(self, attempt: Attempt, why: Why, grace: float) -> None:
         """Ask a process to leave, and end it when it has not done so in time."""
@@ -225,12 +251,12 @@ class Worker:
         sent = {attempt.claim: (attempt.progress, len(attempt.events)) for attempt in attempts}
         info = WorkerInfo(name=self.name, host=self.host, slots=self._size, version=versions.own(), gpus=gpus.memory())
         waiting = list(self._waiting)
-        holds = self.store.heartbeat(info, [*(attempt.beat for attempt in attempts), *map(self._waits, waiting)])
+        holds = self._heartbeat(info, attempts, waiting)
         self._explained = {self._claim_of(job) for job in waiting}
         for job in waiting:
             if holds[self._claim_of(job)] is not Hold.HELD:
                 self._waiting.remove(job)
-                self._tell(job, self._claim_of(job), Cancel())  # one that is lost will be left alone
+                self.outcomes.tell(job, self._claim_of(job), Cancel())  # one that is lost will be left alone
         for attempt in attempts:
             progress, events = sent[attempt.claim]
             attempt.progress = None if attempt.progress is progress else attempt.progress
@@ -242,6 +268,29 @@ class Worker:
                 attempt.process.kill()
             elif hold is Hold.CANCEL and attempt in self._running:
                 self._ask(attempt, Why.CANCELLED, self.settings.grace)
+
+    def _heartbeat(self, info: WorkerInfo, attempts: list[Attempt], waiting: list[Job]) -> dict[Claim, Hold]:
+        """All in one transaction; if that is impossible, each by itself, to find the one that cannot be told."""
+        beats = {attempt.claim: attempt.beat for attempt in attempts}
+        beats |= {beat.claim: beat for beat in map(self._waits, waiting)}
+        try:
+            return self.store.heartbeat(info, list(beats.values()))
+        except StoreUnavailable:
+            raise
+        except Exception:
+            log.exception("a heartbeat failed; each attempt is told by itself")
+        holds: dict[Claim, Hold] = {}
+        for claim, beat in beats.items():
+            try:
+                holds |= self.store.heartbeat(info, [beat])
+            except StoreUnavailable:
+                raise
+            except Exception as error:
+                for attempt in attempts:
+                    if attempt.claim == claim:
+                        self._break(attempt, error)
+                holds |= self.store.heartbeat(info, [Beat(claim=claim)])
+        return holds
 
     def _waits(self, job: Job) -> Beat:
         """What is told of a job that was claimed and does not run yet; why, once."""
@@ -256,44 +305,5 @@ class Worker:
         if any(attempt.events or attempt.progress for attempt in self._ended):
             self._beat()
         for attempt in list(self._ended):
-            if attempt.why is Why.LOST:
-                self._leave(attempt.job)
-            else:
-                self._tell(attempt.job, attempt.claim, self._decide(attempt))
+            self.outcomes.settle(attempt)
             self._ended.remove(attempt)
-
-    def _decide(self, attempt: Attempt) -> Decision:
-        return decide(
-            attempt.exit_code or 0,
-            attempt.directory.outcome(),
-            cancelling=attempt.why is Why.CANCELLED,
-            draining=attempt.why is Why.DRAINING,
-            attempt=attempt.job.attempt,
-            max_attempts=attempt.job.max_attempts,
-            delay=self.settings.retry_delay,
-            last_words=attempt.directory.last_words(),
-        )
-
-    def _tell(self, job: Job, claim: Claim, decision: Decision) -> None:
-        try:
-            if isinstance(decision, Finish):
-                after = self.store.finish(claim, decision.result)
-            elif isinstance(decision, Fail):
-                after = self.store.fail(claim, decision.failure, decision.retry_after)
-            elif isinstance(decision, Cancel):
-                after = self.store.cancelled(claim)
-            else:
-                after = self.store.hand_back(claim)
-        except LostClaim:
-            log.warning("lost to another worker", job=job.id, claim=claim.number)
-            self._leave(job)
-            return
-        log.info("told", job=job.id, status=after.status, decision=type(decision).__name__.lower())
-        janitor.clean(self.home, after)
-
-    def _leave(self, job: Job) -> None:
-        """Of a job that somebody else has: if it has ended there, nobody can need what this worker wrote."""
-        try:
-            janitor.clean(self.home, self.store.get(job.id))
-        except RequestError:  # deleted
-            janitor.remove_job(self.home, job.id)

@@ -1,12 +1,14 @@
 """Jobs that need several slots at once: all or none, and no narrow job gets in between."""
 
+import pytest
 from houses import House
 
 from tcnn.config.placement import Placement
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.model import Status
 from tcnn_jobs.settings import QueueSettings
-from tcnn_jobs.worker.gangs import gang, widest
+from tcnn_jobs.worker import worker as worker_loop
+from tcnn_jobs.worker.gangs import gang, left_over, widest
 from tcnn_jobs.worker.service import engine_for
 from tcnn_jobs.worker.worker import Worker
 
@@ -23,13 +25,33 @@ def test_no_gpu_twice() -> None:
     assert (widest(["0", "1", "0"]), widest([None, None])) == (2, 2)
 
 
+def test_what_is_left_over() -> None:
+    assert left_over([None, None, None], [2]) == [None]
+    assert left_over(["0", "1"], []) == ["0", "1"]
+    assert left_over([None, None], [3]) == [], "a job that waits for more gets all that comes free"
+
+
+def test_a_wide_job_goes_to_the_worker_that_can_start_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_loop, "PATIENCE", 10_000)
+    first = house.submit()
+    busy, idle = (house.worker("event('ready'); wait_for_stop()", slots=2) for _ in range(2))
+    house.step_until(busy, lambda: "ready" in house.kinds(first))
+    wide = house.submit(slots=2)
+    busy._due["claim"] = 0.0
+    busy.step()
+    assert house.store.get(wide.id).status is Status.QUEUED, "it could not start there"
+    house.step_until(idle, lambda: "ready" in house.kinds(wide))
+    assert house.store.get(wide.id).worker == idle.name
+
+
 def test_narrow_jobs_do_not_starve_a_wide_one(house: House) -> None:
     script = "event('ready')\nwhile not (here.parent / 'go').exists(): time.sleep(0.01)\nsucceed()"
     first = house.submit()
     worker = house.worker(script, slots=2)
     house.step_until(worker, lambda: "ready" in house.kinds(first))
-    wide, last = house.submit(slots=2), house.submit()
+    wide = house.submit(slots=2)
     house.step_until(worker, lambda: "message" in house.kinds(wide))
+    last = house.submit()
     for _ in range(20):
         worker.step()
     assert house.store.get(last.id).status is Status.QUEUED, "one slot is free, and promised"

@@ -1,0 +1,151 @@
+"""What one job does to its worker is that job's own trouble: the others of the worker go on, and so does the worker."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from houses import House
+
+from tcnn_jobs.engines.local import LocalProcess
+from tcnn_jobs.model import Beat, Claim, Hold, NewEvent, Progress, Status, WorkerInfo
+from tcnn_jobs.store.queue import QUARANTINE, in_a_row
+from tcnn_jobs.worker import starting, worker
+from tcnn_jobs.worker.janitor import clean
+
+BESIDE = """
+if json.loads((here / "assignment.json").read_text())["request"]["model"] == "poison":
+    event("ready"); wait_for_stop()
+time.sleep(0.3); succeed()
+"""
+
+
+def both(house: House, **poison: Any) -> tuple[str, str]:
+    """The ids of a job that is nobody's fault, and of one that is."""
+    return house.submit().id, house.submit(request={"model": "poison"}, **poison).id
+
+
+def ends(house: House, *jobs: str) -> list[tuple[Status, str | None]]:
+    return [(job.status, job.error and job.error.code) for job in map(house.store.get, jobs)]
+
+
+def test_a_request_of_a_newer_version_fails_that_job_in_one_line(house: House) -> None:
+    good, poison = house.submit(), house.submit(request={"model": "resnet18", "of_a_newer_version": 1})
+    house.worker("succeed()", slots=2).run(until_empty=True)
+    assert ends(house, good.id, poison.id) == [(Status.SUCCEEDED, None), (Status.FAILED, "request")]
+    error = house.store.get(poison.id).error
+    assert error is not None and "of_a_newer_version" in error.message and "\n" not in error.message
+
+
+def test_what_cannot_be_started_for_any_reason_is_tried_a_few_times(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(job: Any, *others: Any) -> Any:
+        return {}[job.id] if job.request["model"] == "poison" else {}
+
+    monkeypatch.setattr(starting, "resolve", resolve)
+    good, poison = both(house, max_attempts=100)
+    house.worker("succeed()", slots=2).run(until_empty=True)
+    assert ends(house, good, poison) == [(Status.SUCCEEDED, None), (Status.FAILED, "internal")]
+    assert house.store.get(poison).attempt == 3
+
+
+def test_a_process_that_cannot_be_watched_costs_no_other_job(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    poll = LocalProcess.poll
+
+    def broken(process: LocalProcess) -> int | None:
+        if process.pid in strange:
+            raise ChildProcessError("no such child")
+        return poll(process)
+
+    strange: set[int] = set()
+    monkeypatch.setattr(LocalProcess, "poll", broken)
+    good, poison = both(house, max_attempts=1)
+    one = house.worker(BESIDE, slots=2)
+    house.step_until(one, lambda: "ready" in house.kinds(house.store.get(poison)))
+    strange.update(attempt.process.pid for attempt in one._running if attempt.job.id == poison)  # type: ignore[attr-defined]
+    one.run(until_empty=True)
+    assert ends(house, good, poison) == [(Status.SUCCEEDED, None), (Status.FAILED, "internal")]
+    assert sorted(map(str, one._free)) == ["None", "None"], "its slot is free again"
+
+
+def test_what_the_store_cannot_be_told_costs_no_other_job(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, poison = both(house, max_attempts=1)
+    heartbeat = house.store.heartbeat
+
+    def refuse(info: WorkerInfo, beats: Sequence[Beat]) -> dict[Claim, Hold]:
+        if any(beat.claim.job == poison and beat.events for beat in beats):
+            raise ValueError("cannot be stored")
+        return heartbeat(info, beats)
+
+    monkeypatch.setattr(house.store, "heartbeat", refuse)
+    house.worker(BESIDE, slots=2).run(until_empty=True)
+    assert ends(house, good, poison) == [(Status.SUCCEEDED, None), (Status.FAILED, "internal")]
+
+
+def test_a_result_that_cannot_be_stored_fails_its_job(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def finish(claim: Claim, result: Any) -> Any:
+        raise OverflowError("too large")
+
+    job = house.submit(max_attempts=1)
+    monkeypatch.setattr(house.store, "finish", finish)
+    house.worker("succeed()").run(until_empty=True)
+    assert ends(house, job.id) == [(Status.FAILED, "internal")]
+
+
+def test_files_that_cannot_be_removed_cost_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> None:
+        clean(*arguments)
+        raise PermissionError("not ours")
+
+    monkeypatch.setattr("tcnn_jobs.worker.janitor.clean", refuse)
+    job = house.submit()
+    house.worker("succeed()").run(until_empty=True)
+    assert ends(house, job.id) == [(Status.SUCCEEDED, None)]
+
+
+def test_a_worker_whose_every_step_fails_says_so_and_ends(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = house.worker("succeed()")
+    monkeypatch.setattr(worker, "MOST_FAILURES", 3)
+    monkeypatch.setattr(house.store, "reap", {}.__getitem__)
+    steps = 0
+    with pytest.raises(KeyError):
+        while True:
+            one._due["reap"] = 0.0
+            one.step()
+            steps += 1
+    assert steps == 2
+
+
+def test_a_job_that_costs_worker_after_worker_is_quarantined_whatever_its_attempts(house: House) -> None:
+    job = house.submit(max_attempts=100)
+    for number in range(QUARANTINE):
+        assert house.store.get(job.id).status is Status.QUEUED, number
+        assert house.store.claim(f"w{number}") is not None
+        house.store.reap(-1)
+    assert ends(house, job.id) == [(Status.FAILED, "quarantined")]
+    house.store.resume(job.id)
+    house.store.claim("w")
+    house.store.reap(-1)
+    assert house.store.get(job.id).status is Status.QUEUED, "its owner has looked at it, and it is counted anew"
+
+
+def test_a_job_that_gets_farther_every_time_is_not(house: House) -> None:
+    job = house.submit(max_attempts=100)
+    for number in range(2 * QUARANTINE):
+        claimed = house.store.claim("w")
+        assert claimed is not None
+        now = Progress(phase="training", epoch=1, percent=number + 1)
+        beat = Beat(
+            claim=Claim(job=job.id, worker="w", number=claimed.claim), progress=now, events=(NewEvent(kind="x"),)
+        )
+        house.store.heartbeat(WorkerInfo(name="w", host="here", slots=1, version="0"), [beat])
+        house.store.reap(-1)
+    assert house.store.get(job.id).status is Status.QUEUED
+
+
+def test_losses_in_a_row() -> None:
+    assert in_a_row([]) == 0
+    assert in_a_row([0.0]) == 1
+    assert in_a_row([0.0, 0.0, 0.0]) == 3
+    assert in_a_row([0.0, 5.0, 7.0]) == 1
+    assert in_a_row([0.0, 5.0, 5.0, 3.0]) == 3
