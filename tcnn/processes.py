@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 """The system call's number; the C library has no name for it."""
 _IDLE = 3
@@ -26,6 +26,14 @@ def die_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def keep_to_oneself() -> None:
+    """On Linux other processes of the same user can no longer read this one's memory and environment in /proc, nor
+    trace it; root can. It writes no core file either. A program that it starts is as open as any.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
 
 
 def keep_freed_memory() -> None:

@@ -1,4 +1,4 @@
-"""The server's process: a socket, uvicorn on it, and a worker as its child that is started again when it dies."""
+"""The server's process: a socket, uvicorn on it, and the supervisor of a worker that is its child."""
 
 import asyncio
 import contextlib
@@ -15,6 +15,7 @@ import typer
 import uvicorn
 
 from tcnn.errors import EnvironmentFailure, RequestError, one_line
+from tcnn.processes import keep_to_oneself
 from tcnn_api.app import create_app
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs import logs
@@ -25,6 +26,7 @@ log = structlog.stdlib.get_logger("tcnn.serve")
 
 DRAIN = 15
 """Seconds beyond the jobs' grace time that a worker gets to hand them back."""
+FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60
 """Seconds before a worker that keeps dying is started again; a run of this length begins at one second anew."""
 REQUESTS = 5
@@ -40,6 +42,7 @@ def serve(settings: ApiSettings, worker: bool = True) -> None:
     Raises `RequestError` (settings, host) and `EnvironmentFailure` (home directory, database, port).
     """
     settings.check_host()
+    keep_to_oneself()
     app = create_app(settings)  # reads the API keys: a mistake there is told before anything is made
     Home(settings.root).create()
     store = Store(settings.database)
@@ -100,21 +103,27 @@ class WorkerProcess:
         self._leaving = False
 
     async def run(self) -> None:
-        """Keep a worker running until `stop`."""
-        pause = 1.0
-        while True:
+        """Keep a worker running until `stop`; one that dies, or cannot be started just now, is started again."""
+        pause = FIRST_PAUSE
+        while not self._leaving:
             started = time.monotonic()
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tcnn", "worker", "--parent", str(os.getpid()),
-                env=self._environment, stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-            code = await self._process.wait()
+            try:
+                ended: dict[str, object] = {"code": await self._run_one()}
+            except Exception as error:  # no process or memory to be had, or whatever else: it may be there later
+                ended = {"problem": one_line(error)}
             if self._leaving:
                 return
-            pause = 1.0 if time.monotonic() - started > LONGEST_PAUSE else pause
-            log.error("the worker ended by itself", code=code, again_in_seconds=pause)
+            pause = FIRST_PAUSE if time.monotonic() - started > LONGEST_PAUSE else pause
+            log.error("there is no worker", **ended, again_in_seconds=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _run_one(self) -> int:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tcnn", "worker", "--parent", str(os.getpid()),
+            env=self._environment, stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        return await self._process.wait()
 
     async def stop(self, server: uvicorn.Server) -> None:
         """Ask the worker to hand its jobs back, and end it if it does not; a second Ctrl-C ends it at once."""

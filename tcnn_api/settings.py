@@ -2,22 +2,17 @@
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import NoDecode
 
 from tcnn.errors import RequestError
-from tcnn_jobs.settings import QueueSettings, settings_error
+from tcnn_jobs.settings import QueueSettings, Words, settings_error, split
 
 
-def _split(value: Any) -> Any:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
-Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split)]
-"""Lists are written with commas."""
+Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(split)]
+"""A list, written with commas."""
 
 
 class ApiSettings(QueueSettings):

@@ -2,12 +2,21 @@
 
 import base64
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tcnn.errors import RequestError
+
+
+def split(value: Any) -> Any:
+    """The parts of a text, between its commas."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)]
+"""A list, written with commas."""
 
 
 class QueueSettings(BaseSettings):
@@ -37,6 +46,9 @@ class QueueSettings(BaseSettings):
     poll: float = Field(default=1, gt=0, description="Between two looks at the queue.")
     slots: int | None = Field(
         default=None, ge=1, le=256, description="Jobs at once on this host; default one a GPU, one without a GPU."
+    )
+    job_environment: Words = Field(
+        default=(), description="Patterns of environment variables that jobs may have too, such as `HF_TOKEN,WANDB_*`."
     )
     engine: Literal["local", "ray"] = Field(
         default="local", description="What trains: local, this host, or ray, a cluster that it belongs to."

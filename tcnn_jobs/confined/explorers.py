@@ -18,7 +18,7 @@ import structlog
 
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn_jobs.confined.frames import GONE, HEAD, OK, frame
-from tcnn_jobs.engines.local import SECRETS
+from tcnn_jobs.engines.environment import environment
 
 log = structlog.get_logger("tcnn.explorers")
 
@@ -73,14 +73,13 @@ class _Child:
         if not self.checkpoint.is_file():
             raise RequestError("the checkpoint is no longer on the server; run the job again")
         memory = MEMORY + 4 * self.checkpoint.stat().st_size
-        environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
         try:
             # From the main thread, whose end is then the child's, too.
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tcnn_jobs.confined.explorer", str(os.getpid()), str(memory),
                 str(self.checkpoint),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-                env=environment | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}, start_new_session=True,
+                env=environment() | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}, start_new_session=True,
             )  # fmt: skip
             await asyncio.wait_for(self._exchange(b""), STARTING)
         except RequestError:

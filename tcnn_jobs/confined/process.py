@@ -15,7 +15,7 @@ from typing import Any
 
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError
 from tcnn.processes import die_with_parent
-from tcnn_jobs.engines.local import SECRETS
+from tcnn_jobs.engines.environment import environment
 
 GIVEN_UP = 9
 """The exit code of a child that ran out of memory and cannot say so any more."""
@@ -28,13 +28,12 @@ async def ask(module: str, function: str, *arguments: str, memory: int, seconds:
     Raises `RequestError` for what the function refuses and for what needs more than it may have, `StorageError` for a
     full disk, `EnvironmentFailure` when the process could not be started.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
     limits = str(os.getpid()), str(memory), str(seconds)
     try:
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tcnn_jobs.confined.process", *limits, module, function, *arguments,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-            env=environment | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+            env=environment() | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         )  # fmt: skip
     except OSError as error:
         raise EnvironmentFailure("the upload cannot be checked just now; try again later") from error

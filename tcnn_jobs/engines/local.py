@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tcnn.config.placement import Placement
-
-SECRETS = (
-    *("TCNN_DATABASE_URL", "TCNN_API_KEYS", "TCNN_API_KEYS_FILE", "TCNN_WEBHOOK_SECRET", "TCNN_API_KEY"),
-    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
-)
-"""What a job's process has no use for: it reads uploaded files, so it is told nothing it does not need."""
-
+from tcnn_jobs.engines.environment import environment
 
 RUNNER = (sys.executable, "-m", "tcnn_jobs.child.runner")
 
@@ -23,16 +17,18 @@ RUNNER = (sys.executable, "-m", "tcnn_jobs.child.runner")
 class LocalProcess:
     """A child, and all that it starts."""
 
-    def __init__(self, command: Sequence[str], directory: Path, gpus: Sequence[str]) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
-        environment["PYTHONUNBUFFERED"] = "1"
+    def __init__(
+        self, command: Sequence[str], directory: Path, gpus: Sequence[str], passed: Sequence[str] = ()
+    ) -> None:
+        # It reads what strangers uploaded, so it is told nothing that it does not need.
+        given = environment(passed) | {"PYTHONUNBUFFERED": "1"}
         if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+            given["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         with (directory / "log.txt").open("ab") as log:
             # The child asks the kernel to end it with the thread that starts it, so that must be the main one.
             self._child = subprocess.Popen(  # noqa: S603 - no word of it comes from a request
                 [*command, str(directory), str(os.getpid())],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=given, start_new_session=True,
             )  # fmt: skip
         self.pid = self._child.pid
 
@@ -61,14 +57,18 @@ class LocalProcess:
 
 
 class LocalEngine:
-    """Jobs as children of the worker: `command DIRECTORY PARENT`."""
+    """Jobs as children of the worker: `command DIRECTORY PARENT`.
 
-    def __init__(self, command: Sequence[str] = RUNNER) -> None:
-        self._command = command
+    Args:
+        passed: patterns of names of environment variables that jobs may have beside the usual ones.
+    """
+
+    def __init__(self, command: Sequence[str] = RUNNER, passed: Sequence[str] = ()) -> None:
+        self._command, self._passed = command, tuple(passed)
 
     def start(self, directory: Path, gpus: Sequence[str]) -> LocalProcess:
         """As `Engine.start`."""
-        return LocalProcess(self._command, directory, gpus)
+        return LocalProcess(self._command, directory, gpus, self._passed)
 
     def placement(self, num_workers: int) -> Placement:
         """On this host; several processes under torchrun."""

@@ -223,7 +223,7 @@ def _cancel(connection: Connection, row: Row[Any]) -> Row[Any]:
 
 def _take_away(connection: Connection, row: Row[Any], lease: float) -> Row[Any]:
     percent = _trained(row.progress)
-    happened = NewEvent(kind="stalled", data={"worker": row.worker, "percent": percent})
+    happened = NewEvent(kind="stalled", data={"worker": row.worker, **({"percent": percent} if percent else {})})
     if row.cancel_requested:
         return change(connection, row, Status.CANCELLED, [happened, NewEvent(kind="cancelled")])
     lost = in_a_row([*_stalls(connection, row), percent])

@@ -8,6 +8,7 @@ from types import FrameType
 
 import structlog
 
+from tcnn.processes import keep_to_oneself
 from tcnn_jobs import logs
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.artifacts.opened import home_of, open_artifacts
@@ -33,6 +34,7 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     Raises `EnvironmentFailure` if the home directory or the database cannot be used, or workers of other versions are
     at the queue.
     """
+    keep_to_oneself()
     logs.configure(settings.log_format, settings.log_level)
     home = home_of(settings).create()
     artifacts = open_artifacts(settings, home)
@@ -77,4 +79,7 @@ def slots_for(wanted: int | None) -> list[str | None]:
 
 def engine_for(settings: QueueSettings) -> Engine:
     """What this deployment trains with."""
-    return RayEngine(settings.ray_address, settings.grace) if settings.engine == "ray" else LocalEngine()
+    passed = settings.job_environment
+    if settings.engine == "ray":
+        return RayEngine(settings.ray_address, settings.grace, passed)
+    return LocalEngine(passed=passed)

@@ -1,5 +1,6 @@
 """`tcnn serve` as a process: it says where it is, keeps a worker, leaves when told to, and refuses in one line."""
 
+import asyncio
 import os
 import re
 import signal
@@ -10,13 +11,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
+import uvicorn
 
 from tcnn.cli.main import main
+from tcnn_api import serve
 from tcnn_api.serve import listen
+from tcnn_api.settings import ApiSettings
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="NOT TESTED: processes, for lack of /proc")
 COMMAND = [sys.executable, "-m", "tcnn", "serve", "--port", "0"]
@@ -93,6 +98,37 @@ def test_a_worker_that_dies_is_started_again_and_leaves_with_the_server(tmp_path
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         assert not Path(f"/proc/{second[0]}").exists()
+
+
+def test_a_worker_that_cannot_be_started_is_started_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fork() may fail for want of processes or memory, which come back."""
+    start = asyncio.create_subprocess_exec
+    refused: list[Any] = []
+
+    async def sometimes(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        if len(refused) < 2:
+            refused.append(command)
+            raise BlockingIOError("Resource temporarily unavailable")
+        return await start(sys.executable, "-S", "-c", "import time; time.sleep(60)", **options)
+
+    async def story() -> None:
+        worker = serve.WorkerProcess(ApiSettings(home=tmp_path, grace=0))
+        minding = asyncio.create_task(worker.run())
+        async with asyncio.timeout(20):
+            while worker._process is None:
+                assert not minding.done()
+                await asyncio.sleep(0.01)
+            process = worker._process
+            process.kill()
+            while worker._process is process:
+                await asyncio.sleep(0.01)
+            await worker.stop(cast(uvicorn.Server, SimpleNamespace(force_exit=True)))
+            await minding
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", sometimes)
+    monkeypatch.setattr(serve, "FIRST_PAUSE", 0.01)
+    asyncio.run(story())
+    assert len(refused) == 2
 
 
 @needs_proc
