@@ -105,7 +105,7 @@ class WorkerProcess:
     async def run(self) -> None:
         """Keep a worker running until `stop`; one that dies, or cannot be started just now, is started again."""
         pause = FIRST_PAUSE
-        while not self._leaving:
+        while True:
             started = time.monotonic()
             try:
                 ended: dict[str, object] = {"code": await self._run_one()}

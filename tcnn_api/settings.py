@@ -2,14 +2,13 @@
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import NoDecode
 
 from tcnn.errors import RequestError
 from tcnn_jobs.settings import QueueSettings, Words, settings_error, split
-
 
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(split)]
 """A list, written with commas."""
