@@ -87,7 +87,9 @@ def test_failure_codes() -> None:
     for error in (StorageError(), EnvironmentFailure(), DownloadError(), DivergedError()):
         assert f"`{error_code(error)}`" in table
     for code in re.findall(r"`failed`(?: with|,) `(\w+)`", table):
-        assert code in {"storage", "environment", "download", "diverged", "worker_lost"}
+        assert code in {
+            "storage", "environment", "download", "diverged", "worker_lost", "internal", "request", "quarantined",
+        }  # fmt: skip
 
 
 def test_time_to_stop_is_enough() -> None:
