@@ -16,12 +16,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from machine import processor, versions
 from mutants import Mutant, mutants, sample, wilson
-from trials import QUICK, Coverage, Trials
+from trials import EVERYTHING, QUICK, Coverage, Trials
 
 ROOT = Path(__file__).parents[1]
 CASES = 3
@@ -50,24 +51,24 @@ ROOMS = {
     "terms": Room(
         ("tcnn/layers/terms",),
         tests("layers", "positions", "products", "scope_formula", "gpsa_formula"),
-        tests("layers", "scope_layer", "gpsa_equivalence", "initialise", "dense"),
+        tests("layers", "scope_layer", "initialise", "dense", "folded", "gpsa_torch_features"),
     ),
     "layer": Room(
         ("tcnn/layers/functional.py", "tcnn/layers/gpsa.py", "tcnn/layers/base.py"),
         tests("layers", "gpsa_formula", "gpsa_equivalence", "scope_layer"),
-        tests("layers", "citizenship", "gpsa_torch_features", "hard", "folded", "dense"),
+        tests("layers", "gpsa_torch_features", "folded", "dense", "gpsa_memory", "initialise", "triton_attention"),
     ),
     "verification": Room(
         ("tcnn/verification",),
         tests("conversion", "verify", "verify_differences"),
-        tests("conversion", "verify_harmless", "as_run", "precision"),
+        (*tests("conversion", "verify_harmless", "as_run", "precision"), *tests("cli", "cli_verify")),
     ),
     "conversion": Room(
         tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),
         tests("conversion", "plan", "surgery", "stride", "dilate"),
-        tests("conversion", "carry", "select", "ties"),
+        tests("conversion", "carry", "select", "ties", "fold", "every_resnet"),
     ),
-    "store": Room(("tcnn_jobs/store",), ("tests/jobs/store",)),
+    "store": Room(("tcnn_jobs/store",), ("tests/jobs/store",), tests("jobs/worker", "webhooks", "janitor")),
     "retry": Room(("tcnn_jobs/retry.py",), tests("jobs", "retry")),
     "artifacts": Room(("tcnn_jobs/artifacts",), tests("artifacts", "cache", "bucket"), tests("artifacts", "hosts")),
 }
@@ -79,9 +80,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=60, help="mutants of each room")
     parser.add_argument("--all", action="store_true", help="all mutants")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
-    parser.add_argument(
-        "--quick", action="store_true", help="only tests that run the mutated statement, few cases of each"
-    )
+    parser.add_argument("--quick", action="store_true", help="few cases of each test, and no other tests")
     parser.add_argument("--root", type=Path, default=ROOT, help="another checkout, to compare with")
     parser.add_argument("--json", type=Path, help="a file for the results")
     options = parser.parse_args()
@@ -115,16 +114,16 @@ def measure(
         seen[same := (mutant.file, mutant.function, mutant.before, mutant.after)] += 1
         numbers[id(mutant)] = seen[same]
     chosen = sample(population, size, seed)
-    coverage = trials.cover(files, list(room.tests))
-    print(f"{name}: {len(chosen)} of {len(population)} mutants, {len(coverage.seconds)} tests, "
-          f"{sum(coverage.seconds.values()):.0f} s", flush=True)  # fmt: skip
+    fates = Fates(trials, room, files)
+    print(f"{name}: {len(chosen)} of {len(population)} mutants, {len(fates.coverage.seconds)} tests, "
+          f"{sum(fates.coverage.seconds.values()):.0f} s", flush=True)  # fmt: skip
     rows = []
     for mutant in chosen:
         row: dict[str, Any] = {
             "file": mutant.file, "line": mutant.lines[0], "function": mutant.function, "operator": mutant.operator,
             "before": mutant.before, "after": mutant.after, "number": numbers[id(mutant)],
         }  # fmt: skip
-        row["killer"] = known.get(key(row)) or fate(trials, room, coverage, mutant, thorough)
+        row["killer"] = known.get(key(row)) or fates.fate(mutant, thorough)
         rows.append(row)
         print(*(row[part] for part in ("file", "line", "before")), "→", row["after"], "|", row["killer"] or "SURVIVED",
               flush=True)  # fmt: skip
@@ -139,24 +138,48 @@ def key(row: dict[str, Any]) -> tuple[object, ...]:
     return tuple(row[part] for part in ("file", "function", "before", "after", "number"))
 
 
-def fate(trials: Trials, room: Room, coverage: Coverage, mutant: Mutant, thorough: bool) -> str | None:
-    """What kills a mutant; None if nothing does.
+class Fates:
+    """What kills the mutants of a room: of the tests that run the mutated statement the cheapest first."""
 
-    First the tests that run its statement, the cheapest first, of each function no more than `CASES`; then, if
-    thorough, all: a fixture that tests share runs in the first alone, and some see a line through other processes.
-    """
-    cases = Counter[str]()
-    near = []
-    for name in sorted(coverage.touching(mutant), key=coverage.seconds.__getitem__):
-        cases[function := name.partition("[")[0]] += 1
-        if cases[function] <= CASES:
-            near.append(name)
-    files = list(dict.fromkeys(name.partition("::")[0] for name in near))
-    limit = 20 + 5 * sum(coverage.seconds[name] for name in near)
-    killer = trials.kill(mutant, ["-k", QUICK, *files], near, limit) if near else None
-    if killer is None and thorough:
-        killer = trials.kill(mutant, [*room.tests, *room.others], None, 60 + 10 * sum(coverage.seconds.values()))
-    return killer
+    def __init__(self, trials: Trials, room: Room, files: list[str]) -> None:
+        self._trials, self._room, self._files = trials, room, files
+        self.coverage = trials.cover(files, list(room.tests), QUICK)
+
+    @cached_property
+    def _others(self) -> Coverage:
+        return self._trials.cover(self._files, list(self._room.others), EVERYTHING)
+
+    def fate(self, mutant: Mutant, thorough: bool) -> str | None:
+        """A test's name, or how else it ended; None if it lives.
+
+        Of each test's cases few are tried at first. If `thorough`, then the files of these tests as a whole, since
+        what they share, fixtures and caches, runs in the first alone; and what the room's other tests have.
+        """
+        cases = Counter[str]()
+        near = []
+        for name in self._touching(self.coverage, mutant):
+            cases[function := name.partition("[")[0]] += 1
+            if cases[function] <= CASES:
+                near.append(name)
+        killer = self._run(self.coverage, mutant, near, QUICK)
+        if killer is None and thorough and near:
+            seconds = sum(self.coverage.seconds.values())
+            killer = self._trials.kill(mutant, ["-k", QUICK, *_files(near)], None, 60 + 5 * seconds)
+        if killer is None and thorough and self._room.others:
+            killer = self._run(self._others, mutant, self._touching(self._others, mutant), EVERYTHING)
+        return killer
+
+    @staticmethod
+    def _touching(coverage: Coverage, mutant: Mutant) -> list[str]:
+        return sorted(coverage.touching(mutant), key=coverage.seconds.__getitem__)
+
+    def _run(self, coverage: Coverage, mutant: Mutant, names: list[str], which: str) -> str | None:
+        limit = 20 + 5 * sum(coverage.seconds[name] for name in names)
+        return self._trials.kill(mutant, ["-k", which, *_files(names)], names, limit) if names else None
+
+
+def _files(tests: list[str]) -> list[str]:
+    return list(dict.fromkeys(name.partition("::")[0] for name in tests))
 
 
 def summary(rows: list[dict[str, Any]], population: int) -> dict[str, Any]:

@@ -30,6 +30,7 @@ IMPORT = ""
 MEMORY = 16 << 30
 """Bytes of address space for one trial."""
 PR_SET_PDEATHSIG = 1
+EVERYTHING = ""
 QUICK = "not postgres"
 """pytest's `-k` for tests that need no server of their own, which takes seconds to start."""
 
@@ -52,7 +53,7 @@ class Coverage:
         lines = self.tests.get(mutant.file, {})
         first, last = mutant.lines
         found = set().union(*(lines.get(line, ()) for line in range(first, last + 1)))
-        return set(self.seconds) if IMPORT in found else found
+        return set(self.seconds) if IMPORT in found else found & self.seconds.keys()
 
 
 class Trials:
@@ -68,9 +69,9 @@ class Trials:
             shutil.copy2(root / name, folder / name)
         os.environ |= {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)}
 
-    def cover(self, files: list[str], tests: list[str]) -> Coverage:
-        """Run the tests as they are; raises RuntimeError if one fails."""
-        code, coverage = self._fork(_cover, 3600, ["-k", QUICK, *tests], [str(self.folder / file) for file in files])
+    def cover(self, files: list[str], tests: list[str], which: str) -> Coverage:
+        """Run the tests as they are, those that pytest's `-k` selects; raises RuntimeError if one fails."""
+        code, coverage = self._fork(_cover, 3600, ["-k", which, *tests], [str(self.folder / file) for file in files])
         if code != 0 or coverage is None:
             raise RuntimeError(f"{' '.join(tests)}: pytest ended with {code} though nothing is mutated")
         coverage.tests = {str(Path(file).relative_to(self.folder)): lines for file, lines in coverage.tests.items()}

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("mutmut", reason="the development tools are older than this checkout")
 
 from mutants import Mutant, mutants, sample, wilson
-from trials import Trials
+from trials import QUICK, Trials
 
 SOURCE = '''"""Twice what is given."""
 
@@ -91,7 +91,7 @@ def test_a_mutant_lives_until_a_test_notices_it(tmp_path: Path, monkeypatch: pyt
     for name in ("PYTHONPATH", "OMP_NUM_THREADS", "HYPOTHESIS_STORAGE_DIRECTORY"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # to be as before when the test is over
     trials = Trials(root, tmp_path)
-    coverage = trials.cover(["tests/doubling.py"], ["tests/test_zero.py"])
+    coverage = trials.cover(["tests/doubling.py"], ["tests/test_zero.py"], QUICK)
     (mutant,) = mutants(root, "tests/doubling.py")
     assert coverage.touching(mutant) == {"tests/test_zero.py::test_zero"}
     assert trials.kill(mutant, ["tests/test_zero.py"], None, 60) is None

@@ -14,6 +14,7 @@ from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
 from tcnn.models.differences import errors
 from tcnn.models.running import at_temperature
+from tcnn.verification.as_run import compare_as_run
 from tcnn.verification.report import VerificationReport
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
@@ -115,6 +116,19 @@ class TestEqual:
         report = tcnn.verify(*pair, tolerance_float32=1e-12, **OPTIONS)
         assert not report.passed and report.passes[1].passed
         assert "in float32, expected at most 1e-12" in (report.failure() or "")
+
+    def test_a_tolerance_can_be_met_to_the_last_bit(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        config = VerificationConfig(float64=False, **OPTIONS)
+        images = image((32, 32))
+        ran = compare_as_run(pair[1], images, config)
+        found = tcnn.verify(*pair, config, images=images).passes[0]
+        for result, again in (
+            (ran, lambda config: compare_as_run(pair[1], images, config)),
+            (found, lambda config: tcnn.verify(*pair, config, images=images).passes[0]),
+        ):
+            worst = max(result.logits.worst, *(layer.worst for layer in result.layers))
+            assert again(config.model_copy(update={"tolerance_float32": worst})).passed
+            assert not again(config.model_copy(update={"tolerance_float32": worst * (1 - 1e-12)})).passed
 
     def test_on_images_that_are_given(self, pair: tuple[nn.Module, nn.Module]) -> None:
         images = image((48, 64), batch=3)

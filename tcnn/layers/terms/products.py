@@ -83,12 +83,14 @@ def packable(weight: Tensor) -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """x Wᵀ + b of (N, in), (out, in) and (out,); its gradients are such products, too, and so are theirs."""
+    """x Wᵀ + b of (N, in), (out, in) and (out,); its gradients are such products, too, and so are theirs.
+
+    Forward-mode differentiation never comes here: `_worth_it` leaves it to PyTorch.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.save_for_forward(x, weight)
         # oneDNN reads a transposed matrix as it lies; for one whose rows lie apart it takes a thousand times as long.
         weight = weight if weight.is_contiguous() or weight.t().is_contiguous() else weight.contiguous()
         y: Tensor = _operators()._linear_pointwise(x, weight, bias, "none", [], "")
@@ -102,14 +104,6 @@ class _Linear(torch.autograd.Function):
             linear(gradient.t(), x.t()) if wanted[1] else None,
             gradient.sum(0) if wanted[2] else None,
         )
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
-        (dx, dweight, dbias), (x, weight) = tangents, ctx.saved_tensors
-        moved = x.new_zeros(x.shape[0], weight.shape[0])
-        moved = moved if dx is None else moved + F.linear(dx, weight)
-        moved = moved if dweight is None else moved + F.linear(x, dweight)
-        return moved if dbias is None else moved + dbias
 
 
 def _worth_it(x: Tensor, weight: Tensor) -> bool:
