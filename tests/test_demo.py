@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,17 @@ def kept_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_the_journey(tmp_path: Path, capsys: pytest.CaptureFixture[str], kept_signals: None) -> None:
+@pytest.mark.parametrize("scenes", [(96, 60), pytest.param((1500, 900), marks=pytest.mark.slow)], ids=["few", "all"])
+def test_the_journey(
+    scenes: tuple[int, int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kept_signals: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With few scenes nothing is said of how well they are learned."""
+    write = partial(digits.write_scenes, train=scenes[0], held_out=scenes[1])
+    monkeypatch.setattr(digits, "write_scenes", write)
     out = tmp_path / "new" / "demo"
     with pytest.raises(SystemExit) as ended:
         main(["demo", "--epochs", "2", "--finetune-epochs", "1", "--out", str(out), "--json"])
@@ -35,25 +46,27 @@ def test_the_journey(tmp_path: Path, capsys: pytest.CaptureFixture[str], kept_si
     result = json.loads(printed)
 
     assert result["predictions_unchanged"] is True
-    assert result["held_out"] == digits.SCENES_HELD_OUT
+    assert result["held_out"] == scenes[1]
     source, cnn, converted, tuned = result["rows"]
     names = ["source CNN", "fine-tuned CNN", "converted", "fine-tuned T-CNN"]
     assert [row["model"] for row in result["rows"]] == names
     assert converted["top1"] == source["top1"], "not one prediction changes"
     assert 0 < converted["equivalence_error"] < 1e-5
-    assert converted["drift_at_1"] > 1e-3
+    assert converted["drift_at_1"] > (1e-4 if scenes[0] < 1000 else 1e-3)
     assert cnn["parameters"] == source["parameters"] < converted["parameters"] == tuned["parameters"]
-    assert source["top1"] > 0.15, "two epochs are enough to do better than chance"
     gain = result["gain"]
     assert gain["mean"] == pytest.approx(tuned["top1"] - cnn["top1"], abs=1e-12)
-    assert gain["low"] < gain["mean"] < gain["high"] < gain["low"] + 0.12
+    assert gain["low"] <= gain["mean"] <= gain["high"]
+    if scenes == (1500, 900):
+        assert source["top1"] > 0.15, "two epochs are enough to do better than chance"
+        assert gain["low"] < gain["mean"] < gain["high"] < gain["low"] + 0.12
 
     kept, fine = Path(result["checkpoint"]), Path(result["run"]) / "last.safetensors"
     assert kept.parent == out
     verification = checkpoint.read(kept).verification
     assert verification is not None and verification.passed
     held_out = open_dataset(str(out / "scenes"), "val", in_chans=1)
-    assert len(held_out) == digits.SCENES_HELD_OUT
+    assert len(held_out) == scenes[1]
     for path, row in ((kept, converted), (fine, tuned)):
         model = tcnn.load(path)
         assert sum(parameter.numel() for parameter in model.parameters()) == row["parameters"]

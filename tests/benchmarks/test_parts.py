@@ -94,9 +94,9 @@ def sleeper(pids: Path) -> str:
 
 def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    slow = script("slow", sleeper(pids), limit=4)
+    slow = script("slow", sleeper(pids), limit=2)
     slow_outcome, after = go([slow, counted("after", tmp_path / "log")], tmp_path / "out")
-    assert (slow_outcome.status, slow_outcome.reason) == (FAILED, "still running after 4 s")
+    assert (slow_outcome.status, slow_outcome.reason) == (FAILED, "still running after 2 s")
     assert after.status == DONE
     assert not any(alive(int(pid)) for pid in pids.read_text().split())
 
@@ -105,7 +105,7 @@ def test_when_the_time_is_up_the_rest_is_left_for_the_next_time(tmp_path: Path) 
     out, log = tmp_path / "out", tmp_path / "log"
     parts = [counted("first", log), script("long", "import time; time.sleep(60)"), counted("last", log)]
     began = time.monotonic()
-    found = go(parts, out, seconds=3)
+    found = go(parts, out, seconds=2)
     assert time.monotonic() - began < 10
     assert [outcome.status for outcome in found] == [DONE, CUT_OFF, NOT_RUN]
     assert found[1].reason.endswith("run it again to go on")

@@ -162,7 +162,7 @@ class Killed(BaseException):
     """As if the process were gone: nothing of ours catches it."""
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("stopped", marks=pytest.mark.slow)])
 def test_cut_off_again_and_again_is_uninterrupted(
     how: str, whole: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,5 @@
-"""Gloo processes under torchrun: one batch between them, one result however many they are, files from the first."""
+"""Gloo processes: one batch between them, one result however many they are, files from the first."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,34 +20,10 @@ OPTIONS = {
 }  # fmt: skip
 MODEL = "test_resnet"  # batch normalisation and stochastic depth
 
-SCRIPT = """
-import json, sys
-import torch
-from tcnn.config import finetune_config
-from tcnn.training.finetune import finetune
-
-torch.set_num_threads(1)
-out, data, options = sys.argv[1:4]
-config = finetune_config("quick", options=json.loads(options))
-finetune("test_resnet", data, config=config, out=out, pretrained=False, resume=True)
-"""
-
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_classes(tmp_path_factory.mktemp("data"), ["a", "b", "c"], images=15)
-
-
-def torchrun(out: Path, images: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """Two processes, started as a user starts them."""
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0", "--nproc-per-node=2",
-        str(script), str(out), str(images), json.dumps(OPTIONS),
-    ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +40,7 @@ def share(out: Path, images: Path, **options: object) -> None:
     finetune(MODEL, str(images), config=config, out=out, pretrained=False)
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_learn_what_one_does(
     images: Path, tmp_path: Path, alone: RunDirectory, processes: int
 ) -> None:
@@ -106,8 +78,7 @@ def test_several_processes_match_what_one_does(images: Path, tmp_path: Path) -> 
 
 
 def test_a_run_of_two_goes_on_with_one(images: Path, tmp_path: Path) -> None:
-    done = torchrun(tmp_path / "run", images, tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert ranks(2, share, tmp_path / "run", images) == [0, 0]
     run = RunDirectory(tmp_path / "run")
     whole = run.rows("epoch")
     for path in sorted(run.resume.glob("step-*"), reverse=True)[:1]:

@@ -45,7 +45,14 @@ def rows(out: Path) -> list[dict[str, Any]]:
     return RunDirectory(out).rows("epoch")
 
 
-@pytest.mark.parametrize("options", [{}, {"convert": False}, {"convert_at": 3}], ids=["t-cnn", "cnn", "late"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"convert_at": 3}, id="late"),
+        pytest.param({}, id="t-cnn", marks=pytest.mark.slow),
+        pytest.param({"convert": False}, id="cnn", marks=pytest.mark.slow),
+    ],
+)
 def test_it_learns(data: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     """Three plain colours; a model that guesses has a loss of log 3 and a third of them right."""
     result = run("test_resnet", data, tmp_path / "run", epochs=6, lr=3e-3, smoothing=0.0, ema=0.5, **options)
@@ -122,7 +129,7 @@ def test_the_moving_average_is_what_is_saved(data: Path, tmp_path: Path) -> None
     assert not torch.equal(seen[9]["ema.fc.weight"], seen[9]["model.fc.weight"])
 
 
-@pytest.mark.parametrize("late", [None, 1])
+@pytest.mark.parametrize("late", [1, pytest.param(None, marks=pytest.mark.slow)])
 def test_an_average_never_spoils_an_annealed_model(data: Path, tmp_path: Path, late: int | None) -> None:
     """Weights of another τ are no part of it: while τ moves, what is measured and saved is the model itself."""
     options: dict[str, Any] = {"epochs": 4, "anneal_epochs": 2, "lr": 0.01, "convert_at": late}
@@ -138,12 +145,12 @@ def test_an_average_never_spoils_an_annealed_model(data: Path, tmp_path: Path, l
     ("options", "tops", "best"),
     [
         ({"anneal_epochs": 2}, [0.9, 0.3, 0.5, 0.4], [1, 2, 3, 3]),
-        ({"anneal_epochs": 2}, [0.9, 0.7, 0.5, 0.7], [1, 2, 2, 2]),
         ({"anneal_epochs": 5}, [0.9, 0.3, 0.5, 0.4], [1, 2, 3, 4]),
         ({"anneal_epochs": 1, "convert_at": 1}, [0.9, 0.5, 0.8, 0.8], [1, 2, 3, 3]),
-        ({"anneal": "none", "convert_at": 2}, [0.9, 0.8, 0.5, 0.6], [1, 2, 3, 4]),
-        ({"anneal": "none"}, [0.4, 0.3, 0.5, 0.4], [1, 1, 3, 3]),
         ({"convert": False}, [0.9, 0.3, 0.5, 0.4], [1, 1, 1, 1]),
+        pytest.param({"anneal_epochs": 2}, [0.9, 0.7, 0.5, 0.7], [1, 2, 2, 2], marks=pytest.mark.slow),
+        pytest.param({"anneal": "none", "convert_at": 2}, [0.9, 0.8, 0.5, 0.6], [1, 2, 3, 4], marks=pytest.mark.slow),
+        pytest.param({"anneal": "none"}, [0.4, 0.3, 0.5, 0.4], [1, 1, 3, 3], marks=pytest.mark.slow),
     ],
 )
 def test_the_best_epoch_is_one_after_annealing(

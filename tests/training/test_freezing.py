@@ -26,7 +26,7 @@ CHANGED = ("layer4.", "fc.")
     ("name", "trunk"),
     [
         ("test_resnet", ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3")),
-        ("vgg11", tuple(f"features.{i}" for i in range(16))),
+        pytest.param("vgg11", tuple(f"features.{i}" for i in range(16)), marks=pytest.mark.slow),
         ("test_convnext", ("stem", "stages.0", "stages.1", "stages.2")),
         ("test_efficientnet", ("conv_stem", "bn1", "blocks.0", "blocks.1", "blocks.2", "blocks.3")),
     ],
@@ -57,7 +57,15 @@ def test_a_layer_that_runs_again_later_is_no_trunk() -> None:
     assert trunk_of(Nested(), ConversionConfig(), (16, 16)) == ("first",)
 
 
-@pytest.mark.parametrize("options", [{}, {"convert": False}, {"convert_at": 1}, {"bn_reestimate": 1, "ema": 0.5}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"convert": False},
+        {"bn_reestimate": 1, "ema": 0.5},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"convert_at": 1}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_leaves_the_trunk_as_it_was(tmp_path: Path, options: dict[str, Any]) -> None:
     torch.manual_seed(3)
     cnn = timm.create_model("test_resnet", num_classes=3)

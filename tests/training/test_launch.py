@@ -73,6 +73,7 @@ def test_what_the_processes_say_arrives_once(tmp_path: Path) -> None:
     assert exchange.error() is None and not rank.stop_asked(), "a new start knows nothing of the last"
 
 
+@pytest.mark.slow
 def test_a_stop_reaches_every_process(tmp_path: Path) -> None:
     process = launched(tmp_path)
     assert len(processes_of(tmp_path)) == 4, "the command, torchrun, and two that train"

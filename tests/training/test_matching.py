@@ -140,7 +140,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return colours(tmp_path_factory.mktemp("colours"))
 
 
-@pytest.mark.parametrize("options", [{}, {"amp": "float16"}, {"convert_at": 1}, {"micro_batch": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"convert_at": 1},
+        {"micro_batch": 2},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"amp": "float16"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_runs(data: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     """The loss is larger while τ rises, and what it was afterwards for want of layers that are matched."""
     losses = []

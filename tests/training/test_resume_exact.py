@@ -86,14 +86,15 @@ def uninterrupted(
 @pytest.mark.parametrize(
     ("uninterrupted", "when", "status"),
     [
-        ("early", "in an epoch", -signal.SIGKILL),
-        ("early", "in a validation", -signal.SIGKILL),
         ("early", "in a write", -signal.SIGXFSZ),
-        ("late", "in an epoch", -signal.SIGKILL),
-        ("annealed", "in an epoch", -signal.SIGKILL),
-        ("annealed", "in a validation", -signal.SIGKILL),
         ("annealed late", "in an epoch", -signal.SIGKILL),
-        ("held", "in an epoch", -signal.SIGKILL),
+        ("held", "in a validation", -signal.SIGKILL),
+        pytest.param("early", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("early", "in a validation", -signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("late", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("annealed", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("annealed", "in a validation", -signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("held", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
     ],
     indirect=["uninterrupted"],
 )

@@ -4,12 +4,21 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
 import timm
 import zoo
+from forked import processes
 from zoo_check import FAILED, NOT_RUN, REFUSED, VERIFIED, Row
 from zoo_summary import summarise
 
 
+@pytest.fixture
+def started_at_once(monkeypatch):
+    """Children are forked from a process that has torch loaded, where the benchmark has fresh ones."""
+    monkeypatch.setattr(zoo.multiprocessing, "get_context", lambda kind: processes)
+
+
+@pytest.mark.usefixtures("started_at_once")
 def test_child_that_overruns_its_time_is_not_run(tmp_path):
     options = _options(tmp_path, "test_resnet", timeout=0.001)
     zoo.run(options)
@@ -18,6 +27,7 @@ def test_child_that_overruns_its_time_is_not_run(tmp_path):
     assert "not done after" in row.reason
 
 
+@pytest.mark.usefixtures("started_at_once")
 def test_run_writes_rows_and_resumes(tmp_path):
     options = _options(tmp_path, "test_vit[23]", timeout=300.0)
     names = zoo.pending(options)
