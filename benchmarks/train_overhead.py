@@ -29,7 +29,7 @@ from tcnn.data.image_set import open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
 from tcnn.evaluation.evaluate import input_settings
 from tcnn.training.recipe.optim import create_optimizer
-from tcnn.training.step import Arithmetic
+from tcnn.training.step import MixedPrecision
 
 RESULTS = Path(__file__).parent / "results" / "train_overhead.json"
 
@@ -47,7 +47,7 @@ def draw(root: Path, images: int, size: int) -> None:
 def bare(model: nn.Module, data: str, config: FinetuneConfig) -> float:
     """Images/s of the shortest loop that trains alike."""
     device = torch.device(config.device)
-    arithmetic = Arithmetic(config, device)
+    precision = MixedPrecision(config, device)
     model = model.to(device).train()
     optimizer = create_optimizer(model, config)
     settings = input_settings(model)
@@ -65,7 +65,7 @@ def bare(model: nn.Module, data: str, config: FinetuneConfig) -> float:
     marks = []
     for number, batch in enumerate(loader.epoch(0), 1):
         x, y = batch.images.to(device, non_blocking=True), batch.targets.to(device, non_blocking=True)
-        with arithmetic.autocast():
+        with precision.autocast():
             loss = F.cross_entropy(model(x), y, label_smoothing=config.smoothing) / loader.micro_batches
         loss.backward()
         if number % loader.micro_batches == 0:

@@ -57,9 +57,9 @@ def compile_for(kind: Kind, capability: int) -> Compiled:
             signature[name], known[name] = "constexpr", constants[name]
         elif name in ("sinks", "scale"):
             signature[name] = "fp32"
-        elif name in ("query", "key", "value", "out", "gradient", "of_query", "of_key", "of_value"):
+        elif name in ("query", "key", "value", "out", "gradient", "grad_query", "grad_key", "grad_value"):
             signature[name], multiples[place,] = short, [["tt.divisibility", 16]]
-        elif name in ("rows", "columns", "gate", "lse", "expected", "of_rows", "of_columns"):
+        elif name in ("rows", "columns", "gate", "lse", "expected", "grad_rows", "grad_columns"):
             signature[name], multiples[place,] = "*fp32", [["tt.divisibility", 16]]
         elif number == 1:
             signature[name], known[name] = "constexpr", 1

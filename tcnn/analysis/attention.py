@@ -16,7 +16,7 @@ from tcnn.conversion.report import refuse_folded
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.positions import Pair, Quad
-from tcnn.models.running import watching
+from tcnn.models.running import watch_layers
 from tcnn.models.trace import evaluating
 
 
@@ -98,7 +98,7 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
     with (
         torch.no_grad(),
         evaluating(model),
-        watching(model, own, keep_own),
+        watch_layers(model, own, keep_own),
         watching_timm(model, patch_grid(model, size), keep),
     ):
         try:

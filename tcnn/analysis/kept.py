@@ -159,8 +159,10 @@ def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
         stride=geometry.stride,
         queries=positions.output_size(padded.shape[-2:], geometry),
     )
-    query = attention.split(attention.tokens(positions.at_queries(padded, geometry)), layer.query, layer.heads)
-    key = attention.split(attention.tokens(padded), layer.key, layer.heads)
+    query = attention.split_heads(
+        attention.to_tokens(positions.take_query_pixels(padded, geometry)), layer.query, layer.heads
+    )
+    key = attention.split_heads(attention.to_tokens(padded), layer.key, layer.heads)
     return KeptLayer(
         name,
         "gpsa2d",

@@ -1,1 +1,1 @@
-"""Files from which a model comes back."""
+"""Checkpoints: save and load converted models as safetensors files or in timm's hub layout."""

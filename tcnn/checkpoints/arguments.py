@@ -1,16 +1,16 @@
-"""Model arguments that a file brings: plain values that shape a model, none by which timm would open other files."""
+"""Check model arguments from a checkpoint: only plain values, none by which timm would open other files."""
 
 import re
 from collections.abc import Mapping
 
-REACHES_OUT = re.compile(r"pretrained.*|checkpoint_path|cache_dir|scriptable|exportable|no_jit|.*_fn|kwargs_filter")
+FORBIDDEN = re.compile(r"pretrained.*|checkpoint_path|cache_dir|scriptable|exportable|no_jit|.*_fn|kwargs_filter")
 """Arguments by which timm would read other files, or call what they name."""
 
 
 def forbidden(arguments: Mapping[str, object]) -> str | None:
-    """The first argument that a file may not bring, or None. A file that loads another could have it unpickled."""
+    """The first argument that a file must not contain, or None. A file that loads another could have it unpickled."""
     for name, value in arguments.items():
-        if REACHES_OUT.fullmatch(name) or not _plain(value):
+        if FORBIDDEN.fullmatch(name) or not _plain(value):
             return name
     return None
 
@@ -20,6 +20,6 @@ def _plain(value: object, depth: int = 3) -> bool:
         return depth > 0 and all(_plain(item, depth - 1) for item in value)
     if isinstance(value, dict):
         return depth > 0 and all(
-            not REACHES_OUT.fullmatch(str(key)) and _plain(item, depth - 1) for key, item in value.items()
+            not FORBIDDEN.fullmatch(str(key)) and _plain(item, depth - 1) for key, item in value.items()
         )
     return value is None or isinstance(value, bool | int | float | str)

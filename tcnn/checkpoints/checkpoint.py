@@ -1,8 +1,8 @@
-"""One safetensors file from which the model comes back: `save` and `load`.
+"""Save and load a model as one safetensors file: `save` and `load`.
 
-`__metadata__` holds strings only: `format`, `tcnn_version`, `base_model`, and as JSON `conversion`, `verification`,
+`__metadata__` contains strings only: `format`, `tcnn_version`, `base_model`, and as JSON `conversion`, `verification`,
 `pretrained_cfg`, `label_names`, further sections (`training`), and `digest`, a SHA-256 over all of these and every
-tensor, so that a single flipped bit is noticed.
+tensor, so that a single flipped bit is detected.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ RESERVED = frozenset(
 
 
 class Checkpoint(NamedTuple):
-    """What a file holds, checked but not yet a model."""
+    """Tensors and metadata of a checked file, from which `assemble` builds the model."""
 
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
@@ -58,14 +58,14 @@ def save(
     force: bool = False,
     check: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write a converted model to one safetensors file, whole or not at all.
+    """Save a converted model to one safetensors file, atomically.
 
     Args:
         model: what `tcnn.convert` (or `load`) returned, trained further or not.
-        verification: the report to keep with it.
+        verification: the report to store with it.
         sections: further metadata, each value JSON-serialisable.
         force: replace an existing file.
-        check: called with the temporary file before it gets its name; raising keeps the old state of the disk.
+        check: called with the temporary file before it is renamed; if it raises, the disk stays as it was.
 
     Raises: `OutputError`, `StorageError`, `RequestError`.
     """
@@ -81,7 +81,7 @@ def save(
 def contents(
     model: nn.Module, verification: VerificationReport | None = None, sections: dict[str, object] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and metadata of a model's file."""
+    """The tensors and the metadata of a model's file."""
     report = getattr(model, "conversion_report", None)
     if not isinstance(report, ConversionReport):
         raise RequestError(
@@ -115,7 +115,7 @@ def contents(
 
 
 def unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors on the CPU that share no memory, as safetensors wants them; only what shares is copied."""
+    """Contiguous tensors on the CPU without shared memory, as safetensors needs them; only shared ones are copied."""
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, value in state.items():
@@ -129,7 +129,7 @@ def unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def digest(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """SHA-256 over the metadata (all but the digest) and every tensor's name, dtype, shape and bytes."""
+    """SHA-256 digest over the metadata (all but the digest) and every tensor's name, dtype, shape and bytes."""
     sha = hashlib.sha256()
     for key in sorted(metadata.keys() - {"digest"}):
         sha.update(f"{key}\0{metadata[key]}\0".encode())
@@ -181,12 +181,12 @@ def read(path: str | Path) -> Checkpoint:
 def load(
     path: str | Path, source: nn.Module | None = None, device: torch.device | str = "cpu", **model_args: object
 ) -> nn.Module:
-    """The model of a file or hub-layout directory, in evaluation mode.
+    """Load the model of a file or hub-layout directory, in evaluation mode.
 
     Args:
-        source: the architecture that was converted, for models that timm does not know; it is left as it is.
-        device: where the model goes.
-        model_args: arguments for `timm.create_model` beside those that the model was saved with (`drop_path_rate`, …).
+        source: the architecture that was converted, for models that timm does not know; it is not changed.
+        device: the device of the model.
+        model_args: arguments for `timm.create_model` in addition to those of the file (`drop_path_rate`, …).
 
     Raises: `CheckpointError` for a file that is truncated, altered, foreign, or of another architecture.
     """
@@ -205,7 +205,7 @@ def assemble(
     except RequestError as error:
         raise CheckpointError(f"{name}: does not fit {type(base).__name__}: {error}") from error
     try:
-        model.load_state_dict(_tied_again(model, checkpoint.tensors, name), strict=True, assign=True)
+        model.load_state_dict(_tie_parameters(model, checkpoint.tensors, name), strict=True, assign=True)
     except RuntimeError as error:
         reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
         raise CheckpointError(f"{name}: does not fit {report.base_model}: {shorten(reason)}") from error
@@ -215,8 +215,8 @@ def assemble(
     return model.eval()
 
 
-def _tied_again(model: nn.Module, tensors: dict[str, Tensor], file: str) -> dict[str, Tensor]:
-    """Parameters that the architecture shares, shared again: assigning by name would give each name its own."""
+def _tie_parameters(model: nn.Module, tensors: dict[str, Tensor], file: str) -> dict[str, Tensor]:
+    """Tie the parameters that the architecture shares: assigning by name would give each name its own tensor."""
     tensors = dict(tensors)
     shared: dict[int, tuple[str, nn.Parameter]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -233,7 +233,7 @@ def _tied_again(model: nn.Module, tensors: dict[str, Tensor], file: str) -> dict
 
 
 def architecture(report: ConversionReport, name: str, model_args: dict[str, object]) -> nn.Module:
-    """The source architecture that timm builds for a report, with weights of no meaning."""
+    """Build the source architecture of a report by timm, with arbitrary weights."""
     base, args = report.base_model, {**report.model_args, **model_args}
     argument = forbidden(report.model_args)
     if argument is not None:
@@ -249,7 +249,7 @@ def architecture(report: ConversionReport, name: str, model_args: dict[str, obje
 
 
 def _model_args(model: nn.Module, report: ConversionReport) -> dict[str, object]:
-    """What rebuilds the *source* architecture as it is now (a head replaced since then, say)."""
+    """Arguments that build the *source* architecture as it is now (for example with a replaced classifier)."""
     if not getattr(model, "pretrained_cfg", None):
         return report.model_args
     ours = {*type(report.config).model_fields, "anneal_steps"}

@@ -1,7 +1,7 @@
-"""timm's hub layout: a directory with `model.safetensors`, `config.json` and a model card.
+"""Save in timm's hub layout: a directory with `model.safetensors`, `config.json` and a model card.
 
 ``timm.create_model("local-dir:DIR")`` and, after an upload, ``hf-hub:`` build the converted model from it once tcnn is
-imported; `tcnn.load(DIR)` does so by itself.
+imported; so does `tcnn.load(DIR)`.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def save_directory(
     force: bool = False,
     check: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write the hub layout, whole or not at all; arguments as for `tcnn.save`. Only timm models have one."""
+    """Save a timm model in hub layout, atomically; arguments as for `tcnn.save`."""
     path = Path(path)
     if not getattr(model, "pretrained_cfg", None):
         raise RequestError(
@@ -48,7 +48,7 @@ def save_directory(
 def model_card(
     model: nn.Module, verification: VerificationReport | None = None, sections: dict[str, object] | None = None
 ) -> str:
-    """The README of a converted model: YAML head, what it is, how to use it, how well it was verified."""
+    """Model card (README) of a converted model: YAML head, description, usage, verification."""
     report = model.conversion_report
     assert isinstance(report, ConversionReport)  # noqa: S101 - `contents` has checked it
     cfg = getattr(model, "pretrained_cfg", None) or {}

@@ -31,7 +31,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a model as ONNX or as a torch.export program, checked against PyTorch; exit code 3 if it differs."""
-    from tcnn.exporting.options import check_options, format_of, need_onnx, parse_axes, parse_size
+    from tcnn.exporting.options import check_options, format_of, parse_axes, parse_size, require_onnx
     from tcnn.files import check_output
 
     # Before torch is loaded: a wrong request is answered at once.
@@ -41,7 +41,7 @@ def command(
     check_options(shape, batch, tolerance)
     check_output(output, force)
     if kind == "onnx":
-        need_onnx()
+        require_onnx()
 
     from tcnn.checkpoints.checkpoint import load
     from tcnn.exporting.export import export

@@ -101,14 +101,17 @@ def command(
         catalogue.check(model, default_choice=settings.convert and settings.conversion == type(settings.conversion)())
 
     from tcnn.processes import keep_freed_memory
+    from tcnn.training.launch.exchange import RunRequest
     from tcnn.training.launch.launcher import finetune_on
+    from tcnn.training.runs.progress import Callbacks
 
     keep_freed_memory()
     with console.training(quiet=as_json) as (report, say):
-        result = finetune_on(
-            placement, model, data, val, settings, directory, resume=resume, force=force, allow_changes=allow_changes,
-            pretrained=pretrained, weights=weights, report=report, say=say,
+        request = RunRequest(
+            model=model, data=data, val=val, config=settings, out=str(directory), resume=resume, force=force,
+            allow_changes=allow_changes, pretrained=pretrained, weights=None if weights is None else str(weights),
         )  # fmt: skip
+        result = finetune_on(placement, request, Callbacks(report, say))
     if as_json:
         console.print_json(result)
     else:

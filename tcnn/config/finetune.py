@@ -50,7 +50,8 @@ class FinetuneConfig(Frozen):
         "model's own test size.",
     )
     drop_path: Share | None = Field(
-        default=None, description="Stochastic depth. Default: the paper's by model (Table 1), 0.1 or 0.2 by size."
+        default=None,
+        description="Stochastic depth. Default: the paper's by model (Table 1), 0.1 or 0.2 by size; a module's own.",
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of everything random.")
 

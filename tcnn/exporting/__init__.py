@@ -1,1 +1,1 @@
-"""Models for runtimes that are not PyTorch."""
+"""Export models to ONNX and torch.export, checked against PyTorch."""

@@ -1,6 +1,6 @@
-"""Does the written file compute what the model computes? Inputs of several sizes, through both.
+"""Check an exported file against the model: run both on inputs of several sizes and compare the outputs.
 
-PyTorch runs the attention in parts and the export holds it all at once, so the two are different programs.
+PyTorch runs the attention in chunks and the export holds it all at once, so the two are different programs.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,19 +11,22 @@ from torch import Tensor, nn
 from tcnn.errors import VerificationError, one_line
 from tcnn.exporting.report import Axis, ExportAxis, ExportCheck
 from tcnn.layers.backends.selection import use_backend
-from tcnn.models.differences import agreement, errors
+from tcnn.models.differences import errors, top1_agreement
+from tcnn.models.noise import noise
 from tcnn.models.outputs import flat
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.running import in_dtype, logits_of
 from tcnn.models.trace import evaluating
 
 Runner = Callable[[Tensor], object]
-"""A file that was read back: images (B, C, H, W) to its outputs, packed as they come."""
+"""Runs an exported file: images (B, C, H, W) to its outputs, in the model's output structure."""
 Shape = tuple[int, int, int, int]
 
 
 def shapes_to_try(axes: Sequence[ExportAxis], channels: int) -> list[Shape]:
-    """The example, and two more: fewer and more images, smaller and larger, odd, not square; where an axis is free."""
+    """Input shapes for the check: the example, and two more with other batch sizes, odd and not square, where axes are
+    free.
+    """
     by_name = {axis.name: axis for axis in axes}
 
     def size(axis: Axis, wanted: int) -> int:
@@ -40,17 +43,17 @@ def shapes_to_try(axes: Sequence[ExportAxis], channels: int) -> list[Shape]:
 
 
 def reference(model: nn.Module, batch: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """What PyTorch says, (B, …); the attention runs, never a convolution in its place."""
+    """Flattened outputs of the model in PyTorch, (B, …); the attention runs, never a convolution in its place."""
     same = in_dtype(model, dtype)
     with torch.no_grad(), exact_arithmetic(), use_backend("fused"), evaluating(same):
         return logits_of(same, batch, dtype)
 
 
 def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 0) -> list[ExportCheck]:
-    """The file against the model on noise of every shape; raises `VerificationError` for an input that it refuses."""
+    """Compare the file with the model on noise of every shape; raises `VerificationError` if the file refuses one."""
     checks = []
     for shape in shapes:
-        batch = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        batch = noise(shape, seed)
         expected = reference(model, batch)
         try:
             found = flat(run(batch), len(batch))
@@ -59,20 +62,20 @@ def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 
             raise VerificationError(
                 f"the exported file does not run on {size} ({one_line(error)}); nothing was written, try --fixed"
             ) from error
-        same = agreement(expected, found)
+        same = top1_agreement(expected, found)
         checks.append(ExportCheck(shape=shape, error=errors(expected, found), top1_agreement=same))
     return checks
 
 
-def judge(model: nn.Module, checks: Sequence[ExportCheck], tolerance: float, seed: int = 0) -> None:
+def check_tolerance(model: nn.Module, checks: Sequence[ExportCheck], tolerance: float, seed: int = 0) -> None:
     """Raise `VerificationError` unless every check is within the tolerance.
 
-    The line says how far the model's own float32 is from float64: a very deep network cannot be met any nearer.
+    The message states how far the model's own float32 is from float64: a very deep network cannot be met more closely.
     """
     worst = max(checks, key=lambda check: check.error.worst)
     if worst.error.worst <= tolerance:
         return
-    batch = torch.randn(worst.shape, generator=torch.Generator().manual_seed(seed))
+    batch = noise(worst.shape, seed)
     rounding = errors(reference(model, batch, torch.float64), reference(model, batch)).worst
     raise VerificationError(
         f"the exported file differs from PyTorch by {worst.error.worst:.1e} on {'×'.join(map(str, worst.shape))}, "

@@ -1,6 +1,6 @@
-"""`export`: a model as ONNX or as a `torch.export` program, checked against PyTorch before it gets its name.
+"""`export`: write a model as ONNX or as a `torch.export` program, checked against PyTorch before it is renamed.
 
-Where the model or the tracer does not let an axis be free, fewer are tried, down to none; the report says which are.
+Where the model or the tracer does not support a dynamic axis, fewer are tried, down to none; the report lists them.
 """
 
 import copy
@@ -18,9 +18,9 @@ from torch.export import save as save_program
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.exporting import onnx_file as export_onnx
-from tcnn.exporting.check import Runner, compare, judge, reference, shapes_to_try
-from tcnn.exporting.options import check_options, format_of, need_onnx, parse_axes
-from tcnn.exporting.program import Program, free_axes, output_tensors, quiet, trace
+from tcnn.exporting.check import Runner, check_tolerance, compare, reference, shapes_to_try
+from tcnn.exporting.options import check_options, format_of, parse_axes, require_onnx
+from tcnn.exporting.program import Program, free_axes, output_tensors, silence_logging, trace
 from tcnn.exporting.report import AXES, Axis, ExportReport, Format
 from tcnn.files import check_output, replacing
 from tcnn.folding.fuse import fused
@@ -31,8 +31,8 @@ from tcnn.workflows.pipeline import file_digest
 Progress = Callable[[str], None]
 
 
-class Made(NamedTuple):
-    """What will be written."""
+class Exported(NamedTuple):
+    """The exported program, before it is written."""
 
     program: Program
     onnx: object
@@ -52,22 +52,24 @@ def export(
     force: bool = False,
     progress: Progress = lambda step: None,
 ) -> ExportReport:
-    """Write a model that takes images as ONNX, or as a program of `torch.export`; whole and right, or not at all.
+    """Export a model that takes images as ONNX, or as a `torch.export` program; checked, and written atomically.
 
     Args:
-        model: what `tcnn.convert`, `tcnn.load` or `tcnn.fold` returned, or any other of images; float32. It is left as
-            it was and exported in evaluation mode.
+        model: what `tcnn.convert`, `tcnn.load` or `tcnn.fold` returned, or any other of images; float32. It is not
+        changed
+            and exported in evaluation mode.
         path: `.onnx` or `.pt2`; any other name needs `format`, "onnx" or "torch".
         size: (height, width) of the example in pixels; default the model's own.
         batch: images of the example.
-        dynamic: axes that shall be free, of "batch", "height" and "width"; as many are as the model allows. The others
-            are those of the example for good.
+        dynamic: axes to make dynamic, of "batch", "height" and "width"; as many are as the model allows. The others
+        have
+            the sizes of the example.
         opset: of ONNX.
         tolerance: largest relative error allowed, in L2 and against the largest value.
         force: replace an existing file.
         progress: called with the name of every step before it begins.
 
-    The file is read back and run on up to three batches, by onnxruntime or by PyTorch, beside the model itself.
+    The file is read back and run on up to three batches, by onnxruntime or by PyTorch, and compared with the model.
 
     Raises: `RequestError` for a model, size or opset that cannot be exported, `VerificationError` when the file
     computes something else, `EnvironmentFailure` without the libraries of the `export` extra.
@@ -79,7 +81,7 @@ def export(
     dynamic = parse_axes(dynamic)
     check_output(path, force)
     if kind == "onnx":
-        need_onnx()
+        require_onnx()
         export_onnx.check_opset(opset)
     _check_model(model, path if kind == "onnx" else None)
     channels, height, width = input_shape(model, size)
@@ -88,19 +90,19 @@ def export(
     _check_size(model, example)
     metadata = describe(model, (height, width))
     with evaluating(model), fused(model, packed=False):
-        made, notes = _make(model, example, dynamic, kind, opset, metadata, progress)
-    axes = made.program.axes
+        exported, notes = _make(model, example, dynamic, kind, opset, metadata, progress)
+    axes = exported.program.axes
     with replacing(path, force) as temporary:
         progress("writing")
-        if made.onnx is None:
-            write_program(made.program, temporary, metadata)
+        if exported.onnx is None:
+            write_program(exported.program, temporary, metadata)
         else:
-            temporary.write_bytes(made.onnx.SerializeToString())  # type: ignore[attr-defined]
+            temporary.write_bytes(exported.onnx.SerializeToString())  # type: ignore[attr-defined]
         progress("checking the written file")
         run = export_onnx.run_onnx(temporary) if kind == "onnx" else run_program(temporary)
         checks = compare(model, run, shapes_to_try(axes, channels))
-        judge(model, checks, tolerance)
-        notes += filter(None, [_blind(model)])
+        check_tolerance(model, checks, tolerance)
+        notes += filter(None, [_dead_branch_warning(model)])
     progress("done")
     return ExportReport(
         output=str(path),
@@ -111,7 +113,7 @@ def export(
         sha256=file_digest(path),
         seconds=round(time.monotonic() - started, 3),
         axes=axes,
-        outputs=outputs_of(made),
+        outputs=output_names_of(exported),
         checks=tuple(checks),
         error=max(check.error.worst for check in checks),
         tolerance=tolerance,
@@ -120,7 +122,7 @@ def export(
 
 
 def describe(model: nn.Module, size: tuple[int, int]) -> dict[str, str]:
-    """What whoever serves the file has to know; numbers and lists as JSON."""
+    """Metadata for the exported file: input size, normalisation, class names; numbers and lists as JSON."""
     record = getattr(model, "conversion_report", None)
     cfg = getattr(model, "pretrained_cfg", None) or {}
     own = cfg.get("architecture", type(model).__name__)
@@ -134,26 +136,26 @@ def describe(model: nn.Module, size: tuple[int, int]) -> dict[str, str]:
     return {"tcnn_version": __version__, "base_model": base, **metadata}
 
 
-def outputs_of(made: Made) -> tuple[str, ...]:
-    """The names of the outputs."""
-    if made.onnx is None:
-        return tuple(name for _, name in output_tensors(made.program.program))
-    return tuple(output.name for output in made.onnx.graph.output)  # type: ignore[attr-defined]
+def output_names_of(exported: Exported) -> tuple[str, ...]:
+    """Names of the outputs."""
+    if exported.onnx is None:
+        return tuple(name for _, name in output_tensors(exported.program.program))
+    return tuple(output.name for output in exported.onnx.graph.output)  # type: ignore[attr-defined]
 
 
 def write_program(program: Program, path: Path, metadata: dict[str, str]) -> None:
-    """A program as a file; raises `RequestError` where PyTorch cannot write what the model returns."""
+    """Write a program to a file; raises `RequestError` where PyTorch cannot write what the model returns."""
     try:
-        with path.open("wb") as file, quiet():
+        with path.open("wb") as file, silence_logging():
             save_program(program.program, file, extra_files={"metadata.json": json.dumps(metadata)})
     except NotImplementedError as error:
         raise RequestError(f"torch.export cannot write the program ({shorten(one_line(error), 160)})") from error
 
 
 def run_program(path: Path) -> Runner:
-    """A program read back from its file; raises `RequestError` where PyTorch cannot read what it wrote."""
+    """Load a program from its file; raises `RequestError` where PyTorch cannot read what it wrote."""
     try:
-        with path.open("rb") as file, quiet():
+        with path.open("rb") as file, silence_logging():
             return torch.no_grad()(load_program(file).module())
     except RuntimeError as error:
         raise RequestError(
@@ -169,19 +171,19 @@ def _make(
     opset: int,
     metadata: dict[str, str],
     progress: Progress,
-) -> tuple[Made, list[str]]:
-    """The program with the most free axes for which it can be made, and why they are not more."""
+) -> tuple[Exported, list[str]]:
+    """Make the program with the most dynamic axes possible; returns it with the reasons for fixed axes."""
     tries, notes = free_axes(model, tuple(dynamic))
     for number, axes in enumerate(tries):
         progress(f"tracing with {', '.join(axes) or 'nothing'} free")
         try:
             program = trace(model, example, axes)
-            made = None
+            onnx = None
             if kind == "onnx":
                 progress("translating")
                 names = {symbol: str(axis) for symbol, axis in program.symbols.items()}
-                made = export_onnx.translate(program.program, opset, names, metadata)
-            return Made(program, made), notes
+                onnx = export_onnx.translate(program.program, opset, names, metadata)
+            return Exported(program, onnx), notes
         except export_onnx.OpsetError:
             raise
         except RequestError as error:
@@ -200,7 +202,7 @@ def _check_model(model: nn.Module, onnx: Path | None) -> None:
     if other:
         raise RequestError(f"expected float32 parameters, found {', '.join(sorted(other))}; call model.float() first")
     count = sum(tensor.nbytes for tensor in tensors)
-    if onnx is not None and count > export_onnx.LARGEST:
+    if onnx is not None and count > export_onnx.MAX_BYTES:
         raise RequestError(
             f"{onnx}: one ONNX file holds less than 2 GiB, the model has {count / 2**30:.1f} GiB; export it to .pt2"
         )
@@ -217,8 +219,8 @@ def _check_size(model: nn.Module, example: torch.Tensor) -> None:
         ) from error
 
 
-def _blind(model: nn.Module) -> str | None:
-    """A fresh network multiplies branches by zero: whatever lies in them, the check sees nothing of it."""
+def _dead_branch_warning(model: nn.Module) -> str | None:
+    """A warning for an untrained network that multiplies branches by zero, which hides errors in them, or None."""
     count = sum(
         1
         for module in model.modules()

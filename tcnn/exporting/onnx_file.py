@@ -1,4 +1,4 @@
-"""A traced program as an ONNX file, and the file read back into onnxruntime."""
+"""Translate a traced program to an ONNX file, and run the file by onnxruntime."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,21 @@ from torch.utils._pytree import MappingKey, keystr
 
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.exporting.check import Runner
-from tcnn.exporting.program import output_tensors, quiet
+from tcnn.exporting.program import output_tensors, silence_logging
 from tcnn.version import __version__
 
 NATIVE_OPSET = 18
-"""What PyTorch translates to; more is reached by conversion, less where no operator has changed since."""
-LARGEST = 2**31 - 1
-"""Bytes that a protocol buffer, and so one ONNX file, may have."""
+"""Opset that PyTorch translates to; later ones by conversion, earlier ones where no operator has changed since."""
+MAX_BYTES = 2**31 - 1
+"""Largest size in bytes of a protocol buffer, and so of one ONNX file."""
 
 
 class OpsetError(RequestError):
-    """No choice of axes would help: the opset lacks an operator."""
+    """The opset lacks an operator, so no choice of dynamic axes would help."""
 
 
 def check_opset(opset: int) -> None:
-    """Raise `RequestError` for an opset that there is not."""
+    """Raise `RequestError` for an opset that does not exist."""
     import onnx
 
     newest = onnx.defs.onnx_opset_version()
@@ -37,16 +37,16 @@ def check_opset(opset: int) -> None:
 
 
 def translate(program: ExportedProgram, opset: int, names: Mapping[str, str], metadata: Mapping[str, str]) -> Any:
-    """The `onnx.ModelProto` of a program whose one input becomes `images`.
+    """Translate a program whose one input becomes `images` to an `onnx.ModelProto`.
 
     Args:
-        names: names of the free axes, by the tracer's symbols.
-        metadata: what the file tells about itself, string to string.
+        names: names of the dynamic axes, by the tracer's symbols.
+        metadata: of the file, string to string.
 
     Raises: `RequestError` if the translator cannot, or if the opset lacks an operator.
     """
     try:
-        with quiet():
+        with silence_logging():
             made = torch.onnx.export(program, opset_version=max(opset, NATIVE_OPSET), dynamo=True, verbose=False)
         assert made is not None  # noqa: S101 - None is of the old exporter
         model: Any = made.model_proto
@@ -60,8 +60,8 @@ def translate(program: ExportedProgram, opset: int, names: Mapping[str, str], me
     return model
 
 
-def lacking(model: Any, opset: int) -> dict[str, int]:
-    """Operators that an opset lacks in the form in which the model uses them, and the opset that brought it."""
+def missing_operators(model: Any, opset: int) -> dict[str, int]:
+    """Operators that an opset lacks in the version that the model uses, and the opset that introduced it."""
     import onnx
 
     own = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
@@ -74,7 +74,7 @@ def lacking(model: Any, opset: int) -> dict[str, int]:
 
 
 def run_onnx(path: Path) -> Runner:
-    """onnxruntime on the file, on the CPU; raises `RequestError` where it cannot take it."""
+    """Load the file in onnxruntime, on the CPU; raises `RequestError` where it cannot."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -95,11 +95,11 @@ def _array(images: Tensor) -> Any:
 
 
 def _set_opset(model: Any, opset: int) -> None:
-    """Below the native opset the same graph is right as soon as no operator in it has changed in between."""
+    """Set an earlier opset, which is valid if no operator of the graph has changed in between."""
     entry = next(entry for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     if entry.version < opset:
         raise RequestError(f"opset {opset}: torch {torch.__version__} goes up to {entry.version}; choose that or less")
-    missing = lacking(model, opset)
+    missing = missing_operators(model, opset)
     if missing:
         names = ", ".join(f"{name} ({version})" for name, version in missing.items())
         raise OpsetError(f"opset {opset} lacks {names}; the lowest opset that has what this model needs is "
@@ -108,7 +108,7 @@ def _set_opset(model: Any, opset: int) -> None:
 
 
 def output_names(program: ExportedProgram) -> list[str]:
-    """`logits`, or `features_0` and so on, or what a dict calls its tensors; those inside others as `outer_inner`."""
+    """Names of the outputs: `logits`, `features_0` and so on, or the keys of a dict; nested ones as `outer_inner`."""
     paths = [path for path, _ in output_tensors(program)]
     if not any(isinstance(key, MappingKey) for path in paths for key in path):
         return ["logits"] if len(paths) == 1 else [f"features_{number}" for number in range(len(paths))]
@@ -116,7 +116,7 @@ def output_names(program: ExportedProgram) -> list[str]:
 
 
 def _rename(model: Any, axes: Mapping[str, str], outputs: Sequence[str]) -> None:
-    """`images` in, named axes and outputs, and nothing that names the exporting machine's files or its text."""
+    """Name input, axes and outputs, and remove names of files and source text of the exporting machine."""
     graph = model.graph
     new = dict(zip([graph.input[0].name, *(value.name for value in graph.output)], ["images", *outputs], strict=True))
     if len(set(new.values())) < len(new):
@@ -142,7 +142,7 @@ def _rename(model: Any, axes: Mapping[str, str], outputs: Sequence[str]) -> None
 
 
 def _reason(error: BaseException) -> str:
-    """What lies at the bottom: the translator wraps a page of advice around it."""
+    """The innermost error message, without the page of advice that the translator wraps around it."""
     while error.__cause__ is not None:
         error = error.__cause__
     return shorten(one_line(error), 160)

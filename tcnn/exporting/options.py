@@ -1,4 +1,4 @@
-"""What may be asked of an export; checked before torch is loaded."""
+"""Options of an export, checked before torch is loaded."""
 
 from collections.abc import Collection
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
 def format_of(path: Path, wanted: str | None = None) -> Format:
-    """What a path is to become: as wanted, or by its suffix."""
+    """The format of the file: as requested, or by its suffix."""
     if wanted is not None:
         for known in SUFFIXES.values():
             if wanted == known:
@@ -27,7 +27,7 @@ def format_of(path: Path, wanted: str | None = None) -> Format:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """`224` or `224x160`, height × width."""
+    """Parse `224` or `224x160`, height × width."""
     parts = text.lower().replace("×", "x").split("x")
     if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise RequestError(f"--size: expected pixels such as 224 or 224x160 (height × width), found {text!r}")
@@ -35,7 +35,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def parse_axes(names: Collection[str]) -> tuple[Axis, ...]:
-    """Axes by name, in the order of the input."""
+    """Parse axis names; returns them in the order of the input."""
     unknown = [name for name in names if name not in AXES]
     if unknown:
         raise RequestError(f"dynamic axes: expected some of {', '.join(AXES)}, found {unknown[0]!r}")
@@ -43,7 +43,7 @@ def parse_axes(names: Collection[str]) -> tuple[Axis, ...]:
 
 
 def check_options(size: tuple[int, int] | None, batch: int, tolerance: float) -> None:
-    """Raise `RequestError` for a size, batch or tolerance that cannot be."""
+    """Raise `RequestError` for an invalid size, batch or tolerance."""
     if size is not None and min(size) < 1:
         raise RequestError(f"size: expected at least one pixel each way, found {size[0]}×{size[1]}")
     if batch < 1:
@@ -52,8 +52,8 @@ def check_options(size: tuple[int, int] | None, batch: int, tolerance: float) ->
         raise RequestError(f"tolerance: expected a relative error above 0, such as 1e-5, found {tolerance}")
 
 
-def need_onnx() -> None:
-    """Raise `EnvironmentFailure` if ONNX files cannot be made here."""
+def require_onnx() -> None:
+    """Raise `EnvironmentFailure` if the libraries for ONNX are not installed."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise EnvironmentFailure(f'ONNX needs {" and ".join(missing)}, not installed: pip install "tcnn[export]"')

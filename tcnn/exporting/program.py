@@ -1,8 +1,7 @@
-"""A model as a `torch.export` program, with as many free axes as the model has.
+"""Trace a model as a `torch.export` program, with as many dynamic axes as the model supports.
 
 The program is traced in evaluation mode on an example (B, C, H, W). Where a size is built into the model, or the tracer
-cannot follow what depends on it, the axis is fixed, and the reason is kept: a file that takes fewer sizes is told apart
-from one that was meant to.
+cannot follow what depends on it, the axis is fixed, and the reason is recorded.
 """
 
 import logging
@@ -25,7 +24,7 @@ from tcnn.layers.fused import FusedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 
 POSITION: dict[Axis, int] = {"batch": 0, "height": 2, "width": 3}
-"""Where an axis lies in (B, C, H, W)."""
+"""Index of an axis in (B, C, H, W)."""
 
 
 class Program(NamedTuple):
@@ -34,11 +33,11 @@ class Program(NamedTuple):
     program: ExportedProgram
     axes: tuple[ExportAxis, ...]
     symbols: dict[str, Axis]
-    """What the tracer calls each free axis."""
+    """The tracer's symbol of each dynamic axis."""
 
 
 def free_axes(model: nn.Module, wanted: Collection[Axis]) -> tuple[list[tuple[Axis, ...]], list[str]]:
-    """What to try, the most axes first, and a note on what is not tried."""
+    """Sets of dynamic axes to try, the largest first, and notes on what is not tried."""
     full = tuple(axis for axis in AXES if axis in wanted)
     reason = next(filter(None, map(_follows_size, model.modules())), None)
     notes = []
@@ -50,8 +49,8 @@ def free_axes(model: nn.Module, wanted: Collection[Axis]) -> tuple[list[tuple[Ax
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """No warnings logged for a while: tracer and translator tell of what they try next, traceback and all."""
+def silence_logging() -> Iterator[None]:
+    """Context that disables logged warnings: tracer and translator log failures, with tracebacks, that are retried."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -61,7 +60,7 @@ def quiet() -> Iterator[None]:
 
 
 def _follows_size(module: nn.Module) -> str | None:
-    """Why the tracer cannot follow the size of the map through this layer: its formulas grow without end."""
+    """The reason why the tracer cannot follow the map size through this layer (its formulas never end), or None."""
     ours = module if isinstance(module, GPSA2d | FoldedGPSA2d | FusedGPSA2d) else None
     if type(module).__name__.endswith("Same") or (ours and ours.geometry.padding == "dynamic"):  # timm's names
         return "the model's padding follows the size of the map (SAME)"
@@ -71,15 +70,15 @@ def _follows_size(module: nn.Module) -> str | None:
 
 
 def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
-    """The program of a model in evaluation mode with these axes free.
+    """Trace a model in evaluation mode with these axes dynamic.
 
-    The attention is traced whatever `TCNN_ATTENTION` says, also where an unfused layer still is a convolution.
+    The attention is traced whatever `TCNN_ATTENTION` says, also where an unfused layer is in the hard limit.
 
     Raises: `RequestError` if the tracer cannot, or would freeze one of the axes.
     """
     dynamic = {POSITION[axis]: Dim.AUTO for axis in axes}
     try:
-        with torch.no_grad(), use_backend("auto"), quiet():
+        with torch.no_grad(), use_backend("auto"), silence_logging():
             program = trace_program(model, (example,), dynamic_shapes=(dynamic,))
     except Exception as error:  # the tracer raises whatever it stumbles over
         raise RequestError(f"torch.export cannot trace it ({shorten(one_line(error), 160)})") from error
@@ -104,7 +103,7 @@ def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
 
 
 def output_tensors(program: ExportedProgram) -> list[tuple[KeyPath, str]]:
-    """Where each tensor stands in what the program returns, and what the tracer calls it; None and the like are not."""
+    """The path of each tensor in the output structure, and the tracer's name of it; other values are left out."""
     packed = program.call_spec.out_spec
     paths = [path for path, _ in tree_flatten_with_path(tree_unflatten(list(range(packed.num_leaves)), packed))[0]]
     outputs = [spec.arg for spec in program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]

@@ -1,4 +1,4 @@
-"""What an export did: the record that Python gets and `tcnn export --json` prints."""
+"""Export report: format, axes, checks and errors, as `tcnn export --json` prints it."""
 
 from typing import Literal
 
@@ -10,17 +10,17 @@ AXES: tuple[Axis, ...] = ("batch", "height", "width")
 
 
 class ExportAxis(Record):
-    """One axis of the input: its size in the example, and whether another may be given."""
+    """One axis of the input: its size in the example, and whether it is dynamic."""
 
     name: Axis
     dynamic: bool
     size: int
     minimum: int
-    """Smallest size that the program was made for; the example's where the axis is fixed."""
+    """Smallest size that the program supports; the example's where the axis is fixed."""
 
 
 class ExportCheck(Record):
-    """The written file against PyTorch on one input."""
+    """Error of the exported file against PyTorch on one input."""
 
     shape: tuple[int, int, int, int]
     error: ErrorStats
@@ -28,7 +28,7 @@ class ExportCheck(Record):
 
 
 class ExportReport(Record):
-    """One export. `error` is the largest relative error of all checks, `tolerance` what was allowed."""
+    """Result of an export. `error` is the largest relative error of all checks, `tolerance` the allowed one."""
 
     output: str
     format: Format

@@ -1,1 +1,1 @@
-"""A T-CNN made simpler for inference: heads that stayed convolutions, layers prepared to run."""
+"""Simplify a T-CNN for inference: fold convolutional heads into convolutions, fuse layers."""

@@ -1,7 +1,7 @@
-"""`fold`: heads that are convolutions go back into one; a T-CNN that never left its CNN becomes that CNN again.
+"""`fold`: merge heads that are still convolutions into one; a T-CNN that never changed becomes its CNN again.
 
-What each head may become is decided in `foldable`; here it is done, measured on logits and, where an error is allowed,
-done again more boldly or more timidly until the measured error is within it.
+`foldable` decides what each head can become; here the model is folded and the error of its logits measured. Where an
+error is allowed, the largest tolerance whose measured error is within it is searched for.
 """
 
 import copy
@@ -17,18 +17,19 @@ from tcnn.conversion.carry import copy_with
 from tcnn.conversion.report import ConversionReport, FoldRecord
 from tcnn.conversion.surgery import rebuild
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
-from tcnn.folding.foldable import Head, heads_of, last_within, tolerances
+from tcnn.folding.foldable import Head, heads_of, largest_within, tolerances
 from tcnn.folding.report import FoldedLayer, FoldReport
 from tcnn.layers.backends.selection import use_backend
-from tcnn.layers.folded import FoldedGPSA2d, HeadKind, mixes_value
+from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.standardise import load_filter
-from tcnn.models.differences import agreement, errors
+from tcnn.models.differences import errors, top1_agreement
+from tcnn.models.noise import noise_images
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.prepared import refuse_prepared
 from tcnn.models.randomise import randomised
 from tcnn.models.running import in_dtype, logits_of, replacements
-from tcnn.models.trace import evaluating, input_shape, meta_copy
+from tcnn.models.trace import evaluating, meta_copy
 from tcnn.records import ErrorStats
 
 Progress = Callable[[str], None]
@@ -37,7 +38,7 @@ Kinds = dict[str, tuple[HeadKind, ...]]
 
 
 class Folding(NamedTuple):
-    """The folded model and the report of what was done; unpacks as `model, report`."""
+    """The folded model and its report; unpacks as `model, report`."""
 
     model: nn.Module
     report: FoldReport
@@ -52,10 +53,11 @@ def fold(
     config: VerificationConfig | None = None,
     progress: Progress = lambda step: None,
 ) -> Folding:
-    """Make a T-CNN cheaper: convolutional heads become a convolution, content heads lose their position, dead ones go.
+    """Fold a T-CNN: convolutional heads become a convolution, content heads lose their position, dead heads are
+    removed.
 
     Args:
-        model: what `tcnn.convert` or `tcnn.load` returned, trained further or not; it is left as it was.
+        model: what `tcnn.convert` or `tcnn.load` returned, trained further or not; it is not changed.
         max_error: the largest relative error of the logits that is accepted; as much is folded as stays within. By
             default only what changes nothing is folded.
         images: (B, C, H, W), normalised as the model expects, on which the error is measured; noise when None.
@@ -73,25 +75,25 @@ def fold(
     layers = replacements(model)
     heads = {name: heads_of(layer) for name, layer in layers.items()}
     convolutions = _convolutions(record, source, layers)
-    batch = _noise(model, config) if images is None else images
+    batch = noise_images(model, config) if images is None else images
     steps = tolerances(head for found in heads.values() for head in found) if max_error is not None else [0.0]
     found: dict[int, tuple[ErrorStats, float]] = {}
 
     def error(step: int) -> float:
         progress(f"measuring at tolerance {steps[step]:.1e}")
-        candidate = _surgery(model, _kinds(heads, steps[step]), heads, convolutions)[0]
+        candidate = _fold_layers(model, _kinds(heads, steps[step]), heads, convolutions)[0]
         found[step] = _compare(expected, candidate, batch)
         return found[step][0].worst
 
     changing = [step for step, tolerance in enumerate(steps) if _folds(_kinds(heads, tolerance))]
     if not changing:
-        raise NothingToConvertError(_nothing(heads, max_error))
+        raise NothingToConvertError(_refusal(heads, max_error))
     looks_trained = randomised(model, model, batch, config.seed, enabled=randomise)
     # The T-CNN's attention runs, never a shortcut through a convolution: that would compare like with like.
     with exact_arithmetic(), torch.no_grad(), use_backend("fused"), looks_trained:
         expected = _logits(model, batch)
         bound = config.tolerance_float32 if max_error is None else max_error
-        chosen = last_within(len(changing), lambda i: error(changing[i]), bound)
+        chosen = largest_within(len(changing), lambda i: error(changing[i]), bound)
     if chosen is None:
         raise VerificationError(
             f"fold: the least that can be folded changes the logits by {found[changing[0]][0].worst:.1e}, expected at "
@@ -100,7 +102,7 @@ def fold(
     step = changing[chosen]
     progress("folding")
     kinds = _kinds(heads, steps[step])
-    folded, notes = _surgery(model, kinds, heads, convolutions)
+    folded, notes = _fold_layers(model, kinds, heads, convolutions)
     entries = tuple(_entry(name, layers[name], folded.get_submodule(name), kinds[name], notes) for name in layers)
     complete = all(entry.becomes == "convolution" for entry in entries)
     report = FoldReport(
@@ -116,11 +118,11 @@ def fold(
         parameters_before=_count(model),
         parameters_after=_count(folded),
     )
-    return Folding(_signed(folded, record, entries, kinds), report)
+    return Folding(_attach_report(folded, record, entries, kinds), report)
 
 
 def _check(model: nn.Module, max_error: float | None) -> ConversionReport:
-    """The model's record, or a refusal that says what was expected."""
+    """The model's conversion report; raises `RequestError` for a model that cannot be folded."""
     record = getattr(model, "conversion_report", None)
     if not isinstance(record, ConversionReport):
         raise RequestError(
@@ -144,7 +146,7 @@ def _check(model: nn.Module, max_error: float | None) -> ConversionReport:
 def _convolutions(
     record: ConversionReport, source: nn.Module | None, layers: dict[str, GPSA2d]
 ) -> dict[str, nn.Conv2d]:
-    """The convolution that each layer was made from, without its weights, and with its stride if that was removed."""
+    """The convolution that each layer was converted from, without its weights; with its stride if that was removed."""
     base = checkpoint.architecture(record, record.base_model, {}) if source is None else source
     plain = rebuild(meta_copy(base, buffers=False), record.model_copy(update={"layers": ()}))
     found = {}
@@ -163,10 +165,10 @@ def _folds(kinds: Kinds) -> bool:
     return any(kind != "attention" for found in kinds.values() for kind in found)
 
 
-def _surgery(
+def _fold_layers(
     model: nn.Module, kinds: Kinds, heads: dict[str, tuple[Head, ...]], convolutions: dict[str, nn.Conv2d]
 ) -> tuple[nn.Module, dict[str, str]]:
-    """A copy of the model with its layers folded, and what has to be said of some of them."""
+    """A copy of the model with its layers folded, and notes on some of them."""
     swaps: dict[str, nn.Module] = {}
     notes: dict[str, str] = {}
     for name, layer in replacements(model).items():
@@ -177,7 +179,7 @@ def _surgery(
         swaps[name] = swap = FoldedGPSA2d.from_gpsa2d(layer, own, targets)
         if swap.heads:
             continue
-        if mixes_value(layer):
+        if keeps_value(layer):
             notes[name] = "its 1×1 W_val mixes the groups, so it stays before the convolution"
             continue
         conv = copy.deepcopy(convolutions[name])
@@ -194,11 +196,11 @@ def _surgery(
 
 def _compare(expected: Tensor, folded: nn.Module, batch: Tensor) -> tuple[ErrorStats, float]:
     found = _logits(folded, batch)
-    return errors(expected, found), agreement(expected, found)
+    return errors(expected, found), top1_agreement(expected, found)
 
 
 def _logits(model: nn.Module, batch: Tensor) -> Tensor:
-    """In float64, so that an error is the fold's and not the rounding's of either model."""
+    """Logits in float64, so that a difference is caused by folding and not by rounding."""
     dtype = torch.float32 if next(model.parameters()).device.type == "mps" else torch.float64
     wide = in_dtype(model, dtype)
     with evaluating(wide):
@@ -222,8 +224,10 @@ def _entry(
     )
 
 
-def _signed(model: nn.Module, record: ConversionReport, entries: tuple[FoldedLayer, ...], kinds: Kinds) -> nn.Module:
-    """Leave on the folded model the record that rebuilds it: a layer that is a convolution again is in it no more."""
+def _attach_report(
+    model: nn.Module, record: ConversionReport, entries: tuple[FoldedLayer, ...], kinds: Kinds
+) -> nn.Module:
+    """Attach the report that rebuilds the folded model; a layer that is a convolution again is not in it."""
     remaining = []
     became = {entry.name: entry.becomes for entry in entries}
     for layer in record.layers:
@@ -245,19 +249,14 @@ def _signed(model: nn.Module, record: ConversionReport, entries: tuple[FoldedLay
     return model
 
 
-def _nothing(heads: dict[str, tuple[Head, ...]], max_error: float | None) -> str:
+def _refusal(heads: dict[str, tuple[Head, ...]], max_error: float | None) -> str:
     every = [head for found in heads.values() for head in found]
-    nearest = min(head.elsewhere for head in every)
+    nearest = min(head.outside for head in every)
     return (
         f"no head to fold: expected one of {len(every)} to look at one pixel of its kernel only, at content only, or "
         f"to have no output weight; the nearest looks elsewhere with {nearest:.1%} of its attention"
         + ("; accept an error with --max-error" if max_error is None else "")
     )
-
-
-def _noise(model: nn.Module, config: VerificationConfig) -> Tensor:
-    shape = (config.batch_size, *input_shape(model, config.input_size))
-    return torch.randn(shape, generator=torch.Generator().manual_seed(config.seed))
 
 
 def _count(module: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""`fuse`: a model's attention layers prepared for inference, as timm's `reparameterize_model` prepares convolutions."""
+"""`fuse`: prepare a model's attention layers for inference, as timm's `reparameterize_model` prepares convolutions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +15,11 @@ from tcnn.models.trace import evaluating
 
 
 def fuse(model: nn.Module) -> nn.Module:
-    """A copy of a T-CNN for inference, in eval mode: the same function, faster, and no longer trainable.
+    """Fuse a T-CNN for inference: a copy in evaluation mode, the same function, faster, and no longer trainable.
 
-    Of every layer, W_val is multiplied into W_out, matrices are put into the order in which the processor multiplies by
-    them, and the positional attention of a size of map is computed once; a layer in the hard limit becomes a
-    convolution. An unfused model keeps nothing from one call to the next, so it computes this in every one of them.
+    In every layer W_val is multiplied into W_out, matrices are packed into the processor's layout, and the positional
+    attention of a map size is computed once; a layer in the hard limit becomes a convolution. An unfused model caches
+    nothing and computes this in every call.
 
     Raises: `RequestError` for a model without attention layers, or one that was fused before; `UnsupportedLayerError`
     for a layer with hooks, which its replacement would lose.
@@ -34,9 +34,9 @@ def fuse(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def fused(model: nn.Module, packed: bool = True) -> Iterator[None]:
-    """A model in eval mode computes by fused layers for a while; its own come back, and may train on.
+    """Context in which a model in evaluation mode has fused layers; afterwards it has its own again and can be trained.
 
-    Layers with hooks stay: whoever hung them up wants to see the layer. So does a model that is one layer.
+    Layers with hooks stay, since the hooks are meant for them. So does a model that is a single layer.
     """
     places = [
         (parent, name, child)

@@ -1,4 +1,4 @@
-"""What a fold did: the records that go to the terminal and, beside the model, into the file."""
+"""Fold report: what became of every layer and head, errors and speed, for the terminal and the file."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from tcnn.records import ErrorStats, Record
 
 
 class FoldedLayer(Record):
-    """What became of one GPSA layer, and of its heads by number."""
+    """What one GPSA layer became, and its heads by number."""
 
     name: str
     becomes: Literal["convolution", "folded", "attention"]
@@ -20,7 +20,7 @@ class FoldedLayer(Record):
 
 
 class Speed(Record):
-    """Images per second before and after, medians of runs in turn, in evaluation mode."""
+    """Images per second before and after, medians of alternating runs, in evaluation mode."""
 
     before: float
     after: float
@@ -29,7 +29,7 @@ class Speed(Record):
 
 
 class FoldReport(Record):
-    """One fold. `tolerance` is the estimated relative error of a layer's output that one head was allowed to bring."""
+    """Result of folding. `tolerance` is the estimated relative error of a layer's output that one head may cause."""
 
     complete: bool
     tolerance: float
@@ -45,7 +45,7 @@ class FoldReport(Record):
 
 
 class FoldResult(Record):
-    """What `tcnn fold --json` prints."""
+    """Result of `tcnn fold`, as `--json` prints it."""
 
     checkpoint: str
     output: str

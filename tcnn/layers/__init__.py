@@ -1,4 +1,4 @@
-"""The GPSA layer and the pure functions it is made of."""
+"""The GPSA layers (gated positional self-attention) and the functions that compute them."""
 
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.attention import AttentionMaps

@@ -1,7 +1,7 @@
-"""Reading a convolution: its geometry and the filter it really applies.
+"""Read a convolution: its geometry, its effective filter, and why it cannot be converted if it cannot.
 
-`nn.Conv2d` and what timm derives from it are known; anything with a forward of its own is refused, because a layer
-whose arithmetic is unknown cannot be reproduced exactly.
+`nn.Conv2d` and timm's subclasses of it are supported; a layer with a forward pass of its own is refused, because a
+layer whose arithmetic is unknown cannot be reproduced exactly.
 """
 
 import re
@@ -21,20 +21,22 @@ SOMETIMES_SAME = (StdConv2dSame, ScaledStdConv2dSame)
 
 
 BAKE = "bake weight norm, spectral norm or pruning in (remove_weight_norm, remove_spectral_norm, prune.remove)"
-"""What to do about the hooks of PyTorch's own that compute a weight before it is used."""
+"""Advice for hooks of PyTorch (weight norm, pruning, parametrizations) that compute a weight before it is used."""
 LOADING = "_load_state_dict_pre_hooks"
 
 
 def refusal(conv: nn.Module) -> str | None:
-    """Why `conv` cannot be reproduced by a GPSA layer, or None when it can.
+    """The reason why `conv` cannot be converted into a GPSA layer, or None when it can.
 
-    Either its arithmetic is not known, or it has what a layer of another kind cannot take over.
+    Either its arithmetic is unknown, or it has hooks or parameters that the replacement would lose.
     """
     return unknown(conv) or _lost(conv)
 
 
 def unknown(conv: nn.Module) -> str | None:
-    """Why it is not known that `conv` computes the convolution of its input with its weight, or None when it is."""
+    """The reason why the arithmetic of `conv` is unknown, or None when it is a convolution of its input with its
+    weight.
+    """
     if not isinstance(conv, nn.Conv2d):
         return f"{type(conv).__name__} is not an nn.Conv2d"
     if isinstance(conv, nn.modules.lazy.LazyModuleMixin):
@@ -57,7 +59,7 @@ def unknown(conv: nn.Module) -> str | None:
 
 
 def _lost(conv: nn.Module) -> str | None:
-    """What of a convolution a replacement would lose, as a reason, or None if it is nothing."""
+    """What the replacement of a convolution would lose (hooks, extra parameters), as a reason, or None."""
     hooks = hooks_of(conv)
     if hooks:
         return f"it has {' and '.join(hooks)}, which a replacement would lose: remove them, or {BAKE}, first"
@@ -83,7 +85,10 @@ def hooks_of(module: nn.Module) -> list[str]:
 
 
 def geometry_of(conv: nn.Conv2d) -> Geometry:
-    """The geometry of a supported convolution; raises `UnsupportedLayerError` otherwise."""
+    """The `Geometry` (kernel size, stride, dilation, padding) of a supported convolution.
+
+    Raises `UnsupportedLayerError` for an unsupported one.
+    """
     reason = refusal(conv)
     if reason:
         raise UnsupportedLayerError(reason)
@@ -97,7 +102,7 @@ def geometry_of(conv: nn.Conv2d) -> Geometry:
 
 
 def padding_of(conv: nn.Conv2d) -> Quad | Literal["dynamic"]:
-    """Pixels of padding, left, right, top, bottom, of a convolution whose arithmetic is known, or "dynamic" (SAME)."""
+    """The padding (left, right, top, bottom) of a supported convolution in pixels, or "dynamic" (TensorFlow's SAME)."""
     if isinstance(conv, ALWAYS_SAME) or (isinstance(conv, SOMETIMES_SAME) and conv.same_pad):
         return "dynamic"
     if conv.padding == "valid":
@@ -126,8 +131,8 @@ def is_standardised(conv: nn.Module) -> bool:
 def effective_filter(conv: Any) -> Tensor:
     """The filter that the convolution applies, (C_out, C_in / groups, kh, kw), in the weight's dtype.
 
-    For timm's weight-standardised layers that is (gain · scale) · (w − mean) / √(var + ε) per output channel, taken in
-    float64 and rounded once.
+    For timm's weight-standardised layers that is (gain · scale) · (w − mean) / √(var + ε) per output channel, computed
+    in float64 and rounded once.
     """
     weight: Tensor = conv.weight.detach()
     if not is_standardised(conv):

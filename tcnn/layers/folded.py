@@ -1,4 +1,4 @@
-"""A GPSA layer some of whose heads went back into one convolution: cheaper, and the same function as before.
+"""Folded GPSA layer: some heads are one convolution, the others remain attention; the same function at less cost.
 
 Shapes: B batch, C channels, H×W padded map, M queries, N keys, K heads of the GPSA layer, n ≤ K heads that remain,
 a ≤ n of them with a positional part, d head width, G groups.
@@ -20,20 +20,21 @@ from tcnn.layers.terms.positions import Geometry
 torch.fx.wrap("convolution_and_attention")
 
 HeadKind = Literal["convolution", "content", "attention", "dropped"]
-"""What becomes of a head: a tap of the convolution, attention without its positional part, all of it, or nothing."""
+"""What a head becomes when a layer is folded: a convolution's tap, content attention alone, full attention, or nothing.
+"""
 
 
-def mixes_value(layer: GPSA2d) -> bool:
-    """Whether W_val has to stay: it mixes the channels of groups that the filters keep apart."""
+def keeps_value(layer: GPSA2d) -> bool:
+    """Whether W_val cannot be folded: it mixes channels of groups that the grouped filter keeps apart."""
     return layer.groups > 1 and not is_identity(layer.value)
 
 
-def taps_through_value(layer: GPSA2d) -> Tensor:
-    """W_out^h of every head with W_val in it where that can be, (K, C_out, C_in/G), in the layer's dtype.
+def fold_value_into_taps(layer: GPSA2d) -> Tensor:
+    """W_out^h of every head with W_val multiplied into it where possible, (K, C_out, C_in/G), in the layer's dtype.
 
-    A head computes A_h X W_val W_out^h and the product of the two matrices is one matrix, taken in float64 and rounded
-    once. With groups it would be dense, G times the work; then W_val stays a 1×1 convolution before the taps, which is
-    as exact, padding included: it has no bias, and acts on one pixel at a time.
+    A head computes A_h X W_val W_out^h, so the two matrices are one product, computed in float64 and rounded once. With
+    groups the product would be dense, G times the work; then W_val stays a 1×1 convolution before the taps, which is as
+    exact, padding included, since it has no bias and acts on one pixel at a time.
     """
     taps = layer.proj.detach().unflatten(1, (layer.heads, -1)).transpose(0, 1)
     if layer.groups > 1 or is_identity(layer.value):
@@ -42,12 +43,12 @@ def taps_through_value(layer: GPSA2d) -> Tensor:
 
 
 def convolution_filter(layer: GPSA2d, targets: Sequence[int | None]) -> Tensor:
-    """The filter of the heads that became taps, (C_out, C_in/G, kh, kw).
+    """The convolution filter of the heads that are folded into taps, (C_out, C_in/G, kh, kw).
 
     Args:
-        targets: for every head the tap that it becomes, row-major over the kernel, or None. Two may share one.
+        targets: the tap of every head, row-major over the kernel, or None. Two heads may share a tap.
     """
-    taps = taps_through_value(layer)
+    taps = fold_value_into_taps(layer)
     found = taps.new_zeros(layer.geometry.heads, *taps.shape[1:])
     taken: set[int] = set()
     for head, tap in enumerate(targets):
@@ -58,7 +59,7 @@ def convolution_filter(layer: GPSA2d, targets: Sequence[int | None]) -> Tensor:
 
 
 class FoldedGPSA2d(AttentionLayer):
-    r"""A convolution, and beside it the attention of the heads that are none.
+    r"""Convolution plus attention: a `GPSA2d` whose convolutional heads were folded into one filter.
 
     .. math::
         Y = b + w * X + \sum_{h ≤ n} A_h X W_{out}^h
@@ -76,12 +77,12 @@ class FoldedGPSA2d(AttentionLayer):
     =========================================================  =======================================================
 
     Args:
-        kinds: what became of every head of the GPSA layer; the parameters keep the heads in their order, those with
-            a positional part first.
-        value: whether W_val stays.
-        content: what the content part sees, as for `GPSA2d`.
+        kinds: what every head of the GPSA layer became; the parameters keep the order of the heads, those with a
+            positional part first.
+        value: whether the layer keeps a W_val.
+        content: scope of content attention, as for `GPSA2d`.
 
-    Input and output as `GPSA2d`'s. Made by `from_gpsa2d`; the constructor leaves its parameters without values.
+    Input and output as `GPSA2d`'s. Create it with `from_gpsa2d`; the constructor leaves its parameters uninitialised.
     """
 
     weight: nn.Parameter | None
@@ -133,14 +134,14 @@ class FoldedGPSA2d(AttentionLayer):
     @classmethod
     @torch.no_grad()
     def from_gpsa2d(cls, layer: GPSA2d, kinds: Sequence[HeadKind], targets: Sequence[int | None]) -> "FoldedGPSA2d":
-        """Fold the heads of a layer as `kinds` says.
+        """Fold the heads of a `GPSA2d` as `kinds` says.
 
         Args:
-            targets: for every head of kind "convolution" the tap that it becomes, row-major over the kernel.
+            targets: the tap of every head of kind "convolution", row-major over the kernel.
         """
         folded = cls(
             layer.in_channels, layer.out_channels, layer.geometry, layer.groups, layer.bias is not None, layer.head_dim,
-            kinds, mixes_value(layer), layer.proj.device, layer.proj.dtype, layer.content,
+            kinds, keeps_value(layer), layer.proj.device, layer.proj.dtype, layer.content,
         )  # fmt: skip
         positional = [head for head, kind in enumerate(kinds) if kind == "attention"]
         remaining = positional + [head for head, kind in enumerate(kinds) if kind == "content"]
@@ -152,7 +153,7 @@ class FoldedGPSA2d(AttentionLayer):
             ),
             "query": layer.query.unflatten(0, (layer.heads, -1))[remaining].flatten(0, 1),
             "key": layer.key.unflatten(0, (layer.heads, -1))[remaining].flatten(0, 1),
-            "proj": taps_through_value(layer)[remaining].transpose(0, 1).flatten(1),
+            "proj": fold_value_into_taps(layer)[remaining].transpose(0, 1).flatten(1),
             "gating_param": layer.gating_param[positional],
             "locality_raw": layer.locality_raw[positional],
             "attention_centers": layer.attention_centers[positional],

@@ -1,4 +1,4 @@
-"""Gated positional self-attention as one pure function, `gpsa`; it chooses the backend that computes it.
+"""Gated positional self-attention as one pure function, `gpsa`, which selects the backend that computes it.
 
 Shapes: B batch, C channels, h×w map, H×W the padded map, Ho×Wo output map, M = Ho·Wo queries, N = H·W keys, K heads,
 d head width, G groups.
@@ -10,11 +10,19 @@ import torch
 from torch import Tensor
 
 from tcnn.errors import EmptyMapError, UnsupportedLayerError
-from tcnn.layers.backends import autotune as backend_choice
-from tcnn.layers.backends import content_parts, convolution, dense, parts, reference, scoped
+from tcnn.layers.backends import (
+    autotune,
+    chunked,
+    chunked_content,
+    convolution,
+    dense,
+    reference,
+    scoped,
+    selection,
+)
 from tcnn.layers.backends.dense import Heads
+from tcnn.layers.backends.inputs import AttentionInputs, Factors
 from tcnn.layers.backends.selection import Backend
-from tcnn.layers.backends.selection import backend as selected_backend
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.eager import is_eager
 from tcnn.layers.terms.parameters import Parameters, at_least_float32
@@ -22,34 +30,37 @@ from tcnn.layers.terms.positions import Geometry, Pair
 from tcnn.layers.terms.scopes import GLOBAL, Scope
 from tcnn.layers.triton import attention as triton_attention
 
-Factors = tuple[Tensor, Tensor]
 Positional = Callable[[Tensor], tuple[Factors, Tensor | None]]
+"""Looks up cached positional attention for an input: the factors, and `dense.gated_positional` of them or None."""
 
 
-def gpsa(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope = GLOBAL, held: bool = False) -> Tensor:
-    """Gated positional self-attention on a map (Transformed CNNs, Eq. 4–7; the formula is in `GPSA2d`).
+def gpsa(
+    x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope = GLOBAL, known_hard: bool = False
+) -> Tensor:
+    """Gated positional self-attention on a feature map (Transformed CNNs, Eq. 4–7; the formula is in `GPSA2d`).
 
     Args:
         x: (B, C_in, h, w) or (C_in, h, w), not padded.
-        geometry: of the convolution in whose place the attention stands.
-        scope: what the content part sees.
-        held: the caller vouches that the layer is in the hard limit (`convolution.is_hard`). A CPU's values are looked
-            at in any case; a GPU is not asked, for the host would have to wait for it.
+        geometry: of the convolution that the attention replaces.
+        scope: the keys that content attention uses.
+        known_hard: the caller guarantees that the layer is in the hard limit (`convolution.is_hard`). On a CPU the
+        values
+            are checked in any case; on a GPU they are not, because the host would have to wait.
 
     Returns: (B, C_out, Ho, Wo), channels-last if x is; (C_out, Ho, Wo) for one image.
 
     Raises: `UnsupportedLayerError` for an input of another shape, `EmptyMapError` for one smaller than the kernel.
     """
     if x.dim() == 3:
-        return gpsa(x[None], parameters, geometry, scope, held)[0]
+        return gpsa(x[None], parameters, geometry, scope, known_hard)[0]
     check_input(x, parameters.in_channels, geometry)
-    wanted = selected_backend()
-    if wanted == "auto" and (held or in_hard_limit(parameters, geometry)):
+    backend = selection.backend()
+    if backend == "auto" and (known_hard or in_hard_limit(parameters, geometry)):
         y = convolution.attend(x, parameters.positional, geometry)
         if parameters.content_heads:
             y = y + attend(x, parameters.content, geometry, scope)
-        return as_format_of(x, y)
-    return as_format_of(x, attend(x, parameters, geometry, scope))
+        return match_memory_format(x, y)
+    return match_memory_format(x, attend(x, parameters, geometry, scope))
 
 
 def convolution_and_attention(
@@ -63,10 +74,11 @@ def convolution_and_attention(
     parameters: Parameters | None,
     positional: Positional | None = None,
 ) -> Tensor:
-    """A convolution by `weight` (C_out, C_in/G, kh, kw), and attention beside it, where there are such; as `gpsa`.
+    """The sum of a convolution by `weight` (C_out, C_in/G, kh, kw) and attention, either of which may be absent; as
+    `gpsa`.
 
     Args:
-        value: W_val, (C_in, C_in), before the convolution; None is the identity.
+        value: W_val, (C_in, C_in), applied before the convolution; None is the identity.
         bias: (C_out,), of the convolution.
         parameters: of the attention, with W_val and a bias of its own.
         positional: as for `attend`.
@@ -78,10 +90,10 @@ def convolution_and_attention(
     if weight is None:
         assert parameters is not None  # noqa: S101 - a layer without a head is all convolution
         check_input(x, parameters.in_channels, geometry)
-        return as_format_of(x, attend(x, parameters, geometry, scope, positional))
+        return match_memory_format(x, attend(x, parameters, geometry, scope, positional))
     check_input(x, weight.shape[1] * groups, geometry)
     y = convolution.convolve(x, geometry, value, weight, bias, groups)
-    return as_format_of(x, y if parameters is None else y + attend(x, parameters, geometry, scope, positional))
+    return match_memory_format(x, y if parameters is None else y + attend(x, parameters, geometry, scope, positional))
 
 
 def attend(
@@ -91,39 +103,38 @@ def attend(
     scope: Scope = GLOBAL,
     positional: Positional | None = None,
 ) -> Tensor:
-    """The attention, whatever the parameters: (B, C_in, h, w) to (B, C_out, Ho, Wo), in no particular memory format.
+    """Compute the attention, never as a convolution: (B, C_in, h, w) to (B, C_out, Ho, Wo), in any memory format.
 
-    `positional` looks up what depends on positions alone, where it was prepared: `positional_factors` on the padded
-    map, and `dense.place` of them or None.
+    `positional` returns cached positional attention for x, where it was prepared: `positional_factors` on the padded
+    map, and `dense.gated_positional` of them or None.
     """
-    wanted = selected_backend()
-    padded, placed = positions.pad(x, geometry), None
+    backend = selection.backend()
+    padded, gated = positions.pad(x, geometry), None
     if positional is None:
         factors = positional_factors(parameters, (padded.shape[-2], padded.shape[-1]), geometry)
     else:
-        factors, placed = positional(x)
-    if wanted == "reference":
-        tokens = reference.attend(x, padded, geometry, scope, factors, parameters)
-    elif not sees_all(scope, padded, x, geometry):
-        tokens = scoped.attend(x, padded, geometry, scope, factors, parameters)
+        factors, gated = positional(x)
+    inputs = AttentionInputs(x, padded, geometry, scope, factors, parameters)
+    if backend == "reference":
+        tokens = reference.attend(inputs)
+    elif not is_global(scope, padded, x, geometry):
+        tokens = scoped.attend(inputs)
     else:
-        tokens = _attend_everywhere(
-            dense.heads_of(x, padded, geometry, factors, parameters, placed, scope.padding), parameters, wanted
-        )
+        tokens = _attend_global(dense.compute_heads(inputs, gated), parameters, backend)
     return to_map(tokens, positions.output_size(padded.shape[-2:], geometry))
 
 
-def _attend_everywhere(heads: Heads, parameters: Parameters, wanted: Backend) -> Tensor:
-    """The output tokens (B, M, C_out) of whole maps, by the backend `dense`, `fused` or `auto`."""
-    if wanted == "dense" or not parts.supported(heads, parameters):
+def _attend_global(heads: Heads, parameters: Parameters, backend: Backend) -> Tensor:
+    """The output tokens (B, M, C_out) of attention over whole maps, by the backend `dense`, `fused` or `auto`."""
+    if backend == "dense" or not chunked.supported(heads, parameters):
         return dense.attend(heads, parameters)
-    plan = parts.plan_for(heads)
-    if wanted == "fused":
-        plan = plan._replace(kept=0)
+    plan = chunked.plan_for(heads)
+    if backend == "fused":
+        plan = plan._replace(saved=0)
 
-    def in_parts(*tensors: Tensor) -> Tensor:
-        way = parts.attend if parameters.gating_param is not None else content_parts.attend
-        return way(heads.with_tensors(*tensors), parameters, plan)
+    def in_chunks(*tensors: Tensor) -> Tensor:
+        implementation = chunked.attend if parameters.gating_param is not None else chunked_content.attend
+        return implementation(heads.with_tensors(*tensors), parameters, plan)
 
     def by_kernel(*tensors: Tensor) -> Tensor:
         query, key, value, rows, columns, gate = tensors
@@ -133,22 +144,22 @@ def _attend_everywhere(heads: Heads, parameters: Parameters, wanted: Backend) ->
         return dense.project(mixed, parameters)
 
     if not triton_attention.supported(heads.query, heads.value):
-        return in_parts(*heads.tensors)
-    ways = {"in parts": in_parts, "by kernel": by_kernel}
-    name = "by kernel" if wanted == "fused" else backend_choice.chosen(ways, heads.tensors)
-    return ways[name](*heads.tensors)
+        return in_chunks(*heads.tensors)
+    implementations = {"in chunks": in_chunks, "by kernel": by_kernel}
+    name = "by kernel" if backend == "fused" else autotune.fastest(implementations, heads.tensors)
+    return implementations[name](*heads.tensors)
 
 
 def in_hard_limit(parameters: Parameters, geometry: Geometry) -> bool:
-    """Whether the layer is its convolution, where the host can read the values without waiting; elsewhere False."""
+    """Whether the layer equals its convolution, where the host can read the values without waiting; elsewhere False."""
     p = parameters
-    moving = (p.gating_param, p.locality_raw, p.attention_centers, p.gate_temperature, p.position_temperature)
-    readable = p.gating_param is not None and p.gating_param.device.type == "cpu" and is_eager(*moving)
+    tensors = (p.gating_param, p.locality_raw, p.attention_centers, p.gate_temperature, p.position_temperature)
+    readable = p.gating_param is not None and p.gating_param.device.type == "cpu" and is_eager(*tensors)
     return readable and convolution.is_hard(p, geometry)
 
 
 def positional_factors(parameters: Parameters, size: Pair, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """Rows (K, Ho, H) and columns (K, Wo, W) of the positional attention on a padded map of `size` (H, W).
+    """Row factor (K, Ho, H) and column factor (K, Wo, W) of the positional attention on a padded map of `size` (H, W).
 
     Zeros for content heads.
     """
@@ -158,16 +169,16 @@ def positional_factors(parameters: Parameters, size: Pair, geometry: Geometry) -
         rows, columns = (p.gate.new_zeros(p.heads, m, n) for m, n in zip(counts, size, strict=True))
         return rows, columns
     rows, columns = positions.positional_attention(p.strength, at_least_float32(p.attention_centers), size, geometry)
-    beside = (0, 0, 0, 0, 0, p.content_heads)
+    content = (0, 0, 0, 0, 0, p.content_heads)
     pad = torch.nn.functional.pad
-    return (pad(rows, beside), pad(columns, beside)) if p.content_heads else (rows, columns)
+    return (pad(rows, content), pad(columns, content)) if p.content_heads else (rows, columns)
 
 
-def sees_all(scope: Scope, padded: Tensor, x: Tensor, geometry: Geometry) -> bool:
-    """Whether the content part sees the whole map, or all of it but a padding of zeros.
+def is_global(scope: Scope, padded: Tensor, x: Tensor, geometry: Geometry) -> bool:
+    """Whether content attention is global: its keys are the whole map, or all of it except zero padding.
 
-    A compiler is not asked about the size of the map, so that one graph serves all: computed within its scope, a layer
-    whose scope covers the map gives the same.
+    Under a compiler the size of the map is not read, so that one graph serves all sizes: a layer whose scope covers the
+    map gives the same result when computed within its scope.
     """
     if not scope.padding and geometry.padding_mode != "zeros" and padded.shape != x.shape:
         return False
@@ -177,7 +188,7 @@ def sees_all(scope: Scope, padded: Tensor, x: Tensor, geometry: Geometry) -> boo
 
 
 def check_input(x: Tensor, channels: int, geometry: Geometry) -> None:
-    """Raise for an input that is no map of so many channels, or one that the kernel does not fit into."""
+    """Check the shape of an input: raise if it does not have `channels` channels or is smaller than the kernel."""
     if x.dim() != 4 or x.shape[1] != channels:
         raise UnsupportedLayerError(f"GPSA2d: expected an input of shape (B, {channels}, H, W), got {tuple(x.shape)}")
     if torch.compiler.is_compiling():
@@ -193,12 +204,12 @@ def check_input(x: Tensor, channels: int, geometry: Geometry) -> None:
 
 
 def to_map(tokens: Tensor, size: Sequence[int]) -> Tensor:
-    """(B, M, C_out) to (B, C_out, Ho, Wo), a view."""
+    """Reshape tokens (B, M, C_out) to a feature map (B, C_out, Ho, Wo), a view."""
     return tokens.unflatten(1, tuple(size)).permute(0, 3, 1, 2)
 
 
-def as_format_of(x: Tensor, y: Tensor) -> Tensor:
-    """`y` contiguous, channels-last if x is (and only that)."""
+def match_memory_format(x: Tensor, y: Tensor) -> Tensor:
+    """`y` in the memory format of x: channels-last if x is (and only that), else contiguous."""
     if torch._C._functorch.is_batchedtensor(x):
         return y  # its memory format cannot be asked for
     last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()

@@ -1,4 +1,4 @@
-"""A layer prepared for inference: what depends on its parameters alone has been computed, and the parameters are gone.
+"""GPSA layer fused for inference: products of its parameters are precomputed and the parameters are dropped.
 
 Shapes: B batch, C channels, G groups, K heads, d head width, h×w map.
 """
@@ -7,14 +7,15 @@ from collections.abc import Callable
 from typing import Any, Self, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import Proxy
 
 from tcnn.errors import RequestError
 from tcnn.layers import functional
 from tcnn.layers.backends import convolution, dense
-from tcnn.layers.base import AttentionLayer
-from tcnn.layers.functional import Factors, convolution_and_attention
+from tcnn.layers.backends.inputs import Factors
+from tcnn.layers.base import AttentionLayer, ConvolutionShaped
+from tcnn.layers.functional import convolution_and_attention
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.eager import is_eager
 from tcnn.layers.terms.parameters import Parameters, fold_value
@@ -24,26 +25,26 @@ from tcnn.layers.terms.scopes import GLOBAL
 
 torch.fx.wrap("convolution_and_attention")
 
-PLACED_ELEMENTS = 2**22
-"""Largest positional attention (queries × heads × keys) that is kept for a size of map."""
-SIZES = 4
-"""Sizes of maps whose positional attention is kept."""
+MAX_CACHED_ELEMENTS = 2**22
+"""Largest positional attention map (elements: queries × heads × keys) that is cached for one map size."""
+MAX_CACHED_SIZES = 4
+"""Number of map sizes whose positional attention is cached."""
 MATRICES = ("query_key", "query", "key", "proj")
 POSITIONAL = ("gating_param", "locality_raw", "attention_centers", "gate_temperature", "position_temperature")
 
 
-class FusedGPSA2d(nn.Module):
-    """The function of a `GPSA2d` or `FoldedGPSA2d`, for inference: as a layer of timm after `fuse()`.
+class FusedGPSA2d(ConvolutionShaped):
+    """`GPSA2d` or `FoldedGPSA2d` fused for inference, like a timm layer after `fuse()`.
 
-    In the hard limit it is a convolution. Elsewhere W_val is part of W_out (with groups only where it is the identity),
-    W_qry and W_key are one matrix where they see the same pixels, matrices lie in the order in which the processor
-    multiplies by them, and the positional attention of the last few sizes of maps is kept.
+    In the hard limit it is a convolution. Otherwise W_val is multiplied into W_out (with groups only where it is the
+    identity), W_qry and W_key are one matrix where queries and keys are the same pixels, matrices are in the
+    processor's blocked layout (oneDNN), and the positional attention of the last few map sizes is cached.
 
     It has no parameters. Its tensors are in the state dict (``kernel``, ``proj``, ``query_key`` …) and nowhere else, so
-    nothing that is kept can differ from them. `.train()` is refused; gradients of the input are not.
+    cached values cannot differ from them. `.train()` raises `RequestError`; gradients of the input are supported.
 
     Args:
-        packed: whether matrices may lie in the processor's own order, of which files know nothing.
+        packed: whether matrices may be stored in the processor's layout, which is never written to files.
     """
 
     def __init__(self, layer: AttentionLayer, packed: bool = True) -> None:
@@ -55,106 +56,92 @@ class FusedGPSA2d(nn.Module):
         self._packed = packed
         with torch.inference_mode(False), torch.no_grad():  # gradients of the input may be asked for later
             self.heads, tensors = _prepare(layer)
-            self._kept: dict[str, Matrix] = {
-                name: self._ordered(name, tensor) for name, tensor in tensors.items() if tensor is not None
+            self._tensors: dict[str, Matrix] = {
+                name: self._packed_copy(name, tensor) for name, tensor in tensors.items() if tensor is not None
             }
-        self._placed: dict[tuple[Pair, torch.device], tuple[Factors, Tensor | None]] = {}
+        self._positional_cache: dict[tuple[Pair, torch.device], tuple[Factors, Tensor | None]] = {}
         super().train(False)
-
-    @property
-    def kernel_size(self) -> Pair:
-        """(kh, kw), as `nn.Conv2d` has it."""
-        return self.geometry.kernel_size
-
-    @property
-    def stride(self) -> Pair:
-        """(rows, columns), as `nn.Conv2d` has it."""
-        return self.geometry.stride
-
-    @property
-    def dilation(self) -> Pair:
-        """(rows, columns), as `nn.Conv2d` has it."""
-        return self.geometry.dilation
 
     def forward(self, x: Tensor) -> Tensor:
         kernel, given = self._tensor("kernel"), cast("object", x)  # symbolic tracing gives something else than a tensor
-        parameters = self.parameters_of() if "proj" in self._kept else None
+        parameters = self.attention_parameters() if "proj" in self._tensors else None
         return convolution_and_attention(
             x, self.geometry, self.scope, kernel, self._tensor("value"), self._tensor("bias"), self.groups, parameters,
             None if isinstance(given, Proxy) else self.positional,
         )  # fmt: skip
 
     def train(self, mode: bool = True) -> Self:
-        """Refused with `RequestError`, but for ``train(False)``."""
+        """Raise `RequestError`, except for ``train(False)``: a fused layer cannot be trained."""
         if mode:
             raise RequestError(f"{type(self).__name__}: fused for inference; train the model that was fused")
         return super().train(False)
 
     def positional(self, x: Tensor) -> tuple[Factors, Tensor | None]:
-        """The factors of the positional attention for maps of x's size, and `dense.place` of them if it is small."""
+        """Positional factors for maps of x's size, from the cache, and `dense.gated_positional` if that is small."""
         size = x.shape[-2], x.shape[-1]
         if not is_eager(x) or x.is_meta:
             return self._positional(size), None
-        found = self._placed.get((size, x.device))
+        found = self._positional_cache.get((size, x.device))
         if found is None:
             with torch.inference_mode(False), torch.no_grad():  # what is kept may be asked for gradients of the input
                 factors = self._positional(size)
-                found = factors, self._small(factors, size)
-            while len(self._placed) >= SIZES:
-                self._placed.pop(next(iter(self._placed)))
-            self._placed[size, x.device] = found
+                found = factors, self._gated_positional(factors, size)
+            while len(self._positional_cache) >= MAX_CACHED_SIZES:
+                self._positional_cache.pop(next(iter(self._positional_cache)))
+            self._positional_cache[size, x.device] = found
         return found
 
     def _positional(self, size: Pair) -> Factors:
-        return functional.positional_factors(self.parameters_of(), self._padded(size), self.geometry)
+        return functional.positional_factors(self.attention_parameters(), self._padded(size), self.geometry)
 
     def _padded(self, size: Pair) -> Pair:
         left, right, top, bottom = positions.padding_of(size, self.geometry)
         return top + size[0] + bottom, left + size[1] + right
 
-    def _small(self, factors: Factors, size: Pair) -> Tensor | None:
-        """`dense.place`, where the content part sees the whole map and that is small enough to be kept."""
-        rows, columns = dense.inside(factors, size, self.geometry)
+    def _gated_positional(self, factors: Factors, size: Pair) -> Tensor | None:
+        """`dense.gated_positional`, if content attention is global and the result is small enough to cache."""
+        rows, columns = dense.crop_factors(factors, size, self.geometry)
         elements = rows.numel() * columns.numel() // max(1, self.heads)
-        if elements > PLACED_ELEMENTS or not self.scope.covers(self._padded(size), size):
+        if elements > MAX_CACHED_ELEMENTS or not self.scope.covers(self._padded(size), size):
             return None
-        sinks = 0 if positions.zero_padded(self.geometry) else None  # how many has no say here
-        return dense.place(dense.Heads(rows, rows, rows, rows, columns, self.parameters_of().gate, sinks)).contiguous()
+        sinks = 0 if positions.zero_padded(self.geometry) else None  # their number has no influence here
+        heads = dense.Heads(rows, rows, rows, rows, columns, self.attention_parameters().gate, sinks)
+        return dense.gated_positional(heads).contiguous()
 
-    def parameters_of(self) -> Parameters:
-        """The tensors of the attention; with a convolution beside it the bias is the convolution's."""
-        bias = None if "kernel" in self._kept else self._tensor("bias")
+    def attention_parameters(self) -> Parameters:
+        """The tensors of the attention as `Parameters`; if there is a convolution, the bias is the convolution's."""
+        bias = None if "kernel" in self._tensors else self._tensor("bias")
         gate, strength, centres, of_gates, of_positions = (self._tensor(name) for name in POSITIONAL)
         return Parameters(
-            self._kept.get("query"), self._kept.get("key"), self._tensor("value"), self._kept["proj"], bias,
-            gate, strength, centres, of_gates, of_positions, self.heads, self.groups, self._kept.get("query_key"),
+            self._tensors.get("query"), self._tensors.get("key"), self._tensor("value"), self._tensors["proj"], bias,
+            gate, strength, centres, of_gates, of_positions, self.heads, self.groups, self._tensors.get("query_key"),
         )  # fmt: skip
 
-    def _ordered(self, name: str, tensor: Tensor) -> Matrix:
-        """A copy, matrices in the order in which they are multiplied by; that of a grouped projection is its own."""
+    def _packed_copy(self, name: str, tensor: Tensor) -> Matrix:
+        """A copy of a tensor; matrices are packed into the processor's layout, except a grouped projection."""
         is_matrix = self._packed and name in MATRICES and (name != "proj" or self.groups == 1)
         packed = pack(tensor) if is_matrix else tensor
         return packed if isinstance(packed, Packed) else tensor.clone()
 
     def _tensor(self, name: str) -> Tensor | None:
-        found = self._kept.get(name)
+        found = self._tensors.get(name)
         return found.plain() if isinstance(found, Packed) else found
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """As every module's: moves and casts the tensors, which are put in order again."""
-        self._kept = {name: self._ordered(name, fn(_plain(matrix))) for name, matrix in self._kept.items()}
-        self._placed.clear()
+        """Move or cast the tensors, as `nn.Module._apply` does, and pack them again."""
+        self._tensors = {name: self._packed_copy(name, fn(_plain(matrix))) for name, matrix in self._tensors.items()}
+        self._positional_cache.clear()
         return super()._apply(fn, recurse)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination.update({prefix + name: _plain(matrix) for name, matrix in self._kept.items()})
+        destination.update({prefix + name: _plain(matrix) for name, matrix in self._tensors.items()})
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        for name, matrix in self._kept.items():
+        for name, matrix in self._tensors.items():
             given = state_dict.get(prefix + name)
             if given is None:
                 missing_keys.append(prefix + name)
@@ -162,14 +149,14 @@ class FusedGPSA2d(nn.Module):
                 error_msgs.append(f"{prefix}{name}: expected {tuple(matrix.shape)}, found {tuple(given.shape)}")
             else:
                 was = _plain(matrix)
-                self._kept[name] = self._ordered(name, given.detach().to(was.device, was.dtype, copy=True))
-        self._placed.clear()
-        own = {prefix + name for name in self._kept}
+                self._tensors[name] = self._packed_copy(name, given.detach().to(was.device, was.dtype, copy=True))
+        self._positional_cache.clear()
+        own = {prefix + name for name in self._tensors}
         unexpected_keys += [k for k in state_dict if k.startswith(prefix) and k not in own]
 
     def extra_repr(self) -> str:
         g = self.geometry
-        what = f"heads={self.heads}" if "proj" in self._kept else "convolution"
+        what = f"heads={self.heads}" if "proj" in self._tensors else "convolution"
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, stride={g.stride}, "
             f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, {what}, for inference only"
@@ -178,7 +165,7 @@ class FusedGPSA2d(nn.Module):
 
 
 def _prepare(layer: AttentionLayer) -> tuple[int, dict[str, Tensor | None]]:
-    """How many heads attend, and what the function of a layer needs, by name; every matrix as it is multiplied by."""
+    """The number of attention heads, and the tensors that the function of a layer needs, by name."""
     kernel: Tensor | None = getattr(layer, "weight", None)
     if not layer.heads:
         return 0, {"kernel": kernel, "value": layer.value, "bias": layer.bias}
@@ -188,12 +175,12 @@ def _prepare(layer: AttentionLayer) -> tuple[int, dict[str, Tensor | None]]:
         if not parameters.content_heads:
             return 0, {"kernel": kernel, "value": parameters.value, "bias": layer.bias}
         parameters = parameters.content
-    together, alone = dense.asks_every_pixel(layer.geometry), layer.scope == GLOBAL
+    together, alone = dense.queries_are_keys(layer.geometry), layer.scope == GLOBAL
     return parameters.heads, {
         "kernel": kernel,
         "value": parameters.value,
         "bias": layer.bias,
-        "query_key": dense.both_of(parameters) if together else None,
+        "query_key": dense.stack_query_key(parameters) if together else None,
         "query": None if together and alone else cast("Tensor", parameters.query),
         "key": None if together and alone else cast("Tensor", parameters.key),
         "proj": parameters.plain_proj,

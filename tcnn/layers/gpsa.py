@@ -1,4 +1,4 @@
-"""Gated positional self-attention over a 2-D map: the layer that replaces a convolution.
+"""`GPSA2d`: gated positional self-attention over a feature map, the layer that replaces a convolution.
 
 Shapes: B batch, C channels, H×W padded map, Ho×Wo output map, M = Ho·Wo queries, N = H·W keys, K heads, d head width,
 G groups.
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import filters
 from tcnn.layers.backends import reference
+from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.functional import check_input, gpsa
 from tcnn.layers.initialise import QueryKey, draw_query_key
@@ -27,12 +28,12 @@ UNIT_STRENGTH = 1 + math.log(-math.expm1(-SOFTPLUS_BETA)) / SOFTPLUS_BETA
 
 
 def default_head_dim(in_channels: int, heads: int) -> int:
-    """C_in // K rounded down to a multiple of 8, at least 8."""
+    """Default head width d: C_in // K rounded down to a multiple of 8, at least 8."""
     return max(8, in_channels // heads // 8 * 8)
 
 
 def filter_to_proj(weight: Tensor) -> Tensor:
-    """A filter (C_out, C_in/G, kh, kw), or anything of its shape, in the layout of ``proj``, (C_out, K·C_in/G)."""
+    """Reshape a filter (C_out, C_in/G, kh, kw), or a tensor of its shape, to that of ``proj``, (C_out, K·C_in/G)."""
     return weight.flatten(2).transpose(1, 2).flatten(1)
 
 
@@ -155,7 +156,7 @@ class GPSA2d(AttentionLayer):
         generator: torch.Generator | None = None,
         query_key: QueryKey = "normal",
     ) -> None:
-        """A fresh layer: the attention of conversion, and filters and bias as a fresh `nn.Conv2d` would draw them."""
+        """Initialise the parameters: the attention as at conversion, filters and bias as in a new `nn.Conv2d`."""
         self._reset_attention(temperature, generator, query_key)
         bound = self.proj.shape[1] ** -0.5
         for parameter in (self.proj, self.bias):
@@ -184,11 +185,12 @@ class GPSA2d(AttentionLayer):
         content_heads: int = 0,
         query_key: QueryKey = "normal",
     ) -> "GPSA2d":
-        """A layer that computes the same function as `conv` (at the default temperature, to the last bit or so).
+        """Convert a convolution into a layer that computes the same function (at the default temperature, up to
+        rounding).
 
         Device, dtype, training mode and `requires_grad` (the filter's, and the bias's own) follow the convolution.
-        `generator` (CPU) draws query and key. `content` is the scope of the content part, which at the default
-        temperature changes nothing. `content_heads` stand beside the taps, with a W_out of zeros.
+        `generator` (CPU) draws query and key. `content` is the scope of content attention, which at the default
+        temperature changes nothing. `content_heads` are added to the heads of the taps, with a W_out of zeros.
         Raises `UnsupportedLayerError` for a convolution that cannot be reproduced; nothing is approximated.
         """
         layer = cls.__new__(cls)
@@ -212,29 +214,29 @@ class GPSA2d(AttentionLayer):
 
     @property
     def content(self) -> str:
-        """What the content part sees: `global`, `window:W` or `pooled:R`."""
+        """Scope of content attention: `global`, `window:W` or `pooled:R`."""
         return str(self.scope)
 
     @property
     def filter(self) -> Tensor:
-        """W_out seen as a convolution's filter, (C_out, C_in/G, kh, kw); W_val is not folded in."""
+        """W_out as a convolution filter, (C_out, C_in/G, kh, kw), a view; W_val is not multiplied in."""
         taps = self.tap_proj.unflatten(1, (self.geometry.heads, -1)).transpose(1, 2)
         return taps.unflatten(2, self.geometry.kernel_size)
 
     @property
     def tap_proj(self) -> Tensor:
-        """W_out of the heads that are taps, (C_out, P·C_in/G), a view of ``proj``."""
+        """W_out of the heads with a tap, (C_out, P·C_in/G), a view of ``proj``."""
         return self.proj[:, : self.geometry.heads * (self.in_channels // self.groups)]
 
     def forward(self, x: Tensor) -> Tensor:
-        return gpsa(x, self.tensors, self.geometry, self.scope, self.held and self.training)
+        return gpsa(x, self.tensors, self.geometry, self.scope, self.known_hard and self.training)
 
     def attention(self, x: Tensor) -> AttentionMaps:
-        """The attention maps on an input (B, C_in, H, W), for looking at: what `forward` mixes, by any backend."""
+        """Attention maps on an input (B, C_in, H, W), for inspection: the maps that `forward` applies."""
         check_input(x, self.in_channels, self.geometry)
         padded = positions.pad(x, self.geometry)
         factors = self.positional_factors((padded.shape[-2], padded.shape[-1]))
-        return reference.maps(x, padded, self.geometry, self.scope, factors, self.tensors)
+        return reference.maps(AttentionInputs(x, padded, self.geometry, self.scope, factors, self.tensors))
 
     def extra_repr(self) -> str:
         g = self.geometry

@@ -1,4 +1,4 @@
-"""How W_qry and W_key are drawn: on the CPU, in float32, so that a seed means the same weights on every device.
+"""Initialise W_qry and W_key: on the CPU, in float32, so that a seed gives the same weights on every device.
 
 Shapes: C channels, K heads, d head width.
 """
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 QueryKey = Literal["normal", "mimetic"]
-"""A truncated normal distribution of standard deviation 0.02, or `mimetic`."""
+"""Initialisation of W_qry and W_key: a truncated normal distribution of standard deviation 0.02, or `mimetic`."""
 
 
 @torch.no_grad()
 def draw_query_key(
     query: Tensor, key: Tensor, heads: int, kind: QueryKey = "normal", generator: torch.Generator | None = None
 ) -> None:
-    """Fill W_qry and W_key, (K·d, C) each. On the meta device nothing is drawn."""
+    """Initialise W_qry and W_key, (K·d, C) each, in place. On the meta device nothing is drawn."""
     if query.is_meta or isinstance(query, FakeTensor):
         return
     if kind == "normal":
@@ -31,10 +31,10 @@ def draw_query_key(
 
 
 def mimetic(channels: int, width: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """W_qry and W_key of one head, (d, C) each, whose product W_qryᵀ W_key is 0.7·Z + 0.7·I, or the nearest of rank d.
+    """Mimetic initialisation of one head: W_qry and W_key, (d, C) each, with W_qryᵀ W_key = 0.7·Z + 0.7·I.
 
-    Z has independent normal entries of variance 1/d. A query then looks for pixels that are like its own, as trained
-    transformers do, where two small random matrices would have it look at all alike.
+    The product is the nearest of rank d. Z has independent normal entries of variance 1/d. A query then attends to
+    similar pixels, as in trained transformers, where two small random matrices would attend to all alike.
 
     Source: Trockman and Kolter 2023, *Mimetic Initialization of Self-Attention Layers*, §3.
     """

@@ -1,4 +1,4 @@
-"""The way back from a filter to the parameters of a weight-standardised convolution that applies it."""
+"""Set the filter of a convolution, inverting weight standardisation where the layer standardises its weight."""
 
 from typing import Any
 
@@ -8,15 +8,17 @@ from torch import Tensor, nn
 from tcnn.layers.filters import effective_filter, is_standardised
 
 ROUNDING = 8
-"""Units in the last place by which a filter may miss its aim: twice as much as standardising itself may round."""
+"""Tolerance in units in the last place between the wanted and the resulting filter: twice the rounding of
+standardisation.
+"""
 
 
 @torch.no_grad()
 def load_filter(conv: Any, weight: Tensor, bias: Tensor | None) -> bool:
-    """Give a convolution the parameters with which it applies `weight` (C_out, C_in/G, kh, kw) and `bias` (C_out).
+    """Set the parameters of a convolution so that it applies `weight` (C_out, C_in/G, kh, kw) and `bias` (C_out).
 
-    Returns whether it can: a standardised filter has mean 0 in every output channel, and without a gain a variance
-    below 1, which a filter that was trained freely has not. A plain convolution takes any filter, bit for bit.
+    Returns whether that is possible. A standardised filter has mean 0 in every output channel and, without a gain, a
+    variance below 1, which a freely trained filter does not have. A plain convolution takes any filter, bit for bit.
     """
     gain: Tensor | None = None
     raw = weight

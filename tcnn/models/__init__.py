@@ -1,1 +1,1 @@
-"""Looking at any model: how it runs, what it returns, how far two of them are apart."""
+"""Tools for any model: tracing, running in one dtype, output comparison, random weights."""

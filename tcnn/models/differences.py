@@ -1,4 +1,4 @@
-"""How far two outputs are apart, in numbers."""
+"""Error statistics between two outputs: maximum, relative, cosine similarity, top-1 agreement."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,9 @@ from tcnn.records import ErrorStats
 
 
 def errors(reference: Tensor, other: Tensor) -> ErrorStats:
-    """How far `other` is from `reference`, taken in float64; a non-finite value anywhere counts as infinite error."""
+    """Error statistics of `other` against `reference`, in float64; a non-finite value anywhere counts as infinite
+    error.
+    """
     a, b = reference.double().flatten(), other.double().flatten()
     if a.shape != b.shape or not (a.isfinite().all() and b.isfinite().all()):
         return ErrorStats(max_abs=torch.inf, relative=torch.inf, max_relative=torch.inf, cosine=0.0)
@@ -28,6 +30,6 @@ def errors(reference: Tensor, other: Tensor) -> ErrorStats:
     )
 
 
-def agreement(a: Tensor, b: Tensor) -> float:
-    """The share of the images, (B, …) both, for which the largest number is the same one."""
+def top1_agreement(a: Tensor, b: Tensor) -> float:
+    """Top-1 agreement: the share of images, (B, …) both, with the same largest output."""
     return (a.flatten(1).argmax(1) == b.flatten(1).argmax(1)).double().mean().item()

@@ -1,4 +1,4 @@
-"""Names inside timm's feature extractors (`features_only=True`), matched with those of the classifier they come from.
+"""Match module names of timm's feature extractors (`features_only=True`) with those of the classifier.
 
 `FeatureListNet` and `FeatureDictNet` write `stages.3` as `stages_3`; the others hold the classifier as `model`
 (getter), `body` (hook) or `graph_module` (fx).
@@ -15,7 +15,7 @@ def flat(name: str) -> str:
 
 
 def match(names: Iterable[str], extractors: Iterable[str]) -> dict[str, str]:
-    """The classifier's names by those that they have in an extractor; what was cut off is left out."""
+    """Map names in an extractor to those of the classifier; layers that the extractor lacks are left out."""
     names = list(names)
     there = {flat(name): name for name in extractors}
     for prefix in PREFIXES:

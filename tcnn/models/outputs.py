@@ -1,4 +1,4 @@
-"""What a model returns, whatever it is packed in, as tensors that can be compared."""
+"""Flatten model outputs (tensors, tuples, lists, dicts, dataclasses) into tensors that can be compared."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from tcnn.errors import RequestError
 def tensors(output: object) -> Iterator[Tensor]:
     """The tensors of an output in its own order: one, or several in tuples, lists, dicts and dataclasses, nested.
 
-    What is no tensor, as None in the `ModelOutput` of transformers, is passed over.
+    Other values, such as None in the `ModelOutput` of transformers, are skipped.
     """
     if isinstance(output, Tensor):
         yield output
@@ -28,9 +28,9 @@ def tensors(output: object) -> Iterator[Tensor]:
 
 
 def flat(output: object, batch: int) -> Tensor:
-    """The only tensor of an output, (B, …), or all of them side by side, (B, numbers).
+    """Flatten an output: its only tensor, (B, …), or all of them concatenated, (B, numbers).
 
-    A tensor that has no row for each of the B images, such as an auxiliary loss, stands in every row.
+    A tensor without a row for each of the B images, such as an auxiliary loss, is repeated in every row.
     """
     found = list(tensors(output))
     if not found:

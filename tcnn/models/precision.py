@@ -1,4 +1,4 @@
-"""float32 that is float32: neither TF32 nor bfloat16 inside its products while two models are compared.
+"""Exact float32 arithmetic: disable TF32 and bfloat16 in matrix products and convolutions while models are compared.
 
 Ten bits of mantissa (TF32, what convolutions use on a GPU by default) or seven (bfloat16, after
 `torch.set_float32_matmul_precision("medium")` on CPUs that have it) would be taken for a conversion error.
@@ -22,7 +22,7 @@ PLACES: tuple[Place, ...] = (
 
 @contextmanager
 def exact_arithmetic() -> Iterator[None]:
-    """Exact float32 products for a while, on every device; afterwards all settings are and inherit what they did.
+    """Context with exact float32 products on every device; afterwards all settings are as before, inheritance included.
 
     PyTorch keeps two interfaces to these settings and refuses to read the old one (`allow_tf32`,
     `get_float32_matmul_precision`) where the new one (`fp32_precision`, from torch 2.9) says otherwise, so neither is
@@ -53,7 +53,7 @@ def exact_arithmetic() -> Iterator[None]:
 
 
 def _explicit() -> dict[Place, str]:
-    """Make everything exact, from the top down, and tell what was set by itself: what does not follow."""
+    """Set exact arithmetic everywhere and return the settings that were explicit, not inherited."""
     before = {}
     for place in (GENERIC, *PLACES):
         precision = torch._C._get_fp32_precision_getter(*place)

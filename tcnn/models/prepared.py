@@ -1,4 +1,4 @@
-"""Layers that were prepared for inference, and models that hold some: what made them can no longer be done to them."""
+"""Refuse models with layers for inference only (folded or fused) where they cannot be used."""
 
 from torch import nn
 
@@ -7,15 +7,15 @@ from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
 
 PREPARED: dict[type[nn.Module], str] = {FoldedGPSA2d: "folded", FusedGPSA2d: "fused"}
-"""Every kind of layer that is for inference only, and what was done to the GPSA layer in whose place it stands."""
+"""The kinds of layers for inference only, and what was done to the GPSA layer in their place."""
 
 
 def refuse_prepared(model: nn.Module, verb: str, but: tuple[type[nn.Module], ...] = ()) -> None:
     """Raise `RequestError` for a model with layers that are for inference only.
 
     Args:
-        verb: what cannot be done with it.
-        but: kinds with which it can.
+        verb: the refused operation.
+        but: kinds of layers that it supports.
     """
     for name, module in model.named_modules():
         for kind, done in PREPARED.items():

@@ -1,4 +1,4 @@
-"""Random weights that look trained, so that a comparison of two models notices every branch of them."""
+"""Random weights that look trained, so that a comparison of two models is sensitive to every branch."""
 
 import zlib
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from tcnn.models.trace import evaluating
 def randomised(
     source: nn.Module, converted: nn.Module, batch: Tensor, seed: int = 0, enabled: bool = True
 ) -> Iterator[None]:
-    """Make both models look trained for a while, alike, then put everything back.
+    """Context in which both models have the same random, trained-looking weights; afterwards everything is restored.
 
     A fresh network's zero-initialised residual scales switch off the very branches that were converted, so scales and
     shifts are drawn at random; normalisation statistics are those of `batch`, jittered, as training would have left
-    them. Without that a deep network blows its rounding errors up a thousandfold, and they would pass for conversion
-    errors.
+    them. Without that a deep network amplifies its rounding errors a thousandfold, and they would be taken for
+    conversion errors.
     """
     names = _statistics(source, tuple(replacements(converted))) if enabled else []
     tensors = [dict((*model.named_parameters(), *model.named_buffers())) for model in (source, converted)]
@@ -44,7 +44,7 @@ def randomised(
 
 
 def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
-    """Set every running mean and variance from what reaches its layer, give or take 20 %."""
+    """Set every running mean and variance from the input of its layer, varied by up to 20 %."""
 
     def measure(name: str, module: Any, args: tuple[Tensor, ...]) -> None:
         x = args[0].transpose(0, 1).flatten(1)
@@ -69,14 +69,16 @@ def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
 
 
 def _random(like: Tensor, name: str, seed: int, centred: bool) -> Tensor:
-    """Uniform in [−½, ½) or [½, 1½), the same for a name and seed whatever the device or dtype."""
+    """Uniform random values in [−½, ½) or [½, 1½), the same for a name and seed on every device and in every dtype."""
     drawn = torch.rand(like.shape, generator=generator(seed, name), dtype=torch.float64)
     return (drawn - 0.5 if centred else drawn + 0.5).to(like)
 
 
 def _statistics(source: nn.Module, replaced: tuple[str, ...]) -> list[str]:
-    """What to randomise: all that normalisation layers hold, and every parameter that is still one constant (a residual
-    scale, a gain, a bias). The convolutions under comparison keep their own."""
+    """Names of the tensors to randomise: normalisation layers, and every parameter with one constant value.
+
+    Constants are residual scales, gains and biases; the convolutions under comparison keep their own.
+    """
     names = []
     for prefix, module in source.named_modules():
         if prefix in replaced:
@@ -90,5 +92,5 @@ def _statistics(source: nn.Module, replaced: tuple[str, ...]) -> list[str]:
 
 
 def generator(seed: int, name: str) -> torch.Generator:
-    """Random numbers on the CPU for one layer or tensor: of its name and the seed, whatever else is drawn."""
+    """Random generator on the CPU for one layer or tensor, seeded by its name and the seed only."""
     return torch.Generator().manual_seed(seed + zlib.crc32(name.encode()))

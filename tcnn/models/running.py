@@ -1,4 +1,4 @@
-"""Running models so that what comes out can be compared: in one dtype, at one τ."""
+"""Run models for comparison: in one dtype, at one temperature τ, with hooks on layers."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
@@ -22,9 +22,9 @@ def replacements(model: nn.Module) -> dict[str, GPSA2d]:
 
 
 def temperatures(model: nn.Module) -> dict[str, float]:
-    """τ of every GPSA layer, or of its gates and of its positions by the buffers' names where these differ.
+    """Temperature τ of every GPSA layer, or of its gates and positions by buffer name where these differ.
 
-    Raises `RequestError` for one at which there is no attention.
+    Raises `RequestError` for one that is not a number above 0.
     """
     found: dict[str, float] = {}
     for name, layer in replacements(model).items():
@@ -44,7 +44,7 @@ def temperatures(model: nn.Module) -> dict[str, float]:
 
 @contextmanager
 def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
-    """Set τ of gates and positions of every GPSA layer for a while."""
+    """Context that sets τ of gates and positions of every GPSA layer."""
     buffers = [getattr(layer, name) for layer in replacements(model).values() for name in TEMPERATURES]
     before = [buffer.clone() for buffer in buffers]
     try:
@@ -57,7 +57,9 @@ def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
 
 
 def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The model itself if it has the dtype already, else a copy in it that never duplicates the originals."""
+    """The model itself if it has the dtype already, else a copy in that dtype, made without another copy of the
+    original.
+    """
     if all(p.dtype == dtype for p in model.parameters() if p.is_floating_point()):
         return model
     memo: dict[int, object] = {}
@@ -68,7 +70,7 @@ def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def logits_of(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Tensor:
-    """What a model that has this dtype says to a batch (B, C, H, W) on any device, (B, …)."""
+    """Flattened outputs of a model for a batch (B, C, H, W) on any device, in its dtype, (B, …)."""
     device = next(model.parameters()).device
     # One image at a time in float64: its activations, not its weights, would set the memory that a conversion takes.
     parts = batch.split(1) if dtype == torch.float64 else (batch,)
@@ -76,10 +78,10 @@ def logits_of(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @contextmanager
-def watching(
+def watch_layers(
     model: nn.Module, names: Iterable[str], call: Callable[[str, nn.Module, Tensor, Tensor], None]
 ) -> Iterator[None]:
-    """``call(name, layer, input, output)`` for a while, whenever one of these layers has run."""
+    """Context that calls ``call(name, layer, input, output)`` whenever one of these layers has run."""
     handles = [
         model.get_submodule(name).register_forward_hook(lambda m, args, out, name=name: call(name, m, args[0], out))
         for name in names

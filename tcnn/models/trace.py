@@ -1,8 +1,8 @@
-"""Which layer runs when, and on what shapes: one forward pass that moves no data.
+"""Trace a model: the order of its layers and their shapes, by one forward pass on the meta device.
 
-The pass runs on a copy of the model on the meta device, so it costs milliseconds and no memory even for the largest
+The pass runs on a copy of the model without data, so it costs milliseconds and no memory even for the largest
 models. A model that cannot run there (it reads values, or keeps tensors that are neither parameters nor buffers) is
-traced where it is.
+traced on its own device.
 """
 
 import copy
@@ -18,7 +18,7 @@ from tcnn.errors import RequestError
 
 
 class Step(NamedTuple):
-    """One call of a layer."""
+    """One call of a layer, with input and output shapes."""
 
     name: str
     module: nn.Module
@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 
 class Span(NamedTuple):
-    """When a module runs in a forward pass: from its first call to the return from its last."""
+    """The interval in which a module runs in a forward pass: from its first call to the return from its last."""
 
     begin: int
     end: int
@@ -37,7 +37,7 @@ Found = TypeVar("Found")
 
 
 def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> tuple[int, int, int]:
-    """(channels, height, width) that the model takes; `input_size` overrides the height and width."""
+    """Input shape (channels, height, width) of a model; `input_size` overrides the height and width."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
     traits = getattr(model, "_traits", {})
     channels = getattr(model, "in_chans", None) or _image_channels(model)
@@ -47,15 +47,17 @@ def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> 
 
 
 def _image_channels(model: nn.Module) -> int | None:
-    """3 when any convolution takes colour images, whatever the order of definition; else what the first one takes."""
+    """Input channels: 3 when any convolution takes colour images, whatever the order of definition; else the first
+    one's.
+    """
     channels = [m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)]
     return 3 if 3 in channels else next(iter(channels), None)
 
 
 def meta_copy(model: nn.Module, buffers: bool = True) -> nn.Module:
-    """The model on the meta device: same structure, no data, nothing of it copied on the way.
+    """A copy of the model on the meta device: same structure, no data, and no data copied meanwhile.
 
-    Without `buffers` these stay what they are: a file may bring parameters only, and some buffers are computed.
+    Without `buffers` these keep their values: a file may contain parameters only, and some buffers are computed.
     """
     memo: dict[int, object] = {}
     for tensor in (*model.parameters(), *(model.buffers() if buffers else ())):
@@ -65,7 +67,7 @@ def meta_copy(model: nn.Module, buffers: bool = True) -> nn.Module:
 
 
 def trace(model: nn.Module, input_size: tuple[int, int] | None = None) -> list[Step]:
-    """Every call of a leaf layer in one forward pass, in order; `Step.module` belongs to `model` itself.
+    """Trace every call of a leaf layer in one forward pass, in order; `Step.module` belongs to `model` itself.
 
     Raises `RequestError` when the model does not run on an image of its own size.
     """
@@ -75,7 +77,7 @@ def trace(model: nn.Module, input_size: tuple[int, int] | None = None) -> list[S
 
 
 def spans(model: nn.Module, input_size: tuple[int, int] | None = None) -> dict[str, Span]:
-    """When every module that is called runs in one forward pass, by name, counted in calls and returns.
+    """The interval of every called module in one forward pass, by name, counted in calls and returns.
 
     Raises `RequestError` as `trace` does.
     """
@@ -83,7 +85,7 @@ def spans(model: nn.Module, input_size: tuple[int, int] | None = None) -> dict[s
 
 
 def _forward(model: nn.Module, input_size: tuple[int, int] | None, look: Callable[[nn.Module, Tensor], Found]) -> Found:
-    """What `look` finds in a forward pass of the model, or of a copy without data, in evaluation mode."""
+    """The result of `look` on a forward pass of the model, or of a copy without data, in evaluation mode."""
     shape = (1, *input_shape(model, input_size))
     try:
         with torch.device("meta"):
@@ -149,7 +151,7 @@ def _run(model: nn.Module, image: Tensor) -> list[Step]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; every module gets back the mode that it had."""
+    """Context that sets evaluation mode; afterwards every module has its previous mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

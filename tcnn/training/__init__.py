@@ -1,1 +1,1 @@
-"""Fine-tuning: from a model and a data set to a run that survives a kill at any moment."""
+"""Fine-tuning: the training loop, its recipe, and run directories from which an interrupted run resumes exactly."""

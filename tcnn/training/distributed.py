@@ -1,4 +1,4 @@
-"""One process or several: who am I, and what do we all agree on."""
+"""Distributed training: rank, world size, process group, device of this process."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tcnn.errors import EnvironmentFailure, one_line
 
 
 class Processes(NamedTuple):
-    """This process among those that share the training."""
+    """This process among the processes of a run."""
 
     rank: int = 0
     world: int = 1
@@ -20,11 +20,11 @@ class Processes(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files."""
+        """Whether this is the process that writes files (rank 0)."""
         return self.rank == 0
 
-    def total(self, values: list[float], device: torch.device) -> list[float]:
-        """The sum of every value over all processes, in float64."""
+    def sum(self, values: list[float], device: torch.device) -> list[float]:
+        """Sum of every value over all processes (all-reduce), in float64."""
         if self.world == 1:
             return values
         # Gloo adds on the CPU; NCCL only on the GPU, where MPS has no float64 but cannot be distributed either.
@@ -32,15 +32,15 @@ class Processes(NamedTuple):
         dist.all_reduce(tensor)
         return [float(value) for value in tensor]
 
-    def wait(self) -> None:
-        """Until all are here."""
+    def barrier(self) -> None:
+        """Barrier: wait until all processes are here."""
         if self.world > 1:
             dist.barrier()
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Processes]:
-    """Join the processes that `torchrun` started, if it did; NCCL on GPUs, Gloo on CPUs. Leaves them at the end."""
+def join_processes(device: str) -> Iterator[Processes]:
+    """Context that joins the process group of `torchrun`, if there is one: NCCL on GPUs, Gloo on CPUs."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 or "RANK" not in os.environ:
         yield Processes()
@@ -64,8 +64,8 @@ def joined(device: str) -> Iterator[Processes]:
             dist.destroy_process_group()
 
 
-def place(device: str, processes: Processes) -> torch.device:
-    """The device of this process; raises `EnvironmentFailure` for one that is not usable."""
+def process_device(device: str, processes: Processes) -> torch.device:
+    """The device of this process; raises `EnvironmentFailure` for an unusable one."""
     from tcnn.workflows.pipeline import usable_device
 
     if device in ("auto", "cuda") and torch.cuda.is_available():

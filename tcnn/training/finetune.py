@@ -1,9 +1,9 @@
-"""`finetune`: from a checkpoint or model name and a data set to a run directory with the fine-tuned T-CNN."""
+"""`finetune`: fine-tune a checkpoint or model on a data set and write a run directory."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import timm
 import torch
@@ -15,25 +15,23 @@ from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_of
 from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.evaluate import input_settings
-from tcnn.training.distributed import Processes, joined, place
+from tcnn.training.distributed import Processes, join_processes, process_device
 from tcnn.training.loop import Trainer
 from tcnn.training.prepare import Start, in_chans, prepare, teacher_for
-from tcnn.training.recipe.annealing import remarks
-from tcnn.training.recipe.objective import check_teacher, mixes
+from tcnn.training.recipe.annealing import annealing_notes
+from tcnn.training.recipe.objective import check_teacher, uses_mixup
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
 from tcnn.training.runs import resume as points
-from tcnn.training.runs.progress import Report
+from tcnn.training.runs.progress import Callbacks, Report, Say
 from tcnn.training.runs.recorder import check_tensorboard
 from tcnn.training.runs.resume import Position
-from tcnn.training.runs.rundir import RunDirectory, differences
-from tcnn.training.runs.signals import Asked, stop_on_signal
+from tcnn.training.runs.rundir import RunDirectory, changed_settings
+from tcnn.training.runs.signals import StopCheck, stop_on_signal
 from tcnn.version import __version__
-
-Say = Callable[[str], None]
 
 
 class FinetuneResult(BaseModel):
-    """What `tcnn finetune --json` prints. Accuracies are shares between 0 and 1."""
+    """Result of fine-tuning, as `tcnn finetune --json` prints it. Accuracies are shares between 0 and 1."""
 
     model: str
     out: str
@@ -70,112 +68,110 @@ def finetune(
     names: Mapping[str, str] | None = None,
     report: Report = lambda progress: None,
     say: Say = lambda message: None,
-    stop: Asked = lambda: False,
+    stop: StopCheck = lambda: False,
     **options: object,
 ) -> FinetuneResult:
-    """Fine-tune a T-CNN, or a CNN that is converted on the way, with the paper's recipe (Transformed CNNs, §3).
+    """Fine-tune a T-CNN, or a CNN that is converted first, with the paper's recipe (Transformed CNNs, §3).
 
     Args:
         model: a tcnn checkpoint, a timm name, `local-dir:PATH`, `hf-hub:ORG/NAME`, or a module (which is not changed).
         data, val: data sets as `open_dataset` takes them, or opened ones. Without `val` the validation split of `data`
             is taken, or the share `val_split` of the training images.
-        config: the recipe; fields given as keywords go over it: ``finetune("resnet50", "photos/", epochs=10)``.
+        config: the recipe; settings given as keywords override it: ``finetune("resnet50", "photos/", epochs=10)``.
         out: the run's directory.
-        resume: go on from the newest resume point in `out`, or begin if there is none.
-        force: replace a run that lives in `out`. allow_changes: resume with other settings than the run began with.
+        resume: continue from the newest resume point in `out`, or start if there is none.
+        force: replace an existing run in `out`.
+        allow_changes: resume with other settings than the run began with.
         pretrained, weights: as for `tcnn convert`.
-        names: what the records call ``model``, ``data`` and ``val``, if not as they are called here: a run goes on only
-            with what it began with, and on another host the same data may lie elsewhere.
-        report: called after every step with a `Progress`. say: called with what a user should know.
-        stop: whether the run is to save what it has and end, asked before every step; signals need no mention.
+        names: what config.json records as ``model``, ``data`` and ``val``, if not the arguments: a run is resumed only
+        with
+            the same ones, and on another host the same data may have another path.
+        report: called after every step with a `Progress`.
+        say: called with notes for the user, one line each.
+        stop: called before every step; if true, the run saves its state and ends. Signals are handled without it.
 
     Returns: a `FinetuneResult`. Under `torchrun` every process calls this; the first writes.
 
-    Raises: `RequestError` for what was asked, `Stopped` after SIGTERM or Ctrl-C, `DivergedError`, `EnvironmentFailure`.
+    Raises: `RequestError` for a wrong request, `Stopped` after SIGTERM or Ctrl-C, `DivergedError`,
+    `EnvironmentFailure`.
     """
     config = build(FinetuneConfig, options, config)
-    run = RunDirectory(Path(out))
-    with joined(config.device) as processes:
+    sources = _Sources(model, data, val, pretrained, weights, names or {})
+    directory = _Directory(RunDirectory(Path(out)), resume, force, allow_changes)
+    callbacks = Callbacks(report, say, stop)
+    with join_processes(config.device) as processes:
         if not processes.first:
-            report, say = (lambda progress: None), (lambda message: None)
-        return _finetune(
-            model,
-            data,
-            val,
-            config,
-            run,
-            processes,
-            resume,
-            force,
-            allow_changes,
-            pretrained,
-            weights,
-            names or {},
-            report,
-            say,
-            stop,
-        )
+            callbacks = Callbacks(stop=stop)
+        return _finetune(sources, directory, config, processes, callbacks)
+
+
+class _Sources(NamedTuple):
+    """Where model and data come from, as given to `finetune`."""
+
+    model: str | Path | nn.Module
+    data: str | ImageSet
+    val: str | ImageSet | None
+    pretrained: bool
+    weights: Path | None
+    names: Mapping[str, str]
+
+
+class _Directory(NamedTuple):
+    """The run directory, and whether a run in it is resumed or replaced."""
+
+    run: RunDirectory
+    resume: bool
+    force: bool
+    allow_changes: bool
 
 
 def _finetune(
-    source: str | Path | nn.Module,
-    data: str | ImageSet,
-    val: str | ImageSet | None,
-    config: FinetuneConfig,
-    run: RunDirectory,
-    processes: Processes,
-    resuming: bool,
-    force: bool,
-    allow_changes: bool,
-    pretrained: bool,
-    weights: Path | None,
-    names: Mapping[str, str],
-    report: Report,
-    say: Say,
-    asked: Asked,
+    sources: _Sources, directory: _Directory, config: FinetuneConfig, processes: Processes, callbacks: Callbacks
 ) -> FinetuneResult:
     started = time.monotonic()
-    device = place(config.device, processes)
-    going_on = resuming and run.started
-    if not going_on:
-        run.check(force)
-    train_set, val_set = open_sets(data, val, config, in_chans(source))
-    point, complaints = points.latest_point(run.resume) if going_on else (None, [])
-    for complaint in complaints:
-        say(complaint)
+    device = process_device(config.device, processes)
+    run, source, say = directory.run, sources.model, callbacks.say
+    resuming = directory.resume and run.started
+    if not resuming:
+        run.check(directory.force)
+    train_set, val_set = open_data_sets(sources.data, sources.val, config, in_chans(source))
+    point, unreadable = points.latest_point(run.resume) if resuming else (None, [])
+    for line in unreadable:
+        say(line)
     # A resume point brings all weights, so the pretrained ones need not be there any more.
     fresh = point is None
-    start = prepare(source, config, train_set.class_names, pretrained and fresh, weights if fresh else None)
-    teacher = teacher_for(source, config, pretrained, weights)
+    weights = sources.weights if fresh else None
+    start = prepare(source, config, train_set.class_names, sources.pretrained and fresh, weights)
+    teacher = teacher_for(source, config, sources.pretrained, sources.weights)
     if teacher is not None:
         check_teacher(teacher, start.model, len(train_set.class_names))
-    record = _record(source, data, val, config, start, train_set) | dict(names)
+    record = _record(sources, config, start, train_set)
     loader = _loader(start, train_set, config, processes, device)
-    # What cannot be made must not cost the run that lives here.
+    # Before an existing run is replaced: an optimizer that cannot be created must not cost it.
     create_optimizer(start.model, config)
-    notes = [*start.notes, *remarks(start.model, config, loader.steps)]
+    notes = [*start.notes, *annealing_notes(start.model, config, loader.steps)]
     check_tensorboard(config)
-    processes.wait()  # all have looked at the directory before one of them writes to it
-    if going_on:
-        _check_settings(run, record, allow_changes, say)
+    processes.barrier()  # all have looked at the directory before one of them writes to it
+    if resuming:
+        _check_settings(run, record, directory.allow_changes, say)
         if fresh and processes.first:
             run.rewind(0, 0)
     elif processes.first:
-        run.create(record, force)
+        run.create(record, directory.force)
     for note in notes:
         say(note)
-    processes.wait()
+    processes.barrier()
     if processes.first:
-        run.tidy()
-        points.clean(run.resume)
-    with stop_on_signal(asked) as stop:
+        run.remove_partial_files()
+        points.remove_partial_files(run.resume)
+    with stop_on_signal(callbacks.stop) as stop:
         trainer = Trainer(
             start, loader, val_set, config.scaled(), run, device=device, processes=processes, teacher=teacher,
-            record=record, report=report, warn=say,
+            record=record, report=callbacks.report, warn=say,
         )  # fmt: skip
         if point is not None:
             trainer.restore(point)
-            say(_where(point.position, loader.steps))
+            say(_resume_note(point.position, loader.steps))
         position = trainer.run(stop)
     rows = run.rows("epoch")
     last: dict[str, Any] = rows[-1]["val"] if rows else {"top1": 0.0, "top5": None}
@@ -188,10 +184,10 @@ def _finetune(
     )  # fmt: skip
 
 
-def open_sets(
+def open_data_sets(
     data: str | ImageSet, val: str | ImageSet | None, config: FinetuneConfig, in_chans: int = 3
 ) -> tuple[ImageSet, ImageSet]:
-    """The training set and what it is measured on; raises `RequestError` if there is nothing to measure on."""
+    """Open the training and the validation set; raises `RequestError` if there is no validation set."""
     train = open_dataset(data, "train", in_chans=in_chans) if isinstance(data, str) else data
     spec = val if isinstance(val, str) else data if isinstance(data, str) else None
     if isinstance(val, ImageSet):
@@ -225,39 +221,41 @@ def _loader(
             f"batch_size: {config.batch_size} is more than the data set's {len(data)} training images; "
             f"give --batch-size {1 << max(1, (len(data) // 8).bit_length() - 1)} or less"
         )
-    if mixes(config) and config.batch_size % (2 * processes.world):
+    if uses_mixup(config) and config.batch_size % (2 * processes.world):
         raise RequestError(
             f"batch_size: mixup needs an even number on each of {processes.world} devices, found {config.batch_size} "
             "over all of them"
         )
     micro = config.micro_batch or (128 if device.type == "cuda" else 64)
+    if uses_mixup(config):
+        micro = max(2, micro // 2 * 2)
     return TrainingLoader(
-        data, transform, batch_size=config.batch_size, micro_batch=max(2, micro // 2 * 2) if mixes(config) else micro,
+        data, transform, batch_size=config.batch_size, micro_batch=micro,
         seed=config.seed, repeats=config.repeats, workers=config.workers, rank=processes.rank, world=processes.world,
         pin_memory=device.type == "cuda",
     )  # fmt: skip
 
 
-def _record(
-    source: str | Path | nn.Module, data: object, val: object, config: FinetuneConfig, start: Start, train: ImageSet
-) -> dict[str, Any]:
-    """What config.json and the checkpoints say of a run."""
+def _record(sources: _Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:
+    """The record of a run in config.json and in its checkpoints."""
+    data, val = sources.data, sources.val
     return {
         "run": "finetune",
-        "model": _name(source),
+        "model": _name(sources.model),
         "data": data if isinstance(data, str) else repr(data),
         "val": val if isinstance(val, str) else None if val is None else repr(val),
         "size": list(start.size),
         "class_names": list(train.class_names),
         "config": config.model_dump(mode="json"),
         "versions": {"tcnn": __version__, "torch": torch.__version__, "timm": timm.__version__},
+        **sources.names,
     }
 
 
 def _check_settings(run: RunDirectory, record: dict[str, Any], allow: bool, say: Say) -> None:
-    """Refuse to go on with other settings than the run began with, unless that is allowed."""
+    """Raise `RequestError` if the settings of a resumed run changed, unless that is allowed."""
     before = run.record()
-    changes = differences(before.get("config", {}), record["config"])
+    changes = changed_settings(before.get("config", {}), record["config"])
     for key in ("model", "data", "val", "size", "class_names"):
         if before.get(key) != record[key]:
             changes.append(f"{key}: {shorten(str(before.get(key)), 60)} → {shorten(str(record[key]), 60)}")
@@ -275,7 +273,7 @@ def _name(source: str | Path | nn.Module) -> str:
     return str(source)
 
 
-def _where(position: Position, steps: int) -> str:
+def _resume_note(position: Position, steps: int) -> str:
     if position.finished:
         return "the run is finished already"
     return f"going on in epoch {position.epoch + 1} at step {position.step} of {steps}"

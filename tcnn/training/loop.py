@@ -1,4 +1,4 @@
-"""The training loop: epochs of steps, a validation after each, and a state that survives a kill at any moment."""
+"""The training loop: epochs of steps, validation after each epoch, and resume points for exact resumption."""
 
 import math
 import time
@@ -18,30 +18,31 @@ from tcnn.evaluation.evaluate import Evaluation, evaluate
 from tcnn.training.distributed import Processes
 from tcnn.training.learner import Learner
 from tcnn.training.prepare import Start, conversion_at
-from tcnn.training.recipe.objective import NeighbourMixup, mixes
-from tcnn.training.recipe.statistics import reestimate
+from tcnn.training.recipe.batch_norm import reestimate_batch_norm
+from tcnn.training.recipe.objective import NeighbourMixup, uses_mixup
 from tcnn.training.runs import resume
-from tcnn.training.runs.progress import Pace, Progress, Report
-from tcnn.training.runs.recorder import Recorder, Warn, layer_state, scores, temperatures
+from tcnn.training.runs.progress import Progress, Report, StepTimer
+from tcnn.training.runs.recorder import Recorder, Warn, epoch_scores, layer_state, temperatures
 from tcnn.training.runs.resume import Position, ResumePoint
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.runs.signals import StopRequest
-from tcnn.training.step import Arithmetic, Outcome, Part, halved
-from tcnn.training.whole_batch import whole_batch
+from tcnn.training.step import MicroBatch, MixedPrecision, StepLoss, halve_chunk
+from tcnn.training.sync_batch import sync_batch
 
 
-class _Asked(Exception):
-    """A stop was asked for during validation."""
+class _StopRequested(Exception):
+    """A stop was requested during validation."""
 
 
 class Trainer:
-    """One run: build it, `restore` a resume point if there is one, `run` it.
+    """Trains a model: create it, `restore` a resume point if there is one, `run` it.
 
     Args:
-        start: the model of the first step.
-        train: batches of augmented images. validation: what every epoch is measured on.
-        config: in epochs of the data at hand (`FinetuneConfig.scaled`).
-        record: what the checkpoints say of the run beside its metrics.
+        start: the initial model.
+        train: batches of augmented images.
+        validation: the images that every epoch is evaluated on.
+        config: in epochs of the training set at hand (`FinetuneConfig.scaled`).
+        record: what checkpoints state about the run beside its metrics.
     """
 
     def __init__(
@@ -62,15 +63,15 @@ class Trainer:
         self.config, self.run_directory, self.train, self.validation = config, run, train, validation
         self.device, self.processes = device, processes
         self.position = Position()
-        self.arithmetic = Arithmetic(config, device)
-        self.pace = Pace()
+        self.precision = MixedPrecision(config, device)
+        self.timer = StepTimer()
         self._size, self._record, self._report = start.size, record or {}, report
-        self._mixup = NeighbourMixup(config, len(validation.class_names)) if mixes(config) else None
+        self._mixup = NeighbourMixup(config, len(validation.class_names)) if uses_mixup(config) else None
         self._top1: float | None = None
         self._saved = time.monotonic()
         self.recorder = Recorder(run, config, processes.first, warn)
         self.learner = Learner(
-            start.model, config, steps=train.steps, arithmetic=self.arithmetic, processes=processes, teacher=teacher,
+            start.model, config, steps=train.steps, precision=self.precision, processes=processes, teacher=teacher,
             trunk=start.trunk,
         )  # fmt: skip
 
@@ -80,7 +81,7 @@ class Trainer:
         return self.learner.model
 
     def restore(self, point: ResumePoint) -> None:
-        """Go on from a resume point; raises `CheckpointError` where it does not fit this run."""
+        """Restore a resume point; raises `CheckpointError` where it does not fit this run."""
         self.position = point.position
         if point.position.converted_at is not None:
             self._convert(point.position.converted_at)
@@ -89,7 +90,7 @@ class Trainer:
         self.run_directory.rewind(self.position.updates, self.position.epoch)
 
     def run(self, stop: StopRequest) -> Position:
-        """Train to the last epoch. Raises `Stopped` once saved, if `stop` was set; `DivergedError`; `StorageError`."""
+        """Train to the last epoch. Raises `Stopped` after saving if `stop` is set, `DivergedError`, `StorageError`."""
         try:
             while self.position.epoch < self.config.epochs:
                 if self.config.convert_at == self.position.epoch and self.position.converted_at is None:
@@ -101,7 +102,7 @@ class Trainer:
             self._save_point()
             return self.position
         except RuntimeError as error:
-            death = worker_death(error, self._where("stopped"))
+            death = worker_death(error, self._message("stopped"))
             if death is None:
                 raise
             raise death from error
@@ -118,56 +119,56 @@ class Trainer:
             return
         self.learner.train()
         batches = self.train.epoch(position.epoch, position.step)
-        self.pace.start()
+        self.timer.start()
         while position.step < steps:
             self._prepare_step()
-            parts = self._parts(list(islice(batches, self.train.micro_batches)))
-            outcome = self._step(parts)
-            loss_sum, images, asked, good = self.processes.total(
+            micro_batches = self._micro_batches(list(islice(batches, self.train.micro_batches)))
+            step_loss = self._step(micro_batches)
+            loss_sum, images, stopping, finite = self.processes.sum(
                 [
-                    outcome.loss_sum,
-                    outcome.images,
+                    step_loss.loss_sum,
+                    step_loss.images,
                     float(bool(stop)),
-                    float(torch.isfinite(torch.tensor(outcome.loss))),
+                    float(torch.isfinite(torch.tensor(step_loss.loss))),
                 ],
                 self.device,
             )
-            if good < self.processes.world:
+            if finite < self.processes.world:
                 raise self._diverged()
             self.learner.update(position.updates + 1)
             position.updates += 1
             position.step += 1
             position.loss_sum += loss_sum
             position.images += int(images)
-            self._after_step(loss_sum / images, images / max(1e-9, self.pace.lap()))
-            if asked:
+            self._log_step(loss_sum / images, images / max(1e-9, self.timer.lap()))
+            if stopping:
                 self._save_point()
-                raise stop.stopped(self._where("stopped"))
-            if self._due():
+                raise stop.stopped(self._message("stopped"))
+            if self._checkpoint_due():
                 self._save_point()
 
     def _prepare_step(self) -> None:
-        """What a step depends on beside its images: generators, alike everywhere, and τ, by where the run stands."""
+        """Set what a step depends on besides its images: random seeds, equal in all processes, and τ."""
         position = self.position
         torch.manual_seed(step_seed(self.config.seed, position.epoch, position.step))
         self.learner.set_temperatures(position.updates)
 
-    def _parts(self, batches: list[Batch]) -> list[Part]:
-        position, parts = self.position, []
+    def _micro_batches(self, batches: list[Batch]) -> list[MicroBatch]:
+        position, micro_batches = self.position, []
         for batch in batches:
-            self.recorder.unreadable(position.unreadable, batch.unreadable)
-            images, targets = self.arithmetic.place(batch.images, batch.targets)
+            self.recorder.add_unreadable(position.unreadable, batch.unreadable)
+            images, targets = self.precision.place(batch.images, batch.targets)
             if self._mixup is not None:
                 images, targets = self._mixup(
                     images, targets, step_seed(self.config.seed, position.epoch, position.step)
                 )
-            parts.append((images, targets))
-        return parts
+            micro_batches.append((images, targets))
+        return micro_batches
 
-    def _step(self, parts: list[Part]) -> Outcome:
+    def _step(self, micro_batches: list[MicroBatch]) -> StepLoss:
         while True:
             try:
-                return self.learner.accumulate(parts, self.position.chunk)
+                return self.learner.accumulate(micro_batches, self.position.chunk)
             except ValueError as error:
                 if "more than 1 value per channel" not in str(error):
                     raise
@@ -177,7 +178,7 @@ class Trainer:
                 ) from error
             except torch.OutOfMemoryError as error:
                 self.learner.optimizer.zero_grad(set_to_none=True)
-                smaller = halved(self.position.chunk, parts, error)
+                smaller = halve_chunk(self.position.chunk, micro_batches, error)
                 if self.processes.world > 1:  # the others wait for gradients that will not come
                     raise EnvironmentFailure(
                         f"out of memory on device {self.device}; go on with --resume --set micro_batch={smaller}"
@@ -186,36 +187,37 @@ class Trainer:
             self.recorder.warn(f"out of memory: going on with {smaller} images at a time")
             self._prepare_step()
 
-    def _after_step(self, loss: float, rate: float) -> None:
+    def _log_step(self, loss: float, rate: float) -> None:
         position = self.position
         facts: dict[str, Any] = {
             "loss": loss, "lr": self.learner.lr, **temperatures(self.learner.temperatures),
             "images_per_second": round(rate, 2),
         }  # fmt: skip
-        self._tell("training", **facts)
+        self._report_progress("training", **facts)
         self.recorder.step(position.updates, epoch=position.epoch, step=position.step, **facts)
 
     def _finish_epoch(self, stop: StopRequest) -> None:
-        """Validate, record, keep the model; the resume point before it makes a kill in here cost no training."""
+        """Validate, log and save the model; a resume point is saved before, so a kill in here costs no training."""
         position = self.position
         self._save_point()
         if self.config.bn_reestimate and self.learner.annealing.over(position.updates):
             self._reestimate()
         result = self._validate(stop)
         self._top1 = result.top1
-        self.recorder.unreadable(
+        self.recorder.add_unreadable(
             position.unreadable, result.unreadable, result.unreadable_count - len(result.unreadable)
         )
         if not math.isfinite(result.loss):
             self.recorder.warn(f"the validation loss is not finite after epoch {position.epoch + 1}")
-        better = self._better(result.top1)
+        better = self._is_best(result.top1)
         if better:
             position.best, position.best_epoch = result.top1, position.epoch
-        pace = self.pace.step
+        pace = self.timer.step
         row: dict[str, Any] = {
             "kind": "epoch", "epoch": position.epoch, "updates": position.updates,
             "train_loss": position.loss_sum / max(1, position.images), "lr": self.learner.lr,
-            **temperatures(self.learner.temperatures), "val": scores(result), "unreadable": len(position.unreadable),
+            **temperatures(self.learner.temperatures), "val": epoch_scores(result),
+            "unreadable": len(position.unreadable),
             "images_per_second": None if pace is None else round(self.config.batch_size / pace, 2),
             **layer_state(self.learner.result),
         }  # fmt: skip
@@ -230,15 +232,17 @@ class Trainer:
             self._save_point()
 
     def _reestimate(self) -> None:
-        """Statistics of what is measured and saved, over the first batches of this epoch, not mixed."""
+        """Re-estimate batch normalisation statistics over the first batches of this epoch, without mixup."""
         count = self.config.bn_reestimate * self.train.micro_batches
         batches = islice(self.train.epoch(self.position.epoch), count)
-        images = (self.arithmetic.place(batch.images, batch.targets)[0] for batch in batches)
-        with whole_batch(self.processes), self.arithmetic.autocast():
-            reestimate(self.learner.result, images, self.learner.trunk)
+        images = (self.precision.place(batch.images, batch.targets)[0] for batch in batches)
+        with sync_batch(self.processes), self.precision.autocast():
+            reestimate_batch_norm(self.learner.result, images, self.learner.trunk)
 
-    def _better(self, top1: float) -> bool:
-        """Whether this epoch's model is the best. Before annealing is over every epoch is further on than the last."""
+    def _is_best(self, top1: float) -> bool:
+        """Whether this epoch's model is the best. Before annealing is over a later epoch always replaces an earlier
+        one.
+        """
         best, epoch = self.position.best, self.position.best_epoch
         annealed = epoch is not None and self.learner.annealing.over((epoch + 1) * self.train.steps)
         return not annealed or best is None or top1 > best
@@ -250,37 +254,37 @@ class Trainer:
             nonlocal done
             done += images * self.processes.world
             if stop and self.processes.world == 1:
-                raise _Asked
-            self._tell("validating", share=min(1.0, done / len(self.validation)))
+                raise _StopRequested
+            self._report_progress("validating", share=min(1.0, done / len(self.validation)))
 
-        self.pace.start()
+        self.timer.start()
         try:
             result = evaluate(
                 self.learner.result, self.validation, size=self._size, batch_size=self.train.micro_batch,
-                workers=self.config.workers, device=self.device, amp=self.arithmetic.amp,
+                workers=self.config.workers, device=self.device, amp=self.precision.amp,
                 channels_last=self.config.channels_last, progress=advance,
                 rank=self.processes.rank, world=self.processes.world,
             )  # fmt: skip
-        except _Asked:
-            raise stop.stopped(self._where("stopped during validation")) from None
-        self.pace.validated()
+        except _StopRequested:
+            raise stop.stopped(self._message("stopped during validation")) from None
+        self.timer.lap_validation()
         return result
 
-    def _tell(self, phase: str, share: float = 0.0, **values: Any) -> None:
-        """Progress to whoever listens; `share` is the part of a validation that is done."""
+    def _report_progress(self, phase: str, share: float = 0.0, **values: Any) -> None:
+        """Report progress; `share` is the part of a validation that is done."""
         position, epochs, steps = self.position, self.config.epochs, self.train.steps
         done = position.epoch * steps + position.step
-        remaining = self.pace.remaining(epochs * steps - done, epochs - position.epoch)
+        remaining = self.timer.remaining(epochs * steps - done, epochs - position.epoch)
         self._report(
             Progress(
                 phase=phase, epoch=position.epoch + 1, epochs=epochs, step=position.step, steps=steps,
                 percent=round(100 * done / (epochs * steps), 2), top1=self._top1,
-                eta_seconds=None if remaining is None else round(remaining - share * (self.pace.validation or 0), 1),
+                eta_seconds=None if remaining is None else round(remaining - share * (self.timer.validation or 0), 1),
                 **values,
             )
         )  # fmt: skip
 
-    def _due(self) -> bool:
+    def _checkpoint_due(self) -> bool:
         every = self.config.checkpoint_steps
         if every is not None and self.position.updates % every == 0:
             return True
@@ -289,8 +293,8 @@ class Trainer:
     def _save_point(self) -> None:
         if self.processes.first:
             learner = self.learner
-            scaler: dict[str, Any] = self.arithmetic.scaler.state_dict()
-            self.recorder.guarded(
+            scaler: dict[str, Any] = self.precision.scaler.state_dict()
+            self.recorder.ignore_full_disk(
                 lambda: resume.save_point(
                     self.run_directory.resume, self.position, learner.model, learner.optimizer, learner.ema, scaler,
                     self.config.keep, None if learner.matching is None else learner.matching.state,
@@ -302,11 +306,11 @@ class Trainer:
         saved = resume.points(self.run_directory.resume)
         last = f"the newest resume point is {saved[0]}" if saved else "nothing was saved yet"
         return DivergedError(
-            f"{self._where('the loss is not finite')}; {last}; lower lr or gating_lr, set clip_grad=1, or use float32 "
-            "(with --allow-changes)"
+            f"{self._message('the loss is not finite')}; {last}; lower lr or gating_lr, set clip_grad=1, or use "
+            "float32 (with --allow-changes)"
         )
 
-    def _where(self, what: str) -> str:
+    def _message(self, what: str) -> str:
         position = self.position
         return (
             f"{what} in epoch {position.epoch + 1}, step {position.step} of {self.train.steps} "

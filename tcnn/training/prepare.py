@@ -1,10 +1,12 @@
-"""From a checkpoint or a model's name to the model that training starts with."""
+"""Prepare the initial model of a run: load it, fit its classifier to the classes, convert it, freeze parts of it."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from timm.layers import DropPath
 from torch import nn
 
 from tcnn.checkpoints import checkpoint
@@ -15,25 +17,25 @@ from tcnn.conversion.surgery import convert, unconverted
 from tcnn.errors import CheckpointError, RequestError, WeightsError, one_line
 from tcnn.models.trace import input_shape
 from tcnn.training.recipe import freezing
-from tcnn.training.recipe.by_model import drop_path_for, size_for
+from tcnn.training.recipe.model_defaults import drop_path_for, size_for
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.zoo import catalogue
 from tcnn.zoo.sources import create_source
 
-MOST_NAMED = 8
-"""Frozen modules that a note names one by one."""
+MAX_NAMED = 8
+"""Largest number of frozen modules that a note lists."""
 
 
 class Start(NamedTuple):
-    """What training starts with."""
+    """The initial model of a run."""
 
     model: nn.Module
     size: tuple[int, int]
     """(height, width) in pixels."""
     notes: tuple[str, ...]
-    """What the user should know: a replaced classifier, a rate that the model does not take."""
+    """Notes for the user: a replaced classifier, a rate that the model does not support."""
     trunk: tuple[str, ...] = ()
-    """The modules that do not learn (`freezing`)."""
+    """The frozen modules (`freezing`)."""
 
 
 def prepare(
@@ -43,24 +45,25 @@ def prepare(
     pretrained: bool = True,
     weights: Path | None = None,
 ) -> Start:
-    """Open, fit to the classes, convert: the model as the first step finds it.
+    """Load a model, fit its classifier to the classes and convert it: the model before the first step.
 
     Args:
         source: a tcnn checkpoint, a timm name, `local-dir:PATH`, `hf-hub:ORG/NAME`, or a module, which is not changed.
-        class_names: the training set's; a classifier of another width is replaced.
+        class_names: of the training set; a classifier of another width is replaced.
         pretrained, weights: as for `tcnn convert`.
 
-    Raises: `RequestError` and what opening and converting raise.
+    Raises: `RequestError`, and the errors of loading and converting.
     """
     notes: list[str] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if isinstance(source, nn.Module):
             model = _copy(source)
+            _check_drop_path(model, config, notes)
         elif is_checkpoint(source):
-            model = _checkpoint(Path(source), config, notes)
+            model = _load_checkpoint(Path(source), config, notes)
         else:
-            model = _named(str(source), config, pretrained, weights, notes)
+            model = _build_model(str(source), config, pretrained, weights, notes)
         record = getattr(model, "conversion_report", None)
         if record is not None:
             refuse_folded(record, str(source) if not isinstance(source, nn.Module) else record.base_model, "fine-tune")
@@ -83,13 +86,13 @@ def prepare(
         ablate(model, config)
     if getattr(model, "num_classes", None) is None:
         _check_outputs(model, input_shape(model, size), len(class_names))
-    trunk = _frozen(model, config, size, notes)
-    _remember(model, size, class_names)
+    trunk = _freeze(model, config, size, notes)
+    _set_metadata(model, size, class_names)
     return Start(model.train(), size, tuple(notes), trunk)
 
 
-def _frozen(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], notes: list[str]) -> tuple[str, ...]:
-    """Freeze what the configuration says; its names."""
+def _freeze(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], notes: list[str]) -> tuple[str, ...]:
+    """Freeze the modules that the configuration names; returns their names."""
     if config.freeze == "none":
         return ()
     trunk = freezing.trunk_of(model, conversion_at(config, size), size)
@@ -98,13 +101,13 @@ def _frozen(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], not
         notes.append("freeze: nothing runs before the converted stage, so all of the model learns")
     else:
         total = sum(parameter.numel() for parameter in model.parameters())
-        named = trunk if len(trunk) <= MOST_NAMED else (*trunk[:3], "…", trunk[-1])
+        named = trunk if len(trunk) <= MAX_NAMED else (*trunk[:3], "…", trunk[-1])
         notes.append(f"frozen: {', '.join(named)}: {numbers / total:.0%} of the parameters")
     return trunk
 
 
 def ablate(model: nn.Module, config: FinetuneConfig) -> None:
-    """The comparisons of the paper that change a T-CNN at its start: random filters, no gating, frozen layers."""
+    """Ablations of the paper that change a T-CNN before training: random filters, no gating, frozen GPSA layers."""
     for layer in gpsa_layers(model).values():
         if config.filters == "random":
             with torch.no_grad():
@@ -119,7 +122,7 @@ def ablate(model: nn.Module, config: FinetuneConfig) -> None:
 
 
 def is_checkpoint(source: str | Path) -> bool:
-    """Whether a name means a file or directory written by tcnn rather than a model to download or build."""
+    """Whether a name is a file or directory written by tcnn rather than a model to download or build."""
     path = Path(source)
     if path.suffix == ".safetensors" or isinstance(source, Path):
         return True
@@ -127,7 +130,7 @@ def is_checkpoint(source: str | Path) -> bool:
 
 
 def in_chans(source: str | Path | nn.Module) -> int:
-    """Colour channels of the images that a model takes, before it is built."""
+    """Number of input channels of a model, before it is built."""
     if isinstance(source, nn.Module):
         first = next((m for m in source.modules() if isinstance(m, nn.Conv2d)), None)
         return first.in_channels if first is not None else 3
@@ -146,7 +149,7 @@ def in_chans(source: str | Path | nn.Module) -> int:
 def teacher_for(
     source: str | Path | nn.Module, config: FinetuneConfig, pretrained: bool = True, weights: Path | None = None
 ) -> nn.Module | None:
-    """The teacher that the configuration asks for: `source` is the model that training starts from, as it is."""
+    """Create the teacher that the configuration names; `source` is the unchanged model that training starts from."""
     if config.teacher is None:
         return None
     if config.teacher != "source":
@@ -159,7 +162,9 @@ def teacher_for(
 
 
 def conversion_at(config: FinetuneConfig, size: tuple[int, int]) -> ConversionConfig:
-    """The conversion, traced at the size of training: at the model's own a map may be too small, or too large."""
+    """The conversion settings with the training size as input size: at the model's own a map may be too small or too
+    large.
+    """
     own = config.conversion
     return own if own.input_size else own.model_copy(update={"input_size": size})
 
@@ -170,7 +175,7 @@ def _copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model)
 
 
-def _checkpoint(path: Path, config: FinetuneConfig, notes: list[str]) -> nn.Module:
+def _load_checkpoint(path: Path, config: FinetuneConfig, notes: list[str]) -> nn.Module:
     content = checkpoint.read(path)
     report = content.conversion
     rate = drop_path_for(config, report.base_model.partition(".")[0], report.parameters_before)
@@ -178,11 +183,13 @@ def _checkpoint(path: Path, config: FinetuneConfig, notes: list[str]) -> nn.Modu
         return checkpoint.assemble(content, None, str(path), drop_path_rate=rate)
     except CheckpointError:
         model = checkpoint.assemble(content, None, str(path))  # raises again if the rate was not what was wrong
-        _no_drop_path(report.base_model, config, notes)
+        _without_drop_path(report.base_model, config, notes)
         return model
 
 
-def _named(name: str, config: FinetuneConfig, pretrained: bool, weights: Path | None, notes: list[str]) -> nn.Module:
+def _build_model(
+    name: str, config: FinetuneConfig, pretrained: bool, weights: Path | None, notes: list[str]
+) -> nn.Module:
     from tcnn.zoo.sources import create_structure
 
     parameters = sum(p.numel() for p in create_structure(name).parameters())
@@ -192,15 +199,29 @@ def _named(name: str, config: FinetuneConfig, pretrained: bool, weights: Path | 
     except WeightsError as error:
         if "drop_path_rate" not in str(error):
             raise
-        _no_drop_path(name, config, notes)
+        _without_drop_path(name, config, notes)
         return create_source(name, pretrained, weights)
 
 
-def _no_drop_path(name: str, config: FinetuneConfig, notes: list[str]) -> None:
+def _without_drop_path(name: str, config: FinetuneConfig, notes: list[str]) -> None:
     if config.drop_path:
         raise RequestError(f"drop_path: {name} has no stochastic depth; set drop_path to 0")
     if config.drop_path is None:
         notes.append(f"{name} has no stochastic depth, so none is used")
+
+
+def _check_drop_path(model: nn.Module, config: FinetuneConfig, notes: list[str]) -> None:
+    """Compare the configured stochastic depth with a module's own, which cannot be changed after it was built."""
+    own = max((float(module.drop_prob or 0) for module in model.modules() if isinstance(module, DropPath)), default=0.0)
+    wanted = config.drop_path
+    if wanted is None or math.isclose(wanted, own):
+        return
+    if wanted:
+        raise RequestError(
+            f"drop_path: a module keeps the stochastic depth that it was built with, {own:g}; build it with "
+            f"drop_path_rate={wanted:g}, or leave drop_path out"
+        )
+    notes.append(f"drop_path: the module keeps the stochastic depth that it was built with, {own:g}")
 
 
 def _fit_classes(model: nn.Module, class_names: Sequence[str], notes: list[str]) -> None:
@@ -224,7 +245,7 @@ def _fit_classes(model: nn.Module, class_names: Sequence[str], notes: list[str])
 
 
 def _check_outputs(model: nn.Module, image: tuple[int, int, int], classes: int) -> None:
-    """Ask a module that does not say how many classes it has; raises `RequestError` if it is another number."""
+    """Check the number of classes of a module that does not state it; raises `RequestError` if it is another number."""
     place = next(model.parameters())
     try:
         with torch.no_grad():
@@ -238,8 +259,8 @@ def _check_outputs(model: nn.Module, image: tuple[int, int, int], classes: int) 
         )
 
 
-def _remember(model: nn.Module, size: tuple[int, int], class_names: Sequence[str]) -> None:
-    """What the files of this run say of the model: the size it is trained at, and its classes."""
+def _set_metadata(model: nn.Module, size: tuple[int, int], class_names: Sequence[str]) -> None:
+    """Set the image size and the classes in the model's metadata, which the checkpoints of the run contain."""
     cfg = getattr(model, "pretrained_cfg", None)
     if cfg:
         own = {"input_size": input_shape(model, size), "test_input_size": None, "num_classes": len(class_names)}

@@ -1,1 +1,1 @@
-"""The independent witness: is the converted model the same function?"""
+"""Verification that a converted model is equivalent to its source, independent of the conversion code."""

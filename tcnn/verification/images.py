@@ -1,4 +1,4 @@
-"""Real images for verification: a directory of pictures, prepared as the model expects them."""
+"""Load a directory of images for verification, preprocessed as the model expects."""
 
 from pathlib import Path
 
@@ -8,14 +8,16 @@ from timm.data import create_transform, resolve_model_data_config
 from timm.data.readers.img_extensions import get_img_extensions
 from torch import Tensor, nn
 
+from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.models.trace import input_shape
 
 
 def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:
-    """Up to `limit` pictures below a directory, (B, C, H, W), resized and normalised by the model's own settings.
+    """Load up to `limit` images below a directory, (B, C, H, W), resized and normalised by the model's own settings.
 
-    Raises `RequestError` when there is none, or one that is no picture.
+    Of a very long strip only the middle is resized (`middle_of_strip`). Raises `RequestError` when there is no image,
+    or a file that is none.
     """
     if not directory.is_dir():
         raise RequestError(
@@ -34,7 +36,7 @@ def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:
     for file in files[:limit]:
         try:
             with Image.open(file) as image:
-                batch.append(transform(image.convert(modes[channels])))
+                batch.append(transform(middle_of_strip(image.convert(modes[channels]))))
         except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
             raise RequestError(f"{file}: not a readable image ({type(error).__name__}); remove it") from error
     return torch.stack(batch)

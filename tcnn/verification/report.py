@@ -1,4 +1,4 @@
-"""How well a conversion was verified: the record that goes to the terminal, the API and the file."""
+"""Verification report: equivalence errors, tolerances and verdict, for the terminal, the API and the file."""
 
 from pydantic import Field
 
@@ -6,17 +6,20 @@ from tcnn.records import ErrorStats, Record
 
 
 class LayerError(Record):
+    """Errors of one layer: on random inputs and on the activations that reach it."""
+
     name: str
     random: ErrorStats
     activation: ErrorStats | None
 
     @property
     def worst(self) -> float:
+        """The largest relative error of the layer."""
         return max(stats.worst for stats in (self.random, self.activation) if stats is not None)
 
 
 class DtypePass(Record):
-    """Source against converted model in one dtype."""
+    """Errors of the converted model against the source in one dtype."""
 
     dtype: str
     tolerance: float
@@ -28,7 +31,8 @@ class DtypePass(Record):
 
 
 class AsRun(DtypePass):
-    """What users run against the attention that was verified, both at the model's own temperatures.
+    """Errors of the model as it is run, by its fastest backend, against its attention, both at the model's
+    temperatures.
 
     `backend` is how the layers were computed: `auto`, unless `TCNN_ATTENTION` says otherwise.
     """
@@ -37,7 +41,7 @@ class AsRun(DtypePass):
 
 
 class Drift(Record):
-    """What the same weights do at another temperature, against the source.
+    """Drift: the error of the same weights at another temperature, against the source.
 
     Where the layers differ, `temperature` is the largest and `lowest` the smallest.
     """
@@ -49,16 +53,17 @@ class Drift(Record):
 
     @property
     def range(self) -> str:
-        """The temperature, or from which to which."""
+        """The temperature, or its range over the layers, as text."""
         return _range(self.temperature if self.lowest is None else self.lowest, self.temperature)
 
 
 class VerificationReport(Record):
-    """The verdict: equivalence at `temperature`, the hard limit, and drift at τ = 1, the paper's start.
+    """Result of verification: equivalence at `temperature`, the hard limit, and drift at τ = 1, the paper's
+    initialisation.
 
-    `as_run` is the comparison of what users run with the attention; `passed` holds for both. `temperatures` are those
-    at which the layers stand; `written` is the drift there when that is neither of the two. Files of older versions
-    have neither `as_run` nor `temperatures`.
+    `as_run` compares the model as it is run with its attention; `passed` holds for both. `temperatures` are those of
+    the layers; `written` is the drift there when that is neither of the two. Files of older versions have neither
+    `as_run` nor `temperatures`.
     """
 
     passed: bool
@@ -74,12 +79,12 @@ class VerificationReport(Record):
 
     @property
     def range(self) -> str:
-        """The temperature at which the layers stand, or from which to which."""
+        """The temperature of the layers, or its range over them, as text."""
         own = self.temperatures.values()
         return _range(min(own), max(own)) if own else "unknown"
 
     def failure(self) -> str | None:
-        """One line that names the worst offender, or None when everything passed."""
+        """One line that names the largest error out of tolerance, or None when everything passed."""
         for result in self.passes:
             if not result.passed:
                 return (

@@ -1,8 +1,8 @@
-"""Is the converted model the same function? An independent witness: it knows neither the surgery nor its choices.
+"""Verify that a converted model computes the same function as its source, independently of the conversion code.
 
-It compares what comes out: layer by layer, on random inputs and on the activations that really reach the layer, and end
-to end on logits; in float32 and float64. The attention always runs; nothing here calls a convolution in its place.
-What users run instead is compared with that attention, apart (`as_run`).
+It compares outputs: layer by layer, on random inputs and on the activations that reach the layer, and end to end on
+logits; in float32 and float64. It always runs the attention and never calls a convolution in its place. What is run
+instead of the attention is compared with it separately (`as_run`).
 """
 
 from collections.abc import Callable
@@ -15,12 +15,13 @@ from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.filters import is_standardised
-from tcnn.models.differences import agreement, errors
+from tcnn.models.differences import errors, top1_agreement
+from tcnn.models.noise import layer_noise, noise_images
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.prepared import refuse_prepared
-from tcnn.models.randomise import generator, randomised
-from tcnn.models.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watching
-from tcnn.models.trace import evaluating, input_shape
+from tcnn.models.randomise import randomised
+from tcnn.models.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watch_layers
+from tcnn.models.trace import evaluating
 from tcnn.verification.as_run import compare_as_run
 from tcnn.verification.report import Drift, DtypePass, LayerError, VerificationReport
 
@@ -36,31 +37,31 @@ def verify(
     progress: Callable[[str], None] | None = None,
     **options: object,
 ) -> VerificationReport:
-    """Compare a converted model with its source.
+    """Compare a converted model with its source, layer by layer and end to end.
 
     Args:
         source: the CNN (for a ``stride="remove"`` conversion: `without_stride(cnn)`).
         converted: its conversion; layers are matched by dotted name.
-        config: tolerances and sizes. Fields given as keywords go over it: ``verify(a, b, tolerance_float32=1e-6)``.
+        config: tolerances and sizes; settings given as keywords override it: ``verify(a, b, tolerance_float32=1e-6)``.
         images: (B, C, H, W), normalised as the model expects; standard normal noise when None.
         randomise: give every normalisation layer random statistics, scales and shifts during the comparison. Use it
             with random weights: fresh networks scale many residual branches by exactly zero, which hides any error.
         progress: called with the name of every step before it begins.
 
     Equivalence is a property of the hard limit, so it is measured at τ = 1/46 even when the model stands at another
-    temperature; what the model does there is in `drift` (τ = 1) and `written`. It is the attention's; that what is run
-    in its place, the convolution that a layer still is or another fast way, computes the same is measured where the
-    model stands, in `as_run`.
+    temperature; the error there is in `drift` (τ = 1) and `written`. It is measured with the attention. What is run in
+    its place, a convolution in the hard limit or another backend, is compared with the attention at the model's own
+    temperatures, in `as_run`.
 
     Returns: a `VerificationReport`; nothing is raised for a failure, see `passed` and `failure()`. Neither model is
-    changed. Relative errors are in L2 and against the largest value; the larger of the two must be in tolerance.
+    changed. Relative errors are in L2 and against the largest value; the larger of the two must be within tolerance.
 
     Raises: `RequestError` for a source that does not fit, or a layer whose temperature is not a number above 0.
     """
     config = build(VerificationConfig, options, config)
     refuse_prepared(converted, "verify")
     _check_source(source, converted)
-    batch = _images(source, config) if images is None else images
+    batch = noise_images(source, config) if images is None else images
     dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
     own = temperatures(converted)
     hard = min(max(own.values()), HARD_TEMPERATURE)
@@ -104,22 +105,22 @@ def verify(
 def _compare(
     source: nn.Module, converted: nn.Module, batch: Tensor, dtype: torch.dtype, config: VerificationConfig
 ) -> tuple[DtypePass, Tensor]:
-    """One dtype, and the source's logits in it.
+    """Compare in one dtype; returns the errors and the source's logits.
 
-    The source runs once, and every replacement is tried on what its convolution got and gave.
+    The source runs once, and every replacement is run on the input of its convolution.
     """
     replaced = replacements(converted)
     layers: dict[str, LayerError] = {}
 
     def try_layer(name: str, conv: nn.Module, x: Tensor, y: Tensor) -> None:
         layer = in_dtype(replaced[name], dtype)
-        noise = torch.randn(x.shape, dtype=dtype, generator=generator(config.seed, name)).to(x.device)
+        noise = layer_noise(x, name, dtype, config.seed)
         random = errors(conv.forward(noise), layer(noise))
         layers.setdefault(name, LayerError(name=name, random=random, activation=errors(y, layer(x))))
 
     reference = in_dtype(source, dtype)
     baked = any(is_standardised(reference.get_submodule(name)) for name in replaced)
-    with evaluating(reference), watching(reference, replaced, try_layer):
+    with evaluating(reference), watch_layers(reference, replaced, try_layer):
         expected = logits_of(reference, batch, dtype)
     del reference
     candidate = in_dtype(converted, dtype)
@@ -137,7 +138,7 @@ def _compare(
         dtype=str(dtype).removeprefix("torch."),
         tolerance=tolerance,
         logits=logits,
-        top1_agreement=agreement(expected, found),
+        top1_agreement=top1_agreement(expected, found),
         layers=tuple(layers[name] for name in replaced if name in layers),
         passed=max(found_errors) <= tolerance and set(layers) == set(replaced),
         note=note,
@@ -146,10 +147,10 @@ def _compare(
 
 
 def _allow_for_rounding(single: Pass, double: DtypePass, rounding: float) -> Pass:
-    """A deep enough network rounds its own float32 logits further off than the tolerance; no copy can be nearer.
+    """Raise the tolerance of the logits where the source's own float32 rounding exceeds it, as in very deep networks.
 
-    Only where float64 proves equality and every layer is within the float32 tolerance, the logits may differ by twice
-    what the source's own float32 logits differ from its float64 ones.
+    Only where float64 passes and every layer is within the float32 tolerance, the logits may differ by twice the
+    difference of the source's own float32 and float64 logits.
     """
     layers_hold = all(layer.worst <= single.tolerance for layer in single.layers)
     if single.passed or not (double.passed and layers_hold and single.note is None):
@@ -161,7 +162,7 @@ def _allow_for_rounding(single: Pass, double: DtypePass, rounding: float) -> Pas
 
 
 def _drift(expected: Tensor, converted: nn.Module, batch: Tensor) -> Drift:
-    """How far softer attention moves the logits from the source's, at the temperatures at which the layers stand."""
+    """Error of the logits at the temperatures of the layers, against the source."""
     own = temperatures(converted).values()
     with evaluating(converted):
         found = logits_of(converted, batch, next(converted.parameters()).dtype)
@@ -169,7 +170,7 @@ def _drift(expected: Tensor, converted: nn.Module, batch: Tensor) -> Drift:
         temperature=max(own),
         lowest=min(own) if min(own) != max(own) else None,
         logits=errors(expected, found),
-        top1_agreement=agreement(expected, found),
+        top1_agreement=top1_agreement(expected, found),
     )
 
 
@@ -181,8 +182,3 @@ def _check_source(source: nn.Module, converted: nn.Module) -> None:
             raise RequestError(
                 f"{name}: the converted model has a GPSA layer here, the source has {found}; is it the right source?"
             )
-
-
-def _images(model: nn.Module, config: VerificationConfig) -> Tensor:
-    shape = (config.batch_size, *input_shape(model, config.input_size))
-    return torch.randn(shape, generator=torch.Generator().manual_seed(config.seed))

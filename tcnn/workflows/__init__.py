@@ -1,1 +1,1 @@
-"""From a name or a file to a verified file: what commands and jobs do."""
+"""Workflows from a model name or file to a verified file, as the commands and jobs run them."""

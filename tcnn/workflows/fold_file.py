@@ -1,4 +1,4 @@
-"""From a checkpoint to a folded file: what `tcnn fold` does."""
+"""Fold a checkpoint file into a new file, as `tcnn fold` does."""
 
 import statistics
 import time
@@ -17,7 +17,7 @@ from tcnn.verification.images import load_images
 from tcnn.workflows.pipeline import file_digest, is_directory, usable_device
 
 RUNS = 5
-"""Timed forward passes of either model; the median counts."""
+"""Number of timed forward passes of either model, of which the median counts."""
 
 
 def fold_to_file(
@@ -30,14 +30,14 @@ def fold_to_file(
     force: bool = False,
     progress: Progress = lambda step: None,
 ) -> FoldResult:
-    """Read, fold, measure, write, read back; the file gets its name only after all of it.
+    """Load a checkpoint, fold it, measure error and speed, write the result atomically and read it back.
 
     Args:
         path: a tcnn checkpoint.
         output: a `.safetensors` file: the plain state dict of the timm model when every layer became a convolution
             again, else a tcnn checkpoint. `tcnn.load` reads both.
         max_error: as for `fold`.
-        images: a directory of pictures to measure the error on, instead of noise.
+        images: a directory of images to measure the error on, instead of noise.
 
     Raises: `NothingToConvertError`, `VerificationError`, `CheckpointError`, `OutputError`.
     """
@@ -80,14 +80,14 @@ def fold_to_file(
 
 
 def check_fold_output(output: Path, force: bool = False) -> None:
-    """Raise `OutputError` unless the output can be one new file: timm's hub layout knows no half-folded model."""
+    """Raise `OutputError` unless the output can be one new file: timm's hub layout does not support folded models."""
     if is_directory(output):
         raise OutputError(f"{output}: expected one file, whose name ends in .safetensors, found a directory's name")
     check_output(output, force)
 
 
 def measure_speed(before: nn.Module, after: nn.Module, images: Tensor | None = None) -> Speed:
-    """Images per second of two models, run in turn, so that whatever else the machine does slows both down."""
+    """Images per second of two models, in alternating runs, so that other load on the machine slows both down."""
     weight = next(before.parameters())
     given = torch.zeros(2, *input_shape(before)) if images is None else images
     batch = given.to(device=weight.device, dtype=weight.dtype)

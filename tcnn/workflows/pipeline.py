@@ -1,4 +1,4 @@
-"""From a model's name to a verified file: what `tcnn convert` and the service's `transform` job do."""
+"""Convert a model by name into a verified file, as `tcnn convert` and the service's `transform` job do."""
 
 import hashlib
 import time
@@ -22,11 +22,11 @@ from tcnn.zoo.sources import create_source, create_structure
 
 Progress = Callable[[str], None]
 STEPS = 9
-"""How often `progress` is called by `convert_to_file`."""
+"""Number of `progress` calls of `convert_to_file`."""
 
 
 class Source(BaseModel):
-    """Where the weights came from; kept in the file so that `tcnn verify` can find them again."""
+    """Origin of the weights; stored in the file so that `tcnn verify` can find them again."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -38,7 +38,7 @@ class Source(BaseModel):
 
 
 class ConversionResult(BaseModel):
-    """What `tcnn convert --json` prints."""
+    """Result of `tcnn convert`, as `--json` prints it."""
 
     model: str
     output: str | None
@@ -62,7 +62,8 @@ def convert_to_file(
     force: bool = False,
     progress: Progress = lambda step: None,
 ) -> ConversionResult:
-    """Build, convert, verify, write, read back and verify again; the file gets its name only after all of it.
+    """Create the source, convert it, verify, write, read back and verify again; the file is renamed only after all of
+    it.
 
     Args:
         name: a timm name, `local-dir:PATH` or `hf-hub:ORG/NAME`.
@@ -119,7 +120,7 @@ def convert_to_file(
 
 
 def plan(name: str, config: ConversionConfig, num_classes: int | None = None) -> ConversionResult:
-    """What `convert_to_file` would do to the structure; needs no weights and no network for a timm name."""
+    """Dry run: what `convert_to_file` would convert; needs no weights and no network for a timm name."""
     started = time.monotonic()
     report = convert(create_structure(name, num_classes), config).report
     return ConversionResult(model=name, output=None, seconds=round(time.monotonic() - started, 3), conversion=report)
@@ -134,7 +135,7 @@ def open_source(
     num_classes: int | None = None,
     **model_args: object,
 ) -> tuple[nn.Module, Source]:
-    """The source CNN and the record of where its weights came from."""
+    """Create the source CNN, and the record of the origin of its weights."""
     if num_classes is not None:
         model_args["num_classes"] = num_classes
     kind: Literal["pretrained", "random", "file"] = "file" if weights else "pretrained" if pretrained else "random"
@@ -162,7 +163,7 @@ def is_directory(output: Path) -> bool:
 
 
 def usable_device(name: str) -> torch.device:
-    """A device that is really there, `auto` being a GPU if there is one; raises `EnvironmentFailure` otherwise."""
+    """The device of this name (`auto` is a GPU if there is one); raises `EnvironmentFailure` if it is not available."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -1,4 +1,4 @@
-"""Verifying a file long after it was written: find its source again and compare."""
+"""Verify a checkpoint file against its source, which is found by the file's metadata."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def recheck(
     Args:
         against: a timm name (with its pretrained weights), `local-dir:PATH` or `hf-hub:ORG/NAME`.
         weights: the source's weights file; needed again when the checkpoint was made from a file.
-        images: a directory of pictures to compare on.
+        images: a directory of images to compare on.
 
     Raises: `CheckpointError`, `RequestError`, `DownloadError`; a difference is in the report, not raised.
     """

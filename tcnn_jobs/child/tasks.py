@@ -13,7 +13,9 @@ from tcnn.checkpoints import checkpoint
 from tcnn.evaluation.comparison import compare
 from tcnn.files import to_disk
 from tcnn.training.finetune import FinetuneResult
+from tcnn.training.launch.exchange import RunRequest
 from tcnn.training.launch.launcher import finetune_on
+from tcnn.training.runs.progress import Callbacks
 from tcnn.training.runs.progress import Progress as TrainingProgress
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file, file_digest
@@ -140,12 +142,12 @@ def _finetune(
     names = {"data": training.dataset} | ({"val": training.val} if training.val else {})
     if isinstance(training, FinetuneRequest):
         names["model"] = training.label
-    result = finetune_on(
-        assignment.placement, source, assignment.paths.get("dataset", training.dataset),
-        assignment.paths.get("val", training.val) if training.val else None,
-        training.settings, directory.run, resume=True, pretrained=pretrained, names=names, report=report,
-        say=say, log=sys.stdout.buffer,
+    run = RunRequest(
+        model=str(source), data=assignment.paths.get("dataset", training.dataset),
+        val=assignment.paths.get("val", training.val) if training.val else None,
+        config=training.settings, out=str(directory.run), resume=True, pretrained=pretrained, names=names,
     )  # fmt: skip
+    result = finetune_on(assignment.placement, run, Callbacks(report, say), sys.stdout.buffer)
     _tell_epochs(reporter, directory.run, epochs_told)
     return result
 

@@ -15,7 +15,7 @@ from tcnn.analysis.attention import encode
 from tcnn.conversion.report import ConversionReport, LayerReport
 from tcnn.errors import CheckpointError, RequestError
 from tcnn.layers import GPSA2d
-from tcnn.models.running import watching
+from tcnn.models.running import watch_layers
 
 LOCAL = ("window:3", "pooled:2")
 
@@ -121,7 +121,7 @@ def test_what_is_looked_at_is_what_the_layer_does(content: str) -> None:
         assert isinstance(layer, GPSA2d)
         inputs[name] = layer, x
 
-    with torch.no_grad(), watching(model, [layer.name for layer in model.conversion_report.layers], keep):
+    with torch.no_grad(), watch_layers(model, [layer.name for layer in model.conversion_report.layers], keep):
         model(images)
     kept = encode(model, images).layers
     assert kept.keys() == inputs.keys()

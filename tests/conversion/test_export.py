@@ -149,7 +149,7 @@ def test_a_file_that_differs_is_not_written(tmp_path: Path) -> None:
     other = soft("pooled:3")
     checks = export_check.compare(model, lambda x: [other(x).detach()], [(2, 3, *SIZE)])
     with pytest.raises(VerificationError, match="nothing was written"):
-        export_check.judge(model, checks, 1e-5)
+        export_check.check_tolerance(model, checks, 1e-5)
     with pytest.raises(VerificationError, match="does not run on 1×3×24×20"):
         export_check.compare(model, lambda x: [x @ x], [(1, 3, *SIZE)])
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tcnn.folding.foldable import Head, heads_of, last_within, positional_peak, tolerances
+from tcnn.folding.foldable import Head, heads_of, largest_within, positional_peak, tolerances
 from tcnn.layers import GPSA2d
 
 
@@ -42,7 +42,7 @@ def test_no_map_gives_the_pixel_less() -> None:
     heads = heads_of(made)
     positional = made.attention(torch.zeros(1, 4, 6, 5)).positional  # (K, M, N)
     for number, head in enumerate(heads):
-        peak = (1 - head.elsewhere) / head.gate
+        peak = (1 - head.outside) / head.gate
         assert head.tap is not None
         row, column = divmod(head.tap, 3)
         for i, j in ((0, 0), (2, 3), (5, 4)):
@@ -53,7 +53,7 @@ def test_a_converted_layer_is_all_taps_exactly() -> None:
     for options in ({}, {"dilation": 2}, {"kernel_size": (2, 4)}, {"stride": 2}, {"dtype": torch.float64}):
         heads = heads_of(layer(**options))
         assert [head.tap for head in heads] == list(range(len(heads)))
-        assert all(head.elsewhere == 0 and head.kind(0) == "convolution" for head in heads)
+        assert all(head.outside == 0 and head.kind(0) == "convolution" for head in heads)
         assert sum(head.weight**2 for head in heads) == pytest.approx(1)
 
 
@@ -84,7 +84,7 @@ def test_gate_decides_between_tap_and_content() -> None:
     heads = moved(gating_param={0: -1.0, 1: 0.0, 2: 0.3})
     assert [head.kind(0) for head in heads[:3]] == ["content", "attention", "attention"]
     assert heads[1].gate == 0.5
-    assert heads[1].elsewhere == 0.5
+    assert heads[1].outside == 0.5
 
 
 def test_dead_heads_go_but_a_tap_keeps_its_zeros() -> None:
@@ -113,7 +113,7 @@ def test_a_layer_without_any_weight() -> None:
 
 
 def test_costs_decide() -> None:
-    head = Head(tap=0, elsewhere=0.1, gate=0.9, weight=0.5)
+    head = Head(tap=0, outside=0.1, gate=0.9, weight=0.5)
     assert head.costs == {"convolution": 0.05, "dropped": 0.5, "content": 0.45}
     assert [head.kind(t) for t in (0, 0.049, 0.05, 0.4, 1)] == ["attention"] * 2 + ["convolution"] * 3
     nowhere = head._replace(tap=None)
@@ -135,5 +135,5 @@ def test_bisection_finds_the_last_within(count: int) -> None:
 
     for last in (-1, 0, count // 2, count - 1, count + 3):
         asked.clear()
-        assert last_within(count, error, last) == (None if last < 0 else min(last, count - 1))
+        assert largest_within(count, error, last) == (None if last < 0 else min(last, count - 1))
         assert len(asked) == len(set(asked)) <= math.ceil(math.log2(count + 1))

@@ -20,7 +20,7 @@ from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption
 from tcnn.evaluation.evaluate import Evaluation, evaluate, transform_for
-from tcnn.training.distributed import joined
+from tcnn.training.distributed import join_processes
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 
@@ -252,7 +252,7 @@ def half(root: str, told: Path) -> None:
     """What each of two processes does."""
     torch.manual_seed(0)
     model = timm.create_model("test_resnet", num_classes=7).eval()
-    with joined("cpu") as here:
+    with join_processes("cpu") as here:
         shared = torch.nn.parallel.DistributedDataParallel(model)
         data = open_dataset(root, "val")
         result = evaluate(shared, data, size=32, batch_size=4, corruption=("fog", 3), rank=here.rank, world=here.world)

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from triton_cases import FLOAT32, HALF, NAMES, Case, errors, twice
 
-from tcnn.layers.backends import autotune as backend_choice
-from tcnn.layers.backends.autotune import chosen
+from tcnn.layers.backends import autotune
+from tcnn.layers.backends.autotune import fastest
 
 pytestmark = pytest.mark.gpu(only="the kernels run in Triton's interpreter there, in tests/layers")
 
@@ -47,7 +47,7 @@ def test_the_faster_way_is_chosen(device: torch.device) -> None:
         return sum(x @ weight for _ in range(20))  # type: ignore[return-value]
 
     ways = {"slow": slow, "fast": torch.mm}
-    backend_choice.forget()
+    autotune.clear_cache()
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        assert chosen(ways, (x, weight)) == "slow", "not while a graph is captured"
-    assert chosen(ways, (x, weight)) == "fast"
+        assert fastest(ways, (x, weight)) == "slow", "not while a graph is captured"
+    assert fastest(ways, (x, weight)) == "fast"

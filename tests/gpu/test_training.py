@@ -26,7 +26,7 @@ from tcnn.models.precision import exact_arithmetic
 from tcnn.training.finetune import finetune
 from tcnn.training.runs.progress import Progress
 from tcnn.training.runs.resume import points
-from tcnn.training.step import Arithmetic
+from tcnn.training.step import MixedPrecision
 
 pytestmark = pytest.mark.gpu
 
@@ -73,9 +73,9 @@ def test_batches_are_pinned_and_copied_without_waiting(device: torch.device, tmp
     try:
         for number, batch in enumerate(loader.epoch(0)):
             assert batch.images.is_pinned() and batch.targets.is_pinned()
-            arithmetic = Arithmetic(tiny(channels_last=bool(number % 2)), device)
+            precision = MixedPrecision(tiny(channels_last=bool(number % 2)), device)
             torch.cuda.set_sync_debug_mode("error")
-            images, targets = arithmetic.place(batch.images, batch.targets)
+            images, targets = precision.place(batch.images, batch.targets)
             torch.cuda.set_sync_debug_mode("default")
             assert images.device.type == targets.device.type == "cuda"
             assert images.is_contiguous(memory_format=torch.channels_last) is bool(number % 2)

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tcnn.layers.backends import autotune as backend_choice
-from tcnn.layers.backends.autotune import chosen
+from tcnn.layers.backends import autotune
+from tcnn.layers.backends.autotune import fastest
 
 
 class Ways:
@@ -39,14 +39,14 @@ class Ways:
         return self.seconds[self.ran[-1]]
 
     def __call__(self, *inputs: Tensor) -> str:
-        return chosen(self.by_name, inputs, self.time)
+        return fastest(self.by_name, inputs, self.time)
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_known() -> Iterator[None]:
-    backend_choice.forget()
+    autotune.clear_cache()
     yield
-    backend_choice.forget()
+    autotune.clear_cache()
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_autocast_is_in_force(inputs: tuple[Tensor, Tensor]) -> None:
         return 1.0
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        chosen({"dense": way, "kernel": way}, inputs, time)
+        fastest({"dense": way, "kernel": way}, inputs, time)
     assert dtypes == [torch.bfloat16] * 2
 
 
@@ -121,10 +121,10 @@ def test_what_cannot_run_is_not_chosen(inputs: tuple[Tensor, Tensor]) -> None:
         raise RuntimeError("no compiler")
 
     ways = Ways(dense=1)
-    assert chosen({"large": memory, **ways.by_name}, inputs, ways.time) == "dense"
+    assert fastest({"large": memory, **ways.by_name}, inputs, ways.time) == "dense"
     with pytest.warns(UserWarning, match="kernel does not run here and will not be used: no compiler"):
-        assert chosen({"kernel": compiler, **ways.by_name}, inputs, ways.time) == "dense"
-    assert chosen({"large": memory, "larger": memory}, inputs, ways.time) == "large", "whoever runs it will be told"
+        assert fastest({"kernel": compiler, **ways.by_name}, inputs, ways.time) == "dense"
+    assert fastest({"large": memory, "larger": memory}, inputs, ways.time) == "large", "whoever runs it will be told"
 
 
 def test_where_nothing_is_measured(inputs: tuple[Tensor, Tensor]) -> None:
@@ -147,5 +147,5 @@ def test_where_nothing_is_measured(inputs: tuple[Tensor, Tensor]) -> None:
         ask(x)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert chosen(ways.by_name, inputs) == "dense", "a CPU, with the GPU's timer"
+    assert fastest(ways.by_name, inputs) == "dense", "a CPU, with the GPU's timer"
     assert set(found) == {"dense"} and ways.ran == []

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import content_parts, parts
-from tcnn.layers.backends.parts import Plan
+from tcnn.layers.backends import chunked, chunked_content
+from tcnn.layers.backends.chunked import ChunkPlan
 from tcnn.layers.backends.selection import Backend, use_backend
 
 RelativeError = Callable[[Tensor, Tensor], float]
@@ -86,16 +86,16 @@ def test_large_maps_run_in_chunks_of_rows(
     whole, gradients = run()
     operations.outputs.clear()
     limit = K * rows * OUTPUT[1] * (REAL + 8)
-    monkeypatch.setattr(parts, "plan_for", lambda heads: Plan(images=1, lines=rows, kept=kept))
-    chunked, chunked_gradients = run()
+    monkeypatch.setattr(chunked, "plan_for", lambda heads: ChunkPlan(images=1, query_rows=rows, saved=kept))
+    cut, cut_gradients = run()
 
     maps = [shape for _, shape, _ in operations.outputs if shape and shape[-1] in (REAL, REAL + 8)]
     assert max(shape.numel() for shape in maps) <= limit
     contents = [shape for name, shape, _ in operations.outputs if name == "_softmax" and shape[-1] == REAL + 8]
     assert len(contents) == B * math.ceil(OUTPUT[0] / rows)
-    assert relative_error(chunked, whole) < REORDERED
+    assert relative_error(cut, whole) < REORDERED
     for name, expected in gradients.items():
-        assert relative_error(chunked_gradients[name], expected) < REORDERED, name
+        assert relative_error(cut_gradients[name], expected) < REORDERED, name
 
 
 @pytest.mark.parametrize(("images", "lines", "kept"), [(1, 2, 0), (2, 99, 0), (1, 3, 2**30), (3, 99, 700)])
@@ -114,7 +114,7 @@ def test_content_heads_in_parts(
     layer.set_temperature(1 / 46)
     x = torch.randn(5, 4, 7, 6, dtype=torch.float64, requires_grad=True)
     calls = []
-    monkeypatch.setattr(content_parts, "_forward", lambda *a, f=content_parts._forward: calls.append(1) or f(*a))
+    monkeypatch.setattr(chunked_content, "_forward", lambda *a, f=chunked_content._forward: calls.append(1) or f(*a))
 
     def run() -> list[Tensor]:
         y = layer(x)
@@ -123,7 +123,7 @@ def test_content_heads_in_parts(
     with use_backend("dense"):
         expected = run()
     assert not calls
-    monkeypatch.setattr(parts, "plan_for", lambda heads: Plan(images, lines, kept))
+    monkeypatch.setattr(chunked, "plan_for", lambda heads: ChunkPlan(images, lines, kept))
     for found, wanted in zip(run(), expected, strict=True):
         assert relative_error(found, wanted) < 1e-13
     assert calls
@@ -139,7 +139,7 @@ def test_a_row_is_the_smallest_chunk(
     layer: GPSA2d, x: Tensor, relative_error: RelativeError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = layer(x)
-    monkeypatch.setattr(parts, "CPU_PART", 1)
+    monkeypatch.setattr(chunked, "CPU_CHUNK", 1)
     assert relative_error(layer(x), expected) < REORDERED
     channels_last = layer(x.to(memory_format=torch.channels_last))
     assert channels_last.is_contiguous(memory_format=torch.channels_last)

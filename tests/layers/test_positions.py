@@ -57,8 +57,8 @@ def test_output_size_is_the_convolutions(drawn: tuple[Geometry, tuple[int, int]]
 def test_query_plus_offset_is_the_pixel_that_the_tap_reads(drawn: tuple[Geometry, tuple[int, int]]) -> None:
     geometry, (height, width) = drawn
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    asking_rows = positions.at_queries(rows, geometry).flatten()  # (M,)
-    asking_columns = positions.at_queries(columns, geometry).flatten()
+    asking_rows = positions.take_query_pixels(rows, geometry).flatten()  # (M,)
+    asking_columns = positions.take_query_pixels(columns, geometry).flatten()
     offsets = positions.tap_offsets(geometry)
     assert offsets.shape == (geometry.heads, 2)
     looked_at = (asking_rows + offsets[:, :1]) * width + asking_columns + offsets[:, 1:]  # (K, M)
@@ -98,7 +98,7 @@ def test_separable_softmax_is_the_full_softmax(
 
     pixels = torch.cartesian_prod(torch.arange(height), torch.arange(width)).double()  # (N, 2)
     grid = pixels.T.reshape(2, height, width)
-    queries = positions.at_queries(grid, geometry).flatten(1).T  # (M, 2)
+    queries = positions.take_query_pixels(grid, geometry).flatten(1).T  # (M, 2)
     delta = pixels[None] - queries[:, None]  # (M, N, 2)
     squared_distance = (delta[None] - centres[:, None, None]).square().sum(-1)  # (K, M, N)
     full = torch.softmax(-strength[:, None, None] * squared_distance, dim=-1)
@@ -164,5 +164,5 @@ def test_whether_every_pixel_asks_and_no_other(padding: Any, kernel: Any, stride
         return  # PyTorch has no such convolution
     geometry = geometry_of(nn.Conv2d(1, 1, kernel, stride, padding, dilation))
     x = torch.arange(1.0, 1 + 11 * 12).view(1, 1, 11, 12)
-    asking = positions.at_queries(positions.pad(x, geometry), geometry)
-    assert geometry.asks_everywhere == torch.equal(asking, x)
+    asking = positions.take_query_pixels(positions.pad(x, geometry), geometry)
+    assert geometry.queries_every_pixel == torch.equal(asking, x)

@@ -93,7 +93,7 @@ def test_the_bias_is_todays(relative_error: RelativeError) -> None:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small products, too, are oneDNN's."""
-    monkeypatch.setattr(products, "WORTH_IT", 1)
+    monkeypatch.setattr(products, "MIN_MULTIPLY_ADDS", 1)
 
 
 def drawn(*shape: int) -> Tensor:
@@ -181,7 +181,7 @@ def test_what_looks_at_the_operations_sees_pytorchs_own(relative_error: Relative
 def test_small_products_are_pytorchs() -> None:
     x, weight = drawn(4, 24).requires_grad_(), drawn(10, 24)
     assert "_Linear" not in str(linear(x, weight).grad_fn)
-    large = torch.ones(products.WORTH_IT // 2**14, 2**7).requires_grad_()
+    large = torch.ones(products.MIN_MULTIPLY_ADDS // 2**14, 2**7).requires_grad_()
     assert "_Linear" in str(linear(large, torch.ones(2**7, 2**7)).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
 
 

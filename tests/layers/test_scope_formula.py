@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends import scoped
+from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.terms import positions
 
@@ -222,7 +223,7 @@ def test_a_scope_as_large_as_the_map_is_global(content: str, way: str, relative_
 def linear(layer: GPSA2d, x: Tensor) -> Tensor:
     padded = positions.pad(x, layer.geometry)
     factors = layer.positional_factors((padded.shape[-2], padded.shape[-1]))
-    return scoped.attend(x, padded, layer.geometry, layer.scope, factors, layer.tensors)
+    return scoped.attend(AttentionInputs(x, padded, layer.geometry, layer.scope, factors, layer.tensors))
 
 
 def test_positions_by_two_products(relative_error: RelativeError) -> None:

@@ -13,7 +13,7 @@ from tcnn import convert
 from tcnn.config import finetune_config
 from tcnn.conversion.annealing import temperature
 from tcnn.errors import RequestError
-from tcnn.training.recipe.annealing import Annealing, annealing_of, remarks
+from tcnn.training.recipe.annealing import Annealing, annealing_notes, annealing_schedule
 
 
 def source() -> nn.Module:
@@ -23,7 +23,7 @@ def source() -> nn.Module:
 def course(
     model: nn.Module | None = None, steps: int = 10, converted_at: int | None = None, **options: Any
 ) -> Annealing:
-    return annealing_of(convert(source()).model if model is None else model, tiny(**options), steps, converted_at)
+    return annealing_schedule(convert(source()).model if model is None else model, tiny(**options), steps, converted_at)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_convolution_for_good() -> None:
     assert found.over(0)
     for update in (0, 100):
         assert found.temperatures(update) == pytest.approx((1 / 46, 1 / 46))
-        assert found.held(update) == ("gating_param", "locality_raw", "attention_centers")
+        assert found.frozen(update) == ("gating_param", "locality_raw", "attention_centers")
 
 
 @pytest.mark.parametrize(
@@ -108,17 +108,17 @@ def test_a_convolution_for_good() -> None:
 )
 def test_who_waits(hold: str, names: tuple[str, ...]) -> None:
     found = course(hold=hold, converted_at=30, epochs=5, convert_at=3)
-    assert [found.held(update) for update in (30, 39, 40, 1000)] == [names, names, (), ()]
+    assert [found.frozen(update) for update in (30, 39, 40, 1000)] == [names, names, (), ()]
 
 
 @pytest.mark.parametrize("path", ["log", "drift"])
 def test_the_steepest_update(path: str) -> None:
     """Of 7 updates each loses a seventh; a course in log τ loses most near its end."""
     found = course(steps=7, anneal_path=path)
-    lost = found.steepest()
+    lost = found.steepest_change()
     assert lost > 1 / 7 * (1 - 0.2327) - 1e-3
     assert (lost < 0.16) == (path == "drift")
-    assert course(anneal="none").steepest() == 0
+    assert course(anneal="none").steepest_change() == 0
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_the_steepest_update(path: str) -> None:
     ],
 )
 def test_too_few_updates_are_said(options: dict[str, Any], steps: int, words: str | None) -> None:
-    lines = [line for line in remarks(convert(source()).model, tiny(**options), steps) if "too few" in line]
+    lines = [line for line in annealing_notes(convert(source()).model, tiny(**options), steps) if "too few" in line]
     assert len(lines) == (words is not None)
     if words is not None:
         assert re.match(f"anneal_epochs: {words}", lines[0])
@@ -149,7 +149,9 @@ def test_too_few_updates_are_said(options: dict[str, Any], steps: int, words: st
 def test_a_shortened_warm_up_is_said() -> None:
     def said(**options: Any) -> list[str]:
         config = finetune_config(options=options)
-        return [line for line in remarks(convert(source()).model, config, 1000) if line.startswith("warmup_epochs")]
+        return [
+            line for line in annealing_notes(convert(source()).model, config, 1000) if line.startswith("warmup_epochs")
+        ]
 
     assert said(epochs=4) == ["warmup_epochs: 0.4, a tenth of the 4 epochs, as none was given"]
     assert said(epochs=4, fraction=0.5) == said(epochs=4)
@@ -158,10 +160,10 @@ def test_a_shortened_warm_up_is_said() -> None:
 
 def test_what_has_no_meaning_for_a_model() -> None:
     with pytest.raises(RequestError, match="matching: there is no annealing, as τ is at its end already"):
-        remarks(convert(source(), temperature=1).model, tiny(matching=1), 10)
-    lines = remarks(convert(seeded(TwoConvs)).model, tiny(bn_reestimate=3), 1000)
+        annealing_notes(convert(source(), temperature=1).model, tiny(matching=1), 10)
+    lines = annealing_notes(convert(seeded(TwoConvs)).model, tiny(bn_reestimate=3), 1000)
     assert lines == ["bn_reestimate: TwoConvs has no batch normalisation, so nothing is taken anew"]
-    assert remarks(convert(source()).model, tiny(bn_reestimate=3), 1000) == []
+    assert annealing_notes(convert(source()).model, tiny(bn_reestimate=3), 1000) == []
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_what_has_no_meaning_for_a_model() -> None:
 )
 def test_which_epochs_are_compared_is_said(options: dict[str, Any], said: list[str]) -> None:
     model = seeded(TwoConvs) if {"convert", "convert_at"} & options.keys() else None
-    lines = remarks(convert(source()).model if model is None else model, tiny(**options), 200)
+    lines = annealing_notes(convert(source()).model if model is None else model, tiny(**options), 200)
     assert len(lines) == len(said)
     for line, words in zip(lines, said, strict=True):
         assert words in line
@@ -190,7 +192,9 @@ def test_a_held_convolution_without_content_heads_is_named() -> None:
     """Its attention would never learn anything, and nothing else would say so."""
 
     def said(model: nn.Module, **options: Any) -> list[str]:
-        return [line for line in remarks(model, tiny(anneal="hold", **options), 200) if line.startswith("anneal:")]
+        return [
+            line for line in annealing_notes(model, tiny(anneal="hold", **options), 200) if line.startswith("anneal:")
+        ]
 
     assert len(said(convert(source()).model)) == 1
     assert said(convert(source(), content_heads=2).model) == []

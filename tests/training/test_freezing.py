@@ -15,9 +15,9 @@ from tcnn.config import ConversionConfig
 from tcnn.training.distributed import Processes
 from tcnn.training.learner import Learner
 from tcnn.training.prepare import prepare
+from tcnn.training.recipe.batch_norm import batch_norms
 from tcnn.training.recipe.freezing import trunk_of
-from tcnn.training.recipe.statistics import batch_norms
-from tcnn.training.step import Arithmetic
+from tcnn.training.step import MixedPrecision
 
 CHANGED = ("layer4.", "fc.")
 
@@ -88,8 +88,8 @@ def test_the_rest_gets_the_gradients_of_a_whole_model() -> None:
     for name in start.trunk:
         whole.get_submodule(name).requires_grad_(True).eval()
     config = tiny(freeze="trunk", smoothing=0)
-    arithmetic = Arithmetic(config, torch.device("cpu"))
-    own = Learner(start.model, config, steps=3, arithmetic=arithmetic, processes=Processes(), trunk=start.trunk)
+    precision = MixedPrecision(config, torch.device("cpu"))
+    own = Learner(start.model, config, steps=3, precision=precision, processes=Processes(), trunk=start.trunk)
     images, targets = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 0])
     own.accumulate([(images, targets)], None)
     nn.functional.cross_entropy(whole(images), targets).backward()

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.layers.gpsa import GPSA2d, filter_to_proj
-from tcnn.training.recipe.late import convert_in_training
+from tcnn.training.recipe.late_conversion import convert_in_training
 from tcnn.training.recipe.optim import create_optimizer
 
 CONFIG = FinetuneConfig(

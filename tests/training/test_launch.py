@@ -12,9 +12,13 @@ from tiny_runs import tiny
 from tcnn.config import build
 from tcnn.config.placement import Placement, uneven
 from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
-from tcnn.training.launch.exchange import Exchange, Order
+from tcnn.training.launch.exchange import Exchange, RunRequest
 from tcnn.training.launch.launcher import finetune_on
-from tcnn.training.runs.progress import Progress
+from tcnn.training.runs.progress import Callbacks, Progress
+
+
+def nowhere(directory: Path) -> RunRequest:
+    return RunRequest(model="test_resnet", data="x/", config=tiny(), out=str(directory / "run"))
 
 
 def test_shares() -> None:
@@ -29,7 +33,7 @@ def test_shares() -> None:
 
 def test_what_cannot_be_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="batch_size 8 cannot be shared"):
-        finetune_on(Placement(num_workers=3), "test_resnet", "x/", config=tiny(), out=tmp_path / "run")
+        finetune_on(Placement(num_workers=3), nowhere(tmp_path))
     with pytest.raises(RequestError, match="engine: expected ray and the cluster's address, or neither"):
         build(Placement, {"engine": "ray"})
     assert list(tmp_path.iterdir()) == []
@@ -42,34 +46,35 @@ def test_no_ray_cluster_at_the_address(tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"  # nobody listens there, and nobody else will
         placement = Placement(engine="ray", address=address, num_workers=2)
         with pytest.raises(EnvironmentFailure, match=f"{address}: no Ray cluster answers") as caught:
-            finetune_on(placement, "test_resnet", "x/", config=tiny(), out=tmp_path / "run")
+            finetune_on(placement, nowhere(tmp_path))
     assert caught.value.exit_code == 4
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_the_processes_say_arrives_once(tmp_path: Path) -> None:
     exchange = Exchange(tmp_path / "x")
-    order = Order(model="m", data="d", val=None, config=tiny(), out="run", directory=str(tmp_path))
-    exchange.open(order)
+    request = RunRequest(model="m", data="d", val=None, config=tiny(), out="run", directory=str(tmp_path))
+    exchange.open(request)
     rank = Exchange(tmp_path / "x")
-    assert rank.order() == order
+    assert rank.request() == request
     heard: list[object] = []
+    callbacks = Callbacks(lambda now: heard.append(now.phase), heard.append)
     rank.say("one")
     rank.report(Progress(phase="training", epoch=1, epochs=2, step=0, steps=3, percent=0))
     with (tmp_path / "x" / "said.jsonl").open("a") as handle:
         handle.write('"tw')
     for _ in range(2):
-        exchange.relay(lambda now: heard.append(now.phase), heard.append)
+        exchange.relay(callbacks)
     assert heard == ["training", "one"]
     with (tmp_path / "x" / "said.jsonl").open("a") as handle:
         handle.write('o"\n')
-    exchange.relay(lambda now: heard.append(now.phase), heard.append)
+    exchange.relay(callbacks)
     assert heard == ["training", "one", "two"]
     rank.fail(EnvironmentFailure("later"), 1)
     rank.fail(DivergedError("the loss is not finite"), 0)
     error = exchange.error()
     assert isinstance(error, DivergedError) and str(error) == "the loss is not finite"
-    exchange.open(order)
+    exchange.open(request)
     assert exchange.error() is None and not rank.stop_asked(), "a new start knows nothing of the last"
 
 

@@ -14,7 +14,7 @@ from tcnn.training.distributed import Processes
 from tcnn.training.learner import Learner
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.runs.resume import points, read_point
-from tcnn.training.step import Arithmetic
+from tcnn.training.step import MixedPrecision
 
 LAYER = "layer4.0.conv1"
 GATE, POSITIONS = f"{LAYER}.gating_param", (f"{LAYER}.locality_raw", f"{LAYER}.attention_centers")
@@ -26,8 +26,8 @@ def learner(model: nn.Module | None = None, steps: int = 3, **options: Any) -> L
     if model is None:
         torch.manual_seed(0)
         model = convert(timm.create_model("test_resnet", num_classes=3), temperature=0.5).model
-    arithmetic = Arithmetic(config, torch.device("cpu"))
-    return Learner(model, config, steps=steps, arithmetic=arithmetic, processes=Processes())
+    precision = MixedPrecision(config, torch.device("cpu"))
+    return Learner(model, config, steps=steps, precision=precision, processes=Processes())
 
 
 def learn(own: Learner, updates: int) -> dict[str, Tensor]:

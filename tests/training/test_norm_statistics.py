@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import tcnn
 from tcnn.data.loader import TrainingLoader
 from tcnn.training import loop
-from tcnn.training.recipe.statistics import batch_norms, reestimate
+from tcnn.training.recipe.batch_norm import batch_norms, reestimate_batch_norm
 
 
 class Normalised(nn.Module):
@@ -40,7 +40,7 @@ def test_they_are_means_over_batches(training: bool) -> None:
     batches = [torch.randn(n, 3, 7, 6, dtype=torch.float64) for n in (4, 2, 5)]
     model(batches[0])
     generator = torch.get_rng_state()
-    reestimate(model, iter(batches))
+    reestimate_batch_norm(model, iter(batches))
     assert torch.equal(torch.get_rng_state(), generator), "nothing is random"
     assert [module.training for module in model.modules()] == modes
     assert (model.first.momentum, model.second.momentum) == (0.3, 0.1)
@@ -57,7 +57,7 @@ def test_timms_layers_are_found() -> None:
     model = timm.create_model("test_byobnet", num_classes=3).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert batch_norms(model)
-    reestimate(model, [torch.randn(2, 3, 64, 64)])
+    reestimate_batch_norm(model, [torch.randn(2, 3, 64, 64)])
     changed = {name for name, tensor in model.state_dict().items() if not tensor.equal(before[name])}
     assert changed
     assert all("running" in name or "num_batches" in name for name in changed)
@@ -66,7 +66,7 @@ def test_timms_layers_are_found() -> None:
 def test_a_module_without_any_is_left_alone() -> None:
     model = TwoConvs()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    reestimate(model, [torch.randn(2, 3, 8, 8)])
+    reestimate_batch_norm(model, [torch.randn(2, 3, 8, 8)])
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
@@ -79,9 +79,9 @@ def test_a_run_takes_them_over_the_first_batches_of_an_epoch(
 
     def noted(model: nn.Module, batches: Any, but: Any = ()) -> None:
         given.append((model, list(batches)))
-        reestimate(model, given[-1][1], but)
+        reestimate_batch_norm(model, given[-1][1], but)
 
-    monkeypatch.setattr(loop, "reestimate", noted)
+    monkeypatch.setattr(loop, "reestimate_batch_norm", noted)
     seen: list[Tensor] = []
     epoch: Callable[..., Any] = TrainingLoader.epoch
 

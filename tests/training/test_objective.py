@@ -12,7 +12,7 @@ from tiny_runs import TwoConvs, seeded, tiny
 from torch import Tensor, nn
 
 from tcnn.errors import RequestError
-from tcnn.training.recipe.objective import NeighbourMixup, check_teacher, create_task, mixes
+from tcnn.training.recipe.objective import NeighbourMixup, check_teacher, create_task, uses_mixup
 
 CPU = torch.device("cpu")
 KINDS = {"mixup": {"mixup": 0.8}, "cutmix": {"cutmix": 1.0}, "both": {"mixup": 0.8, "cutmix": 1.0}}
@@ -197,8 +197,8 @@ def test_numpys_generator_is_left_as_it_was() -> None:
 
 def test_mixed_targets_meet_a_loss_that_takes_them() -> None:
     config = tiny(mixup=0.8, smoothing=0.1)
-    assert mixes(config)
-    assert not mixes(tiny())
+    assert uses_mixup(config)
+    assert not uses_mixup(tiny())
     model = seeded(Known)
     images, targets = NeighbourMixup(config, 3)(*batch(), 5)
     loss = create_task(model, config, None, CPU)(images, targets)["loss"]

@@ -157,6 +157,17 @@ def test_a_model_without_stochastic_depth() -> None:
         prepare("dla46_c", tiny(drop_path=0.1, convert=False), COLOURS, pretrained=False)
 
 
+def test_the_stochastic_depth_of_a_module() -> None:
+    model = timm.create_model("test_resnet", num_classes=3, drop_path_rate=0.2)
+    for rate in (None, 0.2):
+        assert begin(model, drop_path=rate)[1] == ()
+    own, notes = begin(model, drop_path=0.0)
+    assert max(rates(own)) == pytest.approx(0.2)
+    assert notes == ("drop_path: the module keeps the stochastic depth that it was built with, 0.2",)
+    with pytest.raises(RequestError, match=r"built with, 0\.2; build it with drop_path_rate=0\.1, or leave"):
+        begin(model, drop_path=0.1)
+
+
 def test_what_the_data_set_is_called_lands_in_the_file(tmp_path: Path) -> None:
     """Class names and size; an evaluation takes the size from there."""
     data = colours(tmp_path / "colours")

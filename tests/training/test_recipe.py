@@ -3,7 +3,7 @@
 import pytest
 
 from tcnn.config import FinetuneConfig
-from tcnn.training.recipe.by_model import drop_path_for, size_for
+from tcnn.training.recipe.model_defaults import drop_path_for, size_for
 
 PAPER = [(50, 224, 0.1), (101, 224, 0.1), (152, 320, 0.2), (200, 320, 0.2), (270, 320, 0.2), (350, 320, 0.2)]
 """Columns "Res." and "dr" under "Fine-tuning" of Table 1."""

@@ -11,7 +11,7 @@ from tiny_runs import colours, run
 
 import tcnn
 from tcnn.errors import OutputError, RequestError, StorageError
-from tcnn.training.runs.rundir import RunDirectory, differences, read_metrics
+from tcnn.training.runs.rundir import RunDirectory, changed_settings, read_metrics
 
 LAYERS = ["layer4.0.conv1", "layer4.0.conv2"]
 
@@ -145,7 +145,7 @@ def test_a_full_disk_is_one_error_and_keeps_what_there_is(tmp_path: Path, file_s
     with file_size_limit(40), pytest.raises(StorageError, match="no space left while writing"):
         directory.append({"kind": "train", "updates": 2, "text": "x" * 100})
     with file_size_limit(40), pytest.raises(StorageError, match="no space left while writing"):
-        directory.rewind(9, 9) or directory.summarise()
+        directory.rewind(9, 9) or directory.write_summary()
     directory.append({"kind": "train", "updates": 3})
     assert [row["updates"] for row in directory.rows()] == [1, 3]
 
@@ -194,7 +194,7 @@ def test_a_run_that_was_killed_at_birth_can_begin(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     assert not directory.started
     directory.create({"run": "finetune"}, force=False)
-    directory.tidy()
+    directory.remove_partial_files()
     assert files(tmp_path) == {"config.json"}
 
 
@@ -202,7 +202,7 @@ def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
     directory = begun(tmp_path / "run")
     for name in (".best.safetensors.0a1b2c3d.tmp", ".metrics.jsonl.0a1b2c3d.tmp", ".tmpA1b2C3", ".mine.tmp", ".tmp"):
         (directory.path / name).write_text("")
-    directory.tidy()
+    directory.remove_partial_files()
     assert files(directory.path) == {"config.json", ".mine.tmp", ".tmp"}
 
 
@@ -241,4 +241,4 @@ def test_a_config_that_cannot_be_read(tmp_path: Path, text: str) -> None:
 def test_differences_leave_out_what_changes_nothing() -> None:
     before = {"lr": 1, "workers": 4, "device": "cpu", "epochs": 3, "gone": 1}
     after = {"lr": 2, "workers": 0, "device": "cuda", "epochs": 3, "new": None}
-    assert differences(before, after) == ["gone: 1 → None", "lr: 1 → 2"]
+    assert changed_settings(before, after) == ["gone: 1 → None", "lr: 1 → 2"]

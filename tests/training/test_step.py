@@ -1,4 +1,4 @@
-"""One optimizer step: the gradient of a whole batch, however it is cut, and in whatever arithmetic."""
+"""One optimizer step: the gradient of a whole batch, however it is cut, and in whatever precision."""
 
 import math
 from pathlib import Path
@@ -15,7 +15,7 @@ from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.training.recipe.objective import create_task
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.runs.resume import latest_point
-from tcnn.training.step import Arithmetic, Outcome, Part, accumulate, halved, update
+from tcnn.training.step import MicroBatch, MixedPrecision, StepLoss, accumulate, halve_chunk, update
 
 CPU = torch.device("cpu")
 
@@ -31,25 +31,25 @@ def attention(dtype: torch.dtype = torch.float64) -> nn.Module:
     return convert(seeded(TwoConvs), config).model.to(dtype).train()
 
 
-def batch(images: int = 12, dtype: torch.dtype = torch.float64) -> Part:
+def batch(images: int = 12, dtype: torch.dtype = torch.float64) -> MicroBatch:
     generator = torch.Generator().manual_seed(2)
     return torch.randn(images, 3, 8, 8, generator=generator, dtype=dtype), torch.arange(images) % 3
 
 
-def cut(part: Part, *sizes: int) -> list[Part]:
+def cut(part: MicroBatch, *sizes: int) -> list[MicroBatch]:
     return list(zip(part[0].split(list(sizes)), part[1].split(list(sizes)), strict=True))
 
 
 def gradients(
-    parts: list[Part], chunk: int | None, dtype: torch.dtype = torch.float64, **options: object
-) -> tuple[dict[str, Tensor], Outcome]:
+    parts: list[MicroBatch], chunk: int | None, dtype: torch.dtype = torch.float64, **options: object
+) -> tuple[dict[str, Tensor], StepLoss]:
     model = attention(dtype)
     config = tiny(**options)
-    arithmetic = Arithmetic(config, CPU)
-    if arithmetic.scaler.is_enabled():  # the scale that it begins with is one that overflows here
-        arithmetic.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
-    outcome = accumulate(create_task(model, config, None, CPU), parts, arithmetic, chunk)
-    scale = arithmetic.scaler.get_scale() if arithmetic.scaler.is_enabled() else 1.0
+    precision = MixedPrecision(config, CPU)
+    if precision.scaler.is_enabled():  # the scale that it begins with is one that overflows here
+        precision.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    outcome = accumulate(create_task(model, config, None, CPU), parts, precision, chunk)
+    scale = precision.scaler.get_scale() if precision.scaler.is_enabled() else 1.0
     return {name: p.grad / scale for name, p in model.named_parameters() if p.grad is not None}, outcome
 
 
@@ -83,20 +83,20 @@ def test_autocast_and_scaling_leave_the_gradient_about_as_it_is(amp: str) -> Non
     assert outcome.loss == pytest.approx(gradients([part], None, torch.float32)[1].loss, rel=0.02)
 
 
-def stepped(model: nn.Module, factor: float, clip: float | None, amp: str = "auto") -> tuple[nn.Module, Arithmetic]:
+def stepped(model: nn.Module, factor: float, clip: float | None, amp: str = "auto") -> tuple[nn.Module, MixedPrecision]:
     """The model after one step of plain SGD at lr 1, its loss multiplied by a factor."""
     config = tiny(opt="momentum", lr=1.0, momentum=0.0, weight_decay=0.0, amp=amp)
-    optimizer, arithmetic = create_optimizer(model, config), Arithmetic(config, CPU)
+    optimizer, precision = create_optimizer(model, config), MixedPrecision(config, CPU)
 
     class Scaled(ClassificationTask):
         def forward(self, images: Tensor, targets: Tensor) -> dict[str, Tensor]:
             return {"loss": super().forward(images, targets)["loss"] * factor}
 
     task = Scaled(model, device=CPU, verbose=False)
-    accumulate(task, [batch(dtype=torch.float32)], arithmetic, None)
-    update(task, optimizer, arithmetic, clip)
+    accumulate(task, [batch(dtype=torch.float32)], precision, None)
+    update(task, optimizer, precision, clip)
     assert all(parameter.grad is None for parameter in model.parameters())
-    return model, arithmetic
+    return model, precision
 
 
 def moved(before: nn.Module, after: nn.Module) -> float:
@@ -114,15 +114,15 @@ def test_gradients_are_clipped_to_a_norm_before_scaling(amp: str) -> None:
 
 
 def test_float16_leaves_a_step_out_whose_gradient_overflows() -> None:
-    model, arithmetic = stepped(seeded(TwoConvs), 1e34, None, "float16")
+    model, precision = stepped(seeded(TwoConvs), 1e34, None, "float16")
     assert moved(seeded(TwoConvs), model) == 0
-    assert arithmetic.scaler.get_scale() == 2.0**15, "half of where it began"
+    assert precision.scaler.get_scale() == 2.0**15, "half of where it began"
 
 
 def test_channels_last_is_placed() -> None:
-    images, _ = Arithmetic(tiny(channels_last=True), CPU).place(*batch())
+    images, _ = MixedPrecision(tiny(channels_last=True), CPU).place(*batch())
     assert images.is_contiguous(memory_format=torch.channels_last)
-    assert Arithmetic(tiny(), CPU).place(*batch())[0].is_contiguous()
+    assert MixedPrecision(tiny(), CPU).place(*batch())[0].is_contiguous()
 
 
 def test_the_next_smaller_chunk() -> None:
@@ -131,7 +131,7 @@ def test_the_next_smaller_chunk() -> None:
     sizes: list[int] = []
     with pytest.raises(EnvironmentFailure, match=r"one image at a time; choose a smaller --size") as caught:
         while True:
-            sizes.append(halved(sizes[-1] if sizes else None, parts, error))
+            sizes.append(halve_chunk(sizes[-1] if sizes else None, parts, error))
     assert sizes == [4, 2, 1]
     assert caught.value.exit_code == 4
 
@@ -140,11 +140,11 @@ def test_out_of_memory_halves_and_goes_on_with_the_same_gradients(data: Path, tm
     """A module that fails above two images of eight learns what one does that never fails."""
     said: list[str] = []
     run(seeded(TwoConvs), data, tmp_path / "whole", opt="sgd", lr=0.1, size=16)
-    run(seeded(RunsOutOfMemory), data, tmp_path / "halved", opt="sgd", lr=0.1, size=16, say=said.append)
+    run(seeded(RunsOutOfMemory), data, tmp_path / "halve_chunk", opt="sgd", lr=0.1, size=16, say=said.append)
     assert [line for line in said if "memory" in line] == [
         "out of memory: going on with 4 images at a time", "out of memory: going on with 2 images at a time",
     ]  # fmt: skip
-    whole, halves = (latest_point(tmp_path / name / "resume")[0] for name in ("whole", "halved"))
+    whole, halves = (latest_point(tmp_path / name / "resume")[0] for name in ("whole", "halve_chunk"))
     assert whole is not None
     assert halves is not None
     assert (whole.position.chunk, halves.position.chunk) == (None, 2)

@@ -8,8 +8,8 @@ from forked import ranks
 from timm.layers import BatchNormAct2d, DropPath
 from torch import Tensor, nn
 
-from tcnn.training.distributed import joined
-from tcnn.training.whole_batch import whole_batch
+from tcnn.training.distributed import join_processes
+from tcnn.training.sync_batch import sync_batch
 
 
 def layers() -> dict[str, nn.Module]:
@@ -35,7 +35,7 @@ def learn(layer: nn.Module, x: Tensor, weights: Tensor) -> tuple[list[Tensor], l
 
 def compare() -> None:
     """In each of two processes: its half of the batch against the whole of it."""
-    with joined("cpu") as processes:
+    with join_processes("cpu") as processes:
         assert processes.world == 2
         torch.manual_seed(0)
         rows = slice(4 * processes.rank, 4 * processes.rank + 4)
@@ -51,7 +51,7 @@ def compare() -> None:
             expected, of_parameters, buffers = learn(layer, images.clone(), weights)
             layer.load_state_dict(before)
             layer.zero_grad()
-            with whole_batch(processes):
+            with sync_batch(processes):
                 found, own, own_buffers = learn(layer, images[rows].clone(), weights[rows])
             for gradient in own:
                 dist.all_reduce(gradient)

@@ -1,1 +1,1 @@
-"""Ways to compute the layer, all of them exact."""
+"""Backends: exact implementations of GPSA (reference, dense, chunked, scoped, hard-limit convolution, autotuning)."""

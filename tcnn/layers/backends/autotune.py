@@ -1,12 +1,12 @@
-"""Which of several exact ways to compute the same thing is the fastest on this GPU: measured once for inputs of a kind.
+"""Autotuning: time several exact implementations on this GPU once for each kind of inputs, and use the fastest.
 
-All ways give the same to rounding, so an answer can never make a result wrong. The first call with inputs of a kind
-(shapes, dtype, device, which of them need gradients) runs every way on random inputs of that kind and waits for the
-GPU; later calls look the answer up and wait for nothing. Nothing is measured where it would do harm or would tell
-nothing, and the answer is then the first way:
+All give the same result to rounding, so a choice can never make a result wrong. The first call with inputs of a kind
+(shapes, dtype, device, which of them need gradients) times every implementation on random inputs of that kind and waits
+for the GPU; later calls look the answer up and wait for nothing. The first implementation is used without timing where
+timing would do harm or has no meaning:
 
 - under a compiler, a tracer, `torch.func`, or with fake tensors: there is nothing to run;
-- while a CUDA graph is captured: to wait is an error there;
+- while a CUDA graph is captured: waiting is an error there;
 - with `torch.use_deterministic_algorithms(True)`: two runs must not choose differently;
 - on a CPU.
 """
@@ -21,40 +21,41 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
 
-Way = Callable[..., Tensor]
+Implementation = Callable[..., Tensor]
 Timer = Callable[[Callable[[], object], torch.device], float]
-"""Runs something on a device several times; returns seconds for one run."""
+"""Times a function on a device; returns seconds per run."""
 
-_answers: dict[Hashable, str] = {}
+_cache: dict[Hashable, str] = {}
 _measuring = threading.Lock()
 
 
-def chosen(ways: Mapping[str, Way], inputs: Sequence[Tensor], timer: Timer | None = None) -> str:
-    """The name of the fastest way to compute a tensor from such inputs; the first where that is not known or measured.
+def fastest(implementations: Mapping[str, Implementation], inputs: Sequence[Tensor], timer: Timer | None = None) -> str:
+    """The name of the fastest implementation for such inputs; the first one if it was not and cannot be measured.
 
     Args:
-        ways: by name. Each takes the inputs and returns one tensor, with gradients for the inputs that need them.
+        implementations: by name. Each takes the inputs and returns one tensor, with gradients for the inputs that need
+            them.
         inputs: their values are not used and their gradients not touched.
-        timer: measures; None is `gpu_seconds`. With a timer of your own, a CPU is measured, too.
+        timer: measures; None is `gpu_seconds`. With another timer a CPU is measured, too.
     """
-    default = next(iter(ways))
-    if len(ways) == 1 or not _measurable(inputs, anywhere=timer is not None):
+    default = next(iter(implementations))
+    if len(implementations) == 1 or not _measurable(inputs, anywhere=timer is not None):
         return default
-    kind = tuple(ways), torch.is_grad_enabled(), tuple(_kind(tensor) for tensor in inputs)
-    if kind not in _answers:
+    kind = tuple(implementations), torch.is_grad_enabled(), tuple(_signature(tensor) for tensor in inputs)
+    if kind not in _cache:
         with _measuring:
-            if kind not in _answers:
-                _answers[kind] = _fastest(ways, inputs, timer or gpu_seconds)
-    return _answers[kind]
+            if kind not in _cache:
+                _cache[kind] = _measure(implementations, inputs, timer or gpu_seconds)
+    return _cache[kind]
 
 
-def forget() -> None:
-    """Every kind of inputs is measured again."""
-    _answers.clear()
+def clear_cache() -> None:
+    """Clear the cache of measurements."""
+    _cache.clear()
 
 
 def gpu_seconds(run: Callable[[], object], device: torch.device, runs: int = 5) -> float:
-    """Seconds for one run by the GPU's own clock, after two that compile and warm up."""
+    """Seconds per run measured by CUDA events, after two runs that compile and warm up."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     with torch.cuda.device(device):
         torch.cuda.synchronize()  # what the caller has launched must not be timed
@@ -80,12 +81,12 @@ def _measurable(inputs: Sequence[Tensor], anywhere: bool) -> bool:
     return inputs[0].device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
 
 
-def _kind(tensor: Tensor) -> Hashable:
+def _signature(tensor: Tensor) -> Hashable:
     return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
-def _fastest(ways: Mapping[str, Way], inputs: Sequence[Tensor], timer: Timer) -> str:
-    """In a thread of its own, where no hook or mode of the caller is in force: a checkpoint counts what is saved."""
+def _measure(implementations: Mapping[str, Implementation], inputs: Sequence[Tensor], timer: Timer) -> str:
+    """Time all implementations in a thread of its own, where no hook or mode of the caller is active."""
     grad, device = torch.is_grad_enabled(), inputs[0].device
     kind = device.type
     autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
@@ -93,9 +94,9 @@ def _fastest(ways: Mapping[str, Way], inputs: Sequence[Tensor], timer: Timer) ->
     def measure() -> dict[str, float]:
         times = {}
         with torch.set_grad_enabled(grad), torch.autocast(kind, enabled=autocast[0], dtype=autocast[1]):
-            for name, way in ways.items():
+            for name, implementation in implementations.items():
                 try:
-                    times[name] = timer(_rehearsal(way, inputs), device)
+                    times[name] = timer(_random_run(implementation, inputs), device)
                 except torch.OutOfMemoryError:  # whatever fits is faster
                     continue
                 except Exception as error:  # a kernel is compiled here for the first time, which needs more than a GPU
@@ -104,23 +105,23 @@ def _fastest(ways: Mapping[str, Way], inputs: Sequence[Tensor], timer: Timer) ->
 
     with ThreadPoolExecutor(1) as thread:
         times = thread.submit(measure).result()
-    return min(times, key=lambda name: times[name], default=next(iter(ways)))
+    return min(times, key=lambda name: times[name], default=next(iter(implementations)))
 
 
-def _rehearsal(way: Way, inputs: Sequence[Tensor]) -> Callable[[], object]:
-    """One run of a way, forward, and backward if anything needs gradients, on random inputs that are its own."""
+def _random_run(implementation: Implementation, inputs: Sequence[Tensor]) -> Callable[[], object]:
+    """A function that runs an implementation on random inputs: forward, and backward if an input needs gradients."""
     generator = torch.Generator(inputs[0].device).manual_seed(0)
-    played = [torch.empty_like(tensor).uniform_(generator=generator) for tensor in inputs]
-    moving = [ours for ours, theirs in zip(played, inputs, strict=True) if theirs.requires_grad]
-    for tensor in moving:
+    drawn = [torch.empty_like(tensor).uniform_(generator=generator) for tensor in inputs]
+    leaves = [ours for ours, theirs in zip(drawn, inputs, strict=True) if theirs.requires_grad]
+    for tensor in leaves:
         tensor.requires_grad_()
-    if not (moving and torch.is_grad_enabled()):
-        return lambda: way(*played)
+    if not (leaves and torch.is_grad_enabled()):
+        return lambda: implementation(*drawn)
     upstream: list[Tensor] = []
 
     def both() -> None:
-        out = way(*played)
+        out = implementation(*drawn)
         upstream[:] = upstream or [torch.ones_like(out)]
-        torch.autograd.grad(out, moving, upstream[0])
+        torch.autograd.grad(out, leaves, upstream[0])
 
     return both

@@ -1,4 +1,5 @@
-"""The hard limit: heads none of which looks anywhere but at its own tap are a convolution and are computed as one.
+"""Convolution backend for the hard limit, where every head attends to its own tap only and the layer equals a
+convolution.
 
 So a converted model costs what its CNN costs until training moves it. In that limit the gradients of everything that
 moves attention vanish as well: a gate of exactly 1 has the slope g(1 − g) = 0, content has the weight 1 − g = 0, and a
@@ -15,13 +16,13 @@ from tcnn.layers.terms import positions
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.positions import Geometry
 
-STRENGTH = 40.0
-"""α/τ from which a pixel beside the tap weighs less than half a unit in the last place of float64: e⁻⁴⁰ = 4e-18."""
+HARD_STRENGTH = 40.0
+"""Locality strength α/τ from which a neighbouring pixel weighs less than half a float64 ulp: e⁻⁴⁰ = 4e-18."""
 
 
 @torch.no_grad()
 def is_hard(parameters: Parameters, geometry: Geometry) -> bool:
-    """Whether every head with a positional part looks at its own tap alone, to the last bit.
+    """Whether every head with a positional part attends to its own tap only, to the last bit.
 
     Reads values: the host waits for a GPU.
     """
@@ -31,28 +32,30 @@ def is_hard(parameters: Parameters, geometry: Geometry) -> bool:
     # Numbers of the host: a handful of heads is compared faster than tensors are.
     return (
         all(gate == 1 for gate in p.gate.tolist()[: p.heads - p.content_heads])
-        and all(strength >= STRENGTH for strength in p.strength.tolist())
+        and all(strength >= HARD_STRENGTH for strength in p.strength.tolist())
         and p.attention_centers.tolist() == positions.tap_coordinates(geometry)  # type: ignore[union-attr]
     )
 
 
 def filter_of(proj: Tensor, geometry: Geometry) -> Tensor:
-    """W_out, (C_out, K·C_in/G), as a filter, (C_out, C_in/G, kh, kw), contiguous."""
+    """W_out, (C_out, K·C_in/G), as a convolution filter, (C_out, C_in/G, kh, kw), contiguous."""
     taps = proj.unflatten(1, (geometry.heads, -1)).transpose(1, 2)
     return taps.unflatten(2, geometry.kernel_size).contiguous()
 
 
 def attend(x: Tensor, parameters: Parameters, geometry: Geometry) -> Tensor:
-    """The layer in the hard limit, (B, C_in, h, w) to (B, C_out, Ho, Wo); gradients that vanish are zeros."""
+    """The layer as a convolution, (B, C_in, h, w) to (B, C_out, Ho, Wo); gradients that vanish are zeros."""
     p = parameters
-    still = (p.query, p.key, p.gating_param, p.locality_raw, p.attention_centers)
-    return convolve(x, geometry, p.value, filter_of(p.plain_proj, geometry), with_zero_gradients(p, still), p.groups)
+    unaffected = (p.query, p.key, p.gating_param, p.locality_raw, p.attention_centers)
+    return convolve(
+        x, geometry, p.value, filter_of(p.plain_proj, geometry), with_zero_gradients(p, unaffected), p.groups
+    )
 
 
 def convolve(
     x: Tensor, geometry: Geometry, value: Tensor | None, kernel: Tensor, bias: Tensor | None, groups: int
 ) -> Tensor:
-    """A convolution behind W_val, (B, C_out, Ho, Wo).
+    """Convolution after W_val, (B, C_out, Ho, Wo).
 
     Args:
         x: (B, C_in, h, w), not padded.
@@ -70,17 +73,17 @@ def convolve(
     return F.conv2d(x, kernel, bias, geometry.stride, padding, geometry.dilation, groups)
 
 
-def with_zero_gradients(parameters: Parameters, still: tuple[object, ...]) -> Tensor | None:
-    """The bias, on which the tensors `still` have no influence: autograd then gives them zeros.
+def with_zero_gradients(parameters: Parameters, unaffected: tuple[object, ...]) -> Tensor | None:
+    """The bias, connected in the autograd graph to tensors that have no influence, so that their gradients are zeros.
 
-    A sum over none of their elements is 0 whatever they hold, and every transform of PyTorch knows how to take it.
+    A sum over none of their elements is 0 whatever they hold, and every transform of PyTorch supports it.
     """
-    moving = [tensor for tensor in still if isinstance(tensor, Tensor) and tensor.requires_grad]
-    if not moving or not torch.is_grad_enabled():
+    trainable = [tensor for tensor in unaffected if isinstance(tensor, Tensor) and tensor.requires_grad]
+    if not trainable or not torch.is_grad_enabled():
         return parameters.bias
     bias = parameters.bias
     if bias is None:
         bias = parameters.plain_proj.new_zeros(parameters.plain_proj.shape[0])
-    for tensor in moving:
+    for tensor in trainable:
         bias = bias + tensor.flatten()[:0].sum().to(bias.dtype)
     return bias

@@ -1,4 +1,4 @@
-"""The formula as it is written: every map, padding and all. What the other backends are tested against.
+"""Reference backend: the attention formula as written, all maps and padding included; other backends are tested by it.
 
 Shapes: B batch, C channels, H×W padded map, N = H·W keys, M queries, K heads.
 """
@@ -6,42 +6,28 @@ Shapes: B batch, C channels, H×W padded map, N = H·W keys, M queries, K heads.
 from torch import Tensor
 from torch.nn import functional as F
 
+from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.terms import attention, positions, scopes
 from tcnn.layers.terms.attention import AttentionMaps
-from tcnn.layers.terms.parameters import Parameters, needed_matrix
-from tcnn.layers.terms.positions import Geometry
-from tcnn.layers.terms.scopes import Scope
+from tcnn.layers.terms.parameters import require_matrix
 
 
-def attend(
-    x: Tensor,
-    padded: Tensor,
-    geometry: Geometry,
-    scope: Scope,
-    factors: tuple[Tensor, Tensor],
-    parameters: Parameters,
-) -> Tensor:
-    """The output tokens of a map x (B, C_in, h, w), (B, M, C_out); the arguments are those of `scoped.attend`."""
-    tokens = attention.tokens(padded)
+def attend(inputs: AttentionInputs) -> Tensor:
+    """Output tokens of the attention, (B, M, C_out)."""
+    parameters, tokens = inputs.parameters, attention.to_tokens(inputs.padded)
     value = tokens if parameters.value is None else F.linear(tokens, parameters.value)  # (B, N, C_in)
-    seen = maps(x, padded, geometry, scope, factors, parameters).total.to(value.dtype)
-    return attention.project(seen @ value[:, None], parameters.proj, parameters.bias, parameters.groups)
+    weights = maps(inputs).total.to(value.dtype)
+    return attention.project(weights @ value[:, None], parameters.proj, parameters.bias, parameters.groups)
 
 
-def maps(
-    x: Tensor,
-    padded: Tensor,
-    geometry: Geometry,
-    scope: Scope,
-    factors: tuple[Tensor, Tensor],
-    parameters: Parameters,
-) -> AttentionMaps:
-    """What every head looks at, over all pixels of the padded map."""
+def maps(inputs: AttentionInputs) -> AttentionMaps:
+    """Attention maps of every head over all pixels of the padded map."""
+    x, padded, geometry, scope, factors, parameters = inputs
     size = padded.shape[-2], padded.shape[-1]
-    asking = attention.tokens(positions.at_queries(padded, geometry))
-    query = attention.split(asking, needed_matrix(parameters.query), parameters.heads)
-    key = attention.split(attention.tokens(padded), needed_matrix(parameters.key), parameters.heads)
-    places = scopes.query_pixels(size, geometry, padded.device)
+    query_tokens = attention.to_tokens(positions.take_query_pixels(padded, geometry))
+    query = attention.split_heads(query_tokens, require_matrix(parameters.query), parameters.heads)
+    key = attention.split_heads(attention.to_tokens(padded), require_matrix(parameters.key), parameters.heads)
+    query_pixels = scopes.query_pixels(size, geometry, padded.device)
     origin = positions.origin(x.shape[-2:], geometry)
-    content = scopes.content(scope, query, key, size, x.shape[-2:], origin, *places)
-    return AttentionMaps(content, attention.outer(*factors), parameters.gate)
+    content = scopes.content(scope, query, key, size, x.shape[-2:], origin, *query_pixels)
+    return AttentionMaps(content, attention.outer_product(*factors), parameters.gate)

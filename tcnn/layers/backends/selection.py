@@ -1,14 +1,15 @@
-"""Which backend computes the layer. All are exact: the same output and the same gradients, to rounding.
+"""Select the backend that computes the layer. All are exact: the same output and the same gradients, to rounding.
 
-reference   every map as the formula is written, padding and all
-dense       all maps at once, padding left out, every step differentiated by PyTorch (`dense.py`)
-fused       no map is kept: on a GPU one kernel over the keys where there is one, elsewhere parts of bounded memory
-            whose maps are computed again for the gradients (`parts.py`)
-auto        the default: a convolution while the layer still is one (`convolution.py`); else parts that keep for the
-            gradients what the memory allows
+reference   every map as the formula is written, with the padding
+dense       all maps at once, without the padding, differentiated by autograd (`dense.py`)
+fused       no map is saved: on a GPU one kernel over the keys where available, elsewhere chunks of bounded memory
+            whose maps are recomputed in the backward pass (`chunked.py`)
+auto        the default: a convolution while the layer is in the hard limit (`convolution.py`); else chunks that save
+            for the backward pass what the memory allows
 
-`TCNN_ATTENTION` forces one, `use_backend` does for a while. Looking at attention, and verifying that it equals a
-convolution, depend on neither. Content in windows or pools has one backend beside the reference (`scoped.py`).
+The environment variable `TCNN_ATTENTION` forces one, `use_backend` does for a while. Inspecting attention, and
+verifying that it equals a convolution, depend on neither. Windowed or pooled content attention has one backend besides
+the reference (`scoped.py`).
 """
 
 import os
@@ -26,13 +27,13 @@ _forced: ContextVar[Backend | None] = ContextVar("backend", default=None)
 
 
 def backend() -> Backend:
-    """The backend in force here; raises `RequestError` for a `TCNN_ATTENTION` that there is not."""
+    """The selected backend; raises `RequestError` if `TCNN_ATTENTION` names an unknown one."""
     return _forced.get() or _from_environment()
 
 
 @contextmanager
 def use_backend(wanted: Backend) -> Iterator[None]:
-    """Force a backend for a while, in this thread or task."""
+    """Context that forces a backend in this thread or task."""
     token = _forced.set(wanted)
     try:
         yield

@@ -1,1 +1,1 @@
-"""What the formula is made of: parameters, positions, scopes, and the products in which they meet."""
+"""Terms of the GPSA formula: parameters, positional attention, content attention and its scope, matrix products."""

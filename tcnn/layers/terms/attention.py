@@ -1,4 +1,4 @@
-"""What the heads look at and what they make of it: the arithmetic of Eq. 4 (Transformed CNNs), as pure functions.
+"""Content attention, attention maps and output projection: Eq. 4 of Transformed CNNs as pure functions.
 
 Shapes: B batch, C channels, H×W padded map, Ho×Wo output map, M = Ho·Wo queries, N = H·W keys, K heads, d head width,
 G groups.
@@ -14,47 +14,47 @@ from tcnn.layers.terms.products import Matrix, Packed, linear
 
 
 class AttentionMaps(NamedTuple):
-    """What every head looks at, before the gate mixes the two parts."""
+    """Attention maps of every head: content and positional attention before the gate mixes them."""
 
     content: Tensor
-    """softmax_k(Q Kᵀ/√d), (B, K, M, N)."""
+    """Content attention softmax_k(Q Kᵀ/√d), (B, K, M, N)."""
     positional: Tensor
-    """softmax_k(−(α/τ)‖δ − Δ‖²), (K, M, N)."""
+    """Positional attention softmax_k(−(α/τ)‖δ − Δ‖²), (K, M, N)."""
     gate: Tensor
-    """σ(λ/τ), (K,)."""
+    """Gate σ(λ/τ), (K,)."""
 
     @property
     def total(self) -> Tensor:
-        """A = (1 − gate)·content + gate·positional, (B, K, M, N); every row sums to 1."""
+        """Attention weights A = (1 − gate)·content + gate·positional, (B, K, M, N); every row sums to 1."""
         gate = self.gate[:, None, None]
         return (1 - gate) * self.content + gate * self.positional
 
 
-def tokens(pixels: Tensor) -> Tensor:
-    """A map as a row of pixels: (B, C, H, W) to (B, H·W, C), a view."""
+def to_tokens(pixels: Tensor) -> Tensor:
+    """Flatten a feature map into tokens: (B, C, H, W) to (B, H·W, C), a view."""
     return pixels.flatten(2).transpose(1, 2)
 
 
-def split(tokens: Tensor, weight: Matrix, heads: int) -> Tensor:
-    """Pixels as each head sees them, queries or keys: (B, N, C_in) by W (K·d, C_in) to (B, K, N, d)."""
+def split_heads(tokens: Tensor, weight: Matrix, heads: int) -> Tensor:
+    """Project tokens and split them into heads (queries or keys): (B, N, C_in) by W (K·d, C_in) to (B, K, N, d)."""
     seen = linear(tokens, weight)
     return seen.unflatten(2, (heads, weight.shape[0] // heads)).transpose(1, 2)
 
 
 def content(query: Tensor, key: Tensor) -> Tensor:
-    """softmax_k(Q Kᵀ/√d), at least float32: (B, K, M, d) and (B, K, N, d) to (B, K, M, N)."""
+    """Content attention weights softmax_k(Q Kᵀ/√d), at least float32: (B, K, M, d) and (B, K, N, d) to (B, K, M, N)."""
     logits = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
     return torch.softmax(at_least_float32(logits), dim=-1)
 
 
-def outer(rows: Tensor, columns: Tensor) -> Tensor:
-    """The two factors of `positions.positional_attention` as one map: (K, Ho, H) and (K, Wo, W) to (K, M, N)."""
+def outer_product(rows: Tensor, columns: Tensor) -> Tensor:
+    """Positional attention map from its two factors (outer product): (K, Ho, H) and (K, Wo, W) to (K, M, N)."""
     product = rows[:, :, None, :, None] * columns[:, None, :, None, :]  # (K, Ho, Wo, H, W)
     return product.flatten(3).flatten(1, 2)
 
 
 def project(heads: Tensor, proj: Matrix, bias: Tensor | None, groups: int) -> Tensor:
-    """Σ_h (A_h X W_val) W_out^h + b, each group of channels by itself.
+    """Output projection Σ_h (A_h X W_val) W_out^h + b, for each group of channels separately.
 
     Args:
         heads: A_h X W_val, (B, K, M, C_in).

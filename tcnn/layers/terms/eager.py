@@ -1,7 +1,7 @@
-"""Whether tensors are plain values that are computed with at once, or stand for something else.
+"""Detect eager execution: whether tensors hold values, or a compiler, tracer or function transform is active.
 
-Under a compiler, a tracer, a transform of `torch.func`, forward-mode differentiation or fake tensors, a layer must be
-nothing but PyTorch operators on its arguments: it may neither read a value nor use an operator of its own.
+Under a compiler, a tracer, a transform of `torch.func`, forward-mode differentiation or fake tensors, a layer must
+consist of PyTorch operators only: it may neither read a value nor use an operator of its own.
 """
 
 import torch
@@ -10,12 +10,12 @@ from torch.autograd import forward_ad
 
 
 def is_eager(*tensors: Tensor | None) -> bool:
-    """Whether all of these (None counts as one) are ordinary tensors or parameters in an ordinary call."""
+    """Whether all of these (None counts as one) are ordinary tensors or parameters and execution is eager."""
     return not is_transformed() and all(type(t) in (Tensor, nn.Parameter) for t in tensors if t is not None)
 
 
 def is_transformed() -> bool:
-    """Whether a compiler, a tracer or a transform of functions is watching."""
+    """Whether a compiler, a tracer or a function transform is active."""
     return bool(
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What a GPSA layer computes with: its tensors by the paper's names, and what follows from them, as pure functions.
+"""The parameters of a GPSA layer, and the gates and locality strengths that follow from them, as pure functions.
 
 Shapes: C channels, G groups, K heads, P ≤ K of them with a positional part, d head width.
 """
@@ -12,14 +12,14 @@ from torch.nn import functional as F
 from tcnn.layers.terms.products import Matrix, Packed
 
 SOFTPLUS_BETA = 5
-"""α = softplus(raw) at this β (Transformed CNNs, note 1)."""
+"""β of α = softplus(raw) (Transformed CNNs, note 1)."""
 
 
 class Parameters(NamedTuple):
-    """The tensors of one layer (Transformed CNNs, Eq. 4–7); `GPSA2d` says what each is."""
+    """The parameters of one GPSA layer (Transformed CNNs, Eq. 4–7), as described in `GPSA2d`."""
 
     query: Matrix | None
-    """W_qry, (K·d, C_in); None, like the next, where `query_key` holds both."""
+    """W_qry, (K·d, C_in); None, like `key`, where `query_key` holds both."""
     key: Matrix | None
     """W_key, (K·d, C_in)."""
     value: Tensor | None
@@ -27,36 +27,36 @@ class Parameters(NamedTuple):
     proj: Matrix
     """W_out, (C_out, K·C_in/G)."""
     bias: Tensor | None
-    """(C_out,)."""
+    """b, (C_out,)."""
     gating_param: Tensor | None
-    """λ, (P,); None, like the next three, if P = 0."""
+    """λ, (P,); None if P = 0, like `locality_raw`, `attention_centers` and both temperatures."""
     locality_raw: Tensor | None
     """softplus⁻¹ of α, (P,)."""
     attention_centers: Tensor | None
     """Δ, (P, 2): row and column, pixels."""
     gate_temperature: Tensor | None
-    """τ of the gates, ()."""
+    """Temperature τ of the gates, ()."""
     position_temperature: Tensor | None
-    """τ of the strengths, ()."""
+    """Temperature τ of the locality strengths, ()."""
     heads: int
-    """K. The last K − P have no positional part: their gate is exactly 0."""
+    """Number of heads K. The last K − P have no positional part: their gate is exactly 0."""
     groups: int = 1
     query_key: Matrix | None = None
-    """W_qry/√d above W_key, (2·K·d, C_in), where it was prepared."""
+    """W_qry/√d stacked on W_key, (2·K·d, C_in), where it was precomputed."""
 
     @property
     def content_heads(self) -> int:
-        """K − P."""
+        """Number of heads without a positional part, K − P."""
         return self.heads - (0 if self.gating_param is None else self.gating_param.shape[0])
 
     @property
     def positional(self) -> "Parameters":
-        """Those of the heads with a positional part, W_val and the bias with them."""
+        """The parameters of the heads with a positional part, with W_val and the bias."""
         return self._of_heads(slice(None, self.heads - self.content_heads)) if self.content_heads else self
 
     @property
     def content(self) -> "Parameters":
-        """Those of the content heads, without a bias."""
+        """The parameters of the content heads, without a bias."""
         alone = self._of_heads(slice(self.heads - self.content_heads, None))
         return alone._replace(
             bias=None, gating_param=None, locality_raw=None, attention_centers=None, gate_temperature=None,
@@ -64,7 +64,7 @@ class Parameters(NamedTuple):
         )  # fmt: skip
 
     def _of_heads(self, some: slice) -> "Parameters":
-        """Queries, keys and projection of some heads, views of the matrices as they are before they are prepared."""
+        """The query, key and projection matrices of some heads, as views; the matrices must not be packed."""
         query, key = self.query, self.key
         assert isinstance(query, Tensor) and isinstance(key, Tensor)  # noqa: S101 - only whole layers are prepared
         count = len(range(*some.indices(self.heads)))
@@ -77,60 +77,60 @@ class Parameters(NamedTuple):
 
     @property
     def head_dim(self) -> int:
-        """d."""
-        rows = needed_matrix(self.query_key).shape[0] // 2 if self.query is None else self.query.shape[0]
+        """Head width d."""
+        rows = require_matrix(self.query_key).shape[0] // 2 if self.query is None else self.query.shape[0]
         return int(rows) // self.heads  # a tracer would have it a tensor of its own
 
     @property
     def in_channels(self) -> int:
-        """C_in."""
-        return needed_matrix(self.query_key if self.query is None else self.query).shape[1]
+        """Number of input channels C_in."""
+        return require_matrix(self.query_key if self.query is None else self.query).shape[1]
 
     @property
     def plain_proj(self) -> Tensor:
-        """`proj`, where it has not been packed."""
+        """`proj` as a tensor; raises `TypeError` if it is packed."""
         if isinstance(self.proj, Packed):
             raise TypeError("a packed matrix cannot be read back")
         return self.proj
 
     @property
     def gate(self) -> Tensor:
-        """g = σ(λ/τ_gate), (K,), at least float32: 1 looks at positions only, 0 at content only."""
+        """Gate g = σ(λ/τ_gate), (K,), at least float32: 1 is positional attention only, 0 content attention only."""
         if self.gating_param is None:
             of = self.proj.plain() if isinstance(self.proj, Packed) else self.proj
             return at_least_float32(of.new_zeros(self.heads))
-        gate = torch.sigmoid(at_least_float32(self.gating_param) / at_least_float32(needed(self.gate_temperature)))
+        gate = torch.sigmoid(at_least_float32(self.gating_param) / at_least_float32(require(self.gate_temperature)))
         return F.pad(gate, (0, self.content_heads)) if self.content_heads else gate
 
     @property
     def strength(self) -> Tensor:
-        """α/τ_position, (P,), in 1/pixel², at least float32: how fast positional attention falls off from a centre."""
-        return strength_of(needed(self.locality_raw)) / at_least_float32(needed(self.position_temperature))
+        """Locality strength α/τ_position, (P,), in 1/pixel², at least float32: how fast attention falls off."""
+        return strength_of(require(self.locality_raw)) / at_least_float32(require(self.position_temperature))
 
 
-def needed(tensor: Tensor | None) -> Tensor:
-    """A tensor that must be there for what is asked."""
+def require(tensor: Tensor | None) -> Tensor:
+    """The tensor, which must not be None; raises `TypeError`."""
     if tensor is None:
         raise TypeError("the layer has no such tensor")
     return tensor
 
 
-def needed_matrix(matrix: Matrix | None) -> Matrix:
-    """`needed`, of one that may be packed."""
+def require_matrix(matrix: Matrix | None) -> Matrix:
+    """The matrix, packed or not, which must not be None; raises `TypeError`."""
     if matrix is None:
         raise TypeError("the layer has no such matrix")
     return matrix
 
 
 def strength_of(locality_raw: Tensor) -> Tensor:
-    """α > 0, (P,), at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
+    """Locality strength α > 0, (P,), at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
     return F.softplus(at_least_float32(locality_raw), beta=SOFTPLUS_BETA)
 
 
 def fold_value(parameters: Parameters) -> Parameters:
-    """W_val multiplied into W_out, so that it costs nothing any more: W_out^h W_val.
+    """Multiply W_val into W_out (W_out^h W_val), so that it costs nothing in the forward pass.
 
-    Where the channels are grouped the product would not be: there W_val stays, unless it is the identity.
+    With grouped channels the product would not be grouped: then W_val stays, unless it is the identity.
     """
     value, proj = parameters.value, parameters.plain_proj
     if value is None:
@@ -144,10 +144,10 @@ def fold_value(parameters: Parameters) -> Parameters:
 
 
 def is_identity(matrix: Tensor) -> bool:
-    """Whether a square matrix is I to the last bit."""
+    """Whether a square matrix equals the identity matrix exactly."""
     return torch.equal(matrix.detach(), torch.eye(len(matrix), device=matrix.device, dtype=matrix.dtype))
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Softmaxes, gates and distances are never taken in half precision."""
+    """Cast half precision to float32, in which softmaxes, gates and distances are computed; other dtypes stay."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -1,4 +1,4 @@
-"""Where queries and keys sit, and the positional attention between them: pure functions.
+"""Convolution geometry, padding, query positions, and the positional attention: pure functions.
 
 Shapes: H, W padded map (rows, columns); Ho, Wo output map; K heads (kernel taps); M = Ho·Wo; N = H·W.
 
@@ -23,7 +23,7 @@ PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 @dataclass(frozen=True)
 class Geometry:
-    """The shape of a convolution: everything about it that is not a weight.
+    """Geometry of a convolution: kernel size, stride, dilation and padding.
 
     `padding` is (left, right, top, bottom) in pixels, or "dynamic" for TensorFlow's SAME rule, under which the
     amount depends on the size of the map.
@@ -37,12 +37,12 @@ class Geometry:
 
     @property
     def heads(self) -> int:
-        """K, one head per kernel tap."""
+        """Number of heads K, one per kernel tap."""
         return self.kernel_size[0] * self.kernel_size[1]
 
     @property
     def centre(self) -> Pair:
-        """The kernel's centre in pixels from its first tap: the pixel that asks the query.
+        """The kernel's centre in pixels from its first tap: the pixel of the query.
 
         An even span has no middle pixel; the one before it is taken, as PyTorch's `padding="same"` does.
         """
@@ -50,8 +50,8 @@ class Geometry:
         return rows, columns
 
     @property
-    def asks_everywhere(self) -> bool:
-        """Whether the pixels that ask are exactly those of the map before padding, as in most convolutions."""
+    def queries_every_pixel(self) -> bool:
+        """Whether the query pixels are exactly the pixels of the unpadded map, as in most convolutions."""
         if self.padding == "dynamic" or self.stride != (1, 1):
             return False
         left, right, top, bottom = self.padding
@@ -61,7 +61,7 @@ class Geometry:
 
 @cache
 def tap_coordinates(geometry: Geometry) -> list[list[float]]:
-    """Δ: the [row, column] offset in pixels of every tap from the kernel's centre, K of them, row-major."""
+    """Tap offsets Δ from the kernel's centre, [row, column] in pixels, K of them, row-major."""
     rows, columns = (
         [float(i * d - c) for i in range(k)]
         for k, d, c in zip(geometry.kernel_size, geometry.dilation, geometry.centre, strict=True)
@@ -75,14 +75,14 @@ def tap_offsets(geometry: Geometry) -> Tensor:
 
 
 def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
-    """TensorFlow's SAME rule along one axis: (before, after) so that the output has ceil(size / stride) pixels."""
+    """TensorFlow's SAME padding along one axis: (before, after) so that the output has ceil(size / stride) pixels."""
     outputs = (size + stride - 1) // stride
     total: int = torch.sym_max((outputs - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)  # type: ignore[assignment]  # SymInt under export
     return total // 2, total - total // 2
 
 
 def padding_of(size: Sequence[int], geometry: Geometry) -> Quad:
-    """(left, right, top, bottom) of a map of `size` (h, w)."""
+    """Padding (left, right, top, bottom) of a map of `size` (h, w)."""
     if geometry.padding != "dynamic":
         return geometry.padding
     (top, bottom), (left, right) = (
@@ -93,18 +93,18 @@ def padding_of(size: Sequence[int], geometry: Geometry) -> Quad:
 
 
 def origin(size: Sequence[int], geometry: Geometry) -> Pair:
-    """(row, column) of the padded map where the first pixel of a map of `size` (h, w) lies."""
+    """Position (row, column) on the padded map of the first pixel of a map of `size` (h, w)."""
     left, _, top, _ = padding_of(size, geometry)
     return top, left
 
 
 def zero_padded(geometry: Geometry) -> bool:
-    """Whether pixels of zeros may surround the map."""
+    """Whether the map may be padded with zeros."""
     return geometry.padding_mode == "zeros" and (geometry.padding == "dynamic" or any(geometry.padding))
 
 
 def pad(x: Tensor, geometry: Geometry) -> Tensor:
-    """Pad (…, H, W) explicitly, as the convolution pads it inside."""
+    """Pad (…, H, W) explicitly, as the convolution pads it."""
     if geometry.padding != "dynamic" and not any(geometry.padding):
         return x
     mode = "constant" if geometry.padding_mode == "zeros" else geometry.padding_mode
@@ -112,7 +112,7 @@ def pad(x: Tensor, geometry: Geometry) -> Tensor:
 
 
 def output_size(size: Sequence[int], geometry: Geometry) -> Pair:
-    """(Ho, Wo) of a padded map of `size` (H, W)."""
+    """Output size (Ho, Wo) of a padded map of `size` (H, W)."""
     rows, columns = (
         (n - d * (k - 1) - 1) // s + 1
         for n, k, s, d in zip(size, geometry.kernel_size, geometry.stride, geometry.dilation, strict=True)
@@ -120,21 +120,21 @@ def output_size(size: Sequence[int], geometry: Geometry) -> Pair:
     return rows, columns
 
 
-def at_queries(x: Tensor, geometry: Geometry) -> Tensor:
-    """The pixels of a padded map (…, H, W) that ask a query: the kernel centre of each output pixel, (…, Ho, Wo)."""
+def take_query_pixels(x: Tensor, geometry: Geometry) -> Tensor:
+    """Take the query pixels of a padded map (…, H, W), the kernel centre of each output pixel: (…, Ho, Wo)."""
     rows, columns = output_size(x.shape[-2:], geometry)
     (top, left), (down, right) = geometry.centre, geometry.stride
     return x[..., top : top + (rows - 1) * down + 1 : down, left : left + (columns - 1) * right + 1 : right]
 
 
 def axis_attention(strength: Tensor, centre: Tensor, queries: Tensor, size: int) -> Tensor:
-    """Softmax over one axis of −strength·(key − query − centre)².
+    """Positional attention along one axis: softmax over keys of −strength·(key − query − centre)².
 
     Args:
         strength: α/τ of every head, in 1/pixel², (K,).
-        centre: this axis's half of Δ, in pixels, (K,).
+        centre: Δ along this axis, in pixels, (K,).
         queries: positions of the queries along the axis, in pixels, (Q,).
-        size: keys along the axis.
+        size: number of keys along the axis.
 
     Returns: (K, Q, size); every row sums to 1.
     """
@@ -146,14 +146,14 @@ def axis_attention(strength: Tensor, centre: Tensor, queries: Tensor, size: int)
 def positional_attention(
     strength: Tensor, centres: Tensor, size: Sequence[int], geometry: Geometry
 ) -> tuple[Tensor, Tensor]:
-    """The two factors of the positional attention on a padded map of `size` (H, W).
+    """The row and column factors of the positional attention on a padded map of `size` (H, W).
 
     Args:
         strength: α/τ, (K,); its dtype is the dtype of the result.
         centres: Δ, (K, 2), (row, column), pixels.
 
-    Returns: rows (K, Ho, H) and columns (K, Wo, W). Head h attends from query (i, j) to key (y, x) with weight
-    rows[h, i, y] · columns[h, j, x]. A factor below 2√tiny, 2e-19 in float32, is 0: beside 1 it is lost anyway, and
+    Returns: rows (K, Ho, H) and columns (K, Wo, W). Head h attends from query (i, j) to key (y, x) with weight rows[h,
+    i, y] · columns[h, j, x]. A factor below 2√tiny, 2e-19 in float32, is set to 0: it is lost beside 1 in any case, and
     products of such factors are subnormal numbers, which processors multiply up to a hundred times more slowly.
     """
     lost = 2 * torch.finfo(strength.dtype).tiny ** 0.5

@@ -1,9 +1,9 @@
-"""Large matrix products in float32 on a CPU by oneDNN, as convolutions are; PyTorch itself would ask a BLAS.
+"""Linear layers (matrix products) in float32 on a CPU by oneDNN instead of the BLAS that PyTorch would call.
 
-Beside MKL, on an AMD processor, that is 1.1 to 1.2 times faster for the projection of a layer and 1.3 to 1.6 times for
-its gradients, and another tenth to a fifth for a matrix that is used often and was put into oneDNN's order before.
-PyTorch's compiler relies on the same two operators when it freezes a model. Where they are not to be had, a plain
-product is taken.
+Compared with MKL, on an AMD processor, that is 1.1 to 1.2 times faster for the projection of a layer and 1.3 to 1.6
+times for its gradients, and another 10 to 20 % for a matrix that is used often and was packed into oneDNN's layout
+before. PyTorch's compiler uses the same two operators when it freezes a model. Where they are not available, a plain
+product is computed.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,19 @@ from torch.utils.flop_counter import register_flop_formula
 
 from tcnn.layers.terms.eager import is_eager, is_transformed
 
-WORTH_IT = 2**27
-"""Multiply-adds from which on oneDNN is faster; below, it takes longer to be told of a product."""
+MIN_MULTIPLY_ADDS = 2**27
+"""Number of multiply-adds from which oneDNN is faster; below it, the overhead of the call is larger than the gain."""
 
 
 class Packed(NamedTuple):
-    """A matrix (out, in) in oneDNN's order; float32 on a CPU, for inference. `pack` makes it."""
+    """A matrix (out, in) packed into oneDNN's blocked layout; float32 on a CPU, for inference. Created by `pack`."""
 
     blocks: Tensor
-    """Opaque."""
+    """The matrix as an opaque oneDNN tensor."""
     shape: torch.Size
 
     def plain(self) -> Tensor:
-        """The matrix as it was."""
+        """The matrix unpacked, (out, in)."""
         return self.blocks.to_dense()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Packed":
@@ -39,7 +39,7 @@ class Packed(NamedTuple):
         return _packed, (self.plain(),)
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x Wᵀ + b: (…, in) to (…, out)."""
+        """Linear layer x Wᵀ + b: (…, in) to (…, out)."""
         differentiated = torch.is_grad_enabled() and x.requires_grad
         if differentiated or not is_eager(x, bias) or not packable(x) or torch.is_autocast_enabled("cpu"):
             return F.linear(x, self.plain(), bias)  # whatever is watching knows nothing of oneDNN's operator
@@ -51,17 +51,17 @@ Matrix = Tensor | Packed
 
 
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear`, also by a packed matrix."""
+    """Linear layer, as `torch.nn.functional.linear`; the weight may be a packed matrix."""
     if isinstance(weight, Packed):
         return weight.linear(x, bias)
-    if not _worth_it(x, weight):
+    if not _use_onednn(x, weight):
         return F.linear(x, weight, bias)
     y: Tensor = _Linear.apply(x.flatten(0, -2), weight, bias)
     return y.unflatten(0, x.shape[:-1])
 
 
 def pack(weight: Matrix) -> Matrix:
-    """The matrix in oneDNN's order if that is possible here, else as it is."""
+    """Pack a matrix into oneDNN's layout if that is possible here, else return it unchanged."""
     if isinstance(weight, Packed) or not packable(weight):
         return weight
     return _packed(weight)
@@ -72,7 +72,7 @@ def _packed(weight: Tensor) -> Packed:
 
 
 def packable(weight: Tensor) -> bool:
-    """Whether oneDNN multiplies by this matrix here."""
+    """Whether oneDNN can multiply by this matrix: float32, on a CPU, an ordinary tensor, and oneDNN is available."""
     here = (
         weight.device.type == "cpu" and weight.dtype == torch.float32 and type(weight) in (Tensor, torch.nn.Parameter)
     )
@@ -83,9 +83,9 @@ def packable(weight: Tensor) -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """x Wᵀ + b of (N, in), (out, in) and (out,); its gradients are such products, too, and so are theirs.
+    """Linear layer x Wᵀ + b of (N, in), (out, in) and (out,) by oneDNN, differentiable any number of times.
 
-    Forward-mode differentiation never comes here: `_worth_it` leaves it to PyTorch.
+    Forward-mode differentiation never comes here: `_use_onednn` leaves it to PyTorch.
     """
 
     @staticmethod
@@ -106,9 +106,9 @@ class _Linear(torch.autograd.Function):
         )
 
 
-def _worth_it(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN is to multiply these: not where PyTorch looks at what is computed, and takes it for its own."""
-    if is_transformed() or torch.is_autocast_enabled("cpu") or x.numel() * weight.shape[0] < WORTH_IT:
+def _use_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN is to compute this product: large enough, and no compiler, tracer or autocast active."""
+    if is_transformed() or torch.is_autocast_enabled("cpu") or x.numel() * weight.shape[0] < MIN_MULTIPLY_ADDS:
         return False
     return packable(x) and packable(weight)
 
@@ -121,5 +121,5 @@ if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
 
     @register_flop_formula(torch.ops.mkldnn._linear_pointwise)
     def _flops(x: Any, weight: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
-        """For PyTorch's own counter: two a multiply-add."""
+        """FLOPs of the oneDNN operator for `torch.utils.flop_counter`: two per multiply-add."""
         return int(2 * prod(x) * out_shape[-1])

@@ -1,12 +1,17 @@
-"""How far a query's *content* attention sees: which keys, and how they are pooled. Pure functions.
+"""Scope of content attention: which keys a query attends to (global, windows, pooled grid), as pure functions.
 
-`global` is every pixel of the padded map. `window:W` cuts the padded map into as few windows as suffice for W×W pixels
-of the map itself in each (its padding comes on top), which do not overlap and are all of one size but the last: what
-fills up a small one is computed in vain. A query sees the window in which its own pixel (the kernel's centre) lies.
-`pooled:R` sees the map average-pooled to R×R.
-`,unpadded` behind one of them leaves the padding out: its keys are those of the map itself, and so are its pools.
-Windows and pools are separable, so a map has a table for its rows and one for its columns, and nothing is ever written
-down pair by pair but for looking at it.
+`global`: every pixel of the padded map.
+
+`window:W`: the padded map is cut into non-overlapping windows, as few as suffice for W×W pixels of the unpadded map in
+each (padding is added to that); all have one size, and the last is filled up with masked pixels. A query attends to the
+window that contains its own pixel (the kernel's centre).
+
+`pooled:R`: the map average-pooled to R×R.
+
+`,unpadded` after one of them excludes the padding: keys and pools are those of the unpadded map.
+
+Windows and pools are separable, so a map has one table for its rows and one for its columns; tables over pairs of
+pixels are built for inspection only.
 
 Shapes: B batch, K heads, d head width, H×W padded map, N = H·W keys, q some queries, R pools along an axis.
 """
@@ -28,31 +33,31 @@ from tcnn.layers.terms.positions import Geometry, output_size
 
 @dataclass(frozen=True)
 class Scope:
-    """A content scope; `str` gives it back as it is written in configurations."""
+    """Scope of content attention; `str` returns it as it is written in configurations."""
 
     kind: Literal["global", "window", "pooled"] = "global"
     size: int = 0
-    """W or R; 0 for `global`."""
+    """Window size W or pooled size R; 0 for `global`."""
     padding: bool = True
-    """Whether pixels of the padding are among the keys."""
+    """Whether padding pixels are among the keys."""
 
     def __str__(self) -> str:
         return (f"{self.kind}:{self.size}" if self.size else self.kind) + ("" if self.padding else UNPADDED)
 
     def covers(self, size: Sequence[int], inner: Sequence[int]) -> bool:
-        """Whether it sees every pixel of a padded map of `size` (H, W), `inner` (h, w) of it the map's own.
+        """Whether the scope is every pixel of a padded map of `size` (H, W) with an unpadded map of `inner` (h, w).
 
-        Every pixel of the map itself, if padding is left out.
+        Every pixel of the unpadded map, if padding is excluded.
         """
         return self.kind == "global" or self.size >= max(inner if self.kind == "window" or not self.padding else size)
 
     def window(self, size: int, inner: int) -> int:
-        """The side of a window along an axis of `size` pixels, `inner` of them the map's own; `global` is one."""
+        """Window length along an axis of `size` pixels, `inner` of them unpadded; for `global` the whole axis."""
         windows = (inner + self.size - 1) // self.size if self.size else 1
         return (size + windows - 1) // windows
 
     def pools(self, size: int | Tensor) -> int:
-        """How many pools there are along an axis of `size` pixels; never more than pixels."""
+        """Number of pools along an axis of `size` pixels; never more than pixels."""
         size = int(size) if isinstance(size, Tensor) else size  # `torch.jit` counts in tensors
         return torch.sym_min(self.size, size)  # type: ignore[return-value]  # SymInt under export
 
@@ -62,7 +67,7 @@ GLOBAL = Scope()
 
 
 def parse(text: str) -> Scope:
-    """`global`, `window:W` or `pooled:R`, with `,unpadded` or without; raises `RequestError` for anything else."""
+    """Parse `global`, `window:W` or `pooled:R`, perhaps with `,unpadded`; raises `RequestError` for anything else."""
     found = re.fullmatch(CONTENT, text) if isinstance(text, str) else None
     if found is None:
         raise RequestError(
@@ -76,20 +81,20 @@ def parse(text: str) -> Scope:
 
 
 class AxisWindows(NamedTuple):
-    """The windows along one axis, n of them, as tables of indices."""
+    """Index tables of the n windows along one axis."""
 
     keys: Tensor
-    """The pixels of every window, (n, W)."""
-    inside: Tensor
-    """Which of these are on the map, (n, W), bool; the others stand in for the rest of the last window."""
+    """Pixel indices of every window, (n, W)."""
+    valid: Tensor
+    """Mask of the entries of `keys` that are on the map, (n, W), bool; the others fill up the last window."""
     queries: Tensor
-    """The queries of every window, (n, S). A stride may leave a window short of queries: others stand in."""
-    home: Tensor
-    """Where every query stands in the flattened `queries`, (queries,)."""
+    """Query indices of every window, (n, S), filled up with repeated ones where a stride leaves fewer than S."""
+    query_index: Tensor
+    """Index of every query in the flattened `queries`, (queries,)."""
 
 
 def axis_windows(window: int, size: int, first: int, stride: int, count: int, device: torch.device) -> AxisWindows:
-    """Tables for windows of `window` pixels on an axis of `size`, whose `count` queries stand at first + stride·i."""
+    """Index tables for windows of `window` pixels on an axis of `size`, with `count` queries at first + stride·i."""
     starts = window * torch.arange((size + window - 1) // window, device=device)
     pixels = starts[:, None] + torch.arange(window, device=device)
     earliest = ((starts - first + stride - 1) // stride).clamp(min=0)  # the first query at or behind each start
@@ -99,16 +104,16 @@ def axis_windows(window: int, size: int, first: int, stride: int, count: int, de
     mine = (first + stride * number) // window
     return AxisWindows(
         keys=pixels.clamp(max=size - 1),
-        inside=pixels < size,
+        valid=pixels < size,
         queries=queries.clamp(max=count - 1),
-        home=mine * slots + number - earliest[mine],
+        query_index=mine * slots + number - earliest[mine],
     )
 
 
 def pooling(pools: int, size: int, like: Tensor) -> Tensor:
-    """The matrix of adaptive average pooling along an axis, (R, size), in the dtype and on the device of `like`.
+    """Matrix of adaptive average pooling along an axis, (R, size), in the dtype and on the device of `like`.
 
-    Pool i is the mean of the pixels from ⌊i·size/R⌋ to before ⌈(i+1)·size/R⌉: every pixel is in one pool at least, and
+    Pool i is the mean of the pixels from ⌊i·size/R⌋ to before ⌈(i+1)·size/R⌉: every pixel is in at least one pool, and
     in two where R does not divide the size. Rows sum to 1; as many pools as pixels give the identity.
     """
     number = torch.arange(pools, device=like.device)[:, None]
@@ -119,7 +124,7 @@ def pooling(pools: int, size: int, like: Tensor) -> Tensor:
 
 
 def query_pixels(size: Sequence[int], geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The row and the column of a padded map of `size` (H, W) at which each query stands, row by row, (M,) each."""
+    """Row and column, on a padded map of `size` (H, W), of the pixel of each query, row-major, (M,) each."""
     rows, columns = (
         first + stride * torch.arange(count, device=device)
         for first, stride, count in zip(geometry.centre, geometry.stride, output_size(size, geometry), strict=True)
@@ -138,15 +143,15 @@ def content(
     rows: Tensor,
     columns: Tensor,
 ) -> Tensor:
-    """The content attention over all pixels, written out: (B, K, q, N), at least float32.
+    """Content attention weights over all pixels of the padded map within a scope: (B, K, q, N), at least float32.
 
     Args:
         query: (B, K, q, d). key: of every pixel of the padded map of `size` (H, W), (B, K, N, d).
-        inner: the map's size (h, w) before padding, whose first pixel is `origin` of the padded map.
-        rows, columns: the pixel at which each query stands, (q,) each.
+        inner: size (h, w) of the unpadded map, whose first pixel is at `origin` on the padded map.
+        rows, columns: the pixel of each query, (q,) each.
 
-    A pooled key's weight is spread evenly over the pixels of its pool: softmax(Q K_poolᵀ/√d) times the pooling matrix.
-    Every row sums to 1, but that of a query whose window is all padding, where padding is left out: it is 0.
+    The weight of a pooled key is spread evenly over the pixels of its pool: softmax(Q K_poolᵀ/√d) times the pooling
+    matrix. Every row sums to 1, except that of a query whose window is all padding where padding is excluded: it is 0.
     """
     if scope.padding and scope.covers(size, inner):
         return attention.content(query, key)
@@ -169,7 +174,7 @@ def content(
 
 
 def own_pixels(size: Sequence[int], inner: Sequence[int], origin: Sequence[int], device: torch.device) -> Tensor:
-    """Which pixels of a padded map are the map's own, (H, W), bool; the arguments are those of `content`."""
+    """Mask of the unpadded pixels on a padded map, (H, W), bool; the arguments are those of `content`."""
     down, across = (
         (torch.arange(n, device=device) >= first) & (torch.arange(n, device=device) < first + m)
         for n, m, first in zip(size, inner, origin, strict=True)
@@ -178,12 +183,12 @@ def own_pixels(size: Sequence[int], inner: Sequence[int], origin: Sequence[int],
 
 
 def _pooling(scope: Scope, size: int, inner: int, first: int, like: Tensor) -> Tensor:
-    """The pooling matrix along an axis of the padded map, (R, size)."""
+    """Pooling matrix along an axis of the padded map, (R, size)."""
     if scope.padding:
         return pooling(scope.pools(size), size, like)
     return torch.nn.functional.pad(pooling(scope.pools(inner), inner, like), (first, size - inner - first))
 
 
 def _same_window(window: int, places: Tensor, size: int) -> Tensor:
-    """Whether a query's row (or column) and a key's lie in the same row (or column) of windows, (q, size)."""
+    """Mask of the keys in the same window as each query along one axis, (q, size), bool."""
     return (places // window)[:, None] == torch.arange(size, device=places.device) // window

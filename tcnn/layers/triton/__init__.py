@@ -1,1 +1,1 @@
-"""The attention as Triton kernels for a GPU."""
+"""GPSA as Triton kernels for a GPU."""

@@ -1,8 +1,8 @@
-"""Gated positional self-attention on a GPU: one kernel forward, two or three backward, and no attention map in memory.
+"""Gated positional self-attention on a GPU by Triton kernels: one forward, two or three backward, no map in memory.
 
-`attend` is an operator of PyTorch's own kind (`tcnn::gated_attention`): compilers and fake tensors see its shapes only,
-and the kernels (`triton_kernels.py`, `triton_backward.py`) are imported when it first runs, so that this file can be
-imported where Triton is not. `supported` says where it may be called.
+`attend` is a custom operator (`tcnn::gated_attention`): compilers and fake tensors see its shapes only, and the kernels
+(`kernels.py`, `backward.py`) are imported when it first runs, so that this file can be imported where Triton is not
+installed. `supported` says where it can be called.
 
 Shapes: B images, K heads, d head width, C channels, Ho×Wo queries, M = Ho·Wo, h×w keys, R = h·w.
 """
@@ -21,10 +21,10 @@ from tcnn.layers.triton import tiles as triton_tiles
 from tcnn.layers.triton.tiles import Kernel, Tiles
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-WIDEST = 256
-"""The widest head of which a tile of keys fits into shared memory."""
-LARGEST = 2**31
-"""Elements of one image's output must be fewer: within an image the kernels count in 32 bits."""
+MAX_HEAD_DIM = 256
+"""Largest head width d of which a tile of keys fits into shared memory."""
+MAX_OUTPUT_ELEMENTS = 2**31
+"""Limit of the elements of one image's output: within an image the kernels use 32-bit indices."""
 INSTALLED = find_spec("triton") is not None
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -40,49 +40,49 @@ def attend(
     sinks: int | None,
     scale: float,
 ) -> Tensor:
-    """A_h X W_val of every head side by side, (B, M, K, C), contiguous; A is Eq. 4 of Transformed CNNs.
+    """Attention applied to the values, A_h X W_val of every head, (B, M, K, C), contiguous (Transformed CNNs, Eq. 4).
 
     Args:
         query: (B, K, M, d). key: (B, K, R, d). value: (B, R, C), for all heads. Any strides.
         rows: (K, Ho, h). columns: (K, Wo, w). Their outer product is the positional attention.
         gate: σ(λ/τ), (K,).
-        sinks: the number of keys beside these whose logit and value are 0; None is none.
+        sinks: number of additional keys whose logit and value are 0; None is none.
         scale: of the logits, 1/√d.
 
     The result has the dtype of `value`, or autocast's; softmax and sums are float32. Two runs agree in every bit.
     """
-    query, key, value = (tensor.to(_dtype(value)) for tensor in (query, key, value))
+    query, key, value = (tensor.to(_compute_dtype(value)) for tensor in (query, key, value))
     rows, columns, gate = (tensor.float().contiguous() for tensor in (rows, columns, gate))
     out, _ = gated_attention(query, key, value, rows, columns, gate, sinks or 0, scale)
     return out
 
 
 def supported(query: Tensor, value: Tensor) -> bool:
-    """Whether `attend` can be called with these, (B, K, M, d) and (B, R, C), here and now.
+    """Whether `attend` supports these inputs here, (B, K, M, d) and (B, R, C).
 
     That needs an NVIDIA GPU of compute capability 8.0 at least, or Triton's interpreter (`TRITON_INTERPRET=1`) on the
-    CPU. What is exported must run where Triton is not; the operator has neither tangents nor rules for `torch.func`.
+    CPU. An exported model must run without Triton; the operator has neither tangents nor rules for `torch.func`.
     """
     fits = (
         _runs_on(query.device)
         and query.dtype in DTYPES
-        and _dtype(value) in DTYPES
+        and _compute_dtype(value) in DTYPES
         and query.shape[-1] % 8 == 0
-        and 0 < query.shape[-1] <= WIDEST
+        and 0 < query.shape[-1] <= MAX_HEAD_DIM
         and query.shape[1] * query.shape[2] * value.shape[1] * value.shape[2] > 0
-        and query.shape[1] * query.shape[2] * value.shape[2] < LARGEST
+        and query.shape[1] * query.shape[2] * value.shape[2] < MAX_OUTPUT_ELEMENTS
     )
-    return fits and _ordinary()
+    return fits and _plain_autograd()
 
 
-def _dtype(value: Tensor) -> torch.dtype:
+def _compute_dtype(value: Tensor) -> torch.dtype:
     kind, found = value.device.type, value.dtype
     mixed = found != torch.float64 and torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if mixed else found
 
 
-def _ordinary() -> bool:
-    """Whether values and first derivatives are all that is asked for."""
+def _plain_autograd() -> bool:
+    """Whether only values and first derivatives are asked for."""
     if torch.compiler.is_compiling():
         return not torch.compiler.is_exporting()
     transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
@@ -110,16 +110,16 @@ def gated_attention(
     sinks: int,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """`attend`, and the logarithms to base 2 of the sums under its softmaxes, (B, K, M), float32."""
+    """`attend` as a custom operator; also returns the base-2 logarithms of the softmax sums, (B, K, M), float32."""
     from tcnn.layers.triton import kernels as triton_kernels
 
-    query, key, value = _inner(query), _inner(key), _inner(value)
+    query, key, value = _contiguous_channels(query), _contiguous_channels(key), _contiguous_channels(value)
     rows, columns, gate = rows.contiguous(), columns.contiguous(), gate.contiguous()
     out, lse = _outputs(query, value)
     tiles = _tiles("forward", query, value, rows, columns)
-    programs = query.shape[0] * query.shape[1] * prod(triton_tiles.count(_maps(rows, columns)[0], tiles.query))
+    programs = query.shape[0] * query.shape[1] * prod(triton_tiles.count(_map_sizes(rows, columns)[0], tiles.query))
     if programs:
-        with _on(query.device):
+        with _current_device(query.device):
             triton_kernels.forward[(programs,)](
                 query, key, value, rows, columns, gate, out, lse,
                 *_strides(query, key), *value.stride()[:2], *_sizes(query, value, rows, columns), float(sinks), scale,
@@ -140,45 +140,52 @@ def gated_attention_backward(
     lse: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of query, key, value, rows, columns and gate, given that of the output, (B, M, K, C)."""
+    """Backward pass: the gradients of query, key, value, rows, columns and gate, given that of the output, (B, M, K,
+    C).
+    """
     from tcnn.layers.triton import backward as triton_backward
 
-    gradient, query, key, value = gradient.contiguous(), _inner(query), _inner(key), _inner(value)
+    gradient, query, key, value = (
+        gradient.contiguous(),
+        _contiguous_channels(query),
+        _contiguous_channels(key),
+        _contiguous_channels(value),
+    )
     rows, columns, gate = rows.contiguous(), columns.contiguous(), gate.contiguous()
-    of_query, of_key, of_value, *of_factors = _gradients(query, key, value, rows, columns, gate)
+    grad_query, grad_key, grad_value, *grad_factors = _gradients(query, key, value, rows, columns, gate)
     images, heads = query.shape[:2]
     if not images:
-        return of_query, of_key, of_value, *(tensor.zero_() for tensor in of_factors)  # type: ignore[return-value]
-    (asking, seen), sizes = _maps(rows, columns), _sizes(query, value, rows, columns)
+        return grad_query, grad_key, grad_value, *(tensor.zero_() for tensor in grad_factors)  # type: ignore[return-value]
+    (query_size, key_size), sizes = _map_sizes(rows, columns), _sizes(query, value, rows, columns)
     strides, spans = _strides(query, key), value.stride()[:2]
     tiles = _tiles("backward_keys", query, value, rows, columns)
     few = tiles if tiles.whole else _tiles("backward_queries", query, value, rows, columns)
-    down, over = triton_tiles.count(asking, few.query)
-    across = triton_tiles.count(seen, few.key)[1]
+    down, over = triton_tiles.count(query_size, few.query)
+    across = triton_tiles.count(key_size, few.key)[1]
     expected = torch.empty_like(lse)
-    of_rows = lse.new_empty(images, heads, over, down, across, few.query[0], seen[0])
-    of_columns = lse.new_empty(images, heads, over, down, few.query[1], seen[1])
+    grad_rows = lse.new_empty(images, heads, over, down, across, few.query[0], key_size[0])
+    grad_columns = lse.new_empty(images, heads, over, down, few.query[1], key_size[1])
     given = query, key, value, rows, columns, gate, lse, gradient
-    with _on(query.device):
+    with _current_device(query.device):
         if not tiles.whole:
             triton_backward.backward_queries[(images * heads * down * over,)](
-                *given, expected, of_query, of_rows, of_columns, *strides, *spans, *sizes, scale,
+                *given, expected, grad_query, grad_rows, grad_columns, *strides, *spans, *sizes, scale,
                 **_constants(few, query),
             )  # fmt: skip
-        triton_backward.backward_keys[(images * heads * prod(triton_tiles.count(seen, tiles.key)),)](
-            *given, expected, of_query, of_key, of_rows, of_columns, *strides, *spans, *sizes, scale,
+        triton_backward.backward_keys[(images * heads * prod(triton_tiles.count(key_size, tiles.key)),)](
+            *given, expected, grad_query, grad_key, grad_rows, grad_columns, *strides, *spans, *sizes, scale,
             WHOLE=tiles.whole, **_constants(tiles, query),
         )  # fmt: skip
         tiles = _tiles("backward_values", query, value, rows, columns)
         steps = -(-value.shape[2] // tiles.channels)
-        triton_backward.backward_values[(images * steps * prod(triton_tiles.count(seen, tiles.key)),)](
-            *given, of_value, *strides, *sizes, scale, **_constants(tiles, query)
+        triton_backward.backward_values[(images * steps * prod(triton_tiles.count(key_size, tiles.key)),)](
+            *given, grad_value, *strides, *sizes, scale, **_constants(tiles, query)
         )
     # What the kernels summed within tiles, summed over tiles and images.
-    by_row = of_rows.sum((0, 2, 4)).flatten(1, 2)[:, : asking[0]]  # (K, Ho, h)
-    by_column = of_columns.sum((0, 3)).flatten(1, 2)[:, : asking[1]]  # (K, Wo, w)
-    of_gate = (rows * by_row).sum((1, 2)) - expected.sum((0, 2))
-    return of_query, of_key, of_value, gate[:, None, None] * by_row, gate[:, None, None] * by_column, of_gate
+    by_row = grad_rows.sum((0, 2, 4)).flatten(1, 2)[:, : query_size[0]]  # (K, Ho, h)
+    by_column = grad_columns.sum((0, 3)).flatten(1, 2)[:, : query_size[1]]  # (K, Wo, w)
+    grad_gate = (rows * by_row).sum((1, 2)) - expected.sum((0, 2))
+    return grad_query, grad_key, grad_value, gate[:, None, None] * by_row, gate[:, None, None] * by_column, grad_gate
 
 
 @gated_attention.register_fake
@@ -196,7 +203,7 @@ def _(
     return _gradients(query, key, value, rows, columns, gate)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *tensors, ctx.sinks, ctx.scale = inputs
     ctx.save_for_backward(*tensors, output[1])
     ctx.mark_non_differentiable(output[1])
@@ -205,15 +212,15 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 def _backward(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     *tensors, lse = ctx.saved_tensors
     if torch.is_grad_enabled():  # the gradients are to be differentiated: only plain operations can be
-        return *_formula_gradients(gradient, tensors, ctx.needs_input_grad, ctx.sinks, ctx.scale), None, None
+        return *_reference_gradients(gradient, tensors, ctx.needs_input_grad, ctx.sinks, ctx.scale), None, None
     return *gated_attention_backward(gradient, *tensors, lse, ctx.scale), None, None
 
 
-gated_attention.register_autograd(_backward, setup_context=_remember)
+gated_attention.register_autograd(_backward, setup_context=_save_for_backward)
 
 
-def _formula(tensors: list[Tensor], sinks: int, scale: float) -> Tensor:
-    """`attend` in plain operations, maps and all: for second derivatives, which the kernels do not have."""
+def _reference(tensors: list[Tensor], sinks: int, scale: float) -> Tensor:
+    """`attend` in plain PyTorch operations with full maps: for second derivatives, which the kernels do not have."""
     query, key, value, rows, columns, gate = tensors
     logits = scale * (query.float() @ key.float().mT)
     lse = logits.logsumexp(-1, keepdim=True)
@@ -223,17 +230,17 @@ def _formula(tensors: list[Tensor], sinks: int, scale: float) -> Tensor:
     return torch.einsum("bkmr,brc->bmkc", maps.to(value.dtype), value)
 
 
-def _formula_gradients(
+def _reference_gradients(
     gradient: Tensor, tensors: list[Tensor], wanted: tuple[bool, ...], sinks: int, scale: float
 ) -> list[Tensor | None]:
     places = [tensor.view_as(tensor) for tensor in tensors]  # so that one tensor in two places has two gradients
     moving = [place for place, moves in zip(places, wanted, strict=False) if moves]
-    found = iter(torch.autograd.grad(_formula(places, sinks, scale), moving, gradient, create_graph=True))
+    found = iter(torch.autograd.grad(_reference(places, sinks, scale), moving, gradient, create_graph=True))
     return [next(found) if moves else None for moves in wanted[: len(tensors)]]
 
 
-def _inner(tensor: Tensor) -> Tensor:
-    """With channels that lie beside each other."""
+def _contiguous_channels(tensor: Tensor) -> Tensor:
+    """The tensor with contiguous channels (last axis)."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -244,26 +251,26 @@ def _outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gradients(query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, gate: Tensor) -> Gradients:
-    """Those of queries and keys lie as what they were split from, (B, M, K·d)."""
-    of_query, of_key = (
+    """Empty gradients; those of queries and keys have the memory layout of what they were split from, (B, M, K·d)."""
+    grad_query, grad_key = (
         t.new_empty(t.shape[0], t.shape[2], t.shape[1], t.shape[3]).transpose(1, 2) for t in (query, key)
     )
-    of_value, *others = (t.new_empty(t.shape) for t in (value, rows, columns, gate))
-    return of_query, of_key, of_value, others[0], others[1], others[2]
+    grad_value, *others = (t.new_empty(t.shape) for t in (value, rows, columns, gate))
+    return grad_query, grad_key, grad_value, others[0], others[1], others[2]
 
 
-def _maps(rows: Tensor, columns: Tensor) -> tuple[triton_tiles.Size, triton_tiles.Size]:
-    """(Ho, Wo) and (h, w)."""
+def _map_sizes(rows: Tensor, columns: Tensor) -> tuple[triton_tiles.Size, triton_tiles.Size]:
+    """Sizes of the query map (Ho, Wo) and the key map (h, w)."""
     return (rows.shape[1], columns.shape[1]), (rows.shape[2], columns.shape[2])
 
 
 def _tiles(kernel: Kernel, query: Tensor, value: Tensor, rows: Tensor, columns: Tensor) -> Tiles:
-    return triton_tiles.choose(kernel, *_maps(rows, columns), query.shape[3], value.shape[2], value.element_size())
+    return triton_tiles.choose(kernel, *_map_sizes(rows, columns), query.shape[3], value.shape[2], value.element_size())
 
 
 def _sizes(query: Tensor, value: Tensor, rows: Tensor, columns: Tensor) -> tuple[int, ...]:
-    asking, seen = _maps(rows, columns)
-    return query.shape[1], query.shape[3], value.shape[2], *asking, *seen
+    query_size, key_size = _map_sizes(rows, columns)
+    return query.shape[1], query.shape[3], value.shape[2], *query_size, *key_size
 
 
 def _strides(query: Tensor, key: Tensor) -> tuple[int, ...]:
@@ -278,6 +285,6 @@ def _constants(tiles: Tiles, query: Tensor) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current GPU."""
+def _current_device(device: torch.device) -> AbstractContextManager[object]:
+    """Context that makes a GPU current, where Triton launches its kernels."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

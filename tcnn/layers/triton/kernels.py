@@ -1,4 +1,4 @@
-"""Gated positional self-attention on a GPU in Triton: the forward kernel, and what it shares with the backward ones.
+"""Triton forward kernel of gated positional self-attention on a GPU, and helpers shared with the backward kernels.
 
 Head h of image b mixes, for query m = (i, j) and key r = (y, x),
 
@@ -33,7 +33,7 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 @triton.jit
 def _dot(a, b, more=None):
-    """a b + more, accumulated in float32."""
+    """Matrix product a b + more, accumulated in float32."""
     if (
         INTERPRETED
     ):  # it would multiply the bit patterns of bfloat16 (triton-lang/triton#11584); this is the same number
@@ -44,13 +44,13 @@ def _dot(a, b, more=None):
 
 @triton.jit
 def _logits(a, b, scale):
-    """To base 2."""
+    """Attention logits to base 2."""
     return _dot(a, tl.trans(b)) * (scale * LOG2_E)
 
 
 @triton.jit
 def _pixels(tile, height, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Pixels of a tile of a map: row-major numbers, which of them are on the map; the tile's first row and column.
+    """Pixels of a tile of a map: row-major indices, a mask of those on the map, and the tile's rows and columns.
 
     Tiles are numbered down the map first.
     """
@@ -65,7 +65,7 @@ def _pixels(tile, height, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _tokens(tokens, pixels, inside, stride, first, channels, CHANNELS: tl.constexpr):
-    """Channels from `first` of these pixels, (pixels, CHANNELS); 0 outside."""
+    """Load channels from `first` of these pixels, (pixels, CHANNELS); 0 outside."""
     c = first + tl.arange(0, CHANNELS)
     mask = inside[:, None] & (c < channels)[None, :]
     return tl.load(tokens + pixels[:, None] * stride + c[None, :], mask=mask, other=0.0)
@@ -73,7 +73,7 @@ def _tokens(tokens, pixels, inside, stride, first, channels, CHANNELS: tl.conste
 
 @triton.jit
 def _block(matrix, top, left, height, width, stride, step, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Pointers to a block of a matrix, and which of them lie inside it."""
+    """Pointers to a block of a matrix, and the mask of those inside it."""
     y = top + tl.arange(0, ROWS)
     x = left + tl.arange(0, COLUMNS)
     return matrix + y[:, None] * stride + x[None, :] * step, (y < height)[:, None] & (x < width)[None, :]
@@ -81,14 +81,14 @@ def _block(matrix, top, left, height, width, stride, step, ROWS: tl.constexpr, C
 
 @triton.jit
 def _factor(matrix, top, left, height, width, stride, step, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A block of a factor of the positional attention; 0 outside."""
+    """Load a block of a factor of the positional attention; 0 outside."""
     pointers, inside = _block(matrix, top, left, height, width, stride, step, ROWS, COLUMNS)
     return tl.load(pointers, mask=inside, other=0.0)
 
 
 @triton.jit
 def _positional(rows, columns):
-    """rows[i, y]·columns[j, x] as a tile of the map: (I, Y) and (J, X) to (I·J, Y·X)."""
+    """Positional attention of a tile, rows[i, y]·columns[j, x]: (I, Y) and (J, X) to (I·J, Y·X)."""
     product = rows[:, None, :, None] * columns[None, :, None, :]
     return tl.reshape(product, (rows.shape[0] * columns.shape[0], rows.shape[1] * columns.shape[1]))
 
@@ -101,31 +101,31 @@ def forward(
     Q_ROWS: tl.constexpr, Q_COLUMNS: tl.constexpr, K_ROWS: tl.constexpr, K_COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """out (B, M, K, C) and lse (B, K, M); a program for each tile of queries of a head of an image."""
+    """Forward kernel: out (B, M, K, C) and lse (B, K, M); one program per tile of queries of a head of an image."""
     query_tiles = tl.cdiv(out_height, Q_ROWS) * tl.cdiv(out_width, Q_COLUMNS)
     key_tiles = tl.cdiv(height, K_ROWS) * tl.cdiv(map_width, K_COLUMNS)
     program = tl.program_id(0)
     tile = program % query_tiles
     head = program // query_tiles % heads
     image = (program // (query_tiles * heads)).to(tl.int64)
-    queries, asking, i, j = _pixels(tile, out_height, out_width, Q_ROWS, Q_COLUMNS)
+    queries, query_mask, i, j = _pixels(tile, out_height, out_width, Q_ROWS, Q_COLUMNS)
     key += image * key_image + head * key_head
     value += image * value_image
     rows += head * out_height * height
     columns += head * out_width * map_width
     g = tl.load(gate + head)
     base = query + image * query_image + head * query_head
-    q = _tokens(base, queries, asking, query_pixel, 0, width, WIDTH)
+    q = _tokens(base, queries, query_mask, query_pixel, 0, width, WIDTH)
 
     # log(n + Σ exp): the keys of zeros are what the running sum begins with.
     largest = tl.full((Q_ROWS * Q_COLUMNS,), float("-inf"), tl.float32)
     largest = tl.where(sinks > 0, tl.zeros_like(largest), largest)
     total = tl.zeros_like(largest) + sinks
     if WHOLE:
-        keys, seen, y, x = _pixels(0, height, map_width, K_ROWS, K_COLUMNS)
-        k = _tokens(key, keys, seen, key_pixel, 0, width, WIDTH)
+        keys, key_mask, y, x = _pixels(0, height, map_width, K_ROWS, K_COLUMNS)
+        k = _tokens(key, keys, key_mask, key_pixel, 0, width, WIDTH)
         logits = _logits(q, k, scale)
-        logits = tl.where(seen[None, :], logits, float("-inf"))
+        logits = tl.where(key_mask[None, :], logits, float("-inf"))
         new = tl.maximum(largest, tl.max(logits, axis=1))
         weights = tl.exp2(logits - new[:, None])
         total = total * tl.exp2(largest - new) + tl.sum(weights, axis=1)
@@ -136,35 +136,35 @@ def forward(
         whole = whole.to(value.dtype.element_ty)
     else:
         for part in range(key_tiles):
-            keys, seen, y, x = _pixels(part, height, map_width, K_ROWS, K_COLUMNS)
-            k = _tokens(key, keys, seen, key_pixel, 0, width, WIDTH)
+            keys, key_mask, y, x = _pixels(part, height, map_width, K_ROWS, K_COLUMNS)
+            k = _tokens(key, keys, key_mask, key_pixel, 0, width, WIDTH)
             logits = _logits(q, k, scale)
-            logits = tl.where(seen[None, :], logits, float("-inf"))
+            logits = tl.where(key_mask[None, :], logits, float("-inf"))
             new = tl.maximum(largest, tl.max(logits, axis=1))
             total = total * tl.exp2(largest - new) + tl.sum(tl.exp2(logits - new[:, None]), axis=1)
             largest = new
     log_sum = largest + tl.log2(total)
     queries_here = out_height * out_width
-    tl.store(lse + (image * heads + head) * queries_here + queries, log_sum, mask=asking)
+    tl.store(lse + (image * heads + head) * queries_here + queries, log_sum, mask=query_mask)
 
     out += image * queries_here * heads * channels + head * channels
     for first in range(0, channels, CHANNELS):
         if WHOLE:
-            keys, seen, y, x = _pixels(0, height, map_width, K_ROWS, K_COLUMNS)
-            v = _tokens(value, keys, seen, value_pixel, first, channels, CHANNELS)
+            keys, key_mask, y, x = _pixels(0, height, map_width, K_ROWS, K_COLUMNS)
+            v = _tokens(value, keys, key_mask, value_pixel, first, channels, CHANNELS)
             mixed = _dot(whole, v)
         else:
             mixed = tl.zeros((Q_ROWS * Q_COLUMNS, CHANNELS), tl.float32)
             for part in range(key_tiles):
-                keys, seen, y, x = _pixels(part, height, map_width, K_ROWS, K_COLUMNS)
-                k = _tokens(key, keys, seen, key_pixel, 0, width, WIDTH)
-                v = _tokens(value, keys, seen, value_pixel, first, channels, CHANNELS)
+                keys, key_mask, y, x = _pixels(part, height, map_width, K_ROWS, K_COLUMNS)
+                k = _tokens(key, keys, key_mask, key_pixel, 0, width, WIDTH)
+                v = _tokens(value, keys, key_mask, value_pixel, first, channels, CHANNELS)
                 logits = _logits(q, k, scale)
-                content = tl.where(seen[None, :], tl.exp2(logits - log_sum[:, None]), 0.0)
+                content = tl.where(key_mask[None, :], tl.exp2(logits - log_sum[:, None]), 0.0)
                 row = _factor(rows, i, y, out_height, height, height, 1, Q_ROWS, K_ROWS)
                 column = _factor(columns, j, x, out_width, map_width, map_width, 1, Q_COLUMNS, K_COLUMNS)
                 tile_of_map = (1 - g) * content + _positional(g * row, column)
                 mixed = _dot(tile_of_map.to(v.dtype), v, mixed)
         c = first + tl.arange(0, CHANNELS)
         where = out + queries[:, None] * (heads * channels) + c[None, :]
-        tl.store(where, mixed.to(value.dtype.element_ty), mask=asking[:, None] & (c < channels)[None, :])
+        tl.store(where, mixed.to(value.dtype.element_ty), mask=query_mask[:, None] & (c < channels)[None, :])

@@ -1,4 +1,4 @@
-"""The tiles of the kernels in `triton_kernels.py`, from shapes and dtype alone: nothing is tuned, nothing is measured.
+"""Tile sizes of the Triton kernels, from shapes and dtype alone: nothing is tuned, nothing is measured.
 
 A tile is a rectangle of a map whose sides are powers of two, at least 16 pixels, as tensor cores want them.
 """
@@ -10,30 +10,30 @@ Kernel = Literal["forward", "backward_queries", "backward_keys", "backward_value
 
 
 class Tiles(NamedTuple):
-    """How a kernel is to be launched."""
+    """Tile sizes and launch options of a kernel."""
 
     query: Size
     key: Size
     whole: bool
     """Whether one tile holds all keys."""
     channels: int
-    """Channels of the values in a step."""
+    """Channels of the values per step."""
     warps: int
     stages: int
 
 
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is not smaller."""
+    """The smallest power of two that is at least n."""
     return 1 << max(0, n - 1).bit_length()
 
 
 def count(size: Size, tile: Size) -> Size:
-    """How many tiles cover a map, (down, across)."""
+    """Number of tiles that cover a map, (down, across)."""
     return -(-size[0] // tile[0]), -(-size[1] // tile[1])
 
 
 def rectangle(size: Size, pixels: int) -> Size:
-    """The tile of so many pixels, a power of two, of which the fewest cover a map; of several the widest."""
+    """The tile shape with `pixels` (a power of two) of which the fewest cover a map; of several the widest."""
     shapes = [(pixels >> log, 1 << log) for log in range(pixels.bit_length())]
 
     def cost(tile: Size) -> tuple[int, int]:
@@ -44,12 +44,12 @@ def rectangle(size: Size, pixels: int) -> Size:
 
 
 def width(head: int) -> int:
-    """Channels of a head as the kernels hold them."""
+    """Head width as the kernels pad it: a power of two, at least 16."""
     return max(16, power_of_two(head))
 
 
-def choose(kernel: Kernel, asking: Size, seen: Size, head: int, channels: int, itemsize: int) -> Tiles:
-    """The tiles of a kernel.
+def choose(kernel: Kernel, query_size: Size, key_size: Size, head: int, channels: int, itemsize: int) -> Tiles:
+    """Choose the tile sizes and launch options of a kernel.
 
     In 16 bits, by what the compiler reports for compute capability 8.0 and 9.0 (`tests/slow/test_triton_kernels.py`): a
     thread has 255 registers, a program at most 99 KiB of shared memory even on the smallest of these GPUs.
@@ -65,11 +65,11 @@ def choose(kernel: Kernel, asking: Size, seen: Size, head: int, channels: int, i
     float32 has no tensor cores that keep its precision: tiles are small, because every multiply-add is an instruction.
 
     Args:
-        asking: (Ho, Wo). seen: (h, w). head: d. channels: C. itemsize: bytes of a number.
+        query_size: (Ho, Wo). key_size: (h, w). head: d. channels: C. itemsize: bytes of a number.
     """
     half, wide = itemsize == 2, width(head)
     room = 2**14 // wide if half else 2**12 // max(wide, 64)  # keys of which one tile fits into shared memory
-    around = max(16, power_of_two(seen[0]) * power_of_two(seen[1]))
+    around = max(16, power_of_two(key_size[0]) * power_of_two(key_size[1]))
     whole = kernel in ("forward", "backward_keys") and around <= min(256, room)
     if not half:
         queries, keys, warps, stages = 32, around if whole else 32, 8, 2
@@ -85,12 +85,12 @@ def choose(kernel: Kernel, asking: Size, seen: Size, head: int, channels: int, i
         warps = 8 if keys * wide > 2**12 else 4
     else:
         queries, keys, step, warps, stages = 32, min(128, room, around), 256, 8, 2 if wide > 64 else 3
-    tile = rectangle(asking, min(queries, max(16, power_of_two(asking[0]) * power_of_two(asking[1]))))
-    return Tiles(tile, rectangle(seen, keys), whole, channel_step(channels, step), warps, stages)
+    tile = rectangle(query_size, min(queries, max(16, power_of_two(query_size[0]) * power_of_two(query_size[1]))))
+    return Tiles(tile, rectangle(key_size, keys), whole, channel_step(channels, step), warps, stages)
 
 
 def channel_step(channels: int, most: int) -> int:
-    """A power of two from 16 on, at most so many channels, of which few steps compute channels that there are not."""
+    """Channels per step: a power of two from 16 to `most`, chosen so that few padded channels are computed."""
     step = min(most, max(16, power_of_two(channels)))
     while step > 64 and -(-channels // (step // 2)) * (step // 2) < -(-channels // step) * step:
         step //= 2

@@ -1,1 +1,1 @@
-"""Runs that several processes share, started from one that takes no part in them."""
+"""Launch a run in several processes, by torchrun on this host or on a Ray cluster."""

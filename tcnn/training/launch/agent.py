@@ -1,4 +1,4 @@
-"""torchrun, which ends with its parent: `python -m tcnn.training.launch.agent EXCHANGE N PARENT`. It knows no model."""
+"""torchrun that ends with its parent: `python -m tcnn.training.launch.agent EXCHANGE N PARENT`; it loads no model."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from tcnn.processes import die_with_parent
 
 
 def main(exchange: str, num_workers: str, parent: str) -> None:
-    """Start the processes, and end all of them when one dies; they in turn end with this one."""
+    """Start N processes by torchrun; all end when one dies or this process ends."""
     die_with_parent(parent=int(parent))
     from torch.distributed.run import main as torchrun  # no second is lost in which nobody would end this
 

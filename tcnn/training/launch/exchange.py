@@ -1,18 +1,17 @@
-"""The directory through which the processes of a run speak with the one that has started them, wherever they are.
+"""Exchange directory: files by which the launcher of a run and its processes communicate, on any host.
 
-order.json     what to do; written before they start
-progress.json  where the run stands; replaced by the first process, a few times a second at most
-said.jsonl     what a user should know, one line each
-stop           exists when the run is to save what it has and end
-result.json    the end: what it came to
-error-RANK.json                or which of our errors a process has ended with
+request.json   the request; written before the processes start
+progress.json  the progress; replaced by the first process, a few times a second at most
+said.jsonl     notes for the user, one line each
+stop           exists when the run is to save its state and end
+result.json    the result
+error-RANK.json                or the `TcnnError` with which a process ended
 
 It lies beside the run, so processes on other hosts see it where they see the run.
 """
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,26 @@ from pydantic import BaseModel, ConfigDict
 from tcnn import errors
 from tcnn.config import FinetuneConfig
 from tcnn.errors import TcnnError
-from tcnn.training.runs.progress import Progress, Report
+from tcnn.training.runs.progress import Callbacks, Progress
 
-Say = Callable[[str], None]
-
+REQUEST = "request.json"
 INTERVAL = 0.4
-"""Seconds between two writes of the same phase's progress, and between two looks for `stop`."""
+"""Seconds between two writes of the same phase's progress, and between two checks for `stop`."""
 
 
-class Order(BaseModel):
-    """What every process is told: the arguments of `finetune`, and the directory that relative paths begin in."""
+class RunRequest(BaseModel):
+    """Request of a run in other processes: the arguments of `finetune`, and the directory that relative paths start
+    from.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
     data: str
-    val: str | None
-    config: FinetuneConfig
-    out: str
-    directory: str
+    val: str | None = None
+    config: FinetuneConfig = FinetuneConfig()
+    out: str = "run"
+    directory: str = "."
     resume: bool = False
     force: bool = False
     allow_changes: bool = False
@@ -49,7 +49,7 @@ class Order(BaseModel):
 
 
 class Exchange:
-    """Both sides of the directory."""
+    """The exchange directory, with the methods of both sides."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,20 +62,20 @@ class Exchange:
 
     # The side of whoever starts the processes.
 
-    def open(self, order: Order) -> None:
-        """Begin anew: nothing that an earlier start has left is taken for this one's."""
+    def open(self, request: RunRequest) -> None:
+        """Create the directory, without files of an earlier start, and write the request."""
         self.path.mkdir(parents=True, exist_ok=True)
         for file in (self._progress, self._said, self._stop, self._result, *self.path.glob("error-*.json")):
             file.unlink(missing_ok=True)
-        _replace(self.path / "order.json", order.model_dump_json())
+        _replace(self.path / REQUEST, request.model_dump_json())
 
-    def relay(self, report: Report, say: Say) -> None:
-        """Pass on what is new."""
+    def relay(self, callbacks: Callbacks) -> None:
+        """Call `report` and `say` with new progress and notes."""
         try:
             stat = self._progress.stat()
             stamp = stat.st_mtime_ns, stat.st_ino
             if stamp != self._stamp:
-                report(Progress.model_validate_json(self._progress.read_text(encoding="utf-8")))
+                callbacks.report(Progress.model_validate_json(self._progress.read_text(encoding="utf-8")))
                 self._stamp = stamp
         except (OSError, ValueError):
             pass  # not there yet
@@ -87,14 +87,14 @@ class Exchange:
                 if not line.endswith(b"\n"):
                     break  # it is still being written
                 self._offset += len(line)
-                say(str(json.loads(line)))
+                callbacks.say(str(json.loads(line)))
 
     def ask_to_stop(self) -> None:
-        """Let the run save what it has and end."""
+        """Request that the run saves its state and ends."""
         self._stop.touch()
 
     def result(self) -> dict[str, Any] | None:
-        """What the run came to, if it came to an end."""
+        """The result of the run, or None."""
         try:
             found: dict[str, Any] = json.loads(self._result.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -102,7 +102,7 @@ class Exchange:
         return found
 
     def error(self) -> TcnnError | None:
-        """The error of the lowest rank that has ended with one of ours."""
+        """The `TcnnError` of the lowest rank that ended with one, or None."""
         for file in sorted(self.path.glob("error-*.json")):
             try:
                 told = json.loads(file.read_text(encoding="utf-8"))
@@ -115,34 +115,34 @@ class Exchange:
 
     # The side of the processes.
 
-    def order(self) -> Order:
-        """What is to be done."""
-        return Order.model_validate_json((self.path / "order.json").read_text(encoding="utf-8"))
+    def request(self) -> RunRequest:
+        """Read the request."""
+        return RunRequest.model_validate_json((self.path / REQUEST).read_text(encoding="utf-8"))
 
     def report(self, now: Progress) -> None:
-        """Where the run stands; the first process tells."""
+        """Write the progress; called by the first process."""
         if now.phase != self._phase or time.monotonic() - self._written > INTERVAL:
             self._phase, self._written = now.phase, time.monotonic()
             _replace(self._progress, now.model_dump_json(exclude_none=True))
 
     def say(self, text: str) -> None:
-        """Something that a user should know."""
+        """Append a note for the user."""
         with self._said.open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(text) + "\n")
 
     def stop_asked(self) -> bool:
-        """Whether the run is to end."""
+        """Whether a stop was requested."""
         if not self._asked and time.monotonic() - self._looked > INTERVAL:
             self._looked = time.monotonic()
             self._asked = self._stop.exists()
         return self._asked
 
     def finish(self, result: BaseModel) -> None:
-        """The last word of a run that has come to its end."""
+        """Write the result."""
         _replace(self._result, result.model_dump_json())
 
     def fail(self, error: TcnnError, rank: int) -> None:
-        """The last word of a process that ends with one of our errors."""
+        """Write the `TcnnError` with which a process ends."""
         told = {"type": type(error).__name__, "message": str(error)}
         _replace(self.path / f"error-{rank:05d}.json", json.dumps(told))
 

@@ -1,9 +1,10 @@
-"""A run whose work several processes share, started from one that takes no part in it and tells how it goes.
+"""Launch a fine-tuning run in several processes and relay its progress.
 
-    finetune_on(Placement(num_workers=2), "resnetrs50", "imagenet/", config=config, out="runs/rs50")
+    request = RunRequest(model="resnetrs50", data="imagenet/", config=config, out="runs/rs50")
+    finetune_on(Placement(num_workers=2), request)
 
 On this host torchrun starts them, without restarts of its own: after one process was killed the others can wait for it
-forever. Whoever calls this may begin again; the run goes on from its newest resume point.
+forever. The caller may start again; the run is resumed from its newest resume point.
 """
 
 import os
@@ -12,68 +13,45 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from tcnn.config import FinetuneConfig
 from tcnn.config.placement import Placement, uneven
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError
-from tcnn.training.finetune import FinetuneResult, finetune
-from tcnn.training.launch.exchange import Exchange, Order, Say
-from tcnn.training.runs.progress import Report
+from tcnn.training.finetune import FinetuneResult
+from tcnn.training.launch.exchange import Exchange, RunRequest
+from tcnn.training.launch.rank import finetune_request
+from tcnn.training.runs.progress import Callbacks
 from tcnn.training.runs.signals import StopRequest, stop_on_signal
 
-TICK = 0.1
-"""Seconds between two looks at the processes."""
+POLL_SECONDS = 0.1
+"""Seconds between two polls of the processes."""
 
 
 def finetune_on(
-    placement: Placement,
-    model: str,
-    data: str,
-    val: str | None = None,
-    config: FinetuneConfig | None = None,
-    out: str | Path = "run",
-    *,
-    resume: bool = False,
-    force: bool = False,
-    allow_changes: bool = False,
-    pretrained: bool = True,
-    weights: Path | None = None,
-    names: Mapping[str, str] | None = None,
-    report: Report = lambda progress: None,
-    say: Say = lambda message: None,
-    log: IO[bytes] | None = None,
+    placement: Placement, request: RunRequest, callbacks: Callbacks | None = None, log: IO[bytes] | None = None
 ) -> FinetuneResult:
-    """`finetune`, by as many processes as `placement` says, where it says.
+    """Fine-tune in as many processes as `placement` says, on this host or a Ray cluster; as `finetune`.
 
     Args:
-        model, data, val, …: as for `finetune`, but by name: other processes open them.
-        log: what the processes print goes there; default a file beside the run, `.NAME.ranks/log.txt`.
+        callbacks: `report` and `say`; `stop` is not used here: a signal stops the run.
+        log: receives the output of the processes; default a file beside the run, `.NAME.ranks/log.txt`.
 
-    Raises what `finetune` raises; `RequestError` for a batch that cannot be shared; `EnvironmentFailure` if a process
-    ends without a word, or the cluster cannot be used.
+    Raises what `finetune` raises; `RequestError` for a batch size that cannot be divided; `EnvironmentFailure` if a
+    process ends without an error message, or the cluster cannot be used.
     """
-    settings = config or FinetuneConfig()
-    wrong = uneven(settings, placement.num_workers)
+    callbacks = callbacks or Callbacks()
+    wrong = uneven(request.config, placement.num_workers)
     if wrong is not None:
         raise RequestError(wrong)
     if placement.engine == "local" and placement.num_workers == 1:
-        return finetune(
-            model, data, val, settings, out, resume=resume, force=force, allow_changes=allow_changes,
-            pretrained=pretrained, weights=weights, names=names, report=report, say=say,
-        )  # fmt: skip
-    order = Order(
-        model=model, data=data, val=val, config=settings, out=str(out), directory=str(Path.cwd()), resume=resume,
-        force=force, allow_changes=allow_changes, pretrained=pretrained,
-        weights=None if weights is None else str(weights), names=dict(names or {}),
-    )  # fmt: skip
-    exchange = Exchange((Path(out).parent / f".{Path(out).name}.ranks").absolute())
-    exchange.open(order)
+        return finetune_request(request, callbacks)
+    out = Path(request.out)
+    exchange = Exchange((out.parent / f".{out.name}.ranks").absolute())
+    exchange.open(request.model_copy(update={"directory": str(Path.cwd())}))
     with stop_on_signal() as stop:
         try:
-            _start(exchange, placement, stop, report, say, log)
+            _start(exchange, placement, stop, callbacks, log)
         except TcnnError:
             shutil.rmtree(exchange.path, ignore_errors=True)
             raise
@@ -92,24 +70,24 @@ def finetune_on(
 
 
 def _start(
-    exchange: Exchange, placement: Placement, stop: StopRequest, report: Report, say: Say, log: IO[bytes] | None
+    exchange: Exchange, placement: Placement, stop: StopRequest, callbacks: Callbacks, log: IO[bytes] | None
 ) -> None:
-    """Come back when no process of the run is left."""
+    """Run the processes and return when all have ended."""
     if placement.engine == "ray":
         from tcnn.training.launch.on_ray import run_on_ray  # an optional extra
 
-        run_on_ray(exchange, placement, stop, report, say, echo=log is not None)
+        run_on_ray(exchange, placement, stop, callbacks, echo=log is not None)
     elif log is None:
         with exchange.log.open("wb") as own:
-            _torchrun(exchange, placement, stop, report, say, own)
+            _torchrun(exchange, placement, stop, callbacks, own)
     else:
-        _torchrun(exchange, placement, stop, report, say, log)
+        _torchrun(exchange, placement, stop, callbacks, log)
 
 
 def _torchrun(
-    exchange: Exchange, placement: Placement, stop: StopRequest, report: Report, say: Say, log: IO[bytes]
+    exchange: Exchange, placement: Placement, stop: StopRequest, callbacks: Callbacks, log: IO[bytes]
 ) -> None:
-    """Start the processes on this host, and wait until the last has ended."""
+    """Run the processes on this host by torchrun and return when all have ended."""
     # A session of its own: Ctrl-C is for this process, which passes it on once; twice would end them at once.
     agent = subprocess.Popen(  # noqa: S603 - no word of it comes from a request
         [
@@ -121,12 +99,12 @@ def _torchrun(
     try:
         asked = False
         while agent.poll() is None:
-            exchange.relay(report, say)
+            exchange.relay(callbacks)
             if stop and not asked:
                 asked = True
                 agent.send_signal(signal.SIGTERM)
-            time.sleep(TICK)
-        exchange.relay(report, say)
+            time.sleep(POLL_SECONDS)
+        exchange.relay(callbacks)
     finally:
         agent.kill()
         agent.wait()

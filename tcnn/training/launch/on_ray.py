@@ -1,8 +1,8 @@
-"""A run on a Ray cluster: Ray places its processes, and starts them again from the last resume point when one dies.
+"""Launch a run on a Ray cluster, which restarts its processes from the last resume point when one dies.
 
-The run's directory must be on storage that every node sees at the same path: the processes write it, and whoever
-started them hears from there how it goes. So Ray keeps no checkpoints of its own, and a restart resumes as `--resume`
-does. Only this file imports Ray, which is an optional extra.
+The run's directory must be on storage that every node sees at the same path: the processes write it, and the launcher
+reads progress from it. So Ray keeps no checkpoints of its own, and a restart resumes as `--resume` does. Only this file
+imports Ray, which is an optional extra.
 """
 
 import contextlib
@@ -19,26 +19,26 @@ from typing import Any
 
 from tcnn.config.placement import Placement
 from tcnn.errors import EnvironmentFailure, RequestError, one_line
-from tcnn.training.launch.exchange import Exchange, Say
+from tcnn.training.launch.exchange import REQUEST, Exchange
 from tcnn.training.launch.rank import train
-from tcnn.training.runs.progress import Progress, Report
+from tcnn.training.runs.progress import Callbacks, Progress
 from tcnn.training.runs.signals import SIGNALS, StopRequest
 
-TICK = 0.2
-"""Seconds between two looks at the exchange."""
-PATIENCE = 10.0
-"""Seconds that processes have to end by themselves when one has ended with an error."""
+POLL_SECONDS = 0.2
+"""Seconds between two polls of the exchange."""
+GRACE_SECONDS = 10.0
+"""Seconds that the other processes have to end when one has ended with an error."""
 PACKAGES = ("tcnn", "torch", "timm")
-"""What must be the same on every node."""
+"""Packages whose versions must be equal on every node."""
 
 
 def run_on_ray(
-    exchange: Exchange, placement: Placement, stop: StopRequest, report: Report, say: Say, *, echo: bool
+    exchange: Exchange, placement: Placement, stop: StopRequest, callbacks: Callbacks, *, echo: bool
 ) -> None:
-    """Do what is ordered in the exchange, and come back when no process of it is left.
+    """Run the request of an exchange on a Ray cluster and return when all its processes have ended.
 
     Args:
-        echo: whether what the processes print is printed here.
+        echo: whether the output of the processes is printed here.
 
     Raises `EnvironmentFailure` if there is no cluster, a node differs from this host, or Ray gives up.
     """
@@ -46,27 +46,27 @@ def run_on_ray(
         import ray
     except ImportError as error:
         raise RequestError("engine ray: Ray is not installed; pip install 'tcnn[ray]'") from error
-    order = exchange.order()
-    with _connected(ray, str(placement.address), echo):
+    config = exchange.request().config
+    with _connection(ray, str(placement.address), echo):
         _check_nodes(ray, exchange)
-        device = order.config.device
+        device = config.device
         unit = "GPU" if device != "cpu" and (device != "auto" or ray.cluster_resources().get("GPU")) else "CPU"
 
         def waiting(why: str) -> None:
-            say(f"waiting: {why}")
-            report(Progress(phase="waiting", epoch=0, epochs=order.config.epochs, step=0, steps=0, percent=0.0))
+            callbacks.say(f"waiting: {why}")
+            callbacks.report(Progress(phase="waiting", epoch=0, epochs=config.epochs, step=0, steps=0, percent=0.0))
 
-        for why in _shortages(ray, unit, placement.num_workers):
+        for why in _wait_for_resources(ray, unit, placement.num_workers):
             if stop:
                 return
             if why:
                 waiting(why)
-        _fit(ray, exchange, placement, unit == "GPU", stop, report, say)
+        _run_trainer(ray, exchange, placement, unit == "GPU", stop, callbacks)
 
 
 @contextlib.contextmanager
-def _connected(ray: Any, address: str, echo: bool) -> Iterator[None]:
-    """This process as a driver of the cluster; with the connection its processes end, too."""
+def _connection(ray: Any, address: str, echo: bool) -> Iterator[None]:
+    """Context in which this process is a driver of the cluster; at its end the processes end, too."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
@@ -95,7 +95,7 @@ def _check_nodes(ray: Any, exchange: Exchange) -> None:
     """Raise `EnvironmentFailure` unless every node has this host's versions and sees the run's directory."""
     own = {name: version(name) for name in PACKAGES}
 
-    def look(order: str, packages: tuple[str, ...]) -> tuple[dict[str, str | None], bool]:
+    def look(file: str, packages: tuple[str, ...]) -> tuple[dict[str, str | None], bool]:
         from importlib.metadata import PackageNotFoundError, version
         from pathlib import Path
 
@@ -105,7 +105,7 @@ def _check_nodes(ray: Any, exchange: Exchange) -> None:
                 found[name] = version(name)
             except PackageNotFoundError:
                 found[name] = None
-        return found, Path(order).is_file()
+        return found, Path(file).is_file()
 
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -113,7 +113,7 @@ def _check_nodes(ray: Any, exchange: Exchange) -> None:
     looks = [
         ray.remote(look)
         .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        .remote(str(exchange.path / "order.json"), PACKAGES)
+        .remote(str(exchange.path / REQUEST), PACKAGES)
         for node in nodes
     ]
     try:
@@ -133,8 +133,8 @@ def _check_nodes(ray: Any, exchange: Exchange) -> None:
             )
 
 
-def _shortages(ray: Any, unit: str, count: int) -> Iterator[str | None]:
-    """Why the processes cannot start yet, each reason once and None between; ends when they can.
+def _wait_for_resources(ray: Any, unit: str, count: int) -> Iterator[str | None]:
+    """Wait for free resources: yields why the processes cannot start yet, each reason once and None between.
 
     A cluster may grow, so one that is too small now is waited for.
     """
@@ -152,15 +152,15 @@ def _shortages(ray: Any, unit: str, count: int) -> Iterator[str | None]:
         time.sleep(1)
 
 
-def _fit(
-    ray: Any, exchange: Exchange, placement: Placement, use_gpu: bool, stop: StopRequest, report: Report, say: Say
+def _run_trainer(
+    ray: Any, exchange: Exchange, placement: Placement, use_gpu: bool, stop: StopRequest, callbacks: Callbacks
 ) -> None:
-    """Ray's own loop, in a thread of its own, and beside it what is heard of the run, and told to it."""
+    """Run Ray's training loop in a thread and relay progress and stop requests meanwhile."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     trainer = TorchTrainer(
-        _work,
+        _train_process,
         train_loop_config={"exchange": str(exchange.path)},
         scaling_config=ScalingConfig(num_workers=placement.num_workers, use_gpu=use_gpu),
         run_config=RunConfig(
@@ -180,14 +180,14 @@ def _fit(
     thread.start()
     deadline = float("inf")
     while thread.is_alive() and time.monotonic() < deadline:
-        exchange.relay(report, say)
+        exchange.relay(callbacks)
         if stop:
             exchange.ask_to_stop()
             deadline = min(deadline, time.monotonic() + 0.8 * placement.grace)  # who has asked kills when it is over
         elif exchange.error() is not None:
-            deadline = min(deadline, time.monotonic() + PATIENCE)  # the others may wait for the one that has ended
-        thread.join(TICK)
-    exchange.relay(report, say)
+            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)  # the others may wait for the one that has ended
+        thread.join(POLL_SECONDS)
+    exchange.relay(callbacks)
     if failure and exchange.result() is None and exchange.error() is None and not stop:
         raise EnvironmentFailure(
             f"the Ray cluster gave up after {placement.max_failures} restarts ({one_line(failure[0])}); "
@@ -195,8 +195,8 @@ def _fit(
         )
 
 
-def _work(config: dict[str, str]) -> None:
-    """One process of the run, on some node. Errors of ours are in the exchange: Ray must not try those again."""
+def _train_process(config: dict[str, str]) -> None:
+    """One process of the run, on some node. A `TcnnError` is in the exchange and not raised: Ray must not retry it."""
     exchange = Exchange(Path(config["exchange"]))
-    os.chdir(exchange.order().directory)
+    os.chdir(exchange.request().directory)
     train(exchange)

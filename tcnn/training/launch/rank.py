@@ -1,30 +1,39 @@
-"""One of the processes that share a run, as torchrun starts it: `python -m … EXCHANGE PARENT`."""
+"""One process of a run, as torchrun starts it: `python -m tcnn.training.launch.rank EXCHANGE PARENT`."""
 
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tcnn.errors import TcnnError
 from tcnn.processes import die_with_parent, keep_freed_memory
-from tcnn.training.launch.exchange import Exchange
+from tcnn.training.launch.exchange import Exchange, RunRequest
+from tcnn.training.runs.progress import Callbacks
+
+if TYPE_CHECKING:
+    from tcnn.training.finetune import FinetuneResult
+
+
+def finetune_request(request: RunRequest, callbacks: Callbacks) -> "FinetuneResult":
+    """Call `finetune` with the arguments of a request."""
+    from tcnn.training.finetune import finetune  # torch is not loaded before the exchange has been read
+
+    return finetune(
+        request.model, request.data, request.val, request.config, request.out, resume=request.resume,
+        force=request.force, allow_changes=request.allow_changes, pretrained=request.pretrained,
+        weights=None if request.weights is None else Path(request.weights), names=request.names,
+        report=callbacks.report, say=callbacks.say, stop=callbacks.stop,
+    )  # fmt: skip
 
 
 def train(exchange: Exchange) -> int:
-    """Do what was ordered; how it ended is in the exchange. Returns the exit code of an error of ours.
+    """Fine-tune as the exchange requests and write the result or a `TcnnError` to it; returns the exit code.
 
-    What else goes wrong is raised, and is for whoever started this process to make sense of.
+    Other exceptions are raised, for torchrun or Ray to handle.
     """
     rank = int(os.environ.get("RANK", "0"))
-    order = exchange.order()
     try:
-        from tcnn.training.finetune import finetune  # torch is not loaded before the directory has been found
-
-        result = finetune(
-            order.model, order.data, order.val, order.config, order.out, resume=order.resume, force=order.force,
-            allow_changes=order.allow_changes, pretrained=order.pretrained,
-            weights=None if order.weights is None else Path(order.weights), names=order.names,
-            report=exchange.report, say=exchange.say, stop=exchange.stop_asked,
-        )  # fmt: skip
+        result = finetune_request(exchange.request(), Callbacks(exchange.report, exchange.say, exchange.stop_asked))
     except TcnnError as error:
         exchange.fail(error, rank)
         return error.exit_code
@@ -34,11 +43,11 @@ def train(exchange: Exchange) -> int:
 
 
 def main(path: Path, parent: int) -> int:
-    """End with torchrun, whatever ends it."""
+    """Run one process that ends when torchrun ends, for any reason."""
     die_with_parent(parent=parent)
     keep_freed_memory()
     exchange = Exchange(path)
-    os.chdir(exchange.order().directory)
+    os.chdir(exchange.request().directory)
     return train(exchange)
 
 

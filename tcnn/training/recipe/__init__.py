@@ -1,1 +1,1 @@
-"""How a model learns: parameter groups, annealing, what is minimised."""
+"""Training recipe: parameter groups, schedules, annealing of τ, losses, matching, freezing, late conversion."""

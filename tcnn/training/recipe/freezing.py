@@ -1,7 +1,7 @@
-"""Freezing the trunk: only the converted stage and what runs after it learns.
+"""Freeze the trunk: train only the converted stage and what runs after it.
 
-What an image passes before the stage keeps its weights and its statistics of batch normalisation and runs in evaluation
-mode, so a step needs neither its gradients nor its maps. A CNN's trunk is that of the T-CNN which it would become.
+The modules before the stage keep their weights and batch normalisation statistics and run in evaluation mode, so a step
+needs neither their gradients nor their activations. A CNN's trunk is that of the T-CNN which it would become.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,10 +15,11 @@ from tcnn.training.recipe.optim import gpsa_layers
 
 
 def trunk_of(model: nn.Module, conversion: ConversionConfig, size: tuple[int, int]) -> tuple[str, ...]:
-    """The outermost modules that have run when the converted stage begins, by dotted name.
+    """The trunk: the outermost modules that have run when the converted stage begins, by dotted name.
 
     Args:
-        model: a T-CNN, or a CNN. conversion: which of a CNN's convolutions would be converted.
+        model: a T-CNN, or a CNN.
+        conversion: which of a CNN's convolutions would be converted.
         size: (height, width) in pixels.
 
     Raises: `RequestError` where the model does not run at this size, and what selecting convolutions raises.
@@ -32,15 +33,15 @@ def trunk_of(model: nn.Module, conversion: ConversionConfig, size: tuple[int, in
 
 
 def freeze(model: nn.Module, trunk: Iterable[str]) -> int:
-    """Have no parameter of the trunk learn; how many numbers that are."""
+    """Freeze the parameters of the trunk; returns their number."""
     parameters = [p for name in trunk for p in model.get_submodule(name).parameters() if p.requires_grad]
     for parameter in parameters:
         parameter.requires_grad_(False)
     return sum(parameter.numel() for parameter in parameters)
 
 
-def rest(model: nn.Module, trunk: Iterable[str]) -> None:
-    """Put the trunk of a model in training into evaluation mode."""
+def set_trunk_eval(model: nn.Module, trunk: Iterable[str]) -> None:
+    """Set the trunk of a model in training to evaluation mode."""
     for name in trunk:
         model.get_submodule(name).eval()
 
@@ -48,7 +49,7 @@ def rest(model: nn.Module, trunk: Iterable[str]) -> None:
 def _stage(model: nn.Module, first: str, ran: Mapping[str, Span]) -> str:
     """The outermost module around the first converted layer in which no other k×k convolution runs before it.
 
-    So that 1×1 convolutions and shortcuts of a stage, which learn with it, are no part of the trunk.
+    So 1×1 convolutions and shortcuts of a stage, which are trained with it, are not part of the trunk.
     """
     earlier = [
         name for name, module in model.named_modules()

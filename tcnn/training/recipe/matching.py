@@ -1,4 +1,4 @@
-"""Layer-wise matching: while τ rises, every GPSA layer is held to the convolution it was made from.
+"""Layer-wise distillation ("matching"): while τ rises, every GPSA layer is trained to match its source convolution.
 
 Zhang et al. 2024 (LoLCATs, arXiv 2410.10254, §3.2) have linear attention learn the output of the softmax attention that
 it replaces, layer by layer, by mean squared error; here attention learns that of a convolution on the same input.
@@ -17,17 +17,20 @@ from tcnn.layers.backends import convolution
 from tcnn.layers.gpsa import GPSA2d
 
 PARTS = ("value", "filter", "bias")
-"""A frozen convolution: W_val, (C_in, C_in), the filter behind it, (C_out, C_in/G, kh, kw), and its bias, (C_out,)."""
+"""Tensors of a frozen convolution: W_val, (C_in, C_in), the filter after it, (C_out, C_in/G, kh, kw), and bias,
+(C_out,).
+"""
 
 
 class Matching:
     """Adds the mean of `mismatch` over all layers, times a weight, to the loss of a task, until it is closed.
 
     Args:
-        task: whose forward pass runs the layers. layers: by name; their filters as they are now are what is matched.
+        task: whose forward pass runs the layers.
+        layers: by name; their current filters are the targets.
 
-    The gradient goes on to what lies before a layer, as that of the loss does. What a layer is matched with is no part
-    of the model: `state` is kept in resume points, for the layers of a run that goes on have other filters by then.
+    The gradient also reaches the modules before a layer, as that of the loss does. The targets are not part of the
+    model: `state` is saved in resume points, because the layers of a resumed run have other filters by then.
     """
 
     def __init__(self, task: TrainingTask, layers: dict[str, GPSA2d], weight: float) -> None:
@@ -47,7 +50,7 @@ class Matching:
         return {f"{name}.{part}": tensor for name, parts in self._sources.items() for part, tensor in parts.items()}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Take `state` back; raises `CheckpointError` if it is of other layers."""
+        """Load `state`; raises `CheckpointError` if it belongs to other layers."""
         own = self.state
         if {name: tensor.shape for name, tensor in own.items()} != {name: t.shape for name, t in state.items()}:
             raise CheckpointError("the resume point does not hold the convolutions that the layers are matched with")
@@ -55,7 +58,7 @@ class Matching:
             tensor.copy_(state[name])
 
     def close(self) -> None:
-        """Match no more."""
+        """Remove all hooks: stop matching."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -82,10 +85,10 @@ class Matching:
 
 
 def mismatch(y: Tensor, wanted: Tensor) -> Tensor:
-    """Mean squared error of maps (B, C, H, W) as a share of the variance of what is wanted, image by image, then meant.
+    """Relative mean squared error of maps (B, C, H, W): divided by the variance of `wanted` per image, then averaged.
 
-    An image by itself, so that it does not matter how a batch is divided. At least float32; of an even map the
-    variance counts as 1e-6.
+    Per image, so that it does not matter how a batch is divided. At least float32; the variance of a constant map
+    counts as 1e-6.
     """
     y, wanted = y.flatten(1).float(), wanted.flatten(1).float()
     return ((y - wanted).square().mean(1) / wanted.var(1, correction=0).clamp_min(1e-6)).mean()

@@ -1,4 +1,4 @@
-"""What is minimised: timm's training tasks, mixup, and a teacher if there is one."""
+"""Training objective: timm's training tasks, mixup and CutMix, and knowledge distillation."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ from tcnn.errors import RequestError
 def create_task(
     model: nn.Module, config: FinetuneConfig, teacher: nn.Module | None, device: torch.device
 ) -> TrainingTask:
-    """A timm task: a forward pass and its loss, ``task(images, targets)["loss"]``."""
-    loss = {"smoothing": config.smoothing, "soft_targets": mixes(config)}
+    """Create a timm task: a forward pass and its loss, ``task(images, targets)["loss"]``."""
+    loss = {"smoothing": config.smoothing, "soft_targets": uses_mixup(config)}
     if teacher is None:
         return ClassificationTask(model, criterion_kwargs=loss, device=device, verbose=False)
     kind = LogitDistillationTask if config.distillation == "soft" else HardDistillationTask
@@ -29,7 +29,7 @@ def create_task(
 
 
 class HardDistillationTask(LogitDistillationTask):  # type: ignore[misc]
-    """The teacher's decision as a second label: (1 − w)·CE(student, target) + w·CE(student, argmax teacher).
+    """Hard-label distillation: (1 − w)·CE(student, target) + w·CE(student, argmax teacher).
 
     Source: Touvron et al. 2021 (DeiT), Eq. 3, where w = ½.
     """
@@ -46,7 +46,7 @@ class HardDistillationTask(LogitDistillationTask):  # type: ignore[misc]
 
 
 def check_teacher(teacher: nn.Module, model: nn.Module, classes: int) -> None:
-    """Raise `RequestError` unless the teacher speaks of the same classes and images as the student."""
+    """Raise `RequestError` unless the teacher has the same classes and input channels as the student."""
     lacking = [name for name in ("pretrained_cfg", "num_classes", "in_chans") if not getattr(model, name, None)]
     if lacking:
         raise RequestError(
@@ -61,15 +61,15 @@ def check_teacher(teacher: nn.Module, model: nn.Module, classes: int) -> None:
         )
 
 
-def mixes(config: FinetuneConfig) -> bool:
-    """Whether images are mixed, so that targets are distributions."""
+def uses_mixup(config: FinetuneConfig) -> bool:
+    """Whether mixup or CutMix is on, so that targets are distributions."""
     return config.mixup > 0 or config.cutmix > 0
 
 
 class NeighbourMixup:
-    """timm's Mixup and CutMix, with neighbours in the batch as partners and parameters drawn from a given seed.
+    """timm's Mixup and CutMix with neighbouring images of the batch as partners and parameters drawn from a given seed.
 
-    timm mixes image i with image B − 1 − i, so a batch that is split in parts is mixed otherwise than a whole one. The
+    timm mixes image i with image B − 1 − i, so a batch that is split would be mixed differently from a whole one. The
     order of the data is random, so a neighbour is as good a partner, and then nothing depends on how a batch is split.
     """
 
@@ -80,7 +80,7 @@ class NeighbourMixup:
         )  # fmt: skip
 
     def __call__(self, images: Tensor, targets: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """(B, C, H, W) and (B,) to mixed images and (B, classes); B is even."""
+        """Mix images (B, C, H, W) with targets (B,); returns mixed images and targets (B, classes); B is even."""
         even = torch.arange(0, len(images), 2, device=images.device)
         order = torch.cat([even, even.flip(0) + 1])  # its flip puts every image on its neighbour
         before = np.random.get_state()

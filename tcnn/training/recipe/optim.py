@@ -1,4 +1,4 @@
-"""Parameter groups, optimizer and schedules: who learns how fast, and when."""
+"""Parameter groups, optimizer and learning rate schedule."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,13 +21,14 @@ def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
 
 
 def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str, Any]]:
-    """Groups for a PyTorch optimizer; parameters that need no gradient are in none.
+    """Parameter groups for a PyTorch optimizer, with their learning rates and weight decay; frozen parameters are in
+    none.
 
-    The gating parameters λ learn at a rate of their own (0.1 in the paper, §3), strengths and centres, W_qry and W_key
-    at the common one unless told otherwise. λ, α and Δ do not decay, for a decayed gate is a decision and a decayed
-    centre is a shifted filter. Nor does W_val, which begins as the identity: decay would pull it to 0, not there, and
-    W_out behind it decays as the filter did. The rest is divided as timm divides it: biases and normalisation do not
-    decay.
+    The gating parameters λ have a learning rate of their own (0.1 in the paper, §3); strengths and centres, W_qry and
+    W_key have the common one unless configured otherwise. λ, α and Δ do not decay, for a decayed gate is a decision and
+    a decayed centre is a shifted filter. Nor does W_val, which begins as the identity: decay would pull it to 0, not
+    there, and W_out behind it decays as the filter did. All other parameters are divided as timm divides them: biases
+    and normalisation do not decay.
     """
     rates = {
         "gating_param": config.gating_lr, "locality_raw": config.position_lr, "attention_centers": config.position_lr,
@@ -48,7 +49,7 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str,
 
 
 def create_optimizer(model: nn.Module, config: FinetuneConfig) -> Optimizer:
-    """timm's optimizer of the configured name; raises `RequestError` for an unknown one or nothing to train."""
+    """Create timm's optimizer of the configured name; raises `RequestError` for an unknown one or nothing to train."""
     groups = parameter_groups(model, config)
     if not groups:
         raise RequestError("nothing to train: no parameter needs a gradient")
@@ -66,9 +67,10 @@ def create_optimizer(model: nn.Module, config: FinetuneConfig) -> Optimizer:
 
 
 def create_schedule(optimizer: Optimizer, config: FinetuneConfig, steps_per_epoch: int) -> Scheduler:
-    """Linear warm-up, then cosine decay, by the update: ``schedule.step_update(updates)`` sets all learning rates.
+    """Learning rate schedule: linear warm-up, then cosine decay; ``schedule.step_update(updates)`` sets all learning
+    rates.
 
-    It depends on nothing but the number of updates done, so it needs no state of its own when a run is resumed.
+    It depends only on the number of updates done, so a resumed run needs no state of it.
     """
     schedule, _ = create_scheduler_v2(
         optimizer, sched="cosine", num_epochs=config.epochs, warmup_epochs=config.warmup,
@@ -80,7 +82,7 @@ def create_schedule(optimizer: Optimizer, config: FinetuneConfig, steps_per_epoc
 
 
 def group_counters(optimizer: Optimizer) -> list[dict[str, int | float | Tensor]]:
-    """What an optimizer counts in each of its groups, as LAMB counts its steps: neither its settings nor the rates."""
+    """The counters in each parameter group of an optimizer, such as LAMB's steps; neither settings nor rates."""
     settings = {*optimizer.defaults, "params", "lr", "initial_lr", "weight_decay"}
     return [
         {key: value for key, value in group.items() if key not in settings and isinstance(value, (int, float, Tensor))}
@@ -89,7 +91,7 @@ def group_counters(optimizer: Optimizer) -> list[dict[str, int | float | Tensor]
 
 
 def named_groups(optimizer: Optimizer, model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters that an optimizer holds, by their names in the model."""
+    """The parameters of an optimizer with their names in the model."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for group in optimizer.param_groups:
         for parameter in group["params"]:

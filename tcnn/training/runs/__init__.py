@@ -1,1 +1,1 @@
-"""What a run leaves behind and says of itself, and how it is stopped."""
+"""Run directories: metrics, checkpoints, resume points, progress, and stopping on a signal."""

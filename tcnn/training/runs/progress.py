@@ -1,17 +1,18 @@
-"""How far a run is, for a bar on a terminal, a job's status, or a log."""
+"""Progress of a run (steps, loss, estimated time) and the callbacks that receive it."""
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 
 class Progress(BaseModel):
-    """Where a run stands. Rates and times are of this process's clock; percent counts steps."""
+    """Progress of a run. Rates and times are measured in this process; percent counts steps."""
 
     phase: str
     epoch: int
-    """The running epoch, from 1."""
+    """Current epoch, from 1."""
     epochs: int
     step: int
     steps: int
@@ -22,14 +23,27 @@ class Progress(BaseModel):
     temperature: float | None = None
     images_per_second: float | None = None
     top1: float | None = None
-    """Of the last validation, 0 to 1."""
+    """Top-1 accuracy of the last validation, 0 to 1."""
 
 
 Report = Callable[[Progress], None]
+Say = Callable[[str], None]
 
 
-class Pace:
-    """Seconds a step and seconds a validation, averaged so that the last minutes count most."""
+@dataclass(frozen=True)
+class Callbacks:
+    """Functions that a run calls."""
+
+    report: Report = lambda progress: None
+    """With the progress after every step."""
+    say: Say = lambda message: None
+    """With notes for the user, one line each."""
+    stop: Callable[[], bool] = lambda: False
+    """Before every step; if it returns true, the run saves its state and ends."""
+
+
+class StepTimer:
+    """Timer of steps and validations: seconds per step (moving average) and per validation, and the time remaining."""
 
     def __init__(self) -> None:
         self.step: float | None = None
@@ -37,7 +51,7 @@ class Pace:
         self._mark = time.monotonic()
 
     def start(self) -> None:
-        """Begin to time."""
+        """Start the timer."""
         self._mark = time.monotonic()
 
     def lap(self) -> float:
@@ -47,14 +61,14 @@ class Pace:
         self.step = seconds if self.step is None else 0.95 * self.step + 0.05 * seconds
         return seconds
 
-    def validated(self) -> float:
+    def lap_validation(self) -> float:
         """Seconds since the last call, counted as one validation."""
         now = time.monotonic()
         self.validation, self._mark = now - self._mark, now
         return self.validation
 
     def remaining(self, steps: int, validations: int) -> float | None:
-        """Seconds that so many steps and validations will take, or None before the first."""
+        """Estimated seconds for so many steps and validations, or None before the first step."""
         if self.step is None:
             return None
         return steps * self.step + validations * (self.validation or 0.0)

@@ -1,4 +1,4 @@
-"""What a run writes down as it goes: metrics, pictures of the layers' state, warnings; a full disk never ends a run."""
+"""Log a run: metrics, TensorBoard, gates and attention spans, unreadable images; a full disk never ends a run."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -18,10 +18,10 @@ Warn = Callable[[str], None]
 
 
 class Recorder:
-    """The written side of a run; only the first process writes.
+    """Logger of a run; only the first process writes.
 
     Args:
-        warn: called with one line about what went wrong without ending the run.
+        warn: called with one line about a problem that does not end the run.
     """
 
     def __init__(self, run: RunDirectory, config: FinetuneConfig, first: bool, warn: Warn) -> None:
@@ -29,16 +29,16 @@ class Recorder:
         self._board: Any = _tensorboard(run) if config.tensorboard and first else None
 
     def step(self, updates: int, **row: Any) -> None:
-        """A step's line in metrics.jsonl, every `log_steps` updates."""
+        """Log a step in metrics.jsonl, every `log_steps` updates."""
         if self.first and updates % self.config.log_steps == 0:
-            self.guarded(lambda: self.run.append({"kind": "train", **row, "updates": updates}))
+            self.ignore_full_disk(lambda: self.run.append({"kind": "train", **row, "updates": updates}))
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """An epoch's line in metrics.jsonl and summary.csv."""
+        """Log an epoch in metrics.jsonl and summary.csv."""
         if not self.first:
             return
-        self.guarded(lambda: self.run.append(row))
-        self.guarded(self.run.summarise)
+        self.ignore_full_disk(lambda: self.run.append(row))
+        self.ignore_full_disk(self.run.write_summary)
         if self._board is not None:
             val = row["val"]
             scalars = {
@@ -51,17 +51,17 @@ class Recorder:
                 if value is not None:
                     self._board.add_scalar(key, value, row["updates"])
 
-    def guarded(self, write: Callable[[], object]) -> None:
-        """A full disk costs the record being written, never the run: training goes on and the older ones are kept."""
+    def ignore_full_disk(self, write: Callable[[], object]) -> None:
+        """Call a function that writes; a full disk is a warning and loses that record only, and training goes on."""
         try:
             write()
         except StorageError as error:
             self.warn(f"{error}; training goes on")
 
-    def unreadable(self, known: list[str], names: Iterable[str], unnamed: int = 0) -> None:
+    def add_unreadable(self, known: list[str], names: Iterable[str], unnamed: int = 0) -> None:
         """Add files to those that could not be read; raises `RequestError` when there are too many.
 
-        `unnamed`: how many more there are, whose names nobody has kept.
+        `unnamed`: the number of further ones whose names are not known.
         """
         for name in names:
             if name not in known:
@@ -75,7 +75,7 @@ class Recorder:
             )
 
     def close(self) -> None:
-        """Finish what is buffered."""
+        """Write buffered records."""
         if self._board is not None:
             self._board.close()
 
@@ -94,19 +94,19 @@ def layer_state(model: nn.Module) -> dict[str, Any]:
 
 
 def temperatures(taus: Temperatures | None) -> dict[str, float | None]:
-    """τ of the positions, under the name that it had when it was that of the gates as well, and τ of the gates."""
+    """τ of the positions as `temperature` (the name from when there was only one), and τ of the gates."""
     gate, position = taus or (None, None)
     return {"temperature": position, "gate_temperature": gate}
 
 
-def scores(result: Evaluation) -> dict[str, Any]:
-    """The part of an evaluation that is kept for every epoch; JSON has no word for a loss that is not finite."""
+def epoch_scores(result: Evaluation) -> dict[str, Any]:
+    """The part of an evaluation that is logged for every epoch; a loss that is not finite is null in JSON."""
     loss = result.loss if math.isfinite(result.loss) else None
     return {"top1": result.top1, "top5": result.top5, "loss": loss, "images": result.images}
 
 
 def check_tensorboard(config: FinetuneConfig) -> None:
-    """Raise `RequestError` if TensorBoard is asked for and not installed."""
+    """Raise `RequestError` if TensorBoard is configured and not installed."""
     if config.tensorboard and find_spec("tensorboard") is None:
         raise RequestError("tensorboard: not installed; pip install tensorboard, or leave it off")
 

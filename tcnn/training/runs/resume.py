@@ -1,9 +1,9 @@
-"""Resume points: one safetensors file that a killed run goes on from, bit for bit.
+"""Resume points: one safetensors file from which an interrupted run continues bit for bit.
 
 Everything random in training is a function of (seed, epoch, position in the epoch), see `order`, so the position stands
-for the state of every random generator. Learning rate and τ are functions of the number of updates. What is left to
-keep: weights, moving average, the optimizer's memory, the loss scaler, the convolutions that layers are matched with,
-and the counters of `Position`.
+for the state of every random generator. Learning rate and τ are functions of the number of updates. The file contains
+the rest: weights, moving average, optimizer state, the loss scaler, the convolutions that layers are matched with, and
+the counters of `Position`.
 """
 
 import json
@@ -26,18 +26,18 @@ from tcnn.version import __version__
 
 
 class Position(BaseModel):
-    """Where a run stands: what comes next, and what the current epoch has summed up so far."""
+    """Position of a run: the next step, and the sums over the current epoch so far."""
 
     model_config = ConfigDict(validate_assignment=True)
 
     epoch: int = 0
-    """The epoch that is running, from 0."""
+    """Current epoch, from 0."""
     step: int = 0
     """The next step of this epoch; equal to the steps of an epoch when only its validation is missing."""
     updates: int = 0
     """Optimizer steps done."""
     converted_at: int | None = None
-    """Updates done when the model was converted in training."""
+    """Updates done when the model was converted during training."""
     loss_sum: float = 0.0
     """Sum of the training loss over the images of this epoch."""
     images: int = 0
@@ -45,7 +45,7 @@ class Position(BaseModel):
     best_epoch: int | None = None
     unreadable: list[str] = []
     chunk: int | None = None
-    """Images that the device holds at once, after it ran out of memory with more."""
+    """Images per forward pass, after the device ran out of memory with more."""
     finished: bool = False
 
 
@@ -57,8 +57,8 @@ class ResumePoint(NamedTuple):
     tensors: dict[str, Tensor]
     scalars: dict[str, Any]
 
-    def part(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names begin so, by the rest of their names."""
+    def tensors_with_prefix(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin with a prefix, by the rest of their names."""
         return {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
 
 
@@ -72,9 +72,9 @@ def save_point(
     keep: int,
     matching: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write the next resume point, then remove all but the newest `keep`; raises `StorageError`, losing none.
+    """Save the next resume point, then remove all but the newest `keep`; raises `StorageError` and removes none then.
 
-    A point that claims to be newer is one that could not be read when the run went on, so it is removed as well.
+    A point that claims to be newer is one that could not be read when the run was resumed, so it is removed as well.
     """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     if ema is not None:
@@ -116,14 +116,14 @@ def points(directory: Path) -> list[Path]:
     return sorted(directory.glob("step-*.safetensors"), reverse=True)
 
 
-def clean(directory: Path) -> None:
-    """Remove what a killed process left half-written."""
+def remove_partial_files(directory: Path) -> None:
+    """Remove partial files of a killed process."""
     for stray in directory.glob(".*"):  # ours, or of the safetensors writer, which has temporary names of its own
         stray.unlink(missing_ok=True)
 
 
 def latest_point(directory: Path) -> tuple[ResumePoint | None, list[str]]:
-    """The newest resume point that can be read, and one line for each newer one that cannot."""
+    """The newest readable resume point, and one line for each newer one that is unreadable."""
     complaints: list[str] = []
     for path in points(directory):
         try:
@@ -149,34 +149,38 @@ def read_point(path: Path) -> ResumePoint:
 def restore(
     point: ResumePoint, model: nn.Module, optimizer: Optimizer, ema: nn.Module | None, scaler: torch.amp.GradScaler
 ) -> None:
-    """Put a resume point's state into a run that was built alike; raises `CheckpointError` where it does not fit."""
+    """Load a resume point into model, optimizer, moving average and scaler; raises `CheckpointError` where it does not
+    fit.
+    """
     try:
-        model.load_state_dict(point.part("model."))
+        model.load_state_dict(point.tensors_with_prefix("model."))
         if ema is not None:
-            ema.load_state_dict(point.part("ema."))
+            ema.load_state_dict(point.tensors_with_prefix("ema."))
     except RuntimeError as error:
         reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
         raise CheckpointError(f"{point.path}: does not fit {type(model).__name__}: {reason[:200]}") from error
     memories: dict[str, dict[str, Any]] = {}
     scalars = {key: value for key, value in point.scalars.items() if key.startswith("optimizer.")}
     for full, value in (
-        *point.part("optimizer.").items(),
+        *point.tensors_with_prefix("optimizer.").items(),
         *((key.removeprefix("optimizer."), v) for key, v in scalars.items()),
     ):
         name, _, key = full.rpartition(".")
         memories.setdefault(name, {})[key] = value
     for name, parameter in named_groups(optimizer, model):
         if name in memories:
-            optimizer.state[parameter] = {key: _placed(value, key, parameter) for key, value in memories[name].items()}
+            optimizer.state[parameter] = {
+                key: _to_parameter_device(value, key, parameter) for key, value in memories[name].items()
+            }
     for index, group in enumerate(optimizer.param_groups):
         prefix = f"group.{index}."
         group.update({key.removeprefix(prefix): v for key, v in point.scalars.items() if key.startswith(prefix)})
-        group.update(point.part(prefix))  # a counter that is a tensor stands on the CPU
+        group.update(point.tensors_with_prefix(prefix))  # a counter that is a tensor stands on the CPU
     state = {key.removeprefix("scaler."): v for key, v in point.scalars.items() if key.startswith("scaler.")}
     if state:
         scaler.load_state_dict(state)
 
 
-def _placed(value: Any, key: str, parameter: Tensor) -> Any:
-    """Moments stand where their parameter is; PyTorch keeps step counters on the CPU."""
+def _to_parameter_device(value: Any, key: str, parameter: Tensor) -> Any:
+    """Move optimizer state to its parameter's device; PyTorch keeps step counters on the CPU."""
     return value.to(parameter.device) if isinstance(value, Tensor) and key != "step" else value

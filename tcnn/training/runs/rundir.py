@@ -1,8 +1,8 @@
-"""A run's directory: what it was asked to do, what it measured, and its checkpoints.
+"""Run directory: configuration, metrics and checkpoints of a fine-tuning run.
 
 config.json          settings, data, model, versions
 metrics.jsonl        one line every few steps ("train") and every epoch ("epoch")
-summary.csv          one line an epoch, in timm's columns
+summary.csv          one line per epoch, in timm's columns
 best.safetensors     the best epoch's model
 last.safetensors     the last epoch's model
 resume/              resume points
@@ -21,11 +21,11 @@ from tcnn.errors import OutputError, RequestError
 from tcnn.files import check_output, make_directory, replacing, storage_errors
 
 FILES = ("metrics.jsonl", "summary.csv", "best.safetensors", "last.safetensors", "config.json")
-"""What a run writes; config.json says that it is a run, so it is the last to be removed."""
+"""Files that a run writes. config.json marks the directory as a run, so it is removed last."""
 
 
 class RunDirectory:
-    """Paths and records of one run."""
+    """Paths and records of one run directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,14 +36,14 @@ class RunDirectory:
 
     @property
     def started(self) -> bool:
-        """Whether a run lives here."""
+        """Whether the directory contains a run."""
         return (self.path / "config.json").is_file()
 
     def check(self, force: bool) -> None:
-        """Raise `OutputError` if a fresh run cannot live here; call it before any work is done."""
+        """Raise `OutputError` if a new run cannot be created here; call it before any work is done."""
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"{self.path}: expected a directory for the run, found a file; choose another --out")
-        if self.path.is_dir() and not self._unborn():
+        if self.path.is_dir() and not self._is_empty():
             if not self.started:
                 raise OutputError(
                     f"{self.path}: holds files that are no run; choose another --out, or an empty directory"
@@ -60,32 +60,32 @@ class RunDirectory:
             raise OutputError(f"{self.path}: cannot be made, as {missing.parent} is a file; choose another --out")
         check_output(missing, force=True)
 
-    def _unborn(self) -> bool:
-        """Whether nothing is here but what a process leaves that is killed before it has written config.json."""
-        left = {path.name for path in self.path.iterdir()} - {path.name for path in self._strays()}
+    def _is_empty(self) -> bool:
+        """Whether the directory contains nothing but what a process killed before writing config.json leaves."""
+        left = {path.name for path in self.path.iterdir()} - {path.name for path in self._partial_files()}
         return left <= {"resume"} and not (self.resume.exists() and any(self.resume.iterdir()))
 
-    def _strays(self) -> list[Path]:
-        """Files that a killed process left half-written: by our temporary names, or those of safetensors' writer."""
+    def _partial_files(self) -> list[Path]:
+        """Partial files of a killed process: our temporary names, or those of safetensors' writer."""
         patterns = (".tmp??????", *(f".{name}.*.tmp" for name in FILES))
         return [stray for pattern in patterns for stray in self.path.glob(pattern)]
 
-    def tidy(self) -> None:
-        """Remove what a killed process left half-written, and make room for resume points."""
-        for stray in self._strays():
+    def remove_partial_files(self) -> None:
+        """Remove partial files of a killed process, and create the directory of resume points."""
+        for stray in self._partial_files():
             stray.unlink(missing_ok=True)
         make_directory(self.resume)
 
     def create(self, record: Mapping[str, Any], force: bool) -> None:
-        """Begin a fresh run, in place of the one that lives here if `force`; raises as `check` does."""
+        """Create a new run, replacing an existing one if `force`; raises as `check` does."""
         self.check(force)
         self.clear()
         make_directory(self.resume)
         self._write("config.json", json.dumps(record, indent=2, default=str) + "\n")
 
     def clear(self) -> None:
-        """Remove a run's own files and nothing else."""
-        self.tidy()
+        """Remove the files of the run and nothing else."""
+        self.remove_partial_files()
         patterns = ("step-*.safetensors", ".step-*.tmp", ".tmp??????")
         for pattern in (*(f"resume/{own}" for own in patterns), "tensorboard/events.out.tfevents.*", *FILES):
             for file in self.path.glob(pattern):
@@ -95,7 +95,7 @@ class RunDirectory:
                 (self.path / folder).rmdir()
 
     def record(self) -> dict[str, Any]:
-        """What `create` wrote; raises `RequestError`."""
+        """Read config.json, as `create` wrote it; raises `RequestError`."""
         try:
             content = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
             return dict(content)
@@ -103,17 +103,17 @@ class RunDirectory:
             raise RequestError(f"{self.path}/config.json: not readable, so the run cannot be resumed") from error
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a line to metrics.jsonl; raises `StorageError`."""
+        """Append a line to metrics.jsonl; raises `StorageError`."""
         with storage_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as handle:
             # What a full disk or a kill cut off gets a line of its own, so that it costs no other.
-            handle.write(("\n" if _cut_off(self.metrics) else "") + json.dumps(row) + "\n")
+            handle.write(("\n" if _ends_mid_line(self.metrics) else "") + json.dumps(row) + "\n")
 
     def rows(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, all or of one kind; a line that was cut off in the middle is left out."""
+        """Read the lines of metrics.jsonl, all or of one kind; an incomplete line is skipped."""
         return [row for row in read_metrics(self.metrics) if kind in (None, row.get("kind"))]
 
     def rewind(self, updates: int, epoch: int) -> None:
-        """Forget what was measured after the resume point, for it will be measured again."""
+        """Remove the metrics after a resume point, since they will be measured again."""
         kept = [
             row
             for row in self.rows()
@@ -121,8 +121,8 @@ class RunDirectory:
         ]
         self._write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
 
-    def summarise(self) -> None:
-        """Write summary.csv anew from the epochs that metrics.jsonl holds; raises `StorageError`."""
+    def write_summary(self) -> None:
+        """Rewrite summary.csv from the epochs in metrics.jsonl; raises `StorageError`."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["epoch", "train_loss", "eval_loss", "eval_top1", "eval_top5", "lr", "temperature"])
@@ -142,8 +142,8 @@ class RunDirectory:
             temporary.write_text(text, encoding="utf-8")
 
 
-def _cut_off(path: Path) -> bool:
-    """Whether a file of lines ends in the middle of one."""
+def _ends_mid_line(path: Path) -> bool:
+    """Whether the last line of a file is incomplete."""
     with path.open("rb") as handle:
         if handle.seek(0, 2) == 0:
             return False
@@ -152,7 +152,7 @@ def _cut_off(path: Path) -> bool:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics file; what a killed process left half-written is passed over."""
+    """Read the complete lines of a metrics file; a partial line of a killed process is skipped."""
     if not path.is_file():
         return []
     rows = []
@@ -166,7 +166,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """The settings that changed and matter, as `name: was → is`."""
+def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The settings that changed and affect the result, as `name: before → after`."""
     keys = sorted((before.keys() | after.keys()) - RUNTIME)
     return [f"{key}: {before.get(key)!r} → {after.get(key)!r}" for key in keys if before.get(key) != after.get(key)]

@@ -1,4 +1,4 @@
-"""Stopping when asked: a signal sets a flag, and the loop leaves at the next whole step."""
+"""Stop training on SIGTERM or Ctrl-C: the signal sets a flag, and the loop ends after the current step."""
 
 import signal
 import threading
@@ -8,14 +8,14 @@ from types import FrameType
 
 from tcnn.errors import Stopped
 
-Asked = Callable[[], bool]
+StopCheck = Callable[[], bool]
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-    """Which signal has asked the run to stop, if any; or `asked` says that somebody else has."""
+    """Whether a stop was requested, by a signal or by the `asked` function; true if so."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: StopCheck) -> None:
         self.number: int | None = None
         self._asked = asked
 
@@ -23,7 +23,7 @@ class StopRequest:
         return self.number is not None or self._asked()
 
     def stopped(self, message: str) -> Stopped:
-        """The error to raise once everything is saved."""
+        """The `Stopped` error to raise once everything is saved."""
         error = Stopped(message)
         if self.number == signal.SIGINT:
             error.exit_code = 130
@@ -31,8 +31,8 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signal(asked: Asked = lambda: False) -> Iterator[StopRequest]:
-    """Catch SIGTERM and Ctrl-C; a second one ends the process at once. Only the main thread can catch signals."""
+def stop_on_signal(asked: StopCheck = lambda: False) -> Iterator[StopRequest]:
+    """Context that catches SIGTERM and Ctrl-C; a second one ends the process at once. Only works in the main thread."""
     request = StopRequest(asked)
 
     def ask(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation, taken anew: running means remember an earlier τ and earlier weights."""
+"""Re-estimate the running statistics of batch normalisation, which average over an earlier τ and earlier weights."""
 
 from collections.abc import Iterable
 
@@ -7,23 +7,21 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-def batch_norms(model: nn.Module, but: Iterable[str] = ()) -> list[_BatchNorm]:
-    """The layers of a model that keep running statistics over batches, but for those in some of its modules."""
-    passed = {id(module) for name in but for module in model.get_submodule(name).modules()}
+def batch_norms(model: nn.Module, exclude: Iterable[str] = ()) -> list[_BatchNorm]:
+    """The batch normalisation layers of a model that keep running statistics, except those inside some modules."""
+    passed = {id(module) for name in exclude for module in model.get_submodule(name).modules()}
     found = (module for module in model.modules() if id(module) not in passed)
     return [module for module in found if isinstance(module, _BatchNorm) and module.track_running_stats]
 
 
 @torch.no_grad()
-def reestimate(model: nn.Module, batches: Iterable[Tensor], but: Iterable[str] = ()) -> None:
-    """Replace all running means and variances by their plain means over batches of images, (B, C, H, W) each.
+def reestimate_batch_norm(model: nn.Module, batches: Iterable[Tensor], exclude: Iterable[str] = ()) -> None:
+    """Replace all running means and variances by their averages over batches of images, (B, C, H, W) each.
 
-    But for those in the modules named in `but`, which are frozen.
-
-    All but the normalisation is in evaluation mode, as it will be where the statistics are used: without dropout and
-    stochastic depth. Every module's mode is left as it was.
+    Layers in the modules named in `exclude`, which are frozen, keep theirs. All other modules are in evaluation mode
+    meanwhile, as when the statistics are used: without dropout and stochastic depth. Every module's mode is restored.
     """
-    norms = batch_norms(model, but)
+    norms = batch_norms(model, exclude)
     training = [module for module in model.modules() if module.training]
     momenta = [norm.momentum for norm in norms]
     model.eval()

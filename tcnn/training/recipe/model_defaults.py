@@ -1,4 +1,4 @@
-"""The settings that the paper chooses by model: resolution and stochastic depth (Transformed CNNs, Table 1)."""
+"""Resolution and stochastic depth by model, as in the paper (Transformed CNNs, Table 1)."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ from tcnn.config import FinetuneConfig
 
 
 class PaperRow(NamedTuple):
-    """One row of Table 1: the resolution of fine-tuning in pixels, and its stochastic depth."""
+    """One row of Table 1: the resolution of fine-tuning in pixels, and the stochastic depth rate."""
 
     size: int
     drop_path: float
@@ -21,11 +21,12 @@ TABLE_1 = {
     "resnetrs350": PaperRow(320, 0.2),
 }
 LARGE = 60e6
-"""Parameters from which on a model gets the stochastic depth of Table 1's larger half."""
+"""Number of parameters from which a model gets the stochastic depth of Table 1's larger half."""
 
 
 def size_for(config: FinetuneConfig, architecture: str, cfg: dict[str, Any]) -> tuple[int, int]:
-    """(height, width) in pixels: the configured size, the paper's, or the model's own for tests.
+    """Image size for training, (height, width) in pixels: the configured one, the paper's, or the model's own test
+    size.
 
     timm's test size is usually above that of training, and fine-tuning at a higher resolution is what the paper does.
     """
@@ -38,7 +39,7 @@ def size_for(config: FinetuneConfig, architecture: str, cfg: dict[str, Any]) -> 
 
 
 def drop_path_for(config: FinetuneConfig, architecture: str, parameters: int) -> float:
-    """Stochastic depth: the configured rate, the paper's, or one of the paper's two by the model's size."""
+    """Stochastic depth rate: the configured one, the paper's, or one of the paper's two by the model's size."""
     if config.drop_path is not None:
         return config.drop_path
     if architecture in TABLE_1:

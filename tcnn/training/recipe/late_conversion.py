@@ -1,7 +1,7 @@
-"""Late reparametrisation: the CNN becomes a T-CNN in the middle of its training (Transformed CNNs, §5, Table 3).
+"""Convert during training: the CNN becomes a T-CNN after some epochs (Transformed CNNs, §5, Table 3).
 
-The optimizer goes on: what it knows of a filter (moments, momentum, step) is carried through the same permutation as
-the filter itself, so the first update after the conversion is the one that the CNN would have made.
+The optimizer state of a filter (moments, momentum, step) is carried through the same permutation as the filter itself,
+so the first update after the conversion is the one that the CNN would have made.
 """
 
 from typing import Any
@@ -21,9 +21,9 @@ from tcnn.training.recipe.optim import create_optimizer, group_counters
 def convert_in_training(
     model: nn.Module, optimizer: Optimizer, config: FinetuneConfig, conversion: ConversionConfig | None = None
 ) -> tuple[nn.Module, Optimizer]:
-    """The converted model, and an optimizer for it that remembers what the other one knew.
+    """Convert a model in training; returns it with an optimizer that has the state of the previous one.
 
-    Raises what `convert` raises. Query, key, value, gates and positions are new and start without a memory.
+    Raises what `convert` raises. Query, key, value, gates and positions are new and start without state.
     """
     converted, report = convert(model, conversion or config.conversion)
     fresh = create_optimizer(converted, config)
@@ -51,7 +51,7 @@ def _state(optimizer: Optimizer, parameter: Tensor) -> dict[str, Any]:
 
 
 def _permuted(state: dict[str, Any], shape: torch.Size, proj: Tensor) -> dict[str, Any]:
-    """What is known of a filter, as that of W_out; columns of content heads, the last, are new and nothing is known."""
+    """Optimizer state of a filter, permuted to that of W_out; the columns of content heads, the last, start at zero."""
     return {
         key: F.pad(filter_to_proj(value), (0, proj.shape[1] - shape[1:].numel()))
         if isinstance(value, Tensor) and value.shape == shape

@@ -1,11 +1,11 @@
-"""Several processes compute what one would: every layer that looks across images sees those of all processes.
+"""Synchronised batch normalisation, dropout and stochastic depth: several processes compute what one would.
 
-Two kinds of layer do. Batch normalisation takes mean and variance over a batch; stochastic depth and dropout draw one
-number an image, or a value, from a generator that runs on from layer to layer. `WholeBatch` stands around a forward and
-backward pass and gives both the images of all processes, whatever class of whichever library the layer is of: what is
-caught is the function that it calls. PyTorch's own `SyncBatchNorm` needs a GPU and its class in the model.
+Batch normalisation takes mean and variance over a batch; stochastic depth and dropout draw one number per image, or per
+value, from a generator. `SyncBatch` is active around a forward and backward pass and gives both the images of all
+processes, for layers of any class and library: it intercepts the functions that they call. PyTorch's `SyncBatchNorm`
+needs a GPU and its class in the model.
 
-Shapes: B images of one process, W processes, C channels, … the rest of a map.
+Shapes: B images of one process, W processes, C channels, … the other axes of a map.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,15 +21,15 @@ from torch.overrides import TorchFunctionMode
 from tcnn.training.distributed import Processes
 
 
-def whole_batch(processes: Processes) -> AbstractContextManager[object]:
-    """The context of a training step; nothing at all where there is only one process."""
-    return WholeBatch(processes) if processes.world > 1 else nullcontext()
+def sync_batch(processes: Processes) -> AbstractContextManager[object]:
+    """The context of a training step: `SyncBatch`, or no context where there is only one process."""
+    return SyncBatch(processes) if processes.world > 1 else nullcontext()
 
 
-class WholeBatch(TorchFunctionMode):
-    """Within it training sees one batch of W·B images, of which this process has those at rank·B … rank·B + B − 1.
+class SyncBatch(TorchFunctionMode):
+    """Context in which training uses one batch of W·B images, of which this process has rank·B … rank·B + B − 1.
 
-    All processes must run the same layers on equally many images, with generators that were seeded alike.
+    All processes must run the same layers on equally many images, with equally seeded generators.
     """
 
     def __init__(self, processes: Processes) -> None:
@@ -65,9 +65,9 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """`F.batch_norm` in training, (B, C, …), with the statistics of the W·B images of all processes.
+    """Synchronised `F.batch_norm` in training, (B, C, …), with the statistics of the W·B images of all processes.
 
-    Every process comes to the same running statistics.
+    Every process computes the same running statistics.
     """
     values = x if x.dtype == torch.float64 else x.float()
     mean, variance, count = _statistics(values.detach())
@@ -83,10 +83,10 @@ def batch_norm(
 
 
 class _Normalise(torch.autograd.Function):
-    """y = w·x̂ + b with x̂ = (x − μ)/σ, where μ and σ depend on the images of every process.
+    """Normalisation y = w·x̂ + b with x̂ = (x − μ)/σ, where μ and σ depend on the images of every process.
 
-    With g the gradient of y and ⟨·⟩ the mean over all images and positions of a channel, that of x is
-    w·(g − ⟨g⟩ − x̂·⟨g·x̂⟩)/σ (Ioffe & Szegedy 2015, §3): two sums a channel have to be exchanged. Passes over maps are
+    With g the gradient of y and ⟨·⟩ the mean over all images and positions of a channel, the gradient of x is
+    w·(g − ⟨g⟩ − x̂·⟨g·x̂⟩)/σ (Ioffe & Szegedy 2015, §3): two sums per channel are exchanged. Passes over maps are
     those of PyTorch's own kernels, for sums of products as for anything linear in x.
     """
 
@@ -114,9 +114,9 @@ class _Normalise(torch.autograd.Function):
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Mean and biased variance of every channel, (C,) each, over all processes, and of how many values.
+    """Mean and biased variance of every channel over all processes, (C,) each, and the number of values.
 
-    Variances are put together as the variance within the processes and the one between them (Chan et al. 1979): the
+    Variances are combined from the variance within the processes and the one between them (Chan et al. 1979): the
     difference of two large sums would lose what float32 cannot hold.
     """
     own = torch.stack(torch.batch_norm_update_stats(x, None, None, 0.0))

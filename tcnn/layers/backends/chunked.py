@@ -1,0 +1,343 @@
+"""Chunked backend: attention computed in chunks of bounded memory, with a hand-written backward pass.
+
+Queries are independent of each other, and so are images, so both can be cut into chunks. A chunk saves its content
+attention and its mixed values for the backward pass while the memory budget lasts; those of the other chunks are
+recomputed, which costs the product of queries and keys, and that of maps and values, once more.
+
+Shapes: B batch, C channels, R' keys, Ho×Wo output map, M = Ho·Wo queries, K heads, d head width; b images of a chunk, m
+queries of a chunk.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tcnn.layers.backends import dense
+from tcnn.layers.backends.dense import Heads
+from tcnn.layers.terms.eager import is_eager
+from tcnn.layers.terms.parameters import Parameters, at_least_float32
+from tcnn.layers.terms.products import Matrix, Packed, linear
+
+CPU_CHUNK = 2**23
+"""Elements of the largest tensor of a chunk on a CPU: 32 MiB in float32. Larger blocks the C library requests from the
+system anew every time, at a quarter of a millisecond per MiB.
+"""
+MAX_CHUNKS = 3
+"""Largest number of chunks into which a batch is cut for speed alone: each costs some twenty operator calls."""
+
+
+class ChunkPlan(NamedTuple):
+    """How a batch is cut into chunks."""
+
+    images: int
+    """Images per chunk."""
+    query_rows: int
+    """Rows of the output map per chunk."""
+    saved: int
+    """Bytes that may be saved for the backward pass."""
+
+    def covers(self, heads: Heads) -> bool:
+        """Whether the whole batch is one chunk."""
+        return self.images >= len(heads.value) and self.query_rows >= heads.rows.shape[1]
+
+
+def plan_for(heads: Heads) -> ChunkPlan:
+    """Choose the chunk sizes of a batch: from the device's total memory, not what is free, so that runs repeat."""
+    images, _, _, _ = heads.query.shape
+    query_rows, width = heads.rows.shape[1], heads.columns.shape[1]
+    line = heads.gate.shape[0] * width * max(heads.key.shape[2], heads.value.shape[2])  # elements of the largest tensor
+    memory = memory_of(heads.value.device)
+    saved = memory // 256
+    if heads.value.device.type == "cpu":
+        if query_rows * line > CPU_CHUNK // 2:
+            return ChunkPlan(1, max(1, CPU_CHUNK // 4 // line), saved)
+        return ChunkPlan(max(CPU_CHUNK // (query_rows * line), math.ceil(images / MAX_CHUNKS)), query_rows, saved)
+    # Five tensors of this size are alive at once, which may take half of the memory: every chunk costs launches.
+    most = memory // 2 // 5 // heads.value.element_size()
+    if query_rows * line > most:
+        return ChunkPlan(1, max(1, most // line), saved)
+    return ChunkPlan(max(1, most // (query_rows * line)), query_rows, saved)
+
+
+def memory_of(device: torch.device) -> int:
+    """Total memory of a device in bytes; 16 GiB where that is not known."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "cpu" and hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 16 * 2**30
+
+
+def supported(heads: Heads, parameters: Parameters) -> bool:
+    """Whether this backend can be used: its backward pass does not support function transforms of PyTorch."""
+    proj = parameters.proj
+    if isinstance(proj, Packed):
+        return is_eager(*heads.tensors) and len(heads.value) > 0 and not needs_gradients(heads.tensors)
+    return is_eager(*heads.tensors, proj, parameters.bias) and len(heads.value) > 0
+
+
+def needs_gradients(tensors: Iterable[object]) -> bool:
+    """Whether autograd will ask for the gradient of one of these."""
+    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
+
+
+def attend(heads: Heads, parameters: Parameters, plan: ChunkPlan) -> Tensor:
+    """Output tokens of attention over whole maps, (B, M, C_out)."""
+    proj, bias = projection_for(heads, parameters)
+    given = (*heads.tensors, proj, bias)
+    with without_autocast(heads.value.device.type):
+        if needs_gradients(given):
+            tokens: Tensor = _Attention.apply(*given, heads.sinks, parameters.groups, plan)
+            return tokens
+        return _forward(heads, parameters._replace(proj=proj, bias=bias), plan, None)
+
+
+def projection_for(heads: Heads, parameters: Parameters) -> tuple[Matrix, Tensor | None]:
+    """W_out and bias in the dtype of the values, as under autocast; a packed matrix stays packed in float32."""
+    proj, bias, dtype = parameters.proj, parameters.bias, heads.value.dtype
+    if isinstance(proj, Tensor) or dtype != torch.float32:
+        proj = (proj if isinstance(proj, Tensor) else proj.plain()).to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    return proj, bias
+
+
+def without_autocast(device: str) -> AbstractContextManager[object]:
+    """Context that disables autocast, since every tensor already has its dtype."""
+    available = torch.amp.autocast_mode.is_autocast_available(device)
+    return torch.autocast(device, enabled=False) if available else nullcontext()
+
+
+class _Attention(torch.autograd.Function):
+    """Chunked attention as an autograd function."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        ctx.heads, ctx.parameters, ctx.plan = _unpack(given)
+        activations: list[Tensor] = []
+        tokens = _forward(ctx.heads, ctx.parameters, ctx.plan, activations)
+        ctx.save_for_backward(*given[:8], *activations)
+        ctx.rest = given[8:]
+        del ctx.heads, ctx.parameters
+        return tokens
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,), saved = gradients, ctx.saved_tensors  # read once: checkpointing unpacks what is read
+        given, activations = saved[:8], saved[8:]
+        heads, parameters, plan = _unpack((*given, *ctx.rest))
+        if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
+            found = differentiable_gradients(heads, parameters, given, ctx.needs_input_grad, gradient)
+            return (*found, None, None, None)
+        return (*_backward(heads, parameters, plan, activations, gradient.contiguous()), None, None, None)
+
+
+def differentiable_gradients(
+    heads: Heads, parameters: Parameters, given: tuple[Tensor, ...], wanted: tuple[bool, ...], gradient: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients of the `given` tensors that are wanted, by autograd through `dense.attend`, for second derivatives."""
+    wanted = wanted[: len(given)]
+    leaves = [tensor for tensor, one in zip(given, wanted, strict=True) if one]
+    tokens = dense.attend(heads, parameters)
+    found = iter(torch.autograd.grad(tokens, leaves, gradient, create_graph=True, allow_unused=True))
+    return tuple(next(found) if one else None for one in wanted)
+
+
+def _unpack(given: tuple[Any, ...]) -> tuple[Heads, Parameters, ChunkPlan]:
+    *tensors, proj, bias, sinks, groups, plan = given
+    heads = Heads(*tensors, sinks)  # type: ignore[call-arg]
+    return heads, projection_parameters(proj, bias, heads.gate.shape[0], groups), plan
+
+
+def projection_parameters(proj: Matrix, bias: Tensor | None, heads: int, groups: int) -> Parameters:
+    """`Parameters` of which only the projection is used."""
+    return Parameters(proj, proj, None, proj, bias, None, None, None, None, None, heads, groups)
+
+
+class Chunk(NamedTuple):
+    """A chunk: some queries of some images."""
+
+    images: slice
+    queries: slice
+    query: Tensor
+    """Q/√d, (b·K, m, d)."""
+    key: Tensor
+    """K, (b·K, R', d)."""
+    value: Tensor
+    """X W_val, (b, R', C)."""
+
+
+AttentionOf = Callable[[Heads], Callable[[Chunk], tuple[Tensor, Tensor]]]
+
+
+def chunks_of(heads: Heads, plan: ChunkPlan) -> Iterator[tuple[Heads, list[Chunk]]]:
+    """Cut a batch into chunks: for some query rows at a time, the heads restricted to these rows, and their chunks."""
+    width = heads.columns.shape[1]
+    images = [slice(i, i + plan.images) for i in range(0, len(heads.value), plan.images)]
+    for line in range(0, heads.rows.shape[1], plan.query_rows):
+        rows = heads.rows[:, line : line + plan.query_rows]
+        queries = slice(line * width, (line + rows.shape[1]) * width)
+        yield (
+            heads if images and plan.query_rows >= heads.rows.shape[1] else heads._replace(rows=rows, gated=None),
+            [
+                Chunk(
+                    some, queries, heads.query[some, :, queries].flatten(0, 1), heads.key[some].flatten(0, 1),
+                    heads.value[some],
+                )
+                for some in images
+            ],
+        )  # fmt: skip
+
+
+def forward_chunks(
+    heads: Heads, parameters: Parameters, plan: ChunkPlan, activations: list[Tensor] | None, attention_of: AttentionOf
+) -> Tensor:
+    """Forward pass over all chunks: output tokens, (B, M, C_out).
+
+    Args:
+        activations: receives content attention and mixed values of the chunks that fit into `plan.saved` bytes.
+        attention_of: called with the heads restricted to some query rows; returns a function that maps a chunk of these
+            rows to its content attention, (b, K, m, R'), and its mixed values, (b, m·K, C_in).
+    """
+    left = plan.saved
+    batch, count, queries, _ = heads.query.shape
+    tokens = None if plan.covers(heads) else heads.value.new_empty(batch, queries, parameters.proj.shape[0])
+    for some, chunks in chunks_of(heads, plan):
+        attention = attention_of(some)
+        for chunk in chunks:
+            content, mixed = attention(chunk)
+            projected = dense.project(mixed.unflatten(1, (-1, count)), parameters)
+            if tokens is None:
+                tokens = projected
+            else:
+                tokens[chunk.images, chunk.queries] = projected
+            left -= content.nbytes + mixed.nbytes
+            if activations is not None and left >= 0:
+                activations += content, mixed
+    assert tokens is not None  # noqa: S101 - there is one chunk at least
+    return tokens
+
+
+def _forward(heads: Heads, parameters: Parameters, plan: ChunkPlan, activations: list[Tensor] | None) -> Tensor:
+    share = (1 - heads.gate)[:, None]
+
+    def attention_of(some: Heads) -> Callable[[Chunk], tuple[Tensor, Tensor]]:
+        gated = dense.gated_positional(some).contiguous()
+
+        def attention(chunk: Chunk) -> tuple[Tensor, Tensor]:
+            content = chunk_content(chunk, heads)
+            return content, torch.bmm(_maps(content, gated, share, chunk), chunk.value)
+
+        return attention
+
+    return forward_chunks(heads, parameters, plan, activations, attention_of)
+
+
+class InputGradients:
+    """Gradients of queries, keys and values, accumulated over the chunks of a backward pass."""
+
+    def __init__(self, heads: Heads, plan: ChunkPlan) -> None:
+        self._whole = plan.covers(heads)
+        self.query, self.key, self.value = heads[:3]
+        if not self._whole:
+            self.query, self.key, self.value = (
+                torch.zeros_like(t, memory_format=torch.contiguous_format) for t in heads[:3]
+            )
+
+    def add(self, chunk: Chunk, logits: Tensor, value: Tensor) -> None:
+        """Add a chunk's: `logits` is the gradient of its content logits, (b·K, m, R'), `value` that of its values."""
+        heads = chunk.query.shape[0] // chunk.value.shape[0]
+        query = torch.bmm(logits, chunk.key).unflatten(0, (-1, heads))
+        key = torch.bmm(logits.transpose(1, 2), chunk.query).unflatten(0, (-1, heads))
+        if self._whole:
+            self.query, self.key, self.value = query, key, value
+        else:
+            self.query[chunk.images, :, chunk.queries] = query
+            self.key[chunk.images] += key
+            self.value[chunk.images] += value
+
+
+def _backward(
+    heads: Heads, parameters: Parameters, plan: ChunkPlan, activations: tuple[Tensor, ...], gradient: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients of query, key, value, rows, columns, gate, proj and bias, from that of the tokens (B, M, C_out)."""
+    share, stored = (1 - heads.gate)[:, None], iter(activations)
+    inputs = InputGradients(heads, plan)
+    grad_rows: list[Tensor] = []
+    columns: Tensor | None = None
+    gate, proj = columns, columns
+    for some, chunks in chunks_of(heads, plan):
+        leaves = [t.detach().requires_grad_() for t in (some.rows, some.columns, some.gate)]
+        with torch.enable_grad():
+            graph = dense.gated_positional(
+                some._replace(rows=leaves[0], columns=leaves[1], gate=leaves[2])
+            ).contiguous()
+        gated, grad_gated = graph.detach(), None
+        for chunk in chunks:
+            content, mixed = next(stored, None), next(stored, None)
+            content = chunk_content(chunk, heads) if content is None else content
+            maps = _maps(content, gated, share, chunk)
+            mixed = torch.bmm(maps, chunk.value) if mixed is None else mixed
+            grad_mixed, grad_proj = projection_gradients(gradient[chunk.images, chunk.queries], mixed, parameters)
+            proj = _accumulate(proj, grad_proj)
+            grad_maps = torch.bmm(grad_mixed, chunk.value.transpose(1, 2))
+            grad_maps = grad_maps.unflatten(1, (-1, len(share)))  # (b, m, K, R')
+            grad_value = torch.bmm(maps.transpose(1, 2), grad_mixed)
+            del maps, mixed, grad_mixed
+            grad_maps = at_least_float32(grad_maps)
+            grad_gated = _accumulate(grad_gated, grad_maps.sum(0))
+            # The softmax's own gradient: content · (grad_maps − Σ content · grad_maps), times the share of content.
+            logits = grad_maps.transpose(1, 2).mul(content)  # (b, K, m, R')
+            del grad_maps
+            sums = logits.sum(-1, keepdim=True)
+            gate = _accumulate(gate, sums.sum((0, 2, 3)).neg_())
+            logits.addcmul_(content, sums, value=-1).mul_(share[:, :, None])
+            logits = logits.flatten(0, 1).to(chunk.query.dtype)
+            inputs.add(chunk, logits, grad_value)
+        some_rows, some_columns, some_gate = torch.autograd.grad(graph, leaves, grad_gated)
+        grad_rows.append(some_rows)
+        columns, gate = _accumulate(columns, some_columns), _accumulate(gate, some_gate)
+    rows = grad_rows[0] if len(grad_rows) == 1 else torch.cat(grad_rows, dim=1)
+    bias = None if parameters.bias is None else gradient.sum((0, 1))
+    return inputs.query, inputs.key, inputs.value, rows, columns, gate, proj, bias
+
+
+def _accumulate(total: Tensor | None, more: Tensor) -> Tensor:
+    """Add to a running sum in place; None is 0."""
+    return more if total is None else total.add_(more)
+
+
+def chunk_content(chunk: Chunk, heads: Heads) -> Tensor:
+    """Content attention of a chunk, as `dense.content_attention`, (b, K, m, R')."""
+    logits = at_least_float32(torch.bmm(chunk.query, chunk.key.transpose(1, 2)))
+    if heads.sinks is not None:
+        last = chunk.key.shape[1] - heads.pixels
+        logits[..., -last:].fill_(math.log(heads.sinks / last) if heads.sinks else -math.inf)
+    return torch.softmax(logits, dim=-1).unflatten(0, (-1, heads.gate.shape[0]))
+
+
+def _maps(content: Tensor, gated: Tensor, share: Tensor, chunk: Chunk) -> Tensor:
+    """Attention maps A_h of a chunk, query-major, (b, m·K, R'), in the dtype of the values."""
+    maps = content.new_empty(content.shape[0], *gated.shape)
+    torch.addcmul(gated, share, content.transpose(1, 2), out=maps)
+    return maps.flatten(1, 2).to(chunk.value.dtype)
+
+
+def projection_gradients(gradient: Tensor, mixed: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor]:
+    """Backward pass of the output projection: gradients of `mixed`, (b, m·K, C_in), and of W_out.
+
+    `gradient` is that of the tokens, (b, m, C_out).
+    """
+    proj, groups = parameters.plain_proj, parameters.groups
+    if groups == 1:
+        flat, seen = gradient.flatten(0, 1), mixed.view(-1, proj.shape[1])
+        return linear(flat, proj.t()).view_as(mixed), linear(flat.t(), seen.t())
+    grouped = gradient.unflatten(2, (groups, -1))  # (b, m, g, o)
+    weight = proj.unflatten(0, (groups, -1)).unflatten(2, (parameters.heads, -1))  # (g, o, K, c)
+    seen = mixed.unflatten(1, (-1, parameters.heads)).unflatten(3, (groups, -1))  # (b, m, K, g, c)
+    grad_mixed = torch.einsum("bmgo,gokc->bmkgc", grouped, weight).reshape(mixed.shape)
+    return grad_mixed, torch.einsum("bmgo,bmkgc->gokc", grouped, seen).reshape(proj.shape)

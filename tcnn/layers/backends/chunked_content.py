@@ -1,0 +1,103 @@
+"""Chunked backend for content heads (no positional chunk), with a hand-written backward pass.
+
+As `chunked`, but nothing is added to the content attention: maps are head-major, as the softmax returns them, and used
+so in the next product.
+
+Shapes: those of `chunked`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tcnn.layers.backends import chunked
+from tcnn.layers.backends.chunked import Chunk, ChunkPlan
+from tcnn.layers.backends.dense import Heads
+from tcnn.layers.terms.parameters import Parameters, at_least_float32
+
+
+def attend(heads: Heads, parameters: Parameters, plan: ChunkPlan) -> Tensor:
+    """Output tokens of content attention over whole maps, (B, M, C_out); rows, columns and gates are not used."""
+    proj, bias = chunked.projection_for(heads, parameters)
+    given = (*heads[:3], proj, bias)
+    with chunked.without_autocast(heads.value.device.type):
+        if chunked.needs_gradients(given):
+            tokens: Tensor = _Attention.apply(*given, heads[3:], parameters.groups, plan)
+            return tokens
+        return _forward(heads, parameters._replace(proj=proj, bias=bias), plan, None)
+
+
+class _Attention(torch.autograd.Function):
+    """Chunked content attention as an autograd function."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        heads, parameters, plan = _unpack(given)
+        activations: list[Tensor] = []
+        tokens = _forward(heads, parameters, plan, activations)
+        ctx.save_for_backward(*given[:5], *activations)
+        ctx.rest = given[5:]
+        return tokens
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,), saved = gradients, ctx.saved_tensors  # read once: checkpointing unpacks what is read
+        heads, parameters, plan = _unpack((*saved[:5], *ctx.rest))
+        if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
+            return (*chunked.differentiable_gradients(heads, parameters, saved[:5], ctx.needs_input_grad, gradient),
+                    None, None, None)  # fmt: skip
+        return (*_backward(heads, parameters, plan, saved[5:], gradient.contiguous()), None, None, None)
+
+
+def _unpack(given: tuple[Any, ...]) -> tuple[Heads, Parameters, ChunkPlan]:
+    *tensors, proj, bias, rest, groups, plan = given
+    heads = Heads(*tensors, *rest)
+    return heads, chunked.projection_parameters(proj, bias, heads.gate.shape[0], groups), plan
+
+
+def _forward(heads: Heads, parameters: Parameters, plan: ChunkPlan, activations: list[Tensor] | None) -> Tensor:
+    count = len(heads.gate)
+
+    def attention(chunk: Chunk) -> tuple[Tensor, Tensor]:
+        content = chunked.chunk_content(chunk, heads)
+        mixed = torch.bmm(content.flatten(1, 2).to(chunk.value.dtype), chunk.value)
+        return content, _query_major(mixed, count)
+
+    return chunked.forward_chunks(heads, parameters, plan, activations, lambda _: attention)
+
+
+def _backward(
+    heads: Heads, parameters: Parameters, plan: ChunkPlan, activations: tuple[Tensor, ...], gradient: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients of query, key, value, proj and bias, from that of the tokens (B, M, C_out)."""
+    count, stored = len(heads.gate), iter(activations)
+    inputs = chunked.InputGradients(heads, plan)
+    proj: Tensor | None = None
+    for chunk in (chunk for _, chunks in chunked.chunks_of(heads, plan) for chunk in chunks):
+        content, mixed = next(stored, None), next(stored, None)
+        content = chunked.chunk_content(chunk, heads) if content is None else content
+        maps = content.flatten(1, 2).to(chunk.value.dtype)  # (b, K·m, R')
+        mixed = _query_major(torch.bmm(maps, chunk.value), count) if mixed is None else mixed
+        grad_mixed, grad_proj = chunked.projection_gradients(gradient[chunk.images, chunk.queries], mixed, parameters)
+        proj = grad_proj if proj is None else proj.add_(grad_proj)
+        grad_mixed = _head_major(grad_mixed, count)
+        grad_value = torch.bmm(maps.transpose(1, 2), grad_mixed)
+        grad_maps = at_least_float32(torch.bmm(grad_mixed, chunk.value.transpose(1, 2))).view_as(content)
+        del maps, mixed, grad_mixed
+        logits = torch._softmax_backward_data(grad_maps, content, -1, content.dtype)  # (b, K, m, R')
+        del grad_maps
+        logits = logits.flatten(0, 1).to(chunk.query.dtype)
+        inputs.add(chunk, logits, grad_value)
+    bias = None if parameters.bias is None else gradient.sum((0, 1))
+    return inputs.query, inputs.key, inputs.value, proj, bias
+
+
+def _query_major(mixed: Tensor, heads: int) -> Tensor:
+    """Make mixed values query-major: (b, K·m, C) to (b, m·K, C), as the projection reads it."""
+    return mixed.unflatten(1, (heads, -1)).transpose(1, 2).flatten(1, 2)
+
+
+def _head_major(mixed: Tensor, heads: int) -> Tensor:
+    """Make mixed values head-major: (b, m·K, C) to (b, K·m, C)."""
+    return mixed.unflatten(1, (-1, heads)).transpose(1, 2).flatten(1, 2)

@@ -1,0 +1,29 @@
+"""`AttentionInputs`: what every backend computes attention from.
+
+Shapes: B batch, C channels, h×w map, H×W padded map, Ho×Wo output map, K heads.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from tcnn.layers.terms.parameters import Parameters
+from tcnn.layers.terms.positions import Geometry
+from tcnn.layers.terms.scopes import Scope
+
+Factors = tuple[Tensor, Tensor]
+"""Row factor (K, Ho, H) and column factor (K, Wo, W) of the positional attention."""
+
+
+class AttentionInputs(NamedTuple):
+    """A feature map and the layer that attends to it."""
+
+    x: Tensor
+    """The map, (B, C_in, h, w)."""
+    padded: Tensor
+    """The map after `positions.pad`, (B, C_in, H, W)."""
+    geometry: Geometry
+    scope: Scope
+    factors: Factors
+    """Of `positions.positional_attention` on the padded map."""
+    parameters: Parameters
