@@ -1,13 +1,12 @@
-"""tcnn: turn a pretrained CNN into an equivalent Transformed CNN (d'Ascoli et al. 2021).
+"""tcnn: convert a pretrained CNN into an equivalent Transformed CNN (d'Ascoli et al. 2021).
 
     >>> import timm, tcnn
     >>> source = timm.create_model("resnet50d", pretrained=True)
     >>> model, report = tcnn.convert(source)
-    >>> tcnn.verify(source, model).passed
-    True
+    >>> tcnn.verify(source, model).passed True
 
-Names are loaded when they are first used, so importing tcnn never loads torch. Where timm is loaded, before or after,
-it learns the converted models: ``timm.create_model("t_resnet50d")``.
+Names are imported lazily, so importing tcnn never loads torch. Where timm is loaded, before or after, the converted
+models are registered in it: ``timm.create_model("t_resnet50d")``.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""`python -m tcnn` is the `tcnn` command: for `torchrun -m tcnn` and environments without their scripts on the path."""
+"""Run the `tcnn` command by `python -m tcnn`, as `torchrun -m tcnn` does, or without scripts on the path."""
 
 from tcnn.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Every error that tcnn raises on purpose, and the exit code each one means.
+"""The exceptions of tcnn and their exit codes.
 
     TcnnError
     ├── RequestError (2)               what was asked for cannot be done
@@ -23,7 +23,7 @@ import textwrap
 
 
 class TcnnError(Exception):
-    """Base of the tree. `exit_code` is what the command line returns."""
+    """Base class. `exit_code` is what the command line returns."""
 
     exit_code = 1
 
@@ -35,7 +35,7 @@ class RequestError(TcnnError):
 
 
 class UnknownModelError(RequestError):
-    """The model name is not known."""
+    """The model name is unknown."""
 
 
 class NothingToConvertError(RequestError):
@@ -47,7 +47,7 @@ class UnsupportedLayerError(RequestError):
 
 
 class EmptyMapError(RequestError, RuntimeError):
-    """A map into which the kernel does not fit; a RuntimeError as well, as a convolution's is."""
+    """The feature map is smaller than the kernel; a RuntimeError as well, as a convolution's is."""
 
 
 class WeightsError(RequestError):
@@ -59,7 +59,7 @@ class CheckpointError(RequestError):
 
 
 class OutputError(RequestError):
-    """The output path cannot be used as asked."""
+    """The output exists, or its directory is missing."""
 
 
 class VerificationError(TcnnError):
@@ -75,19 +75,19 @@ class DivergedError(TcnnError):
 
 
 class Stopped(TcnnError):
-    """A signal asked a run to stop, and it did so after writing a resume point."""
+    """A run was stopped by a signal, after writing a resume point."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again later; 130 after Ctrl-C
 
 
 class EnvironmentFailure(TcnnError):
-    """Network, disk or device let us down."""
+    """Network, disk or device failed."""
 
     exit_code = 4
 
 
 class DownloadError(EnvironmentFailure):
-    """Pretrained weights could not be fetched."""
+    """Pretrained weights could not be downloaded."""
 
 
 class StorageError(EnvironmentFailure):
@@ -95,10 +95,10 @@ class StorageError(EnvironmentFailure):
 
 
 def one_line(error: BaseException) -> str:
-    """A foreign error's text as part of one of our lines; its class name if it has none."""
+    """Text of a foreign error on one line; its class name if it has no text."""
     return shorten(str(error)) or type(error).__name__
 
 
 def shorten(text: str, width: int = 300) -> str:
-    """Text on one line, cut between words."""
+    """Text on one line, shortened between words."""
     return textwrap.shorten(text, width, placeholder=" …")

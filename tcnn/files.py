@@ -1,4 +1,4 @@
-"""Writing files so that they are either whole or not there."""
+"""Write files and directories atomically: complete, or not at all."""
 
 import ctypes
 import errno
@@ -13,7 +13,7 @@ from pathlib import Path
 from tcnn.errors import OutputError, StorageError
 
 SLICE = 2**22
-"""Bytes that go to the disk at a time."""
+"""Bytes that are flushed to the disk at a time."""
 
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
 if _sync_file_range is not None:
@@ -45,7 +45,7 @@ def check_output(path: Path, force: bool = False) -> None:
 
 
 def _absolute(path: Path) -> Path:
-    """Absolute, but with its symbolic links: a link is replaced, not followed."""
+    """Absolute path, with its symbolic links: a link is replaced, not followed."""
     return Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow links
 
 
@@ -61,7 +61,7 @@ def make_directory(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path, force: bool = False) -> Iterator[Path]:
-    """A temporary name beside `path`; when the block ends well it becomes `path`, otherwise nothing remains.
+    """Context with a temporary name beside `path`, which is renamed to `path` at the end, or removed after an error.
 
     The name may become a file or a directory. Errors of the disk are raised as `StorageError`.
     """
@@ -86,7 +86,7 @@ def replacing(path: Path, force: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn what a full or failing disk raises, from Python or from safetensors' writer, into one `StorageError`."""
+    """Context that raises errors of a full or failing disk as `StorageError`, safetensors' included."""
     try:
         yield
     except Exception as error:
@@ -100,7 +100,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def _os_error_number(error: Exception) -> int | None:
-    """safetensors reports the operating system's error only in its text: "… (os error 28)"."""
+    """Error number in safetensors' message, which has it in its text only: "… (os error 28)"."""
     _, found, rest = str(error).partition("(os error ")
     digits = rest.partition(")")[0]
     return int(digits) if found and digits.isdigit() else None
@@ -119,13 +119,13 @@ def _replace_directory(temporary: Path, path: Path) -> None:
 
 
 def _finish(file: Path) -> None:
-    """On disk, and as readable as any new file: safetensors' writer lets only the owner read."""
+    """Flush to the disk, and make readable as any new file: safetensors' writer lets only the owner read."""
     file.chmod(0o666 & ~_umask())
     to_disk(file)
 
 
 def _umask() -> int:
-    """This process's umask. To ask the system for it is to set it, for all threads, so Linux' own account is read."""
+    """The umask of this process, read from /proc: the system call would set it for all threads."""
     try:
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("Umask:"):
@@ -136,7 +136,7 @@ def _umask() -> int:
 
 
 def folder_to_disk(folder: Path) -> None:
-    """Return once the names in a folder would survive a power cut: to sync a file does not sync its name."""
+    """Flush a folder to the disk (fsync), so that the names in it survive a power cut."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(number)
@@ -145,7 +145,7 @@ def folder_to_disk(folder: Path) -> None:
 
 
 def to_disk(file: Path) -> None:
-    """Return once the file would survive a power cut.
+    """Flush a file to the disk (fsync), so that it survives a power cut.
 
     Slice by slice where Linux can: whoever else waits for the disk, such as a queue that has to commit before it may
     answer, would otherwise wait for all of a checkpoint. In one go it held others up for 80 ms, in slices for 15.

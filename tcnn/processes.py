@@ -1,4 +1,4 @@
-"""Processes that know their place: they do not outlive the one that started them, and let others go first."""
+"""Process settings on Linux: end with the parent, keep freed memory, low priority."""
 
 import contextlib
 import ctypes
@@ -10,14 +10,14 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-"""The system call's number; the C library has no name for it."""
+"""Number of the system call; the C library has no name for it."""
 _IDLE = 3
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-"""Of mallopt, in malloc.h."""
+"""Parameters of mallopt, from malloc.h."""
 
 
 def die_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> None:
-    """On Linux the kernel sends this process a signal when the thread that started it ends, SIGKILL or not.
+    """End this process when its parent thread ends, for any reason: on Linux the kernel sends it a signal.
 
     The request is not inherited: every process must ask for itself, first thing. `parent` is the process that should
     still be there; if it died before we could ask, this process ends at once.
@@ -37,7 +37,7 @@ def keep_to_oneself() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what is freed, for a process that will want as much again at its next step.
+    """Make the C library keep freed memory, for a process that needs as much again at its next step.
 
     glibc gives the end of its heap back to the system as soon as 64 MiB of it are free, and pages that come anew cost
     a quarter of a millisecond a MiB: on two CPU cores a third of a small network's training step. Blocks of more than
@@ -53,8 +53,7 @@ def keep_freed_memory() -> None:
 
 
 def let_others_go_first() -> None:
-    """Take processor and disk only where nobody else wants them: answers to requests come before training steps, and
-    a queue's commits before checkpoints.
+    """Set the lowest priority for processor and disk: requests come before training steps, commits before checkpoints.
 
     Where Linux groups processes by session, niceness counts within a group, so the group is told, too.
     """

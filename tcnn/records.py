@@ -1,16 +1,16 @@
-"""Records that go to the terminal, the API and files, and the one that many of them hold; none of it loads torch."""
+"""Base class of reports for the terminal, the API and files, and error statistics; loads no torch."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Record(BaseModel):
-    """Is not changed once it is made, and may come from a newer version, with fields that are not known here."""
+    """Base class of reports: immutable; fields of newer versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class ErrorStats(Record):
-    """How far b is from a: absolute error, error relative to a in L2 and to a's largest value, cosine."""
+    """Error statistics: largest absolute error, relative errors in L2 and to the largest value, cosine similarity."""
 
     max_abs: float
     relative: float

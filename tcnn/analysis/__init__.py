@@ -1,1 +1,1 @@
-"""Looking inside: what every head attends to, pictures of it, and the page that tells a run's story."""
+"""Inspection and reports: attention maps, measures of every head, plots, the HTML report of a run."""

@@ -1,4 +1,4 @@
-"""Encode images once, then ask any pixel what every head of every layer attends to there.
+"""Attention maps for any query: encode images once, then get the maps of every head of every layer at a pixel.
 
 Shapes: B images, K heads, H×W a layer's padded map.
 """
@@ -22,48 +22,48 @@ from tcnn.models.trace import evaluating
 
 @dataclass(frozen=True)
 class AttentionAt:
-    """What every head of one layer attends to from one query. All maps are of the padded map, weights that sum to 1."""
+    """Attention maps of one layer for one query. All maps are of the padded map, weights that sum to 1."""
 
     name: str
     kind: Kind
     size: Pair
-    """(H, W) of the padded map."""
+    """Size (H, W) of the padded map."""
     padding: Quad
-    """(left, right, top, bottom), pixels of the map that are no image."""
+    """Padding (left, right, top, bottom) in pixels of the map."""
     query: Pair
-    """(row, column) of the query in the padded map: the nearest to what was asked for, as strides leave queries out."""
+    """Position (row, column) of the query on the padded map: the nearest to the requested one."""
     gate: Tensor | None
-    """σ(λ/τ), (K,): 1 looks at positions only, 0 at content only. None where a layer has no positional part."""
+    """Gate σ(λ/τ), (K,): 1 is positional attention only, 0 content only. None where a layer has no positional part."""
     content: Tensor
-    """(B, K, H, W)."""
+    """Content attention, (B, K, H, W)."""
     positional: Tensor | None
-    """(K, H, W): the same for all images."""
+    """Positional attention, (K, H, W): the same for all images."""
     combined: Tensor
-    """(1 − gate)·content + gate·positional, (B, K, H, W)."""
+    """Attention weights (1 − gate)·content + gate·positional, (B, K, H, W)."""
     prefix: Tensor
-    """The weight on class tokens and their like, which have no place in the map, (B, K)."""
+    """Weight on class tokens and other prefix tokens, which have no position on the map, (B, K)."""
 
     def image_part(self, maps: Tensor) -> Tensor:
-        """A map (…, H, W) without the padding: it covers the whole image and nothing else."""
+        """Crop the padding of a map (…, H, W), so that it covers exactly the image."""
         left, right, top, bottom = self.padding
         return maps[..., top : self.size[0] - bottom, left : self.size[1] - right]
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Images that went through a model, and what its attention layers made of them."""
+    """Images after a forward pass, with the queries and keys of every attention layer."""
 
     size: Pair
-    """(height, width) of the images, pixels."""
+    """Size (height, width) of the images in pixels."""
     output: Any
-    """What the model said to them."""
+    """Output of the model."""
     layers: Mapping[str, KeptLayer] = field(repr=False)
-    """By dotted name, in the order in which they run."""
+    """The attention layers by dotted name, in the order in which they run."""
 
     def at(self, query: tuple[float, float]) -> list[AttentionAt]:
-        """What every layer attends to from a place (y, x) of the image, in shares of its height and width.
+        """Attention maps of every layer for a query at (y, x), in shares of the image's height and width.
 
-        Raises `RequestError` for a place outside of the image.
+        Raises `RequestError` for a position outside of the image.
         """
         y, x = query
         if not (0 <= y <= 1 and 0 <= x <= 1):
@@ -72,11 +72,11 @@ class Encoded:
 
 
 def encode(model: nn.Module, images: Tensor) -> Encoded:
-    """One forward pass in evaluation mode that keeps queries and keys of every attention layer.
+    """Run a forward pass in evaluation mode and record queries and keys of every attention layer.
 
     Args:
-        model: one with `GPSA2d` layers, or with attention of timm's over a map of patches; left as it is.
-        images: (B, C, height, width), prepared as the model expects them.
+        model: one with `GPSA2d` layers, or with timm attention over a map of patches; it is not changed.
+        images: (B, C, height, width), preprocessed as the model expects them.
 
     Raises: `RequestError` if the model has no such layer, or does not run on images of this size.
     """
@@ -116,7 +116,7 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
 
 
 def attention_at(model: nn.Module, images: Tensor, query: tuple[float, float] = (0.5, 0.5)) -> list[AttentionAt]:
-    """`encode` and one query; keep what `encode` returns to ask several."""
+    """Attention maps for one query: `encode` and `Encoded.at`; for several queries call `encode` once."""
     return encode(model, images).at(query)
 
 

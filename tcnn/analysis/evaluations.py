@@ -1,4 +1,4 @@
-"""Reading back what `tcnn evaluate --json` has printed, without torch."""
+"""Read evaluation files (the output of `tcnn evaluate --json`), without torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ class _Read(BaseModel):
 
 
 class EvaluatedScore(_Read):
-    """Accuracies are shares between 0 and 1."""
+    """Accuracies as shares between 0 and 1."""
 
     images: int
     top1: float
@@ -22,14 +22,14 @@ class EvaluatedScore(_Read):
 
 
 class EvaluatedCorruption(_Read):
-    """One corruption, by severity."""
+    """Results of one corruption, by severity."""
 
     top1: float
     severities: dict[int, EvaluatedScore]
 
 
 class EvaluatedRow(_Read):
-    """One model at one size."""
+    """Results of one model at one size."""
 
     model: str
     parameters: int | None = None
@@ -47,12 +47,12 @@ class EvaluatedRow(_Read):
 
     @property
     def size(self) -> str:
-        """`224`, or `224×160`."""
+        """The image size as text: `224`, or `224×160`."""
         return f"{self.height}" if self.height == self.width else f"{self.height}×{self.width}"
 
 
 class EvaluationFile(_Read):
-    """Several models on one data set."""
+    """Results of several models on one data set."""
 
     data: str
     images: int
@@ -60,7 +60,7 @@ class EvaluationFile(_Read):
 
 
 def read_evaluation(file: Path) -> EvaluationFile:
-    """What was printed into a file; raises `RequestError` with one line."""
+    """Read a file of `tcnn evaluate --json`; raises `RequestError` with one line."""
     try:
         return EvaluationFile.model_validate_json(file.read_bytes())
     except OSError as error:
@@ -74,7 +74,7 @@ def read_evaluation(file: Path) -> EvaluationFile:
 
 
 def improved(rows: Sequence[EvaluatedRow]) -> list[tuple[EvaluatedRow, EvaluatedRow]]:
-    """Pairs to compare: the first model that was corrupted, and each later one at the same size."""
+    """Pairs of rows to compare: the first model with corruption results, and each later one at the same size."""
     corrupted = [row for row in rows if row.corruptions]
     return [(corrupted[0], row) for row in corrupted[1:] if row.model != corrupted[0].model
             and (row.height, row.width) == (corrupted[0].height, corrupted[0].width)]  # fmt: skip

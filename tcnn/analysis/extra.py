@@ -1,4 +1,4 @@
-"""The libraries of the `plots` extra, asked for before any work is done."""
+"""Check that the libraries of the `plots` extra are installed, before any work is done."""
 
 from importlib.util import find_spec
 
@@ -8,7 +8,7 @@ NEEDED = ("matplotlib", "jinja2", "PIL")
 
 
 def need_plots() -> None:
-    """Raise `EnvironmentFailure` if pictures cannot be drawn here."""
+    """Raise `EnvironmentFailure` if plots cannot be drawn here."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise EnvironmentFailure(f'pictures need {" and ".join(missing)}, not installed: pip install "tcnn[plots]"')

@@ -1,4 +1,4 @@
-"""Pictures to look at attention with: whatever a folder holds, as the model takes it and as people see it."""
+"""Load images for inspection: preprocessed for the model, and as pixels for display."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,22 +21,22 @@ from tcnn.layers.terms.positions import Pair
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images that went through a model's own preparation."""
+    """Preprocessed images."""
 
     names: tuple[str, ...]
     tensors: Tensor = field(repr=False)
-    """(B, C, height, width), as the model takes them."""
+    """Model inputs, (B, C, height, width)."""
     seen: tuple[NDArray[numpy.uint8], ...] = field(repr=False)
-    """The same, (height, width, 3) in 0…255: what the model sees, after resizing and cropping."""
+    """The same as pixels, (height, width, 3) in 0…255, after resizing and cropping."""
     unreadable: tuple[str, ...]
-    """`FILE: why`, for every file that is no image."""
+    """`FILE: reason`, for every unreadable file."""
 
 
 def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pair | None = None) -> Pictures:
-    """Up to `limit` pictures of a file or of a folder, evenly spread over its files, so that every class has a chance.
+    """Load up to `limit` images of a file or a folder, evenly spread over its files, so over its classes.
 
-    Only the first frame of an animation counts, any colour space is converted, and what cannot be read is named and
-    left out; that may be all of them. Raises `RequestError` if no file is there that may be an image.
+    Only the first frame of an animation is used, any colour space is converted, and unreadable files are named and
+    left out; that may be all of them. Raises `RequestError` if no file may be an image.
     """
     files = chosen(Path(where), limit)
     transform, mode = transform_for(model, size), mode_of(input_settings(model)["input_size"][0])
@@ -53,7 +53,7 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
 
 
 def chosen(where: Path, limit: int) -> list[Path]:
-    """The files of a folder that may be images, `limit` at most; raises `RequestError` if there is none."""
+    """At most `limit` files of a folder that may be images, evenly spread; raises `RequestError` if there is none."""
     if where.is_file():
         return [where]
     if not where.is_dir():
@@ -66,7 +66,7 @@ def chosen(where: Path, limit: int) -> list[Path]:
 
 
 def seen(batch: Tensor, model: nn.Module) -> Sequence[NDArray[numpy.uint8]]:
-    """What people see of images that a model takes: (B, C, H, W) without the normalisation, as (H, W, 3) each."""
+    """Pixels of model inputs: (B, C, H, W) without the normalisation, as (H, W, 3) each."""
     settings: dict[str, Any] = input_settings(model)
     mean, std = (torch.tensor(settings[name]).view(1, -1, 1, 1) for name in ("mean", "std"))
     plain = ((batch.detach().cpu().float() * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)

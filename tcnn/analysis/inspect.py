@@ -1,4 +1,4 @@
-"""`tcnn.inspect`: gate, span, centre, non-locality and entropy of every head, and what it attends to on images."""
+"""`tcnn.inspect`: gates, spans, centres, non-locality, entropy and attention maps of every head."""
 
 import base64
 import io
@@ -25,10 +25,10 @@ from tcnn.models.trace import input_shape
 from tcnn.workflows.pipeline import usable_device
 
 BATCH = 4
-"""Images that are measured at once."""
+"""Images per forward pass."""
 NOTHING = "expected images, but none can be read; only what does not depend on images is told"
 DIGITS = 6
-"""Decimals of the weights of a map that is written down."""
+"""Decimals of the weights of a written map."""
 
 
 def inspect(
@@ -42,20 +42,21 @@ def inspect(
     size: int | Pair | None = None,
     device: str = "cpu",
 ) -> Inspection:
-    """Look inside a model's attention.
+    """Inspect a model's attention: measures of every head, and attention maps on images.
 
     Args:
-        model: a converted model, a checkpoint, or a model of timm's with attention (ViT, DeiT, ConViT) or its name.
-        images: a picture or a folder of them, or images as the model takes them, (B, C, H, W). Without any, only what
-            does not depend on images is told.
+        model: a converted model, a checkpoint, or a timm model with attention (ViT, DeiT, ConViT) or its name.
+        images: an image or a folder of them, or model inputs, (B, C, H, W). Without any, only what does not depend on
+            images is measured.
         query: (y, x) in shares of the image's height and width, where attention maps are taken.
         against: further models whose layers are measured on the same images.
-        limit: pictures of a folder that are measured. shown: of how many the maps are kept.
+        limit: number of images of a folder that are measured.
+        shown: number of images whose maps are kept.
         size: pixels, or (height, width); the model's own by default.
 
-    Files that are no images are named in the result and left out; if all of them are, the rest is told all the same.
+    Unreadable files are named in the result and left out; if all of them are, the rest is measured nevertheless.
 
-    Raises: `RequestError` when the model has no attention, or `images` holds no file that may be an image.
+    Raises: `RequestError` when the model has no attention, or `images` contains no file that may be an image.
     """
     place = usable_device(device)
     if limit < 1 or shown < 0:
@@ -104,12 +105,12 @@ def _pictures(model: nn.Module, images: str | Path | Tensor | None, limit: int, 
 
 
 def _blank(model: nn.Module, size: Pair | None) -> Tensor:
-    """An image of nothing: positions do not depend on what is there."""
+    """A zero image, for layers whose positional attention does not depend on it."""
     return torch.zeros(1, *input_shape(model, size))
 
 
 def _layers(model: nn.Module, pictures: Pictures | None, size: Pair | None) -> tuple[Encoded, list[Layer]]:
-    """Every layer measured on all images, `BATCH` at a time; without any, what does not depend on them."""
+    """Measures of every layer on all images, `BATCH` at a time; without any, of what does not depend on them."""
     real = pictures is not None and len(pictures.names) > 0
     batch = pictures.tensors if pictures is not None and real else _blank(model, size)
     sums: dict[str, list[Tensor]] = {}
@@ -217,7 +218,7 @@ def _maps(model: nn.Module, pictures: Pictures, query: tuple[float, float], show
 
 
 def layer_maps(at: AttentionAt, image: int = 0) -> LayerMaps:
-    """The maps of one image as plain numbers."""
+    """The attention maps of one image as plain numbers."""
 
     def plain(maps: Tensor) -> list[list[list[float]]]:
         return [[[round(w, DIGITS) for w in row] for row in head] for head in maps.cpu().double().tolist()]

@@ -1,4 +1,4 @@
-"""What is kept of one attention layer after an image went through it: enough to ask any query what it looks at.
+"""Recorded attention layers: queries, keys and positional factors after a forward pass, from which maps are computed.
 
 Shapes: B images, K heads, d head width, H×W the layer's padded map, N keys = P prefix tokens + H·W, Ho×Wo queries,
 M = Ho·Wo, q some of the queries.
@@ -18,31 +18,32 @@ from tcnn.layers.terms.positions import Pair, Quad
 from tcnn.layers.terms.scopes import GLOBAL, Scope
 
 Kind = Literal["gpsa2d", "convit", "attention"]
-"""A tcnn layer; timm's GPSA of ConViT; attention by content alone (ViT, DeiT, and the last layers of ConViT)."""
+"""Kind of a layer: GPSA of tcnn, timm's GPSA of ConViT, or content attention only (ViT, DeiT, the last ConViT layers).
+"""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Where keys and queries sit, in pixels of the layer's padded map."""
+    """Positions of keys and queries, in pixels of the layer's padded map."""
 
     size: Pair
-    """(H, W) of the padded map."""
+    """Size (H, W) of the padded map."""
     padding: Quad
-    """(left, right, top, bottom): the part of the map that is no image."""
+    """Padding (left, right, top, bottom) in pixels of the map."""
     first: Pair
-    """(row, column) of the first query."""
+    """Position (row, column) of the first query."""
     stride: Pair
     queries: Pair
-    """(Ho, Wo)."""
+    """Number of queries, (Ho, Wo)."""
 
     @property
     def inner(self) -> Pair:
-        """(h, w) of the map before padding."""
+        """Size (h, w) of the unpadded map."""
         left, right, top, bottom = self.padding
         return self.size[0] - top - bottom, self.size[1] - left - right
 
     def nearest(self, y: float, x: float) -> Pair:
-        """The query (i, j) nearest to the pixel in which a place of the image lies, given in shares of its sides."""
+        """The query (i, j) nearest to a position in the image, given in shares of its sides."""
         left, right, top, bottom = self.padding
         found = []
         for axis, (share, before, after) in enumerate(((y, top, bottom), (x, left, right))):
@@ -53,18 +54,18 @@ class Grid:
         return found[0], found[1]
 
     def place(self, query: Pair) -> Pair:
-        """(row, column) of the query (i, j)."""
+        """Position (row, column) of the query (i, j)."""
         row, column = (f + s * q for f, s, q in zip(self.first, self.stride, query, strict=True))
         return row, column
 
     def places(self, queries: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows and columns of some queries, row-major numbers (q,), (q,) each."""
+        """Rows and columns of queries with these row-major indices (q,), (q,) each."""
         rows = self.first[0] + self.stride[0] * (queries // self.queries[1])
         columns = self.first[1] + self.stride[1] * (queries % self.queries[1])
         return rows, columns
 
     def distances(self, queries: Tensor) -> Tensor:
-        """‖δ‖ in pixels from some queries, row-major numbers (q,), to every pixel of the map, (q, H·W), float64."""
+        """Distance ‖δ‖ in pixels from queries, row-major indices (q,), to every pixel of the map, (q, H·W), float64."""
         rows, columns = self.places(queries)
         down, right = (torch.arange(n, dtype=torch.float64, device=queries.device) for n in self.size)
         return torch.hypot(
@@ -73,62 +74,62 @@ class Grid:
 
 
 class Maps(NamedTuple):
-    """What some queries look at, with N = P + H·W keys; a layer without a positional part has only content."""
+    """Attention maps of some queries, with N = P + H·W keys; a layer without a positional part has only content."""
 
     content: Tensor
-    """(B, K, q, N)."""
+    """Content attention, (B, K, q, N)."""
     positional: Tensor | None
-    """(K, q, N)."""
+    """Positional attention, (K, q, N)."""
     total: Tensor
-    """(1 − gate)·content + gate·positional, (B, K, q, N)."""
+    """Attention weights (1 − gate)·content + gate·positional, (B, K, q, N)."""
 
 
 @dataclass(frozen=True)
 class KeptLayer:
-    """One attention layer on some images."""
+    """One attention layer with its queries and keys on some images."""
 
     name: str
     kind: Kind
     grid: Grid
     query: Tensor
-    """(B, K, M, d), of the queries of the map only."""
+    """Queries (B, K, M, d), of the map only."""
     key: Tensor
-    """(B, K, N, d)."""
+    """Keys (B, K, N, d)."""
     bias: Tensor | None = None
-    """Added to the logits of the content, (…, M, N)."""
+    """Added to the content logits, (…, M, N)."""
     factors: tuple[Tensor, Tensor] | None = None
-    """The positional attention's rows (K, Ho, H) and columns (K, Wo, W)."""
+    """Row factor (K, Ho, H) and column factor (K, Wo, W) of the positional attention."""
     gate: Tensor | None = None
-    """(K,)."""
+    """Gate (K,)."""
     strength: Tensor | None = None
-    """α, (P,), of the P ≤ K heads, the first, that have a positional part, in 1/pixel² at τ = 1."""
+    """Locality strength α, (P,), of the first P ≤ K heads, which have a positional part, in 1/pixel² at τ = 1."""
     centres: Tensor | None = None
-    """Δ, (P, 2), (row, column), pixels; not a number where α is not above 0, for then there is no centre."""
+    """Attention centres Δ, (P, 2), (row, column), pixels; NaN where α is not above 0 and there is no centre."""
     temperature: float = 1.0
-    """τ of the positions."""
+    """Temperature τ of the positional attention."""
     gate_temperature: float = 1.0
-    """τ of the gates."""
+    """Temperature τ of the gates."""
     scope: Scope = GLOBAL
-    """What the content part sees."""
+    """Scope of content attention."""
 
     @property
     def heads(self) -> int:
-        """K."""
+        """Number of heads K."""
         return self.query.shape[1]
 
     @property
     def prefix(self) -> int:
-        """P, keys in front that have no place in the image: class, distillation and register tokens."""
+        """Number P of prefix keys without a position in the image: class, distillation and register tokens."""
         return self.key.shape[2] - self.grid.size[0] * self.grid.size[1]
 
     def cpu(self) -> "KeptLayer":
-        """The same on the CPU, which computes in float64 where some devices do not."""
+        """A copy on the CPU, which computes in float64 where some devices do not."""
         moved: dict[str, Any] = {name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
         factors = None if self.factors is None else (self.factors[0].cpu(), self.factors[1].cpu())
         return replace(self, factors=factors, **moved)
 
     def maps(self, queries: Tensor) -> Maps:
-        """What the queries of these row-major numbers, (q,), look at; every row sums to 1."""
+        """Attention maps of the queries with these row-major indices, (q,); every row sums to 1."""
         query = self.query[:, :, queries]
         if self.bias is None:
             grid = self.grid
@@ -148,7 +149,7 @@ class KeptLayer:
 
 
 def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
-    """A tcnn layer on its input (B, C_in, h, w), by the functions that its forward pass uses."""
+    """Record a tcnn layer on its input (B, C_in, h, w), by the functions of its forward pass."""
     geometry = layer.geometry
     padded = positions.pad(x, geometry)
     factors = layer.positional_factors((padded.shape[-2], padded.shape[-1]))

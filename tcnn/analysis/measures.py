@@ -1,4 +1,4 @@
-"""How far and how widely heads look: non-locality (ConViT, Eq. 8) and entropy, and the circles of a Gaussian.
+"""Measures of attention heads: non-locality (ConViT, Eq. 8), entropy, and the circles of positional attention.
 
 Shapes: B images, K heads, M queries, N keys, q some of the queries.
 """
@@ -12,11 +12,11 @@ from torch import Tensor
 from tcnn.analysis.kept import KeptLayer
 
 CHUNK_ELEMENTS = 2**22
-"""Largest attention map that is held at once: 32 MiB in float64, whatever the size of the layer's map."""
+"""Largest attention map in memory at once, in elements: 32 MiB in float64, whatever the size of the layer's map."""
 
 
 class Parts(NamedTuple):
-    """One measure of every head, (K,) each, float64: of its attention, and of the two parts that the gate mixes."""
+    """One measure of every head, (K,) each, float64: of its attention, and of its content and positional parts."""
 
     total: Tensor
     content: Tensor
@@ -24,31 +24,31 @@ class Parts(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """What is measured of one layer, averaged over images and queries."""
+    """Measures of one layer, averaged over images and queries."""
 
     non_locality: Parts
-    """Pixels of the layer's map."""
+    """Mean attention distance in pixels of the layer's map."""
     entropy: Parts
-    """Nats; even attention has ln N."""
+    """In nats; uniform attention has ln N."""
     prefix: Tensor
-    """The share of attention that goes to class tokens and their like, (K,)."""
+    """Share of attention on class tokens and other prefix tokens, (K,)."""
 
 
 def non_locality(weights: Tensor, distances: Tensor) -> Tensor:
-    """ConViT Eq. 8 before its mean over queries: Σ_j A_ij ‖δ_ij‖, (…, q, N) and (q, N) to (…, q), float64."""
+    """Mean attention distance Σ_j A_ij ‖δ_ij‖ (ConViT Eq. 8 before its mean): (…, q, N), (q, N) to (…, q), float64."""
     return (weights.double() * distances.double()).sum(-1)
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """−Σ_j A_ij ln A_ij in nats, (…, q, N) to (…, q), float64."""
+    """Attention entropy −Σ_j A_ij ln A_ij in nats, (…, q, N) to (…, q), float64."""
     return torch.special.entr(weights.double()).sum(-1)
 
 
 @torch.no_grad()
 def measure(layer: KeptLayer) -> Measures:
-    """Measure a layer on the images that it was kept for, some queries at a time.
+    """Measure the heads of a layer on its recorded images, some queries at a time.
 
-    A key of the prefix has no place, so its weight adds nothing to the non-locality.
+    A prefix key has no position, so its weight adds nothing to the non-locality.
     """
     if layer.query.device.type == "mps":
         layer = layer.cpu()
@@ -77,9 +77,9 @@ def measure(layer: KeptLayer) -> Measures:
 
 
 def circle(strength: float, temperature: float, share: float) -> float:
-    """The radius in pixels around a head's centre that holds a share of its positional attention, on an endless map.
+    """Radius in pixels around a head's centre that contains a share of its positional attention, on an unbounded map.
 
-    exp(−(α/τ)r²) is a Gaussian; the disc of radius r holds 1 − exp(−(α/τ)r²) of it (Cordonnier et al. 2020, Fig. 4,
-    draws 50 % and 90 %). Below half a pixel or so the grid is too coarse for it: the head sees one pixel.
+    exp(−(α/τ)r²) is a Gaussian; the disc of radius r contains 1 − exp(−(α/τ)r²) of it (Cordonnier et al. 2020, Fig. 4,
+    draws 50 % and 90 %). Below about half a pixel the grid is too coarse for it: the head attends to one pixel.
     """
     return math.sqrt(-math.log1p(-share) * temperature / strength)

@@ -1,4 +1,4 @@
-"""What `tcnn inspect` finds, as it is printed and kept: no tensors, so that pictures and pages need no torch.
+"""Inspection records: what `tcnn inspect` measures, as plain numbers, so that plots and pages need no torch.
 
 Shapes: K heads, H×W a layer's padded map.
 """
@@ -17,7 +17,7 @@ class _Record(BaseModel):
 
 
 class Measure(_Record):
-    """One number of an attention, and of the two parts that its gate mixes."""
+    """One measure of an attention, and of its content and positional parts."""
 
     total: float | None = Field(None, description="Of the attention as it is; null without images.")
     content: float | None = Field(None, description="Of softmax(QKᵀ/√d) alone; null without images.")
@@ -25,7 +25,7 @@ class Measure(_Record):
 
 
 class Head(_Record):
-    """One head. Places are (row, column)."""
+    """Measures of one head. Positions are (row, column)."""
 
     head: int = Field(description="From 0, row by row over the kernel's taps.")
     tap: Pair | None = Field(None, description="The kernel's tap that the head was made from.")
@@ -40,7 +40,7 @@ class Head(_Record):
 
 
 class Layer(_Record):
-    """One attention layer; means are over its heads."""
+    """Measures of one attention layer; means are over its heads."""
 
     name: str
     kind: Literal["gpsa2d", "convit", "attention"] = Field(
@@ -62,7 +62,7 @@ class Layer(_Record):
 
 
 class LayerMaps(_Record):
-    """What the heads of one layer attend to from the query: maps of H rows and W columns, padding included."""
+    """Attention maps of the heads of one layer for one query: H rows and W columns, padding included."""
 
     layer: str
     padding: tuple[int, int, int, int] = Field(description="(left, right, top, bottom), pixels.")
@@ -74,7 +74,7 @@ class LayerMaps(_Record):
 
 
 class Picture(_Record):
-    """One image, and what it makes the layers attend to."""
+    """One image and its attention maps in every layer."""
 
     name: str
     png: str = Field(description="What the model sees, as PNG in base64.")
@@ -82,14 +82,14 @@ class Picture(_Record):
 
 
 class NonLocality(_Record):
-    """Another model, for comparison."""
+    """Non-locality of another model, for comparison."""
 
     model: str
     layers: list[Layer]
 
 
 class Inspection(_Record):
-    """What `tcnn inspect --json` prints."""
+    """Result of an inspection, as `tcnn inspect --json` prints it."""
 
     model: str
     size: Pair = Field(description="(height, width) of the images, pixels.")

@@ -1,6 +1,6 @@
-"""`tcnn.report`: one HTML file that tells the story of a run, with everything in it: no network, no script.
+"""`tcnn.report`: a run as one self-contained HTML file, without network access or scripts.
 
-It is made without torch from what lies in the run's directory, unless images are given: their attention is computed.
+It is made without torch from the files of the run's directory, unless images are given: their attention is computed.
 """
 
 import base64
@@ -24,30 +24,30 @@ from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 
 MOST_ROWS = 12
-"""Rows of the table of epochs; of more, first, best and last are shown, and the others folded."""
+"""Largest number of rows in the table of epochs; of more, first, best and last are shown, and the others folded."""
 SVG_LIMIT = 400_000
-"""Characters; a larger drawing is put in as PNG."""
+"""Characters; a larger SVG is embedded as PNG."""
 
 
 class Written(BaseModel):
-    """What `tcnn report --json` prints."""
+    """Result of a report, as `tcnn report --json` prints it."""
 
     run: str
     report: str
     bytes: int
     missing: list[str]
-    """What a report could tell and this one does not, and why."""
+    """What the report lacks, and why."""
 
 
 def report(run: str | Path, images: str | Path | None = None, evaluations: Sequence[str | Path] = ()) -> str:
-    """The page as a string.
+    """Make the HTML report of a run, as a string.
 
     Args:
         run: a directory of `tcnn finetune`, of `tcnn convert`, or of a job of the service.
-        images: a picture or a folder of pictures, for attention maps; computing them loads torch.
-        evaluations: files with what `tcnn evaluate --json` printed, beside `evaluation*.json` in the directory.
+        images: an image or a folder of images, for attention maps; computing them loads torch.
+        evaluations: files of `tcnn evaluate --json`, besides `evaluation*.json` in the directory.
 
-    What cannot be read is named on the page, and the rest is told. Raises `RequestError` if nothing of a run is there.
+    Unreadable files are named on the page, and the rest is shown. Raises `RequestError` if there is no file of a run.
     """
     return _page(_read(Path(run), images, evaluations))
 
@@ -55,7 +55,7 @@ def report(run: str | Path, images: str | Path | None = None, evaluations: Seque
 def write(
     run: Path, file: Path, images: str | Path | None = None, evaluations: Sequence[Path] = (), force: bool = False
 ) -> Written:
-    """`report` into a file; raises `OutputError` and `StorageError` as well."""
+    """Write `report` to a file; raises `OutputError` and `StorageError` as well."""
     found = _read(run, images, evaluations)
     page = _page(found).encode()
     with replacing(file, force) as temporary:
@@ -120,7 +120,7 @@ def _title(run: Run, conversion: ConversionReport | None) -> str:
 
 
 def _model(kind: Any, run: Run, section: str) -> Any:
-    """A section of the checkpoint's metadata as the record that it was written from, or None."""
+    """A section of the checkpoint's metadata as its record, or None."""
     if section not in run.metadata:
         return None
     try:
@@ -131,7 +131,7 @@ def _model(kind: Any, run: Run, section: str) -> Any:
 
 
 def _verification(run: Run) -> tuple[VerificationReport | None, str]:
-    """The verdict, and which file it is of: training changes the function, so it stays with the converted file."""
+    """The verification report, and its file: training changes the function, so it stays with the converted file."""
     found = _model(VerificationReport, run, "verification")
     if found is not None and run.checkpoint is not None:
         return found, run.checkpoint.name
@@ -165,7 +165,7 @@ def _last_state(done: Sequence[Epoch]) -> list[dict[str, Any]]:
 
 
 def _pictures(drawn: Iterable[gallery.Drawn]) -> list[dict[str, str]]:
-    """Pictures for the page: drawings as such, those with photographs in them as images."""
+    """Figures for the page: drawings as SVG, those with photographs as PNG."""
     pictures = []
     for each in drawn:
         body = "" if each.name.startswith("attention") else style.svg(each.figure)
@@ -196,7 +196,7 @@ def _own_names(svg: str, prefix: str) -> str:
 
 
 def _corruption_table(evaluation: EvaluationFile) -> list[tuple[str, list[float | None]]]:
-    """Mean top-1 on every corruption, a column for each row of the evaluation that has any."""
+    """Mean top-1 on every corruption, with a column for each row of the evaluation that has any."""
     rows = [row for row in evaluation.rows if row.corruptions]
     names = dict.fromkeys(name for row in rows for name in row.corruptions)
     return [(name, [row.corruptions[name].top1 if name in row.corruptions else None for row in rows]) for name in names]
@@ -220,7 +220,7 @@ def _versions(run: Run) -> dict[str, str]:
 
 
 def _visible(value: Any) -> Any:
-    """Names without the characters that turn the reading direction or hide; what was made here stays as it is."""
+    """Names without characters that are invisible or change the reading direction; other values unchanged."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "".join(" " if unicodedata.category(each).startswith("C") else each for each in value)
@@ -239,4 +239,4 @@ def _number(value: Any) -> str:
 FILTERS = {
     "percent": _percent, "number": _number, "two": "{:.2f}".format, "brief": lambda text: shorten(str(text), 400),
 }  # fmt: skip
-"""How the page writes numbers and long texts."""
+"""Template filters for numbers and long texts."""

@@ -1,4 +1,4 @@
-"""What lies in a run's directory, and what of it cannot be read; needs no torch."""
+"""Read a run directory (configuration, metrics, checkpoint metadata) without torch; note what is missing."""
 
 import json
 import struct
@@ -14,13 +14,13 @@ from tcnn.errors import RequestError
 from tcnn.training.runs.rundir import read_metrics
 
 CHECKPOINTS = ("best.safetensors", "last.safetensors", "converted.safetensors", "model.safetensors")
-"""In order of preference."""
+"""Checkpoint files in order of preference."""
 LARGEST_HEADER = 100 * 2**20
-"""Bytes; safetensors refuses a larger one, too."""
+"""Largest header of a safetensors file in bytes; safetensors refuses a larger one, too."""
 
 
 class Validation(BaseModel):
-    """What an epoch's validation found; None where it is not known or not finite."""
+    """Validation results of an epoch; None where unknown or not finite."""
 
     top1: float | None = None
     top5: float | None = None
@@ -31,7 +31,7 @@ class Epoch(BaseModel):
     """The line of one epoch in metrics.jsonl."""
 
     epoch: int
-    """From 0."""
+    """Epoch, from 0."""
     val: Validation = Validation()
     train_loss: float | None = None
     lr: float | None = None
@@ -42,26 +42,26 @@ class Epoch(BaseModel):
 
 @dataclass
 class Run:
-    """What was found."""
+    """Contents of a run directory."""
 
     path: Path
     record: dict[str, Any] | None = None
-    """config.json."""
+    """Contents of config.json."""
     metrics: list[dict[str, Any]] = field(default_factory=list)
     checkpoint: Path | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    """Of the checkpoint; sections that are JSON are read."""
+    """Metadata of the checkpoint, with JSON sections decoded."""
     evaluations: list[EvaluationFile] = field(default_factory=list)
     inspection: Inspection | None = None
     missing: list[str] = field(default_factory=list)
-    """What a reader would expect and why it is not there."""
+    """What is missing, and why."""
 
 
 def read_run(path: Path) -> Run:
-    """Everything that a run, or a job of the service, has left in a directory.
+    """Read everything that a run, or a job of the service, has written to a directory.
 
-    What is missing, half-written or not readable is noted, never raised; only for a directory with nothing of a run in
-    it `RequestError` is.
+    Missing, partial or unreadable files are noted, never raised; only a directory without any file of a run raises
+    `RequestError`.
     """
     if not path.is_dir():
         raise RequestError(f"{path}: expected a run's directory, found {'a file' if path.exists() else 'nothing'}")
@@ -142,7 +142,7 @@ def _json(file: Path, missing: list[str], otherwise: str) -> dict[str, Any] | No
 
 
 def metadata(file: Path) -> dict[str, Any]:
-    """The metadata of a safetensors file, with its JSON sections read; raises `RequestError` with one line.
+    """Read the metadata of a safetensors file, with its JSON sections decoded; raises `RequestError` with one line.
 
     Only the head of the file is read: 8 bytes with its length, then JSON. Nothing is checked against the digest, for
     which all of the file would have to be read.
@@ -167,7 +167,7 @@ def _section(value: Any) -> Any:
 
 
 def checkpoint_of(name: str) -> str:
-    """The best checkpoint of a run's directory; anything else as it is."""
+    """The best checkpoint of a run directory; any other name unchanged."""
     folder = Path(name)
     if not folder.is_dir() or (folder / "model.safetensors").is_file():
         return name
@@ -179,5 +179,5 @@ def checkpoint_of(name: str) -> str:
 
 
 def metrics_beside(checkpoint: str) -> list[dict[str, Any]]:
-    """The metrics of the run that a checkpoint lies in, if any."""
+    """The metrics of the run that a checkpoint belongs to, if any."""
     return read_metrics(Path(checkpoint).parent / "metrics.jsonl")

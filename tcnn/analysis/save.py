@@ -1,4 +1,4 @@
-"""Writing an inspection down: inspect.json, and every picture that there is something to draw for."""
+"""Write an inspection to a directory: inspect.json and all plots."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -19,10 +19,11 @@ def save(
     kinds: Sequence[style.Format] = ("png", "svg"),
     force: bool = False,
 ) -> list[Path]:
-    """Write into a directory, which is made; pictures first, so that inspect.json says that all are there.
+    """Write an inspection into a new directory; plots first, so that inspect.json says that all are there.
 
     Args:
-        metrics: lines of a run's metrics.jsonl. evaluated: rows of `tcnn evaluate --json`.
+        metrics: lines of a run's metrics.jsonl.
+        evaluated: rows of `tcnn evaluate --json`.
 
     Raises: `OutputError` for a file that exists, unless `force`; `StorageError`.
     """

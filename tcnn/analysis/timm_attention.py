@@ -1,8 +1,8 @@
-"""The attention of timm's own models, so that a T-CNN can be compared with them: ViT, DeiT and their like, ConViT.
+"""Record the attention of timm's models (ViT, DeiT, ConViT), so that a T-CNN can be compared with them.
 
-timm computes most attention by torch's `scaled_dot_product_attention`, which never shows its map. While an image goes
-through the model that function is watched: its queries and keys are all that is needed, whatever norms, rotations or
-biases a model has applied to them. ConViT's layers do not use it; their projections are read instead.
+timm computes most attention by torch's `scaled_dot_product_attention`, which never returns its map. That function is
+intercepted during a forward pass: its queries and keys suffice, whatever norms, rotations or biases a model has applied
+to them. ConViT's layers do not use it; their projections are read instead.
 
 Shapes: B images, K heads, d head width, N tokens = P prefix tokens + H·W patches.
 """
@@ -22,11 +22,11 @@ from tcnn.layers.terms.parameters import at_least_float32
 from tcnn.layers.terms.positions import Pair
 
 MOST_PREFIX_TOKENS = 32
-"""More tokens than this in front of the patches are no prefix: the tokens are then not the map that was expected."""
+"""Largest number of prefix tokens; with more, the tokens are not the expected map."""
 
 
 class Watched(TorchFunctionMode):
-    """Calls `found(name, query, key, bias)` for every scaled dot-product attention inside a layer that is named."""
+    """Calls `found(name, query, key, bias)` for every scaled dot-product attention inside a named layer."""
 
     def __init__(self, found: Callable[[str, Tensor, Tensor, Tensor | None], None]) -> None:
         super().__init__()
@@ -62,10 +62,10 @@ def _additive(mask: Tensor | None) -> Tensor | None:
 
 @contextmanager
 def watching_timm(model: nn.Module, grid: Pair | None, keep: Callable[[KeptLayer], None]) -> Iterator[None]:
-    """Calls `keep` with every attention layer of timm's that sees the whole map, while the model runs.
+    """Context that calls `keep` with every global attention layer of timm while the model runs.
 
-    `grid` is the number of patches (H, W); None where the model has no such map, and then nothing is kept. Layers that
-    attend within windows, or to another map, are passed over.
+    `grid` is the number of patches (H, W); None where the model has no such map, and then nothing is recorded. Layers
+    that attend within windows, or to another map, are skipped.
     """
     if grid is None:
         yield
@@ -99,7 +99,7 @@ def watching_timm(model: nn.Module, grid: Pair | None, keep: Callable[[KeptLayer
 
 
 def patch_grid(model: nn.Module, size: Pair) -> Pair | None:
-    """(H, W) of the patches of an image of `size`, or None for a model that is not made of patches."""
+    """Number of patches (H, W) of an image of `size`, or None for a model without patches."""
     embed: Any = getattr(model, "patch_embed", None)
     patch = getattr(embed, "patch_size", None)
     if patch is None:
@@ -131,7 +131,7 @@ def _convit_mhsa(name: str, layer: Any, x: Tensor, grid: Pair) -> KeptLayer | No
 
 
 def _convit_gpsa(name: str, layer: Any, x: Tensor, grid: Pair) -> KeptLayer | None:
-    """ConViT Eq. 7. Its positional logit v·(x, y, x² + y²) is a sum over rows and columns, as that of `GPSA2d` is."""
+    """A GPSA layer of ConViT (Eq. 7); its positional logit v·(x, y, x² + y²) is separable, as that of `GPSA2d` is."""
     query, key = layer.qk(x).unflatten(2, (2, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
     if x.shape[1] != grid[0] * grid[1]:
         return None

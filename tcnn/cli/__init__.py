@@ -1,1 +1,1 @@
-"""The command line: one file per command that parses, calls and prints."""
+"""The command line: one file per command, which parses options, calls the library and prints the result."""

@@ -1,4 +1,4 @@
-"""What the commands print with: tables on stdout, progress on stderr, and one JSON object instead when asked."""
+"""Console output of the commands: tables on stdout, progress bars on stderr, or one JSON object."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ if TYPE_CHECKING:  # `tcnn --help` answers before any of these is needed
     from tcnn.training.runs.progress import Report
 
 Steps = Callable[[str], None]
-"""Reports that a named step begins."""
+"""Called with the name of every step."""
 
 Epochs = Callable[[int], None]
-"""Reports how many epochs are done."""
+"""Called with the number of epochs done."""
 
 
 def stdout() -> "Console":
-    """Where results go; tables keep their width when they are piped into a file."""
+    """Console for results; tables keep their width when they are piped into a file."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -28,7 +28,7 @@ def stdout() -> "Console":
 
 @contextmanager
 def steps(total: int, quiet: bool = False) -> Iterator[Steps]:
-    """A progress bar on stderr that moves with every named step; silent when stderr is no terminal."""
+    """Progress bar on stderr that advances with every named step; silent when stderr is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -41,9 +41,9 @@ def steps(total: int, quiet: bool = False) -> Iterator[Steps]:
 
 @contextmanager
 def training(quiet: bool = False) -> Iterator[tuple["Report", Callable[[str], None]]]:
-    """A progress bar on stderr with loss, learning rate, τ, speed and time to go; a line an epoch without a terminal.
+    """Progress bar of training on stderr: loss, rate, τ, speed, time left; one line per epoch without a terminal.
 
-    Yields what `finetune` reports to, and what it says things with.
+    Yields the `report` and `say` callbacks for `finetune`.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -67,14 +67,14 @@ def training(quiet: bool = False) -> Iterator[tuple["Report", Callable[[str], No
 
 
 def headline(now: "TrainingProgress") -> str:
-    """Phase and place of a run; a phase that counts no epochs or steps says so with 0 of them."""
+    """Phase, epoch and step of a run as text; a phase without epochs or steps has 0 of them."""
     epoch = f"epoch {now.epoch}/{now.epochs}" if now.epochs else ""
     step = f"step {now.step}/{now.steps}" if now.steps else ""
     return " ".join(filter(None, (now.phase, epoch, step)))
 
 
 def facts(now: "TrainingProgress") -> str:
-    """What a person watches while a run goes on."""
+    """Loss, learning rate, temperature and speed as text."""
     parts = [
         f"{now.percent:.0f}%",
         "" if now.loss is None else f"loss {now.loss:.3f}",
@@ -88,19 +88,19 @@ def facts(now: "TrainingProgress") -> str:
 
 
 def duration(seconds: float) -> str:
-    """3725 → 1:02:05."""
+    """Format seconds: 3725 → 1:02:05."""
     minutes, rest = divmod(round(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def print_json(result: "BaseModel") -> None:
-    """One JSON object on stdout and nothing else."""
+    """Print one JSON object on stdout and nothing else."""
     print(result.model_dump_json(indent=2))  # noqa: T201
 
 
 def scale(count: float) -> str:
-    """1234567 → 1.2 M."""
+    """Format a large count: 1234567 → 1.2 M."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= limit:
             return f"{count / limit:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""`tcnn convert`: a pretrained CNN becomes an equivalent T-CNN, in one file."""
+"""`tcnn convert`: convert a pretrained CNN into an equivalent T-CNN, in one file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -105,7 +105,7 @@ def command(
 
 
 def show(result: "ConversionResult") -> None:
-    """The conversion as a table, the verdict as two lines."""
+    """Print the conversion as a table, and the verification in a few lines."""
     from rich.table import Table
 
     out = console.stdout()
@@ -149,7 +149,7 @@ def show(result: "ConversionResult") -> None:
 
 
 def show_verdict(report: "VerificationReport", out: object) -> None:
-    """Equivalence per dtype, then the drift; a comparison that could not have failed says so."""
+    """Print the equivalence per dtype, then the drift; a comparison that could not have failed is marked."""
     from rich.console import Console
 
     assert isinstance(out, Console)  # noqa: S101

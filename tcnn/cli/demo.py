@@ -1,4 +1,4 @@
-"""`tcnn demo`: the whole journey on real images, with no download and no GPU."""
+"""`tcnn demo`: convert, verify and fine-tune on real images, with no download and no GPU."""
 
 import tempfile
 from pathlib import Path

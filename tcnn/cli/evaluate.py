@@ -1,4 +1,4 @@
-"""`tcnn evaluate`: how good models are, side by side, at several sizes and under corruptions."""
+"""`tcnn evaluate`: evaluate and compare models, at several sizes and under corruptions."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -92,7 +92,7 @@ def command(
 
 
 def _sizes(text: str | None) -> tuple[tuple[int, int], ...]:
-    """`160,224x192` → ((160, 160), (224, 192))."""
+    """Parse sizes: `160,224x192` → ((160, 160), (224, 192))."""
     from tcnn.errors import RequestError
 
     sizes = []
@@ -125,7 +125,7 @@ def _whole(text: str, option: str) -> int:
 
 @contextmanager
 def _images(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on stderr that counts images; silent when stderr is no terminal."""
+    """Progress bar on stderr that counts images; silent when stderr is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,4 +1,4 @@
-"""`tcnn export`: a model for other programs, as ONNX or as a torch.export program."""
+"""`tcnn export`: export a checkpoint to ONNX or torch.export."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,7 +60,7 @@ def command(
 
 
 def _show(report: "ExportReport") -> None:
-    """The axes, every check, and what was written."""
+    """Print the axes, every check, and what was written."""
     out = console.stdout()
     parts = [f"{axis.name} {f'from {axis.minimum}' if axis.dynamic else f'{axis.size} only'}" for axis in report.axes]
     out.print(f"takes {', '.join(parts)}", markup=False)

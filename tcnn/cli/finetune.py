@@ -1,4 +1,4 @@
-"""`tcnn finetune`: train a T-CNN, or a CNN that is converted on the way, with the paper's recipe."""
+"""`tcnn finetune`: fine-tune a T-CNN, or a CNN that is converted first."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -119,7 +119,7 @@ def command(
 
 
 def show(result: "FinetuneResult") -> None:
-    """Where the run ended, and where its files are."""
+    """Print the final accuracy and the paths of the checkpoints."""
     out = console.stdout()
     top5 = "" if result.top5 is None else f", top-5 {result.top5:.2%}"
     out.print(
@@ -133,7 +133,7 @@ def show(result: "FinetuneResult") -> None:
 
 
 def parse_size(text: str | None) -> int | tuple[int, int] | None:
-    """224 or 224x160; raises `RequestError`."""
+    """Parse 224 or 224x160; raises `RequestError`."""
     from tcnn.errors import RequestError
 
     if text is None:

@@ -1,4 +1,4 @@
-"""`tcnn fold`: heads that are convolutions become one convolution again, in a cheaper file."""
+"""`tcnn fold`: fold convolutional heads of a checkpoint into convolutions."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,7 +44,7 @@ def command(
 
 
 def _show(result: "FoldResult") -> None:
-    """What became of every layer's heads, then the error, the size and the speed."""
+    """Print what every layer's heads became, then the error, the size and the speed."""
     from rich.table import Table
 
     out = console.stdout()

@@ -1,4 +1,4 @@
-"""`tcnn inspect`: what the attention layers have learned, as numbers and pictures."""
+"""`tcnn inspect`: measures, attention maps and plots of the attention layers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

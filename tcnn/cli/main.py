@@ -1,4 +1,4 @@
-"""The `tcnn` command: its sub-commands, and what becomes of every error."""
+"""The `tcnn` command: its sub-commands, exit codes and error messages."""
 
 import contextlib
 import json
@@ -18,13 +18,13 @@ from tcnn.version import __version__
 
 INTERRUPTED = 130
 UsageError: Any = typer.BadParameter.__mro__[1]
-"""The base class of what is wrong with a command line: click's own, or the copy that newer typers carry."""
+"""Base class of command line errors: click's own, or the copy in newer typers."""
 
 JOINED = "tcnn.commands"
-"""The entry-point group of further commands, each a function or a `typer.Typer`: the service's are not tcnn's own."""
+"""Entry-point group of further commands, each a function or a `typer.Typer`, from other packages (the service)."""
 
 _heard: list[int] = []
-"""Signals that have come since the command began."""
+"""Signals received since the command began."""
 
 app = typer.Typer(
     name="tcnn",
@@ -64,7 +64,7 @@ app.command("demo")(demo.command)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with the code that DESIGN's table gives."""
+    """Run the command line and exit with the code of the result or error (see README)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -111,14 +111,14 @@ def _run(arguments: list[str], debug: bool) -> int:
 
 
 def _interrupted(number: int) -> int:
-    """What a library that a signal interrupted makes of it is no news: safetensors calls it a damaged file."""
+    """Exit after a signal; what an interrupted library raises is ignored: safetensors calls it a damaged file."""
     if number == signal.SIGINT:
         typer.echo("interrupted", err=True)
     return 128 + number
 
 
 def _commands(arguments: list[str]) -> Any:
-    """Our commands, and of those that join us the ones that the arguments may mean: the others need not be loaded."""
+    """Our commands, and of the joined ones those that the arguments may mean: the others are not loaded."""
     group: Any = typer.main.get_command(app)
     first = next((argument for argument in arguments if not argument.startswith("-")), None)
     if first in group.commands:
@@ -145,7 +145,7 @@ def _load(entry: EntryPoint) -> Any:
 
 
 def _missing(error: Exception, arguments: list[str]) -> str | None:
-    """One line if a command that joined us lacks a library, which the extra brings."""
+    """Error message if a joined command lacks a library of its extra, or None."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     ours = error.name.partition(".")[0] in ("tcnn", "tcnn_jobs", "tcnn_api")

@@ -1,4 +1,4 @@
-"""`tcnn models`: what can be converted."""
+"""`tcnn models`: list the models that can be converted."""
 
 import json
 from typing import TYPE_CHECKING, Annotated

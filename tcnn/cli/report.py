@@ -1,4 +1,4 @@
-"""`tcnn report`: one HTML file that tells the story of a run."""
+"""`tcnn report`: a run as one HTML file."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`tcnn verify`: is the model in a file still the function it was made from?"""
+"""`tcnn verify`: verify a checkpoint against its source."""
 
 from pathlib import Path
 from typing import Annotated

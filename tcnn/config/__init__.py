@@ -1,4 +1,4 @@
-"""What can be chosen, as frozen models: one object for Python, command line, file and HTTP body."""
+"""Configurations as immutable pydantic models: one object for Python, command line, file and HTTP body."""
 
 from tcnn.config.base import Frozen, Size, build
 from tcnn.config.conversion import CONTENT, HARD_TEMPERATURE, ConversionConfig, VerificationConfig

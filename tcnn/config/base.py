@@ -1,4 +1,4 @@
-"""What all configurations share: they are frozen, know all their keys, and answer a wrong value with one line."""
+"""Base class of the configurations: immutable, no unknown keys, validation errors in one line."""
 
 import difflib
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
 
 class Frozen(BaseModel):
-    """A configuration: immutable, and an unknown key is an error."""
+    """Base class of configurations: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -22,7 +22,7 @@ ConfigT = TypeVar("ConfigT", bound=Frozen)
 
 
 def build(kind: type[ConfigT], values: Mapping[str, object], over: ConfigT | None = None) -> ConfigT:
-    """Validate `values` into a config, or over the fields that were set in another one.
+    """Validate `values` into a configuration; with `over`, on top of the fields that were set in that one.
 
     Raises `RequestError` with one line that names the field, also where `over` is no configuration of this kind.
     """
@@ -45,7 +45,7 @@ def build(kind: type[ConfigT], values: Mapping[str, object], over: ConfigT | Non
 
 
 def _named(kind: type[BaseModel], path: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """The part of a path that a person wrote; pydantic adds which kind of value it tried for a field with several."""
+    """The part of a path that the user wrote; pydantic adds the attempted type for a field with several."""
     for depth, part in enumerate(path):
         field = kind.model_fields.get(str(part))
         if field is None:
@@ -57,7 +57,7 @@ def _named(kind: type[BaseModel], path: tuple[int | str, ...]) -> tuple[int | st
 
 
 def unknown_key(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
-    """One line for a key that a configuration does not have; it names the nearest one."""
+    """Error message for a key that a configuration does not have; it names the nearest one."""
     for part in path[:-1]:
         annotation = kind.model_fields[str(part)].annotation
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):

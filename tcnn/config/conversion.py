@@ -1,4 +1,4 @@
-"""How a CNN becomes a T-CNN, and how the two are compared."""
+"""Settings of conversion (`ConversionConfig`) and verification (`VerificationConfig`)."""
 
 from typing import Literal
 
@@ -7,13 +7,13 @@ from pydantic import Field, field_validator
 from tcnn.config.base import Frozen, Size
 
 HARD_TEMPERATURE = 1 / 46
-"""τ at which the layer is the convolution to the last bit: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
+"""Temperature τ at which the layer equals the convolution: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
 CONTENT = r"(?:global|(window|pooled):([1-9][0-9]{0,5}))(,unpadded)?"
-"""How a content scope is written: `global`, `window:W` or `pooled:R`, W and R from 1 to 999999."""
+"""Regular expression of a content scope: `global`, `window:W` or `pooled:R`, W and R from 1 to 999999."""
 
 
 class ConversionConfig(Frozen):
-    """How a CNN becomes a T-CNN. Every field has the default that `tcnn convert` uses."""
+    """How a CNN is converted into a T-CNN; the defaults are those of `tcnn convert`."""
 
     stage: int = Field(
         default=-1,

@@ -1,5 +1,6 @@
-"""How a T-CNN is fine-tuned. The defaults are the recipe of the paper (Transformed CNNs, §3), whose augmentation is
-DeiT's; names are timm's where timm has one.
+"""Settings of fine-tuning (`FinetuneConfig`). The defaults are the recipe of the paper (Transformed CNNs, §3).
+
+Its augmentation is DeiT's; names are timm's where timm has one.
 """
 
 from typing import Annotated, Literal
@@ -20,11 +21,11 @@ WARMUP = 5.0
 RUNTIME = frozenset(
     {"device", "workers", "compile", "checkpoint_minutes", "checkpoint_steps", "keep", "log_steps", "tensorboard"}
 )
-"""Settings that change how a run is carried out but not what it computes; a resumed run may change them."""
+"""Settings that change how a run is executed but not what it computes; a resumed run may change them."""
 
 
 class FinetuneConfig(Frozen):
-    """How a model is fine-tuned. Every field has the default that `tcnn finetune` uses: the paper's recipe."""
+    """How a model is fine-tuned; the defaults are those of `tcnn finetune`, the paper's recipe."""
 
     # What is trained.
     convert: bool = Field(default=True, description="Train the T-CNN; false trains the CNN with the same recipe.")
@@ -212,11 +213,11 @@ class FinetuneConfig(Frozen):
 
     @property
     def epoch_factor(self) -> float:
-        """How many times more epochs a fraction of the data gets, so that the number of updates stays (paper, §3)."""
+        """Factor of the epochs for a fraction of the data, so that the number of updates stays (paper, §3)."""
         return 1 / self.fraction
 
     def scaled(self) -> "FinetuneConfig":
-        """The configuration in epochs of the fraction: what the trainer runs."""
+        """The configuration in epochs of the fraction, as the trainer uses it."""
         if self.fraction == 1:
             return self
         factor = self.epoch_factor

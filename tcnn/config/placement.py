@@ -1,4 +1,4 @@
-"""Where the processes of a training run are started."""
+"""Placement of a training run: number of processes, and torchrun on this host or a Ray cluster."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from tcnn.config.finetune import FinetuneConfig
 
 
 class Placement(Frozen):
-    """How many processes share a run's work, and what starts them. No result depends on it but for rounding."""
+    """Number of processes of a run, and what starts them. Results depend on it by rounding only."""
 
     engine: Literal["local", "ray"] = Field(
         default="local", description="local: this host, under torchrun if there are several; ray: a Ray cluster."
@@ -30,7 +30,7 @@ class Placement(Frozen):
 
 
 def uneven(config: FinetuneConfig, num_workers: int) -> str | None:
-    """Why so many processes cannot have equal shares of a batch, in one line; None if they can."""
+    """Why a batch cannot be divided equally among so many processes, in one line; None if it can."""
     pairs = num_workers > 1 and bool(config.mixup or config.cutmix)
     divisor = num_workers * 2 if pairs else num_workers
     if config.batch_size % divisor == 0:

@@ -1,4 +1,4 @@
-"""Named starting points, and how preset, file, `--set` and options make one configuration: the later wins."""
+"""Presets of the fine-tuning recipe; merge preset, file, `--set` and options into one configuration (last wins)."""
 
 import copy
 import json
@@ -37,7 +37,7 @@ def finetune_config(
     assignments: Sequence[str] = (),
     options: Mapping[str, object] | None = None,
 ) -> FinetuneConfig:
-    """One configuration from a preset, a YAML or JSON file, ``KEY=VALUE`` assignments and options, in this order.
+    """Merge a preset, a YAML or JSON file, ``KEY=VALUE`` assignments and options into one configuration, in this order.
 
     Nested settings are written with dots: ``conversion.stride=remove``. Raises `RequestError` with one line.
     """
@@ -58,7 +58,7 @@ def finetune_config(
 
 
 def _shortened(preset: Mapping[str, Any], epochs: object) -> dict[str, Any]:
-    """A preset for a run of fewer epochs than its own: warm-up and annealing take the same share of it."""
+    """A preset for a run of fewer epochs than its own, with warm-up and annealing shortened in proportion."""
     values = copy.deepcopy(dict(preset))
     if isinstance(epochs, int) and 0 < epochs < values.get("epochs", 0):
         for length in ("warmup_epochs", "anneal_epochs"):
@@ -80,7 +80,7 @@ def _nested(key: str, value: object) -> dict[str, Any]:
 
 
 def _value(text: str) -> object:
-    """JSON where it parses (numbers, true, null, lists), else the text; Python's None and True are understood."""
+    """Parse JSON (numbers, true, null, lists); anything else is text. Python's None and True are understood."""
     words: dict[str, object] = {"None": None, "True": True, "False": False}
     if text in words:
         return words[text]

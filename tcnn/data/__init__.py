@@ -1,1 +1,1 @@
-"""Images and their classes: data sets by timm's names, the order of the data, and loaders without state."""
+"""Data sets of images and classes by timm's names, transforms, deterministic order, and data loaders."""

@@ -1,4 +1,4 @@
-"""From the bytes of a file to pixels a model can take, whatever a camera, a scanner or a web page has put into them."""
+"""Decode image files of any format, mode and bit depth to RGB or grey pixels."""
 
 import contextlib
 import errno
@@ -32,14 +32,14 @@ class UnreadableImage(RequestError):
 
 
 def mode_of(in_chans: int) -> Mode:
-    """PIL's name for images of one or three channels; raises `RequestError` for another number."""
+    """PIL's mode for images of one or three channels; raises `RequestError` for another number."""
     if in_chans not in (1, 3):
         raise RequestError(f"images have 1 or 3 channels; the model takes {in_chans}")
     return "RGB" if in_chans == 3 else "L"
 
 
 def decode(opened: BinaryIO | Image.Image, mode: Mode) -> Image.Image:
-    """The first frame, decoded, in `mode`.
+    """Decode the first frame of an image in `mode`.
 
     As in timm, transparency is dropped and a camera's rotation mark is not applied. Unlike PIL's own conversion, which
     clips at 255, 16-bit greys keep their upper eight bits. Raises whatever PIL raises: see `reason`.
@@ -68,14 +68,14 @@ def reason(error: Exception) -> str:
 
 
 def ignore_warnings() -> None:
-    """Ignore what PIL says about odd files in this process from now on, as a worker process does, which only loads."""
+    """Ignore PIL's warnings in this process from now on, for worker processes, which only load."""
     warnings.filterwarnings("ignore", module=r"PIL\b")
     _ignored.append(True)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without PIL's warnings. Elsewhere filters are put back, though that makes Python forget what it has warned of."""
+    """Context without PIL's warnings; filters are restored, though that makes Python forget earlier warnings."""
     if _ignored:
         yield
         return
@@ -85,7 +85,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """A grey image of 16 bits, which may come in 32, scaled to 8; one that only uses 8 bits of 32 as it is."""
+    """Scale a grey image of 16 bits, which may come in 32, to 8; one that only uses 8 bits of 32 is unchanged."""
     pixels = numpy.asarray(image)
     if image.mode != "I" or pixels.max(initial=0) > 255:
         pixels = pixels.clip(0, 65535) // 256

@@ -1,4 +1,4 @@
-"""Images that are decoded once: their pixels lie in one file, which every process reads as memory.
+"""Cache of decoded images: pixels in one memory-mapped file that every process shares.
 
 Where a network is small, decoding takes longer than training does: of CIFAR-10's JPEG files most of an epoch.
 """
@@ -21,7 +21,7 @@ CHANNELS = {"RGB": 3, "L": 1}
 
 
 class DecodedSource:
-    """Pixels in a file. The file is opened by each process for itself, and the system keeps it in memory once for all.
+    """Pixels in a memory-mapped file, opened by each process for itself and kept in memory once for all.
 
     `shapes`: (N, 2), height and width; 0 × 0 is an image that could not be decoded.
     """
@@ -52,9 +52,9 @@ class DecodedSource:
 
 
 def in_memory(data: ImageSet, file: Path) -> ImageSet:
-    """The same images, decoded once into `file` (and `file`.json, their sizes), where they stay for the next time.
+    """Decode all images once into `file` (and `file`.json, their sizes), which is used again later.
 
-    A file that was made of other images is made again. Images that cannot be decoded stay unreadable.
+    The cache of other images is rewritten. Images that cannot be decoded stay unreadable.
 
     Raises `OutputError`, `StorageError`.
     """
@@ -75,7 +75,7 @@ def in_memory(data: ImageSet, file: Path) -> ImageSet:
 
 
 def _write(data: ImageSet, index: int, handle: Any) -> tuple[int, int]:
-    """Append one image's pixels; its height and width."""
+    """Append one image's pixels; returns its height and width."""
     try:
         image, _ = data.load(index)
     except UnreadableImage:
@@ -85,7 +85,7 @@ def _write(data: ImageSet, index: int, handle: Any) -> tuple[int, int]:
 
 
 def _known(file: Path, sizes: Path, digest: str, mode: Mode) -> NDArray[numpy.int64] | None:
-    """The sizes of images that were decoded before, if they are these."""
+    """Sizes of the cached images, if the cache is of these images."""
     try:
         record = json.loads(sizes.read_text(encoding="utf-8"))
         shapes = numpy.array(record["shapes"], numpy.int64).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Class folders, on the disk: `cat/1.jpg` is a cat. As in timm, the folder next to an image is its class.
+"""Read class folders on the disk: `cat/1.jpg` is a cat. As in timm, the folder of an image is its class.
 
 The tree is walked once, here and not by timm's reader, because what is *not* an image matters too: junk must not become
 a class, and an empty class folder must not shift the classes behind it.
@@ -24,7 +24,7 @@ from tcnn.errors import RequestError
 
 
 class FolderSource:
-    """Images under a root, by relative path."""
+    """`Source` of images under a root, by relative path."""
 
     def __init__(self, root: Path, paths: Iterable[str]) -> None:
         self.root = root
@@ -38,7 +38,7 @@ class FolderSource:
 
 
 def open_folder(root: Path, split: str, complete: bool) -> Found:
-    """The images of a split, or of the whole folder if it has no split folders.
+    """Open the images of a split, or of the whole folder if it has no split folders.
 
     `complete`: every class folder must have an image. Raises `RequestError`.
     """
@@ -50,7 +50,7 @@ def open_folder(root: Path, split: str, complete: bool) -> Found:
 
 
 def split_folder(root: Path, split: str) -> tuple[Path, str | None]:
-    """Where a split lies, and its name: below folders that hold nothing but one folder, in one of its name, or there.
+    """The folder of a split, and its name: below folders that contain one folder only, in one of its name, or there.
 
     A folder named like a split with images right inside is a class: there are pictures of trains.
     """
@@ -81,7 +81,7 @@ def walk(root: Path) -> tuple[list[str], list[str]]:
 def class_labels(images: Sequence[str], folders: Iterable[str], where: str, complete: bool) -> list[tuple[str, str]]:
     """Every image with its class, in natural order; images in the root are left out.
 
-    Raises `RequestError` if there is none, or if `complete` is asked for and a class folder has none.
+    Raises `RequestError` if there is none, or if `complete` is given and a class folder has none.
     """
     labels = [(path, parent.rpartition("/")[2]) for path in images if (parent := path.rpartition("/")[0])]
     if not labels:
@@ -95,7 +95,7 @@ def class_labels(images: Sequence[str], folders: Iterable[str], where: str, comp
 
 
 def empty_classes(images: Iterable[str], folders: Iterable[str]) -> list[str]:
-    """Folders that stand where classes stand and have no image anywhere below; not those inside a class."""
+    """Class folders without an image anywhere below; folders inside a class do not count."""
     classes = {path.rpartition("/")[0] for path in images}
     filled = {str(parent) for path in classes for parent in (PurePosixPath(path), *PurePosixPath(path).parents)}
     missing = (folder for folder in folders if folder not in filled)
@@ -105,7 +105,7 @@ def empty_classes(images: Iterable[str], folders: Iterable[str]) -> list[str]:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Never wait: a named pipe called `x.jpg` would stop the run for ever."""
+    """Open without blocking: a named pipe called `x.jpg` would stop the run for ever."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

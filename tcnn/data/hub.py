@@ -1,4 +1,4 @@
-"""Hugging Face data sets, on the hub or in a folder: `hfds/NAME`, `hfds/FOLDER`, `hfds/NAME:CONFIG`.
+"""Read Hugging Face data sets, from the hub or a folder: `hfds/NAME`, `hfds/FOLDER`, `hfds/NAME:CONFIG`.
 
 timm's reader takes the names of the columns for granted; here they are found by their type.
 """
@@ -15,7 +15,7 @@ from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_lin
 
 
 class HubSource:
-    """Rows of an Arrow table, memory-mapped: worker processes share it."""
+    """`Source` of rows of an Arrow table, memory-mapped: worker processes share it."""
 
     def __init__(self, rows: Any, column: str, spec: str) -> None:
         self.rows = rows
@@ -33,7 +33,7 @@ class HubSource:
 
 
 def open_hub(spec: str, split: str) -> Found:
-    """Rows with an image and a class. Raises `RequestError`, and `DownloadError` without a network."""
+    """Open a data set with an image and a class column; raises `RequestError`, `DownloadError` without a network."""
     try:
         import datasets  # type: ignore[import-untyped, import-not-found, unused-ignore]
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Data sets for training and evaluation, by timm's names, with class names that stay what they were in training."""
+"""`ImageSet` and `open_dataset`: open data sets by timm's names, take splits and subsets of them."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -35,10 +35,10 @@ STREAMS = ("hfids", "tfds")
 
 
 class ImageSet:
-    """Images and their classes, at any index: what the trainer and the evaluator see.
+    """Images and their classes by index, for training and evaluation.
 
-    `class_names`: index → name, frozen. `targets`: (N,), int64, known without decoding an image. `split`: the name of
-    the split that was opened, None if the data set is not divided: another split of it would be the same images.
+    `class_names`: index → name, immutable. `targets`: (N,), int64, known without decoding an image. `split`: the name
+    of the split that was opened, None if the data set is not divided: another split of it would be the same images.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ImageSet:
         return f"ImageSet({len(self)} images of {len(self.class_names)} classes)"
 
     def load(self, index: int) -> tuple[Image.Image, int]:
-        """The decoded image, RGB or L, and its class; raises `UnreadableImage`, `IndexError`."""
+        """Decode an image, RGB or L; returns it with its class. Raises `UnreadableImage`, `IndexError`."""
         target, place = int(self.targets[index]), int(self._places[index])
         try:
             opened = self._source.open(place)
@@ -77,7 +77,7 @@ class ImageSet:
             raise UnreadableImage(self._source.filename(place), reason(error)) from error
 
     def filename(self, index: int) -> str:
-        """What a person would call the image."""
+        """Readable name of an image."""
         return self._source.filename(int(self._places[index]))
 
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
@@ -94,11 +94,11 @@ def open_dataset(
     in_chans: int = 3,
     download: bool = False,
 ) -> ImageSet:
-    """Open a folder or a tar of class folders, `hfds/NAME`, `torch/NAME:FOLDER`, `wds/SHARDS`, `s3://SHARDS`;
-    see docs/data.md.
+    """Open a data set: class folders, a tar of them, `hfds/NAME`, `torch/NAME:FOLDER`, `wds/SHARDS`, `s3://SHARDS`.
 
-    `class_names`: those of the training set, which then give the indices; a class that is missing here leaves the
-    others where they are. `in_chans` is 3 for RGB or 1 for grey. `download` lets torchvision fetch its data sets.
+    See docs/data.md. `class_names`: those of the training set, which then give the indices; a class that is missing
+    here does not change the others. `in_chans` is 3 for RGB or 1 for grey. `download` lets torchvision fetch its data
+    sets.
 
     Raises `RequestError` (no such data set, split or class; nothing in it), `EnvironmentFailure` (no library).
     """
@@ -117,7 +117,7 @@ def open_dataset(
 
 
 def split_off(data: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Training and validation images, the same `fraction` of every class for validation, chosen by `seed`.
+    """Split a data set into training and validation images, with the same `fraction` of every class, chosen by `seed`.
 
     A class keeps at least one image for training and, if it has two or more, gives at least one for validation. Both
     keep the data set's order. Raises `RequestError` if the fraction is not between 0 and 1 or leaves either side empty.
@@ -131,9 +131,9 @@ def split_off(data: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, Ima
 
 
 def class_balanced(data: ImageSet, fraction: float, seed: int) -> ImageSet:
-    """The same share of every class, at least one image each, chosen by `seed`, in the data set's order.
+    """A class-balanced subset: the same share of every class, at least one image each, chosen by `seed`, in order.
 
-    A larger fraction holds every image of a smaller one. Raises `RequestError` unless 0 < fraction ≤ 1.
+    A larger fraction contains every image of a smaller one. Raises `RequestError` unless 0 < fraction ≤ 1.
     """
     if fraction == 1:
         return data
@@ -144,7 +144,7 @@ def class_balanced(data: ImageSet, fraction: float, seed: int) -> ImageSet:
 
 
 def _shuffled_classes(data: ImageSet, fraction: float, seed: int, what: str) -> Iterable[Tensor]:
-    """The indices of each class that has any, in an order that only depends on seed and class."""
+    """The indices of each class that has any, in an order that depends on seed and class only."""
     if not 0 < fraction < 1:
         raise RequestError(f"a fraction of the images must lie between 0 and 1, not {fraction}")
     order = data.targets.argsort(stable=True)
@@ -155,7 +155,7 @@ def _shuffled_classes(data: ImageSet, fraction: float, seed: int, what: str) -> 
 
 
 def _found(spec: str, split: str, complete: bool, download: bool) -> Found:
-    """What the reader of this kind of data set finds."""
+    """Open a data set by the reader of its kind."""
     prefix, slash, rest = spec.partition("/")
     kind = prefix.lower() if slash and rest else ""
     if kind == "hfds":
@@ -175,7 +175,7 @@ def _found(spec: str, split: str, complete: bool, download: bool) -> Found:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is something; raises `RequestError` if that cannot be known."""
+    """Whether a path exists; raises `RequestError` if that cannot be known."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -186,7 +186,7 @@ def _exists(path: Path) -> bool:
 
 
 def _renumbered(found: Found, targets: Tensor, class_names: Sequence[str], spec: str) -> Tensor:
-    """Targets by the training set's indices. Raises `RequestError` for a class that training does not know."""
+    """Targets by the training set's indices. Raises `RequestError` for a class that the training set does not have."""
     known = {name: index for index, name in enumerate(class_names)}
     used = targets.unique().tolist()
     unknown = [found.names[label] for label in used if found.names[label] not in known]

@@ -1,8 +1,8 @@
-"""Batches for training and evaluation whose every bit is a function of (seed, epoch, position).
+"""Data loaders for training and evaluation whose batches are a function of (seed, epoch, position), bit for bit.
 
-Before an image is transformed, `random`, `numpy.random` and torch are seeded with `order.sample_seed`, whether that
-happens in a worker process or here. So the number of workers and of ranks, the size of micro-batches, and a run that is
-killed and resumed at any step change nothing. Shapes: B images of a micro-batch, C channels, H × W pixels.
+Before an image is transformed, `random`, `numpy.random` and torch are seeded with `order.sample_seed`, in a worker
+process or here. So the number of workers and of ranks, the size of micro-batches, and a run that is killed and resumed
+at any step change nothing. Shapes: B images of a micro-batch, C channels, H × W pixels.
 """
 
 import atexit
@@ -28,12 +28,13 @@ __all__ = ["Batch", "EvaluationLoader", "TrainingLoader", "worker_death"]
 
 
 _START = "fork" if sys.platform == "linux" else None
-"""How workers start: on Linux as copies of this process, at once. Python's own choice there is, from 3.14 on, to have
-each load torch anew, which takes seconds."""
+"""Start method of workers: on Linux as copies of this process, at once. Python's own choice there is, from 3.14 on, to
+have each load torch anew, which takes seconds.
+"""
 
 
 class _Plan:
-    """The batch sampler: what the next pass of the `DataLoader` reads. Set before every pass."""
+    """Batch sampler of the next pass of the `DataLoader`, set before every pass."""
 
     def __init__(self) -> None:
         self.batches: list[list[Item]] | Iterator[list[Item]] = []
@@ -97,16 +98,16 @@ class _Loader:
 
 
 class TrainingLoader(_Loader):
-    """Epochs of augmented images, from any step on.
+    """Loader of augmented training batches, from any step of an epoch on.
 
     Args:
         batch_size: images of one optimizer step, over all ranks.
-        micro_batch: images at most of one `Batch`, on one rank.
+        micro_batch: largest number of images of one `Batch`, on one rank.
         repeats: augmentations of every image in a batch; see `order.epoch_order`.
         workers: processes that load; 0 loads in this one.
         rank, world: which of how many equal, contiguous parts of every batch this process gets.
 
-    Raises `RequestError` if a batch is larger than the data set or cannot be shared equally among the ranks.
+    Raises `RequestError` if a batch is larger than the data set or cannot be divided equally among the ranks.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class TrainingLoader(_Loader):
         super().__init__(Samples(data, transform, seed, replace=True), workers, pin_memory)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """The (steps − start_step) · micro_batches batches of an epoch that begin with `start_step`."""
+        """The batches of an epoch from `start_step` on: (steps − start_step) · micro_batches of them."""
         if not 0 <= start_step <= self.steps:
             raise RequestError(f"an epoch has {self.steps} steps; cannot start at step {start_step}")
         order = epoch_order(self._count, epoch, self._seed, self._batch_size, self._repeats)
@@ -154,10 +155,10 @@ class TrainingLoader(_Loader):
 
 
 class EvaluationLoader(_Loader):
-    """Every image once over all ranks, in order: rank r of w has the images r, r + w, …; the last batch may be short.
+    """Loader of every image once over all ranks, in order: rank r of w has the images r, r + w, …
 
-    Images that cannot be read are left out, so a batch may have fewer images, or none. What a transform does at random
-    depends on the image's index and `seed` alone.
+    Unreadable images are left out, so a batch may have fewer images, or none. Randomness in a transform depends on the
+    image's index and `seed` only.
     """
 
     def __init__(
@@ -188,11 +189,11 @@ class EvaluationLoader(_Loader):
 
 
 def worker_death(error: Exception, advice: str) -> EnvironmentFailure | None:
-    """The one line that a dead worker process is worth, or None if `error` speaks of something else.
+    """The error for a dead worker process, in one line, or None if `error` has another cause.
 
     Args:
         error: torch's `RuntimeError`, raised wherever the main thread is; or what breaks while a batch is handed over.
-        advice: what to do, or where the run stands.
+        advice: what to do, or the position of the run.
     """
     if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
         return None
@@ -201,7 +202,7 @@ def worker_death(error: Exception, advice: str) -> EnvironmentFailure | None:
 
 @contextlib.contextmanager
 def _no_advice() -> Iterator[None]:
-    """Without torch's warning that there are more workers than cores: the number was asked for."""
+    """Context without torch's warning that there are more workers than cores: the number was requested."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         yield
@@ -212,7 +213,7 @@ def _as_is(batch: Any) -> Any:
 
 
 def _end_workers(loader: "DataLoader[Any]") -> None:
-    """DataLoader itself has no way to end persistent workers. They are gone when this returns."""
+    """End a DataLoader's persistent workers, for which torch has no function; returns when they have ended."""
     iterator: Any = loader._iterator
     loader._iterator = None
     if iterator is None:
@@ -229,7 +230,7 @@ def _end_workers(loader: "DataLoader[Any]") -> None:
 
 @contextlib.contextmanager
 def _told_before() -> Iterator[None]:
-    """torch tells of a killed worker wherever the main thread is, be it while the others are ended on its account."""
+    """Context that ignores torch's error about a killed worker, which may be raised while the others are ended."""
     try:
         yield
     except RuntimeError as error:

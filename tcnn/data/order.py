@@ -1,4 +1,4 @@
-"""Which image comes when, and the seed of everything random that happens to it: pure functions of (seed, epoch, …).
+"""Order of samples and random seeds, as pure functions of (seed, epoch, position).
 
 Nothing here has a state, so a run that was killed goes on exactly where it stopped, and neither the number of worker
 processes nor the number of ranks changes what a model sees. *Position* is a sample's place in its epoch over all ranks:
@@ -14,7 +14,7 @@ from tcnn.errors import RequestError
 
 
 def epoch_order(count: int, epoch: int, seed: int, batch_size: int, repeats: int = 1) -> Tensor:
-    """The image at every position of an epoch, int64, (count // batch_size · batch_size,).
+    """Shuffled order of an epoch: the image at every position, int64, (count // batch_size · batch_size,).
 
     An incomplete last batch is left out.
 
@@ -40,21 +40,21 @@ def epoch_order(count: int, epoch: int, seed: int, batch_size: int, repeats: int
 
 
 def sample_seed(seed: int, epoch: int, position: int) -> int:
-    """The seed, 0 … 2⁶⁴ − 1, of everything random in one sample."""
+    """Random seed, 0 … 2⁶⁴ − 1, of one sample."""
     return _mix("sample", seed, epoch, position)
 
 
 def step_seed(seed: int, epoch: int, step: int) -> int:
-    """The seed, 0 … 2⁶⁴ − 1, of what is random in a step beside the samples: mixup, stochastic depth."""
+    """Random seed, 0 … 2⁶⁴ − 1, of a step, for mixup and stochastic depth."""
     return _mix("step", seed, epoch, step)
 
 
 def shuffle_seed(seed: int, what: str, part: int = 0) -> int:
-    """The seed, 0 … 2⁶⁴ − 1, of a choice that is made once a run: a validation split, a class's share."""
+    """Random seed, 0 … 2⁶⁴ − 1, of a choice that is made once per run: a validation split, a class's share."""
     return _mix(what, seed, part)
 
 
 def _mix(stream: str, *numbers: int) -> int:
-    """A hash, because seeds that differ in a few bits give generators that start alike, and sums of seeds collide."""
+    """Hash numbers to a seed: seeds that differ in a few bits give similar generators, and sums of seeds collide."""
     digest = hashlib.blake2b("/".join([stream, *map(str, numbers)]).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

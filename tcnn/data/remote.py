@@ -1,8 +1,8 @@
-"""Shards in a store of objects, read where they are: `s3://bucket/train-000.tar`, or any URL that fsspec knows.
+"""Read WebDataset shards in object storage: `s3://bucket/train-000.tar`, or any URL that fsspec supports.
 
-A shard is looked through once, from end to end, and its index kept on this machine for as long as the object does not
-change. Then any image is one request for its own bytes, so order and resume are those of shards on the disk. A request
-that fails is made again; a store that stays away ends the run, for an image that is skipped would be another run.
+A shard is indexed once, from end to end, and its index is cached on this machine for as long as the object does not
+change. Then any image is one range request, so order and resumption are those of shards on the disk. A request that
+fails is retried; storage that stays unavailable ends the run, for an image that is skipped would be another run.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, TcnnErr
 T = TypeVar("T")
 
 TRIES = 6
-"""Of one request, with half a minute between the first and the last."""
+"""Attempts of one request, with half a minute between the first and the last."""
 BLOCK = 8 << 20
-"""Bytes that are asked for at once when a shard is looked through; at least two in memory, for each of `AT_ONCE`."""
+"""Bytes per request while a shard is indexed; at least two are in memory, for each of `AT_ONCE`."""
 AT_ONCE = 4
-"""Shards that are looked through at the same time."""
+"""Number of shards that are indexed at the same time."""
 _PAUSE = 1.0
 
 
@@ -40,7 +40,7 @@ def is_remote(spec: str) -> bool:
 
 
 class RemoteSource:
-    """As `Source`: images at (archive, offset, size). Holds no connection, so that worker processes may be forked."""
+    """`Source` of images at (archive, offset, size). Holds no connection, so that worker processes may be forked."""
 
     def __init__(self, archives: Sequence[str], where: Sequence[int], images: Sequence[tuple[str, int, int]]) -> None:
         self.archives = tuple(archives)
@@ -49,11 +49,11 @@ class RemoteSource:
         self.offsets = numpy.array([(offset, size) for _, offset, size in images], dtype=numpy.int64)
 
     def filename(self, index: int) -> str:
-        """As `Source.filename`."""
+        """Readable name of an image."""
         return f"{self.archives[self.where[index]]}/{self.names[index].decode(errors='replace')}"
 
     def open(self, index: int) -> BinaryIO:
-        """As `Source.open`; raises `DownloadError` when the store is away."""
+        """Fetch an image; raises `DownloadError` when the storage is unavailable."""
         offset, size = self.offsets[index].tolist()
         url = self.archives[self.where[index]]
         content = retried(url, lambda: _bytes(url, offset, size))
@@ -61,7 +61,7 @@ class RemoteSource:
 
 
 def matching(pattern: str) -> list[str]:
-    """The URLs that a pattern with `*` or `?` stands for, in natural order; a URL without them stands for itself."""
+    """Expand a URL with `*` or `?` into the existing URLs, in natural order; a URL without them is returned itself."""
     if not any(sign in pattern for sign in "*?["):
         return [pattern]
     files, path = filesystem(pattern)
@@ -71,17 +71,17 @@ def matching(pattern: str) -> list[str]:
 
 
 def indexed(urls: Sequence[str], read: Callable[[Any], list[T]], make: Callable[..., T]) -> list[list[T]]:
-    """What `read(file)` finds in every shard, from this machine's memory where it was found before.
+    """Index of every shard, as `read(file)` finds it, from this machine's cache where possible.
 
-    `make` makes one of its items from a list of JSON values. Raises `RequestError` for an object that is not there,
-    `DownloadError` for a store that is away, and what `read` raises.
+    `make` makes one item from a list of JSON values. Raises `RequestError` for an object that does not exist,
+    `DownloadError` for unavailable storage, and what `read` raises.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(lambda url: _indexed(url, read, make), urls))
 
 
 def text(url: str) -> str | None:
-    """A small object; None if there is none."""
+    """Contents of a small object; None if it does not exist."""
     files, path = filesystem(url)
     try:
         return str(retried(url, lambda: files.cat_file(path).decode()))
@@ -114,7 +114,7 @@ def _memory() -> Path:
 
 
 def _keep(path: Path, content: str) -> None:
-    """Whole or not at all; without a place for it the shard is looked through again next time."""
+    """Write to the cache atomically; where that fails the shard is indexed again next time."""
     growing = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def _bytes(url: str, offset: int, size: int) -> bytes:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """fsspec's reader of a URL and the path in it; one a process, since its connections survive no fork."""
+    """fsspec's file system of a URL and the path in it; one per process, since its connections survive no fork."""
     files = _filesystem(url.partition("://")[0], os.getpid())
     return files, files._strip_protocol(url)
 
@@ -154,9 +154,10 @@ def _filesystem(scheme: str, process: int) -> Any:
 
 
 def retried(url: str, call: Callable[[], T]) -> T:
-    """What a call returns, made again when the store fails.
+    """Call a function, with retries when the storage fails.
 
-    Raises `RequestError` for what is not there or may not be read, `DownloadError` when the store stays away.
+    Raises `RequestError` for what does not exist or may not be read, `DownloadError` when the storage stays
+    unavailable.
     """
     for number in range(TRIES):
         try:

@@ -1,7 +1,7 @@
-"""WebDataset shards, on the disk or in a store, indexed once so that any sample can be read at any time.
+"""Read WebDataset shards, on the disk or in object storage, indexed once for random access.
 
 In a shard the files of one sample share their name up to its first dot: `0001.jpg` is the image, `0001.cls` its class,
-a number or a name, or `0001.json` says it under `label`. The webdataset library reads shards as a stream, whose order
+a number or a name, or `0001.json` has it under `label`. The webdataset library reads shards as a stream, whose order
 depends on the number of workers and cannot be resumed at a step.
 """
 
@@ -32,13 +32,13 @@ from tcnn.errors import EnvironmentFailure, RequestError, one_line
 Shard = TypeVar("Shard", Path, str)
 
 KEY = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$")
-"""A member's sample and field, as webdataset takes them apart."""
+"""Sample and field of a member's name, as webdataset separates them."""
 LABELS = ("cls", "json")
 NAME_FILES = ("classes.txt", "classnames.txt")
 
 
 class Sample(NamedTuple):
-    """An image in a shard: where its `size` bytes begin, and its class as it is written there."""
+    """An image in a shard: where its `size` bytes begin, and its class as written there."""
 
     name: str
     offset: int
@@ -47,11 +47,11 @@ class Sample(NamedTuple):
 
 
 def open_shards(spec: str, split: str) -> Found:
-    """Every sample of the shards in a folder, of one archive, or of a pattern (`train-{000..127}.tar`, `*.tar`).
+    """Open the shards in a folder, one archive, or those of a pattern (`train-{000..127}.tar`, `*.tar`).
 
-    A URL (`s3://bucket/train-{000..127}.tar`) names shards in a store, which are read there. Number labels are indices,
-    named by the lines of a `classes.txt` beside the shards if there is one. Raises `RequestError`, and `DownloadError`
-    when a store does not answer.
+    A URL (`s3://bucket/train-{000..127}.tar`) names shards in object storage, which are read there. Number labels are
+    indices, named by the lines of a `classes.txt` beside the shards if there is one. Raises `RequestError`, and
+    `DownloadError` when the storage does not answer.
     """
     if is_remote(spec):
         urls, chosen = find_remote(spec, split)
@@ -76,7 +76,7 @@ def open_shards(spec: str, split: str) -> Found:
 
 
 def find_remote(spec: str, split: str) -> tuple[list[str], str | None]:
-    """The URLs of a split's shards, and its name; of a folder those of its `*.tar` whose names say the split.
+    """The URLs of a split's shards, and its name; in a folder those of its `*.tar` whose names contain the split.
 
     Raises `RequestError`, `DownloadError`, and `EnvironmentFailure` if braces cannot be expanded.
     """
@@ -122,7 +122,7 @@ def find_shards(spec: str, split: str) -> tuple[list[Path], str | None]:
 
 
 def _of_split(shards: Sequence[Shard], split: str, spec: str) -> tuple[list[Shard], str | None]:
-    """Those whose names have a word that means the split, and which one; all of them where no name has any."""
+    """The shards whose names contain a word for the split, and which one; all of them where no name has any."""
     by_split: dict[str, list[Shard]] = {}
     for shard in shards:
         stem = PurePosixPath(str(shard)).stem
@@ -140,7 +140,7 @@ def _local(shard: Path) -> list[Sample]:
 
 
 def samples(handle: BinaryIO, shard: str) -> list[Sample]:
-    """The samples of one shard in its order. Raises `RequestError` for an image without a label."""
+    """Index the samples of one shard in its order. Raises `RequestError` for an image without a label."""
     fields: dict[str, dict[str, Member]] = {}
     written: dict[Member, bytes] = {}
     for member in members_of(handle, shard):
@@ -179,7 +179,7 @@ def _label(shard: str, key: str, written: dict[str, bytes]) -> str:
 def _names(
     labels: Sequence[str], folder: str, read: Callable[[str], str | None]
 ) -> tuple[tuple[str, ...], "numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]"]:
-    """Numbers are indices; anything else is a name. `read` gives the text of a file of the folder, if there is one."""
+    """Class names and labels: numbers are indices, anything else is a name. `read` returns a file's text."""
     if not all(label.isascii() and label.isdigit() for label in labels):
         return number(labels)
     values = [int(label) for label in labels]

@@ -1,4 +1,4 @@
-"""What every kind of data set gives: names, labels, and a way to open the image at an index."""
+"""Interface of data set readers (`Source`, `Found`), file names, labels and splits."""
 
 import os
 import re
@@ -14,38 +14,38 @@ from PIL import Image
 from tcnn.errors import RequestError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-"""Files with these endings, in any case, are images; all others are ignored."""
+"""Suffixes of image files, in any case; all other files are ignored."""
 
 SPLITS = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "eval", "evaluation"),
     "test": ("test", "testing"),
 }
-"""timm's names of the splits, and one more; whoever says one means any of its row."""
+"""Synonyms of split names: timm's, and one more."""
 
 MOST_CLASSES = 1_000_000
-"""A label beyond is damage, or a number that means something else; a head of that size would fill the memory."""
+"""Largest number of classes: a larger label is damage, or such a classifier would fill the memory."""
 
 _JUNK = {"__macosx", "thumbs.db"}
 
 
 class Source(Protocol):
-    """Opens images. It is handed to worker processes: no open files, nothing that is expensive to copy."""
+    """Opens images by index. It is sent to worker processes: no open files, nothing that is expensive to copy."""
 
     def open(self, index: int) -> BinaryIO | Image.Image:
         """The image's bytes, or the image; raises any error there is."""
         ...
 
     def filename(self, index: int) -> str:
-        """What a person would call the image."""
+        """Readable name of an image."""
         ...
 
 
 @dataclass(frozen=True)
 class Found:
-    """A data set as it lies there: the name of every label, and the label (N,), int64, of every image.
+    """A data set as found: the name of every label, and the label (N,), int64, of every image.
 
-    `split` is the name of the split that was found, or None where there is but one undivided set.
+    `split` is the name of the split, or None where the data set is not divided.
     """
 
     names: tuple[str, ...]
@@ -60,12 +60,12 @@ def is_junk(path: str) -> bool:
 
 
 def is_image(path: str) -> bool:
-    """By its ending, in any case, and not junk."""
+    """Whether a file is an image by its suffix, in any case, and not junk."""
     return os.path.splitext(path)[1].lower() in EXTENSIONS and not is_junk(path)  # noqa: PTH122 - a million times
 
 
 def sort_key(name: str) -> tuple[object, str]:
-    """timm's natural order; the name itself where that sees no difference (`1.jpg` and `01.jpg`, `Cat` and `cat`).
+    """Sort key of timm's natural order; ties (`1.jpg` and `01.jpg`, `Cat` and `cat`) are ordered by name.
 
     There timm leaves the order to the file system. Its own key also fails on digits that are no number, as in `1²`.
     """
@@ -74,14 +74,14 @@ def sort_key(name: str) -> tuple[object, str]:
 
 
 def number(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[numpy.int64]]:
-    """The distinct names in order, and each one's place in it, (N,)."""
+    """The distinct names in order, and each one's index in it, (N,)."""
     distinct = tuple(sorted(set(names), key=sort_key))
     index = {name: place for place, name in enumerate(distinct)}
     return distinct, numpy.fromiter((index[name] for name in names), numpy.int64, len(names))
 
 
 def check_indices(labels: Sequence[int], where: str) -> int:
-    """The highest of labels that are class indices. Raises `RequestError` if one is none."""
+    """The largest of labels that are class indices. Raises `RequestError` if one is no index."""
     highest = max(labels)
     if min(labels) < 0 or highest >= MOST_CLASSES:
         wrong = next(label for label in labels if not 0 <= label < MOST_CLASSES)
@@ -95,9 +95,9 @@ def packed(texts: Iterable[str]) -> NDArray[numpy.bytes_]:
 
 
 def choose_split(available: Iterable[str], split: str, where: str) -> str | None:
-    """The one of the available names that `split` means, or None if it is a standard split and none has a split's name.
+    """The available name that `split` means, or None if it is a standard split and none of the names is a split's.
 
-    Raises `RequestError` with the splits that exist if this one does not.
+    Raises `RequestError` with the existing splits if there is no such one.
     """
     names = {name.lower(): name for name in available}
     wanted = next((row for row in SPLITS.values() if split.lower() in row), (split.lower(),))
@@ -112,10 +112,10 @@ def choose_split(available: Iterable[str], split: str, where: str) -> str | None
 
 
 def canonical(name: str) -> str | None:
-    """`train`, `val` or `test` if that is what the name of a folder or a shard says."""
+    """`train`, `val` or `test` if the name of a folder or a shard means one of them."""
     return next((split for split, row in SPLITS.items() if name.lower() in row), None)
 
 
 def words(name: str) -> list[str]:
-    """A file name's words: `cifar10-train-000.tar` has `cifar10`, `train`, `000` and `tar`."""
+    """The words of a file name: `cifar10-train-000.tar` has `cifar10`, `train`, `000` and `tar`."""
     return re.split(r"[-_. ]", name)

@@ -1,4 +1,4 @@
-"""Images in tar archives, read at their offset: any order, no unpacking, safe in forked workers.
+"""Read images in tar archives at their offset: any order, no unpacking, safe in forked workers.
 
 timm keeps archives open; forked workers would then share one file position and read each other's bytes.
 """
@@ -26,7 +26,7 @@ class Member(NamedTuple):
 
 
 class TarSource:
-    """Members of archives."""
+    """`Source` of members of archives."""
 
     def __init__(self, archives: Sequence[Path], where: Iterable[int], members: Sequence[Member]) -> None:
         self.archives = tuple(archives)
@@ -43,14 +43,14 @@ class TarSource:
 
 
 def read_at(archive: Path, offset: int, size: int) -> bytes:
-    """The bytes of a member."""
+    """Read the bytes of a member."""
     with archive.open("rb") as file:
         file.seek(offset)
         return file.read(size)
 
 
 def members(archive: Path) -> Iterator[Member]:
-    """Files and folders of an archive, hard links as the file they stand for. Raises `RequestError`."""
+    """Files and folders of an archive, hard links as the file they refer to. Raises `RequestError`."""
     try:
         with archive.open("rb") as handle:
             yield from members_of(handle, str(archive))
@@ -59,7 +59,7 @@ def members(archive: Path) -> Iterator[Member]:
 
 
 def members_of(handle: BinaryIO, archive: str) -> Iterator[Member]:
-    """The same of an open file, read from its beginning on. Between two members the caller may read elsewhere in it."""
+    """`members` of an open file, from its beginning on. Between two members the caller may read elsewhere in it."""
     seen: dict[str, Member] = {}
     try:
         with tarfile.open(fileobj=handle, mode="r:") as tar:
@@ -88,7 +88,7 @@ def _no_tar(archive: str, why: str) -> RequestError:
 
 
 def open_tar(archive: Path, split: str, complete: bool) -> Found:
-    """Class folders in one archive, with the rules of `open_folder`."""
+    """Open class folders in one archive, with the rules of `open_folder`."""
     found = [member for member in members(archive) if not is_junk(member.name)]
     images = {member.name: member for member in found if not member.folder and is_image(member.name)}
     folders = {member.name for member in found if member.folder}
@@ -104,7 +104,7 @@ def open_tar(archive: Path, split: str, complete: bool) -> Found:
 
 
 def _split_root(images: Iterable[str], folders: set[str], split: str, where: str) -> tuple[str, str | None]:
-    """The prefix, empty or ending in `/`, under which a split's class folders stand, and the split's name."""
+    """The prefix, empty or ending in `/`, of a split's class folders, and the split's name."""
     holders = {name.rpartition("/")[0] for name in images}
     root = ""
     while True:

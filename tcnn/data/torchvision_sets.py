@@ -1,4 +1,4 @@
-"""Data sets that torchvision knows by name, made by timm: `torch/cifar10:FOLDER`."""
+"""Open torchvision's data sets by name, by timm: `torch/cifar10:FOLDER`."""
 
 import difflib
 from pathlib import Path
@@ -13,11 +13,11 @@ from tcnn.errors import DownloadError, RequestError, one_line
 
 NAMES = ("cifar10", "cifar100", "imagenet", "places365", "mnist", "kmnist", "fashion_mnist", "qmnist", "inaturalist")
 SPLITS = ("train", "val")
-"""Where torchvision calls the second split a test, as in CIFAR-10, `test` means it too."""
+"""Where torchvision calls the second split test, as in CIFAR-10, `test` means it too."""
 
 
 class TorchSource:
-    """A torchvision data set: `data[index]` is an image and its target."""
+    """`Source` of a torchvision data set: `data[index]` is an image and its target."""
 
     def __init__(self, data: Any, spec: str) -> None:
         self.data = data
@@ -32,7 +32,7 @@ class TorchSource:
 
 
 def open_torch(spec: str, split: str, download: bool) -> Found:
-    """`spec` is NAME:FOLDER. Raises `RequestError`, `DownloadError` if a download fails."""
+    """Open a torchvision data set; `spec` is NAME:FOLDER. Raises `RequestError`, and `DownloadError` if it fails."""
     name, _, root = spec.partition(":")
     name = name.lower()
     if name not in NAMES:

@@ -1,4 +1,4 @@
-"""From a decoded image to the tensor that a model takes: timm's transforms, which here normalise as well."""
+"""Image transforms for training and evaluation: timm's, with normalisation included."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -34,11 +34,12 @@ def training_transform(
     vflip: float = 0.0,
     in_chans: int = 3,
 ) -> Transform:
-    """Random crops, flips and colours, then normalised, (in_chans, H, W), float32: timm's names and meanings.
+    """Training transform: random crop, flip, colour augmentation, then normalised, (in_chans, H, W), float32.
 
-    `size` is (H, W). `aa` is a policy such as `rand-m9-mstd0.5-inc1` (Touvron et al. 2021, Table 9); with one, timm
-    leaves the colour jitter out. `crop_padding`: instead of timm's resized crops the whole image, its short side at
-    `size`, with so many pixels of black on each side, of which a crop of `size` is taken (He et al. 2016, §4.2).
+    Names and meanings of the arguments are timm's. `size` is (H, W). `aa` is a policy such as `rand-m9-mstd0.5-inc1`
+    (Touvron et al. 2021, Table 9); with one, timm leaves the colour jitter out. `crop_padding`: instead of timm's
+    resized crops the whole image, its short side at `size`, with so many pixels of black on each side, of which a crop
+    of `size` is taken (He et al. 2016, §4.2).
     """
     transform = _made(
         input_size=(in_chans, *size),
@@ -66,7 +67,7 @@ def training_transform(
 
 
 class PaddedCrop:
-    """A crop of `size`, (H, W), of an image in a margin of `padding` black pixels; every place is as likely."""
+    """Random crop of `size`, (H, W), of an image padded by `padding` black pixels on each side."""
 
     def __init__(self, size: tuple[int, int], padding: int) -> None:
         self.size, self.padding = size, padding
@@ -79,7 +80,7 @@ class PaddedCrop:
 
 
 class NormalisedTensor:
-    """(pixel / 255 − mean) / std, (C, H, W), float32: torchvision's two steps to the bit, in a third of their time."""
+    """(pixel / 255 − mean) / std, (C, H, W), float32: as torchvision's two steps, bit for bit, three times as fast."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         self.mean, self.std = (torch.tensor(values)[:, None, None] for values in (mean, std))
@@ -98,7 +99,7 @@ def evaluation_transform(
     interpolation: str,
     crop_mode: str = "center",
 ) -> Transform:
-    """Resized and cropped as timm evaluates, then normalised, (C, H, W), float32. `size` is (H, W)."""
+    """Evaluation transform: resized and cropped as timm does, then normalised, (C, H, W), float32. `size` is (H, W)."""
     transform = _made(
         input_size=(3, *size),
         is_training=False,
@@ -113,7 +114,7 @@ def evaluation_transform(
 
 
 def middle_of_strip(image: Image.Image, ratio: int = 20) -> Image.Image:
-    """The middle of an image that is more than `ratio` times longer than wide; any other as it is.
+    """Crop the middle of an image that is more than `ratio` times longer than wide; any other is unchanged.
 
     timm scales the *short* side to the model's size and crops then: one row of 5,000 pixels would become a gigabyte.
     """
@@ -124,7 +125,7 @@ def middle_of_strip(image: Image.Image, ratio: int = 20) -> Image.Image:
 
 
 def _made(**options: Any) -> Any:
-    """timm's transforms; raises `RequestError` for a name that it does not know."""
+    """Create timm's transforms; raises `RequestError` for a name that it does not know."""
     try:
         transform = create_transform(use_prefetcher=False, **options)
     except (AssertionError, LookupError, TypeError, ValueError) as error:
@@ -140,5 +141,5 @@ def _made(**options: Any) -> Any:
 
 
 def posterize(image: Image.Image, bits: int, **options: Any) -> Image.Image:
-    """timm's operation, which at the highest magnitudes keeps no bit: black. Pillow refuses that since release 13."""
+    """timm's posterize operation for zero bits (black), which Pillow refuses since release 13."""
     return auto_augment.posterize(image, bits, **options) if bits else Image.new(image.mode, image.size)

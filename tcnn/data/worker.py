@@ -1,4 +1,4 @@
-"""What runs where images are loaded: in a worker process, or in the caller's own when there are no workers."""
+"""Worker processes of the data loader: load, transform and collate samples."""
 
 import contextlib
 import multiprocessing
@@ -27,11 +27,11 @@ Item = tuple[int, int, int]
 """Epoch, position in it, index in the data set."""
 
 MOST_UNREADABLE = 100
-"""So many in a row are no accident: the disk is gone, or these are no images."""
+"""Number of unreadable images in a row that ends loading: the disk is gone, or these are no images."""
 
 
 class Batch(NamedTuple):
-    """Images (B, C, H, W), float32, their classes (B,), int64, and the files that could not be read."""
+    """Images (B, C, H, W), float32, their classes (B,), int64, and the unreadable files."""
 
     images: Tensor
     targets: Tensor
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
 
 class Samples:
-    """The data set that a `DataLoader` sees: whole batches of `Item`s."""
+    """Data set for a `DataLoader`: whole batches of `Item`s."""
 
     def __init__(self, data: ImageSet, transform: Transform, seed: int, replace: bool) -> None:
         self.data = data
@@ -51,7 +51,7 @@ class Samples:
         return len(self.data)
 
     def __getitems__(self, items: Sequence[Item]) -> Batch | TcnnError:
-        """A batch; an error of ours is returned, because DataLoader would wrap it into a page of traceback."""
+        """Load a batch; a `TcnnError` is returned, because DataLoader would wrap it into a page of traceback."""
         try:
             with contextlib.nullcontext() if get_worker_info() else generators_kept():
                 return self._batch(items)
@@ -72,7 +72,7 @@ class Samples:
         return Batch(stacked, torch.tensor(targets, dtype=torch.int64), tuple(unreadable))
 
     def _load(self, index: int, unreadable: list[str]) -> tuple[Image.Image, int] | None:
-        """The image, or, when images are replaced, the next one that can be read; adds to `unreadable`."""
+        """Load an image, or, when unreadable images are replaced, the next readable one; adds to `unreadable`."""
         for further in range(min(len(self.data), MOST_UNREADABLE)):
             try:
                 return self.data.load((index + further) % len(self.data))
@@ -87,13 +87,13 @@ class Samples:
         )
 
     def _none(self) -> Tensor:
-        """(0, C, H, W), as a model may look at the other sizes."""
+        """An empty batch (0, C, H, W), as a model may read the other sizes."""
         seed_everything(0)
         return self.transform(Image.new(self.data.mode, (8, 8)))[None, ...][:0]
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the three generators that transforms use, of this process's CPU only.
+    """Seed the three random generators that transforms use (`random`, NumPy, torch), on this process's CPU only.
 
     `torch.manual_seed` would also queue a call for a GPU that a worker must never touch. torch's CPU generator uses the
     seed's lower 32 bits.
@@ -105,7 +105,7 @@ def seed_everything(seed: int) -> None:
 
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
-    """The three generators are afterwards what they were before."""
+    """Context that restores the state of the three random generators."""
     states = random.getstate(), numpy.random.get_state(), torch.default_generator.get_state()
     try:
         yield
@@ -116,10 +116,10 @@ def generators_kept() -> Iterator[None]:
 
 
 def start_worker(worker: int) -> None:
-    """First thing in a worker process: who decides about its end is its parent, and no one else.
+    """Initialise a worker process: ignore signals for the process group and end with the parent.
 
     Signals that go to a whole process group (Ctrl-C, a scheduler's SIGTERM) are the parent's: it still needs batches
-    while it writes its checkpoint. A parent that was killed cannot say anything, so on Linux the kernel does.
+    while it writes its checkpoint. If the parent is killed, on Linux the kernel ends the worker.
     """
     ignore_warnings()
     sys.excepthook = _unless_cut_off
@@ -132,9 +132,9 @@ def start_worker(worker: int) -> None:
 
 
 def _unless_cut_off(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What a sample raises goes to the parent; this is for Python's thread that hands batches over.
+    """Exception hook of the thread that hands batches to the parent: errors of samples reach the parent by themselves.
 
-    A parent that is interrupted in the middle of use_backend one hangs up, which is no news to anybody.
+    If the parent is interrupted while it receives a batch, the broken pipe is not reported.
     """
     if not issubclass(kind, (EOFError, ConnectionError)):
         sys.__excepthook__(kind, error, trace)

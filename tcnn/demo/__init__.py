@@ -1,1 +1,1 @@
-"""`tcnn demo`: the whole journey on images that need no download."""
+"""`tcnn demo`: conversion, verification and fine-tuning on images that need no download."""

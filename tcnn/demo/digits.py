@@ -1,4 +1,4 @@
-"""Two small real data sets without a download: handwritten digits, and scenes in which one of them is to be found.
+"""Data sets of the demo, without a download: handwritten digits, and scenes with one digit in clutter.
 
 scikit-learn bundles 1,797 scans of handwritten digits (8×8 pixels, 17 levels; UCI, Alpaydın & Kaynak 1998). Enlarged to
 64×64 they are so easy that every network ends near 100 %. In a scene one scan lies anywhere among fragments of others,
@@ -19,11 +19,11 @@ from tcnn.errors import EnvironmentFailure
 HELD_OUT = 450
 SIZE = 64
 MEAN, STD = 0.304, 0.324
-"""Of the enlarged scans, whose brightness goes from 0 to 1."""
+"""Mean and standard deviation of the enlarged scans, whose brightness is from 0 to 1."""
 SCENES, SCENES_HELD_OUT = 1500, 900
 SCENES_MEAN, SCENES_STD = 0.128, 0.264
 FRAGMENTS = 8
-"""Of other digits, in a scene."""
+"""Number of fragments of other digits in a scene."""
 
 Picture = NDArray[numpy.float32]
 
@@ -45,7 +45,7 @@ def write_scenes(
 ) -> tuple[ImageSet, ImageSet]:
     """Write so many scenes as `root/{train,val}/CLASS/NUMBER.png` and open them.
 
-    Those of the one split are made from 1,347 scans, those of the other from the 450 that `write_digits` holds out.
+    Scenes of one split are made from 1,347 scans, those of the other from the 450 that `write_digits` holds out.
     Raises `EnvironmentFailure` without scikit-learn.
     """
     scans, labels, learned, others = _split(seed)
@@ -59,7 +59,7 @@ def write_scenes(
 def _scenes(
     scans: Picture, numbers: list[int], count: int, random: numpy.random.Generator
 ) -> Iterator[tuple[Picture, int]]:
-    """A scene, and the number of the scan that is whole in it: what overlaps is as bright as the brighter."""
+    """Make scenes, each with the index of its whole scan; where patches overlap the brighter pixel counts."""
     for _ in range(count):
         scene = numpy.zeros((SIZE, SIZE), numpy.float32)
         for _ in range(FRAGMENTS):
@@ -79,7 +79,7 @@ def _place(scene: Picture, patch: Picture, random: numpy.random.Generator) -> No
 
 
 def _split(seed: int) -> tuple[Picture, list[int], list[int], list[int]]:
-    """All scans, their classes, and the numbers of those to train on and of those held out."""
+    """All scans, their classes, and the indices of the training and of the held-out ones."""
     try:
         from sklearn import datasets
     except ImportError as error:
@@ -90,7 +90,7 @@ def _split(seed: int) -> tuple[Picture, list[int], list[int], list[int]]:
 
 
 def _enlarged(scan: Picture, side: int) -> Picture:
-    """side×side pixels from 0 to 255."""
+    """Resize a scan to side×side pixels from 0 to 255."""
     picture = Image.fromarray((scan * (255 / 16)).astype("uint8")).resize((side, side), Image.Resampling.BILINEAR)
     return numpy.asarray(picture, dtype=numpy.float32)
 

@@ -1,4 +1,4 @@
-"""The demo's journey on real images: train a CNN, convert it, prove it equal, write, reload, fine-tune both."""
+"""The demo: train a CNN, convert it, verify, save, reload in a new process, fine-tune CNN and T-CNN, compare."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ from tcnn.verification.verify import verify
 
 Step = Callable[[str], None]
 CONTENT_HEADS = 4
-"""As the preset for small data has them."""
+"""Number of content heads, as in the preset for small data."""
 
 
 class Row(BaseModel):
@@ -41,7 +41,7 @@ class Row(BaseModel):
 
 
 class Gain(BaseModel):
-    """How much more a share of images one model has right than another, image by image, with its 95 % interval."""
+    """Difference of two models' accuracies on the same images, with its 95 % interval."""
 
     mean: float
     low: float
@@ -49,27 +49,29 @@ class Gain(BaseModel):
 
 
 class DemoResult(BaseModel):
-    """What `tcnn demo --json` prints."""
+    """Result of the demo, as `tcnn demo --json` prints it."""
 
     images: str
     rows: list[Row]
     gain: Gain
-    """The fine-tuned T-CNN above the fine-tuned CNN."""
+    """Of the fine-tuned T-CNN over the fine-tuned CNN."""
     predictions_unchanged: bool
     held_out: int
     checkpoint: str | None
     run: str | None
-    """The directory of the T-CNN's fine-tuning."""
+    """Run directory of the T-CNN's fine-tuning."""
     seconds: float
 
 
 def run(directory: Path, keep: bool, epochs: int, finetune_epochs: int, seed: int, step: Step) -> DemoResult:
-    """The journey; raises `VerificationError` if a single prediction changes.
+    """Run the demo; raises `VerificationError` if a single prediction changes.
 
     Args:
-        directory: everything is written here. keep: whether it stays, so that the result may name it.
-        epochs: of the source CNN. finetune_epochs: of fine-tuning, as CNN and as T-CNN.
-        step: called with what begins.
+        directory: receives all files.
+        keep: whether it is kept, so that the result may name it.
+        epochs: of the source CNN.
+        finetune_epochs: of fine-tuning, as CNN and as T-CNN.
+        step: called with the name of every step.
     """
     started = time.monotonic()
     step("drawing the scenes")
@@ -133,7 +135,7 @@ def run(directory: Path, keep: bool, epochs: int, finetune_epochs: int, seed: in
 
 
 def paired(before: Tensor, after: Tensor) -> Gain:
-    """By the normal approximation over images; (N,) each, bool: whether each is right."""
+    """Paired difference of accuracies with its 95 % interval (normal approximation); (N,) each, bool: whether right."""
     difference = after.double() - before.double()
     mean, half = difference.mean().item(), 1.96 * (difference.std() / len(difference) ** 0.5).item()
     return Gain(mean=mean, low=mean - half, high=mean + half)
@@ -153,7 +155,7 @@ def _source(seed: int) -> nn.Module:
 
 
 def _recipe(epochs: int, seed: int, **changes: Any) -> FinetuneConfig:
-    """The preset for small data; a mirrored or tilted digit is none, so images are only shifted and scaled a little."""
+    """The preset for small data with shifts and scaling only, since a mirrored or tilted digit is no digit."""
     own = {
         "epochs": epochs, "size": digits.SIZE, "batch_size": 32, "seed": seed, "workers": 0, "hflip": 0.0,
         "scale": (0.8, 1.0), "ratio": (0.9, 1.1), "smoothing": 0.0, "device": "cpu", "checkpoint_minutes": 60,
@@ -162,14 +164,14 @@ def _recipe(epochs: int, seed: int, **changes: Any) -> FinetuneConfig:
 
 
 def _tensors(model: nn.Module, data: ImageSet) -> tuple[Tensor, Tensor]:
-    """All images as the model takes them, and their classes."""
+    """All images as model inputs, and their classes."""
     batches = list(EvaluationLoader(data, transform_for(model), batch_size=64))
     return torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches])
 
 
 @torch.no_grad()
 def predictions(model: nn.Module, images: Tensor) -> Tensor:
-    """The predicted class of every image, (N,)."""
+    """Predicted class of every image, (N,)."""
     model.eval()
     return torch.cat([model(batch).argmax(1) for batch in images.split(256)])
 
@@ -188,7 +190,7 @@ with torch.no_grad():
 
 
 def _predict_elsewhere(checkpoint: Path, directory: Path, images: Tensor) -> Tensor:
-    """Load the file in a new Python process, which has never seen the model, and predict there."""
+    """Load the checkpoint in a new Python process and predict there."""
     given, found = directory / ".images.safetensors", directory / ".predictions.safetensors"
     try:
         save_file({"images": images}, given)
@@ -200,7 +202,7 @@ def _predict_elsewhere(checkpoint: Path, directory: Path, images: Tensor) -> Ten
 
 
 def _teller(step: Step, what: str) -> Report:
-    """Announces every epoch as a step of the demo."""
+    """A progress callback that announces every epoch as a step of the demo."""
     announced = 0
 
     def report(now: Progress) -> None:

@@ -1,1 +1,1 @@
-"""How good a model is: accuracy, corruptions, ImageNet's variants, several models side by side."""
+"""Evaluation: accuracy, corruptions, ImageNet variants, comparison of several models."""

@@ -1,4 +1,4 @@
-"""Several models on one data set, side by side: sizes, corruptions, ImageNet's variants."""
+"""Compare several models on one data set: image sizes, corruptions, ImageNet variants."""
 
 import gc
 import time
@@ -22,11 +22,11 @@ from tcnn.workflows.pipeline import usable_device
 from tcnn.zoo.sources import create_source
 
 Progress = Callable[[int, int, str], None]
-"""(images done, images in all, what is being done)."""
+"""Called with images done, images in total, and a description."""
 
 
 class Case(NamedTuple):
-    """One pass over images: clean when `name` is None; corrupted on the fly unless `folder` holds them so."""
+    """One pass over the images: clean when `name` is None; corrupted on the fly, or read from `folder`."""
 
     name: str | None = None
     severity: int = 0
@@ -93,7 +93,7 @@ def compare(
 
 
 def open_model(name: str) -> nn.Module:
-    """A tcnn checkpoint, or a model of timm's with its pretrained weights, in evaluation mode."""
+    """Load a tcnn checkpoint, or a timm model with its pretrained weights, in evaluation mode."""
     path = Path(name)
     if path.suffix == ".safetensors" or path.is_dir():
         return checkpoint.load(path)
@@ -101,7 +101,7 @@ def open_model(name: str) -> nn.Module:
 
 
 def plan(data: str, config: EvaluationConfig) -> list[Case]:
-    """The passes over images: those that an ImageNet-C folder holds, or clean ones and what is made on the fly."""
+    """The passes over the images: corruptions of an ImageNet-C folder, or clean images and corruptions on the fly."""
     for name in config.corruptions:
         effects.check(name)
     wanted = tuple(name for name in effects.CORRUPTIONS if name in config.corruptions)
@@ -125,9 +125,9 @@ def plan(data: str, config: EvaluationConfig) -> list[Case]:
 
 
 def first_of_each(data: ImageSet, limit: int) -> ImageSet:
-    """The first image of every class, then the second of every class, …, up to `limit`, in the data set's order.
+    """A class-balanced subset: the first image of every class, then the second, …, up to `limit`.
 
-    Classes take turns by name, so that two models that number them differently see the same images.
+    Classes are taken in the order of their names, so that models with different class indices get the same images.
     """
     seen: dict[int, int] = {}
     turns = []
@@ -138,7 +138,7 @@ def first_of_each(data: ImageSet, limit: int) -> ImageSet:
 
 
 class _Opened:
-    """The data set, opened once for each way in which it is needed."""
+    """Cache of opened data sets, one for each matching of classes."""
 
     def __init__(self, config: EvaluationConfig, data: str) -> None:
         self._config, self._data = config, data
@@ -155,7 +155,7 @@ class _Opened:
 
 
 class _Tally:
-    """Counts images for the progress report."""
+    """Counts images for the progress callback."""
 
     def __init__(self, total: int, report: Progress | None) -> None:
         self._done, self._total, self._report, self._what = 0, total, report, ""
@@ -171,7 +171,7 @@ class _Tally:
 
 
 def _baseline(models: Sequence[str], config: EvaluationConfig, cases: Sequence[Case], data: ImageSet) -> str | None:
-    """Whose errors the others are relative to. Raises `RequestError` before hours are spent."""
+    """The model whose errors CE and mCE are relative to; raises `RequestError` before any evaluation."""
     if not models:
         raise RequestError("no model to evaluate; name a checkpoint or a timm model")
     corrupted = {(case.name, case.severity) for case in cases if case.name}

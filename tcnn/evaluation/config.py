@@ -1,4 +1,4 @@
-"""How models are compared: one object for Python, command line, file and HTTP body."""
+"""Settings of a comparison of models: one object for Python, command line, file and HTTP body."""
 
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ ALEXNET = "alexnet"
 
 
 class EvaluationConfig(Frozen):
-    """Every field has the default that `tcnn evaluate` uses."""
+    """How models are evaluated and compared; the defaults are those of `tcnn evaluate`."""
 
     split: str = Field(default="val", description="Which part of the data set, where it has parts.")
     layout: Literal["auto", "plain", "imagenet-c", "imagenet-a", "imagenet-r"] = Field(

@@ -1,8 +1,8 @@
-"""How many images of a data set a model gets right: exact counts, over any number of processes.
+"""Evaluate a model on a data set: exact top-1 and top-5 counts, over any number of processes.
 
-The trainer calls `evaluate` after every epoch, `tcnn evaluate` for every row of its table. Images are prepared as timm
-prepares them for the model; a corruption is applied at the model's own resolution, between cropping and normalising,
-which is where ImageNet-C applies it (Hendrycks & Dietterich 2019).
+The trainer calls `evaluate` after every epoch, `tcnn evaluate` for every row of its table. Images are preprocessed as
+timm does for the model; a corruption is applied at the model's own resolution, between cropping and normalising, as in
+ImageNet-C (Hendrycks & Dietterich 2019).
 """
 
 import math
@@ -31,14 +31,14 @@ from tcnn.models.trace import input_shape
 
 Amp = Literal["float32", "bfloat16", "float16"]
 Progress = Callable[[int], None]
-"""Reports that so many more images are done."""
+"""Called with the number of images just evaluated."""
 
 NAMED_UNREADABLE = 20
-"""How many unreadable files a result names; it counts them all."""
+"""Largest number of unreadable files that a result names; it counts them all."""
 
 
 class ClassScore(BaseModel):
-    """The images of one class."""
+    """Accuracy of one class."""
 
     images: int
     right: int
@@ -46,7 +46,7 @@ class ClassScore(BaseModel):
 
 
 class Score(BaseModel):
-    """What a model got right. Accuracies are shares between 0 and 1 of the images that could be read."""
+    """Accuracy of a model. Accuracies are shares between 0 and 1 of the images that could be read."""
 
     images: int
     right: int
@@ -58,7 +58,7 @@ class Score(BaseModel):
 
 
 class Evaluation(Score):
-    """The same, with what it is made of."""
+    """Accuracy of a model with counts, scores per class and unreadable files."""
 
     per_class: dict[str, ClassScore]
     unreadable: list[str]
@@ -66,7 +66,7 @@ class Evaluation(Score):
 
 
 class _Part(NamedTuple):
-    """What one process saw: one row an image, so that sums are exact and in a fixed order."""
+    """Results of one process, one row per image, so that sums are exact and in a fixed order."""
 
     targets: NDArray[np.int64]
     right: NDArray[np.bool_]
@@ -94,24 +94,24 @@ def evaluate(
     rank: int = 0,
     world: int = 1,
 ) -> Evaluation:
-    """Top-1, top-5 and cross-entropy of a model on a data set, in evaluation mode; the model is left as it was.
+    """Evaluate top-1, top-5 and cross-entropy of a model on a data set; the model is not changed.
 
     Args:
         size: side, or (height, width), in pixels that the images are cropped to; default the model's own.
         crop_pct: the crop's share of the resized image; default the model's own.
         batch_size: images of one forward pass in this process.
-        device: where the images go; default where the model is.
-        amp: the dtype that autocast computes in.
-        corruption: (name, severity) of an ImageNet-C corruption; which noise an image gets depends on `seed` and on
-            the image alone.
-        class_subset: the model's output for each class of the data set; only these outputs compete. Default all
+        device: of the images; default that of the model.
+        amp: the dtype of autocast.
+        corruption: (name, severity) of an ImageNet-C corruption; the noise of an image depends on `seed` and the image
+            only.
+        class_subset: the model's output for each class of the data set; only these outputs are scored. Default all
             outputs, which must then be as many as the data set has classes.
-        progress: called after each batch with the images it had.
-        rank, world: this process and how many there are. With more than one, all of them must call at once, in an
+        progress: called after each batch with the number of its images.
+        rank, world: this process and the number of processes. With more than one, all of them must call at once, in an
             initialised process group; every image is counted once and every process returns the same counts.
 
-    Returns: exact counts; top-5 only where at least five classes compete. `images_per_second` is wall time over all
-    processes, loading included. A result that is not finite counts as wrong.
+    Returns: exact counts; top-5 only for at least five classes. `images_per_second` is wall time over all processes,
+    loading included. A result that is not finite counts as wrong.
 
     Raises: `RequestError` when classes and outputs do not fit, or no image can be read.
     """
@@ -143,7 +143,7 @@ def transform_for(
 ) -> Transform:
     """timm's evaluation transform of a model: resize, crop, (corrupt,) to a tensor, normalise.
 
-    Of a long strip the middle alone is resized: see `middle_of_strip`.
+    Of a very long strip only the middle is resized: see `middle_of_strip`.
     """
     settings = input_settings(model)
     if size is not None:
@@ -188,7 +188,7 @@ def _count(
     class_subset: Sequence[int] | None,
     progress: Progress | None,
 ) -> _Part:
-    """One pass over this process's images. Nothing waits for the device before the last batch is under way."""
+    """Evaluate this process's images. The device is not synchronised before the last batch."""
     started = time.perf_counter()
     columns = None if class_subset is None else torch.tensor(list(class_subset), device=device)
     autocast: AbstractContextManager[None] = (
@@ -220,7 +220,7 @@ def _count(
 
 
 def _columns(logits: Any, columns: Tensor | None, classes: int) -> Tensor:
-    """The outputs that compete, (B, classes)."""
+    """The scored outputs, (B, classes)."""
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise RequestError(f"the model's output: expected logits of shape (images, classes), found {found}")
@@ -238,7 +238,7 @@ def _columns(logits: Any, columns: Tensor | None, classes: int) -> Tensor:
 
 
 def _summary(parts: Sequence[_Part], data: ImageSet, classes: int) -> Evaluation:
-    """The result of all processes together."""
+    """Combine the results of all processes."""
     targets, right, right5, losses = (np.concatenate([part[i] for part in parts]) for i in range(4))
     unreadable = [name for part in parts for name in part.unreadable]
     if not len(targets):
@@ -265,7 +265,7 @@ def _summary(parts: Sequence[_Part], data: ImageSet, classes: int) -> Evaluation
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards every module's own mode again: parts of a model in training may be frozen."""
+    """Context that sets evaluation mode and restores every module's own mode, as parts of a model may be frozen."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

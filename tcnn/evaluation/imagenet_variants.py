@@ -1,9 +1,9 @@
-"""ImageNet and its robustness sets: which of a model's outputs a data set's classes mean, and mean corruption error.
+"""ImageNet variants (ImageNet-C, -A, -R): detect them, map their classes to model outputs, corruption error (CE, mCE).
 
 - ImageNet-C (Hendrycks & Dietterich 2019): CORRUPTION/SEVERITY/CLASS folders, with or without the four category folders
   (noise, blur, weather, digital) around the corruptions.
 - ImageNet-A (Hendrycks et al. 2019) and ImageNet-R (Hendrycks et al. 2020): folders of 200 of the 1,000 classes each,
-  named by WordNet ids; only these 200 outputs of the model compete. timm carries the lists.
+  named by WordNet ids; only these 200 outputs of the model are scored. timm contains the lists.
 """
 
 import pkgutil
@@ -41,17 +41,17 @@ ALEXNET_ERRORS: dict[str, float] = {
 
 
 class Matching(NamedTuple):
-    """How a data set's classes and a model's outputs meet."""
+    """Mapping from a data set's classes to a model's outputs."""
 
     class_names: tuple[str, ...] | None
     """Open the data set with these names; None: with its own."""
     outputs: tuple[int, ...] | None
-    """The model's output for each class, the only ones that compete; None: all of them, in their order."""
+    """The model's output for each class, the only ones that are scored; None: all of them, in their order."""
 
 
 @cache
 def synsets(layout: Layout = "plain") -> tuple[str, ...]:
-    """The WordNet ids of ImageNet's 1,000 classes, or of a variant's 200, in the order of the models' outputs."""
+    """WordNet ids of ImageNet's 1,000 classes, or of a variant's 200, in the order of the models' outputs."""
     if layout not in VARIANTS:
         return tuple(ImageNetInfo("imagenet-1k").label_names())
     listed = pkgutil.get_data("timm.data", f"_info/{layout.replace('-', '_')}_synsets.txt")
@@ -61,7 +61,7 @@ def synsets(layout: Layout = "plain") -> tuple[str, ...]:
 
 
 def detect(class_names: Sequence[str], outputs: int) -> Layout:
-    """The layout of a data set that is no ImageNet-C: a variant when it has exactly that variant's classes."""
+    """Detect the layout of a data set other than ImageNet-C: a variant when it has exactly that variant's classes."""
     if outputs == len(synsets()):
         for layout in VARIANTS:
             if set(class_names) == set(synsets(layout)):
@@ -72,17 +72,17 @@ def detect(class_names: Sequence[str], outputs: int) -> Layout:
 def match(
     model: str, data: str, layout: Layout, class_names: Sequence[str], outputs: int, label_names: Sequence[str] | None
 ) -> Matching:
-    """Which output means which class.
+    """Match a data set's classes with a model's outputs.
 
     Names decide where both sides have them: the model's own from its checkpoint, or ImageNet's for 1,000 outputs.
     Otherwise the numbers of classes must agree. A data set with some of ImageNet's classes is scored over these; in
     any other, a class without images stays a possible answer.
 
     Args:
-        model, data: what to call them in an error.
+        model, data: their names in error messages.
         class_names: the data set's own.
-        outputs: how many the model has.
-        label_names: what the model's outputs mean, if it says.
+        outputs: number of outputs of the model.
+        label_names: class names of the model's outputs, if known.
 
     Raises: `RequestError` when they do not fit.
     """
@@ -116,7 +116,7 @@ def match(
 
 
 def _meaning(class_names: Sequence[str], outputs: int, label_names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """What the outputs mean, if it is known and of use for these classes."""
+    """Class names of the outputs, if they are known and match these classes."""
     wordnet = outputs == len(synsets()) and set(class_names) <= set(synsets())
     if label_names is not None and len(label_names) == outputs:
         foreign = wordnet and not set(label_names) & set(class_names)  # described in words, the folders by ids
@@ -130,7 +130,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def corruption_folders(data: str) -> dict[str, dict[int, Path]]:
-    """The folders of an ImageNet-C layout, by corruption and severity; empty when it is none."""
+    """The folders of an ImageNet-C layout, by corruption and severity; empty for any other layout."""
     root = Path(data).expanduser()
     if not root.is_dir():
         return {}
@@ -148,7 +148,7 @@ def corruption_folders(data: str) -> dict[str, dict[int, Path]]:
 def corruption_errors(
     errors: Mapping[str, float], baseline: Mapping[str, float]
 ) -> tuple[dict[str, float], float | None]:
-    """CE of each corruption, E / E of the baseline, and their mean, mCE (Hendrycks & Dietterich 2019, §4.1).
+    """Corruption error CE = E / E of the baseline, and mean mCE (Hendrycks & Dietterich 2019, §4.1).
 
     Args:
         errors, baseline: top-1 error of each corruption, mean over the same severities.

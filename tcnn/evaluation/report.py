@@ -1,4 +1,4 @@
-"""The results of a comparison, and what is computed from them: means over corruptions, CE and mCE."""
+"""Comparison results: accuracy per model and size, means over corruptions, CE and mCE."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,7 +9,7 @@ from tcnn.evaluation.imagenet_variants import corruption_errors
 
 
 class CorruptionScore(BaseModel):
-    """One corruption: means over its severities, and each of them."""
+    """Accuracy under one corruption: means over its severities, and each of them."""
 
     top1: float
     error: float
@@ -18,42 +18,42 @@ class CorruptionScore(BaseModel):
 
 
 class Row(BaseModel):
-    """One model at one size."""
+    """Results of one model at one size."""
 
     model: str
     parameters: int
     height: int
     width: int
     outputs: int
-    """How many classes the model tells apart."""
+    """Number of classes that the model can predict."""
     classes: int
-    """How many of them competed."""
+    """Number of classes that were scored."""
     clean: Evaluation | None
     corruptions: dict[str, CorruptionScore]
     corruption_top1: float | None
     corruption_error: float | None
-    """Mean over corruptions of the mean over severities: not normalised by a baseline."""
+    """Mean over corruptions of the mean error over severities, not normalised by a baseline."""
     mce: float | None
     unreadable: list[str]
     unreadable_count: int
 
 
 class Comparison(BaseModel):
-    """What `tcnn evaluate --json` prints."""
+    """Result of comparing models, as `tcnn evaluate --json` prints it."""
 
     data: str
     split: str
     layout: str
     images: int
-    """Of one pass, whether or not they can be read."""
+    """Number of images of one pass, readable or not."""
     baseline: str | None
-    """Whose errors CE and mCE are relative to."""
+    """The model whose errors CE and mCE are relative to."""
     seconds: float
     rows: list[Row]
 
 
 def corruption_scores(results: Mapping[tuple[str, int], Evaluation]) -> dict[str, CorruptionScore]:
-    """Results by (corruption, severity), put together by corruption, in the order given."""
+    """Group results by (corruption, severity) into scores per corruption, in the given order."""
     scores: dict[str, CorruptionScore] = {}
     for name in dict.fromkeys(name for name, _ in results):
         each = {
@@ -67,7 +67,7 @@ def corruption_scores(results: Mapping[tuple[str, int], Evaluation]) -> dict[str
 
 
 def relate(rows: Sequence[Row], references: Sequence[Mapping[str, float]]) -> None:
-    """Fill in CE and mCE of every row, relative to its reference: the baseline's error on each corruption."""
+    """Set CE and mCE of every row, relative to its reference: the baseline's error on each corruption."""
     for row, reference in zip(rows, references, strict=True):
         relative, row.mce = corruption_errors(errors(row), reference)
         for name, score in row.corruptions.items():
@@ -80,7 +80,7 @@ def errors(row: Row) -> dict[str, float]:
 
 
 def csv_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
-    """One line for every pass over the images: a model at a size, clean or with a corruption of some severity."""
+    """CSV rows, one for every pass over the images: a model at a size, clean or with a corruption of some severity."""
     for row in comparison.rows:
         passes: list[tuple[str, int | str, Score]] = [] if row.clean is None else [("", "", row.clean)]
         passes += [

@@ -24,9 +24,7 @@ Shape = tuple[int, int, int, int]
 
 
 def shapes_to_try(axes: Sequence[ExportAxis], channels: int) -> list[Shape]:
-    """Input shapes for the check: the example, and two more with other batch sizes, odd and not square, where axes are
-    free.
-    """
+    """Input shapes for the check: the example, and two more with other sizes where axes are free."""
     by_name = {axis.name: axis for axis in axes}
 
     def size(axis: Axis, wanted: int) -> int:

@@ -53,8 +53,7 @@ def fold(
     config: VerificationConfig | None = None,
     progress: Progress = lambda step: None,
 ) -> Folding:
-    """Fold a T-CNN: convolutional heads become a convolution, content heads lose their position, dead heads are
-    removed.
+    """Fold a T-CNN: heads become a convolution, lose their position, or are removed.
 
     Args:
         model: what `tcnn.convert` or `tcnn.load` returned, trained further or not; it is not changed.

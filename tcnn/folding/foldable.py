@@ -93,8 +93,7 @@ def tolerances(heads: Iterable[Head]) -> list[float]:
 
 
 def largest_within(count: int, error: Callable[[int], float], bound: float) -> int | None:
-    """The last of `count` increasingly coarse choices whose error is within `bound`, by bisection; None if there is
-    none.
+    """The last of `count` increasingly coarse choices with an error within `bound`, by bisection; or None.
 
     Errors mostly grow with the choice; where they do not, the result is still within the bound.
     """

@@ -39,8 +39,7 @@ class ConvolutionShaped(nn.Module):
 
 
 class AttentionLayer(ConvolutionShaped):
-    """Base class of `GPSA2d` and `FoldedGPSA2d`: attention parameters by name, values derived from them, and the
-    geometry.
+    """Base class of `GPSA2d` and `FoldedGPSA2d`: attention parameters, values derived from them, geometry.
 
     Derived values are computed in every call and never cached, so they cannot be stale; `tcnn.fuse` prepares a layer
     for inference.
@@ -101,8 +100,7 @@ class AttentionLayer(ConvolutionShaped):
         return self.tensors.strength
 
     def positional_factors(self, size: positions.Pair) -> tuple[Tensor, Tensor]:
-        """Row factor (K, Ho, H) and column factor (K, Wo, W) of the positional attention on a padded map of `size` (H,
-        W).
+        """Row factor (K, Ho, H) and column factor (K, Wo, W) of the positional attention on a padded map (H, W).
 
         Zeros for content heads.
         """

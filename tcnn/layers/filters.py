@@ -34,9 +34,7 @@ def refusal(conv: nn.Module) -> str | None:
 
 
 def unknown(conv: nn.Module) -> str | None:
-    """The reason why the arithmetic of `conv` is unknown, or None when it is a convolution of its input with its
-    weight.
-    """
+    """The reason why the arithmetic of `conv` is unknown, or None when it is a plain convolution."""
     if not isinstance(conv, nn.Conv2d):
         return f"{type(conv).__name__} is not an nn.Conv2d"
     if isinstance(conv, nn.modules.lazy.LazyModuleMixin):

@@ -74,8 +74,7 @@ def convolution_and_attention(
     parameters: Parameters | None,
     positional: Positional | None = None,
 ) -> Tensor:
-    """The sum of a convolution by `weight` (C_out, C_in/G, kh, kw) and attention, either of which may be absent; as
-    `gpsa`.
+    """The sum of a convolution by `weight` (C_out, C_in/G, kh, kw) and attention, either of them optional; as `gpsa`.
 
     Args:
         value: W_val, (C_in, C_in), applied before the convolution; None is the identity.

@@ -185,8 +185,7 @@ class GPSA2d(AttentionLayer):
         content_heads: int = 0,
         query_key: QueryKey = "normal",
     ) -> "GPSA2d":
-        """Convert a convolution into a layer that computes the same function (at the default temperature, up to
-        rounding).
+        """Convert a convolution into a layer that computes the same function (at the default temperature).
 
         Device, dtype, training mode and `requires_grad` (the filter's, and the bias's own) follow the convolution.
         `generator` (CPU) draws query and key. `content` is the scope of content attention, which at the default

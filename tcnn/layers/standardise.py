@@ -8,9 +8,7 @@ from torch import Tensor, nn
 from tcnn.layers.filters import effective_filter, is_standardised
 
 ROUNDING = 8
-"""Tolerance in units in the last place between the wanted and the resulting filter: twice the rounding of
-standardisation.
-"""
+"""Tolerance between the wanted and the resulting filter, in units in the last place."""
 
 
 @torch.no_grad()

@@ -7,9 +7,7 @@ from tcnn.records import ErrorStats
 
 
 def errors(reference: Tensor, other: Tensor) -> ErrorStats:
-    """Error statistics of `other` against `reference`, in float64; a non-finite value anywhere counts as infinite
-    error.
-    """
+    """Error statistics of `other` against `reference`, in float64; infinite if a value is not finite."""
     a, b = reference.double().flatten(), other.double().flatten()
     if a.shape != b.shape or not (a.isfinite().all() and b.isfinite().all()):
         return ErrorStats(max_abs=torch.inf, relative=torch.inf, max_relative=torch.inf, cosine=0.0)

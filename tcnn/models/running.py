@@ -57,9 +57,7 @@ def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
 
 
 def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The model itself if it has the dtype already, else a copy in that dtype, made without another copy of the
-    original.
-    """
+    """The model itself if it has the dtype already, else a copy in that dtype."""
     if all(p.dtype == dtype for p in model.parameters() if p.is_floating_point()):
         return model
     memo: dict[int, object] = {}

@@ -47,9 +47,7 @@ def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> 
 
 
 def _image_channels(model: nn.Module) -> int | None:
-    """Input channels: 3 when any convolution takes colour images, whatever the order of definition; else the first
-    one's.
-    """
+    """Input channels: 3 when any convolution takes colour images, else the first one's."""
     channels = [m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)]
     return 3 if 3 in channels else next(iter(channels), None)
 

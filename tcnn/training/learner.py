@@ -137,16 +137,12 @@ class Learner:
             set_temperatures(layer, taus)
 
     def accumulate(self, micro_batches: list[MicroBatch], chunk: int | None) -> StepLoss:
-        """Accumulate the gradients of a batch, `chunk` images at a time; raises `torch.OutOfMemoryError`, then
-        incomplete.
-        """
+        """Accumulate the gradients of a batch, `chunk` images at a time; raises `torch.OutOfMemoryError`."""
         with sync_batch(self._processes):
             return accumulate(self.task, micro_batches, self.precision, chunk)
 
     def update(self, updates: int) -> None:
-        """Update the parameters from the gradients, and the learning rates for the next update; `updates` counts this
-        one.
-        """
+        """Update the parameters, and the learning rates for the next update; `updates` counts this one."""
         for parameter in self._parameters(self.annealing.frozen(updates - 1)):
             parameter.grad = None  # an optimizer passes over it: neither it nor what is remembered of it moves
         update(self.task, self.optimizer, self.precision, self.config.clip_grad)

@@ -240,9 +240,7 @@ class Trainer:
             reestimate_batch_norm(self.learner.result, images, self.learner.trunk)
 
     def _is_best(self, top1: float) -> bool:
-        """Whether this epoch's model is the best. Before annealing is over a later epoch always replaces an earlier
-        one.
-        """
+        """Whether this epoch's model is the best; before annealing is over a later epoch always is."""
         best, epoch = self.position.best, self.position.best_epoch
         annealed = epoch is not None and self.learner.annealing.over((epoch + 1) * self.train.steps)
         return not annealed or best is None or top1 > best

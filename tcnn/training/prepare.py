@@ -162,9 +162,7 @@ def teacher_for(
 
 
 def conversion_at(config: FinetuneConfig, size: tuple[int, int]) -> ConversionConfig:
-    """The conversion settings with the training size as input size: at the model's own a map may be too small or too
-    large.
-    """
+    """The conversion settings with the training size as input size, since the model's own may not fit."""
     own = config.conversion
     return own if own.input_size else own.model_copy(update={"input_size": size})
 

@@ -31,8 +31,7 @@ class DtypePass(Record):
 
 
 class AsRun(DtypePass):
-    """Errors of the model as it is run, by its fastest backend, against its attention, both at the model's
-    temperatures.
+    """Errors of the model as it is run against its attention, both at the model's temperatures.
 
     `backend` is how the layers were computed: `auto`, unless `TCNN_ATTENTION` says otherwise.
     """
@@ -58,8 +57,7 @@ class Drift(Record):
 
 
 class VerificationReport(Record):
-    """Result of verification: equivalence at `temperature`, the hard limit, and drift at τ = 1, the paper's
-    initialisation.
+    """Result of verification: equivalence at `temperature`, the hard limit, and drift at τ = 1.
 
     `as_run` compares the model as it is run with its attention; `passed` holds for both. `temperatures` are those of
     the layers; `written` is the drift there when that is neither of the two. Files of older versions have neither

@@ -62,8 +62,7 @@ def convert_to_file(
     force: bool = False,
     progress: Progress = lambda step: None,
 ) -> ConversionResult:
-    """Create the source, convert it, verify, write, read back and verify again; the file is renamed only after all of
-    it.
+    """Create the source, convert it, verify, write, read back and verify again; atomically.
 
     Args:
         name: a timm name, `local-dir:PATH` or `hf-hub:ORG/NAME`.

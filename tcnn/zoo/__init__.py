@@ -1,1 +1,1 @@
-"""timm's models: which of them can be converted, and where their weights come from."""
+"""timm's models: the catalogue of convertible models, and how source models are created with their weights."""

@@ -1,6 +1,6 @@
-"""Every timm model: can it be converted, what would be, and if not, why not.
+"""Catalogue of timm's models: which can be converted, which layers, and why not.
 
-`catalogue.json` is generated (``python -m tcnn.conversion.describe``), kept true by a test, and read without torch, so
+`catalogue.json` is generated (``python -m tcnn.conversion.describe``), checked by a test, and read without torch, so
 that a command or a server can answer at once.
 """
 
@@ -42,12 +42,12 @@ class Entry(BaseModel):
 
     @property
     def registered_as(self) -> str | None:
-        """The name that `timm.create_model` knows the converted model by."""
+        """Name of the converted model in timm's registry, or None."""
         return registered_name(self.name) if self.convertible else None
 
 
 def registered_name(architecture: str) -> str:
-    """The name of a converted timm architecture in timm's registry: `t_resnet50d`."""
+    """Name of a converted timm architecture in timm's registry: `t_resnet50d`."""
     return architecture if architecture.startswith("t_") else f"t_{architecture}"
 
 
@@ -59,7 +59,7 @@ def entries() -> dict[str, Entry]:
 
 
 def timm_version() -> str:
-    """The timm that the catalogue was made from."""
+    """The timm version of the catalogue."""
     return str(json.loads(PATH.read_text())["timm"])
 
 
@@ -74,10 +74,10 @@ def search(query: str = "") -> list[Entry]:
 
 
 def check(name: str, default_choice: bool = True) -> Entry | None:
-    """What is known of a model name before torch is loaded.
+    """Check a model name by the catalogue, before torch is loaded.
 
     Args:
-        default_choice: whether the last stage is to be converted; another stage may be convertible all the same.
+        default_choice: whether the last stage is to be converted; another stage may be convertible although it is not.
 
     Returns the entry, or None when the catalogue cannot tell (a directory, a hub repository, another timm's model).
     Raises `UnknownModelError` or `NothingToConvertError`.
@@ -98,14 +98,14 @@ def check(name: str, default_choice: bool = True) -> Entry | None:
 
 
 def unknown(name: str, known: list[str]) -> str:
-    """One line about a model name that does not exist, with the closest ones that do."""
+    """Error message for an unknown model name, with the closest known ones."""
     close = difflib.get_close_matches(name.partition(".")[0], known, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(close)}?" if close else "`tcnn models` lists what can be converted"
     return f"{name}: no timm model of this name; {hint}"
 
 
 def unknown_tag(name: str, tags: Iterable[str]) -> str:
-    """One line about a weights tag that does not exist, with those that do."""
+    """Error message for an unknown weights tag, with the known ones."""
     architecture, _, tag = name.partition(".")
     return (
         f"{name}: {architecture} has no weights tagged {tag!r}; known tags: {', '.join(filter(None, tags)) or 'none'}"

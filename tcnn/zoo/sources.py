@@ -1,4 +1,4 @@
-"""Getting the source CNN: a timm name, a local directory or a hub repository, with the weights that were asked for."""
+"""Create the source CNN from a timm name, a local directory or a hub repository, with the requested weights."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ from tcnn.errors import DownloadError, RequestError, UnknownModelError, WeightsE
 from tcnn.zoo import catalogue
 
 BUILD_ERRORS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
-"""What timm and the readers of weights raise over a configuration or a file that is not right."""
+"""Errors that timm and the readers of weights raise for an invalid configuration or file."""
 
 
 def create_source(
@@ -28,7 +28,7 @@ def create_source(
     weights: Path | None = None,
     **model_args: object,
 ) -> nn.Module:
-    """Build a timm model in evaluation mode.
+    """Create a timm model in evaluation mode, with its weights.
 
     Args:
         name: a timm name (`resnet50d`, `resnet50d.ra2_in1k`), `local-dir:PATH` or `hf-hub:ORG/NAME`.
@@ -62,7 +62,7 @@ def create_source(
 
 
 def create_structure(name: str, num_classes: int | None = None) -> nn.Module:
-    """The model without its weights: on the meta device, in evaluation mode."""
+    """Create a model without its weights: on the meta device, in evaluation mode."""
     check_name(name)
     options: dict[str, object] = {} if num_classes is None else {"num_classes": num_classes}
     try:
@@ -75,7 +75,7 @@ def create_structure(name: str, num_classes: int | None = None) -> nn.Module:
 
 
 def check_name(name: str) -> str | None:
-    """The architecture that a name means, or None for a directory or hub repository; raises for anything unknown."""
+    """The architecture of a name, or None for a directory or hub repository; raises for anything unknown."""
     try:
         source, identifier = parse_model_name(name)
     except ValueError as error:
@@ -136,7 +136,7 @@ def _mismatch(model: nn.Module, state: dict[str, object], error: Exception) -> s
 
 @contextmanager
 def _offline_if_unreachable() -> Iterator[None]:
-    """Without a network the hub's client retries for a minute per file; only its cache can help then, so ask that."""
+    """Context that uses the hub's cache only if there is no network: its client would retry for a minute per file."""
     host = urlparse(huggingface_hub.constants.ENDPOINT).hostname or ""
     proxied = any(os.environ.get(key) for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"))
     before = huggingface_hub.constants.HF_HUB_OFFLINE

@@ -1,1 +1,1 @@
-"""Pictures of what is measured, one file each; every function returns a matplotlib figure and opens no window."""
+"""Plots of training, attention and robustness; every function returns a matplotlib figure and opens no window."""

@@ -1,5 +1,7 @@
-"""Where the heads of a layer look: their centres on the kernel's grid, with circles that hold 50 % and 90 % of the
-positional attention (Cordonnier et al. 2020, Fig. 4)."""
+"""Plot attention centres on the kernel's grid, with circles of 50 % and 90 % of the positional attention.
+
+Cordonnier et al. 2020, Fig. 4.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +17,11 @@ from tcnn.analysis.records import Layer
 
 COLUMNS = 4
 PANEL = 2.7
-"""Inches."""
+"""Side of a panel in inches."""
 
 
 def centres(layers: Sequence[Layer]) -> Figure | None:
-    """One panel a layer; None where no layer has centres."""
+    """Plot the centres of every layer, one panel each; None where no layer has centres."""
     shown = [layer for layer in layers if any(head.centre is not None for head in layer.heads)]
     if not shown:
         return None

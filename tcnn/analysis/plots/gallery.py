@@ -1,4 +1,4 @@
-"""Every picture that there is something to draw for, by the name of its file."""
+"""All plots for a run, an inspection or an evaluation, by file name."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -12,23 +12,23 @@ from tcnn.analysis.records import Inspection
 
 
 class Drawn(NamedTuple):
-    """One picture."""
+    """A plot with its file name and caption."""
 
     name: str
-    """Of its file, without an ending."""
+    """File name without suffix."""
     caption: str
     figure: Figure
 
 
 def of_training(rows: training.Rows) -> Iterator[Drawn]:
-    """What metrics.jsonl tells."""
+    """Plots of metrics.jsonl."""
     yield from _if("training", "Accuracy, loss and temperature after every epoch.", lambda: training.progress(rows))
     caption = "Attention span and gate of every head after every epoch: how far the layers have left the convolution."
     yield from _if("gates-and-spans", caption, lambda: training.gates_and_spans(rows))
 
 
 def of_inspection(found: Inspection) -> Iterator[Drawn]:
-    """What `inspect` tells."""
+    """Plots of an inspection."""
     caption = (
         "Where each head looks from the query: its centre, and the circles that hold 50 % and 90 % of its positions."
     )
@@ -55,7 +55,7 @@ def of_inspection(found: Inspection) -> Iterator[Drawn]:
 
 
 def of_evaluations(rows: Sequence[EvaluatedRow]) -> Iterator[Drawn]:
-    """What `tcnn evaluate --json` tells."""
+    """Plots of an evaluation."""
     pairs = improved(rows)
     for number, (before, after) in enumerate(pairs, 1):
         end = f"-{number}" if len(pairs) > 1 else ""

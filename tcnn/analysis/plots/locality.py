@@ -1,4 +1,4 @@
-"""How far the heads look, layer by layer: non-locality (ConViT, Eq. 8 and Fig. 5), alone and beside other models."""
+"""Plot non-locality by layer (ConViT, Eq. 8 and Fig. 5), of one model or several."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,11 +11,11 @@ from tcnn.analysis.records import Layer, Measure
 
 PARTS = {"total": style.INK, "content": style.VERMILLION, "positional": style.BLUE}
 MOST_NAMES = 24
-"""More layers than this are numbered along the axis."""
+"""Largest number of layers that are named along the axis; more are numbered."""
 
 
 def non_locality(layers: Sequence[Layer]) -> Figure:
-    """Non-locality and entropy of every layer: dots for heads, lines for their mean, of the whole and of its parts."""
+    """Plot non-locality and entropy of every layer: dots for heads, lines for means, also of both parts."""
     made = style.figure(10, 4.2)
     far, wide = made.subplots(1, 2)
     style.axes(far, "Non-locality", "", "mean query–key distance (map pixels)")
@@ -42,7 +42,7 @@ def non_locality(layers: Sequence[Layer]) -> Figure:
 
 
 def compared(models: Mapping[str, Sequence[Layer]]) -> Figure | None:
-    """Several models' non-locality against depth, as a share of the map's side, because their maps differ in size.
+    """Plot several models' non-locality against depth, as a share of the map's side, because their maps differ in size.
 
     None where nothing was measured.
     """
@@ -71,7 +71,7 @@ def compared(models: Mapping[str, Sequence[Layer]]) -> Figure | None:
 
 
 def relative(layer: Layer) -> float | None:
-    """Non-locality in per cent of the mean side of the layer's map without its padding."""
+    """Non-locality in per cent of the mean side of the layer's unpadded map."""
     if layer.non_locality.total is None:
         return None
     left, right, top, bottom = layer.padding

@@ -1,4 +1,4 @@
-"""What every head attends to from one query, over the image (Transformed CNNs, Fig. 5 and 8).
+"""Plot attention maps of every head for one query, over the image (Transformed CNNs, Fig. 5 and 8).
 
 A page is one pair of axes whose units are inches, so that its hundreds of maps need no layout to be searched for.
 """
@@ -25,19 +25,19 @@ Part = Literal["combined", "content", "positional"]
 Pixels = NDArray[numpy.uint8]
 
 ACROSS = 9
-"""Heads side by side, unless they form a larger square."""
+"""Heads per row, unless they form a larger square."""
 MOST_ROWS = 12
-"""Rows of a page."""
+"""Largest number of rows of a page."""
 CELL, FIRST = 1.05, 1.4
-"""Width of a head's map and of the image, inches."""
+"""Width of a head's map and of the image, in inches."""
 GAP, EDGE, TITLE, LINE, BAR = 0.13, 0.12, 0.42, 0.19, 0.85
 NARROWEST = 5.6
 DENSITY = 160
-"""Pixels an inch of the maps."""
+"""Resolution of the maps in pixels per inch."""
 
 
 def maps(picture: Picture, part: Part = "combined") -> list[Figure]:
-    """Pages with every head of every layer; only layers that have this part."""
+    """Plot all heads of every layer that has this part (total, content or positional), on several pages."""
     layers = [layer for layer in picture.layers if getattr(layer, part) is not None]
     image = numpy.asarray(Image.open(io.BytesIO(base64.b64decode(picture.png))).convert("RGB"))
     return [_page(picture.name, image, page, part) for page in _pages(layers)]
@@ -56,7 +56,7 @@ def _pages(layers: Sequence[LayerMaps]) -> Iterator[list[LayerMaps]]:
 
 
 def _across(layers: Sequence[LayerMaps]) -> int:
-    """Nine heads in a row show a 3×3 kernel as the paper does; larger square kernels keep their shape."""
+    """Heads per row: nine for a 3×3 kernel as in the paper; larger square kernels keep their shape."""
     heads = max(len(layer.combined) for layer in layers)
     side = math.isqrt(heads)
     return side if side * side == heads and heads > ACROSS else min(ACROSS, heads)
@@ -108,7 +108,7 @@ def _note(layers: Sequence[LayerMaps], gated: bool) -> str:
 
 
 def _image(ax: Axes, image: Pixels, layer: LayerMaps, top: float) -> None:
-    """The image as the layer has it, with its padding."""
+    """Draw the image as the layer has it, with its padding."""
     box = (EDGE, top, FIRST, FIRST * _ratio(layer))
     _raster(ax, _padded(image, layer, round(FIRST * DENSITY)), box)
     _query(ax, layer, box)
@@ -127,7 +127,7 @@ def _head(ax: Axes, image: Pixels, layer: LayerMaps, part: Part, head: int, corn
 
 
 def overlaid(image: Pixels, layer: LayerMaps, weights: NDArray[numpy.float64], width: int) -> Pixels:
-    """A head's weights over the grey image, so many pixels wide: the more weight, the less of it shines through."""
+    """Overlay a head's weights on the grey image, `width` pixels wide: weight hides the image."""
     grey = numpy.repeat(image.mean(axis=2, keepdims=True).astype(numpy.uint8), 3, axis=2)
     below = _padded(grey, layer, width).astype(float)
     share = weights / (weights.max() or 1.0)
@@ -141,7 +141,7 @@ def overlaid(image: Pixels, layer: LayerMaps, weights: NDArray[numpy.float64], w
 
 
 def _padded(image: Pixels, layer: LayerMaps, width: int) -> Pixels:
-    """The image in the padded map, so many pixels wide, striped where it is no image."""
+    """The image on the padded map, `width` pixels wide, with stripes on the padding."""
     rows, columns = _size(layer)
     height = max(1, round(width * rows / columns))
     down, right = numpy.indices((height, width))

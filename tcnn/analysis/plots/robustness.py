@@ -1,5 +1,4 @@
-"""What `tcnn evaluate --json` found, as pictures: the gain under corruptions (Transformed CNNs, Fig. 3) and accuracy
-against test resolution (Fig. 7)."""
+"""Plot robustness: gain under corruptions (Transformed CNNs, Fig. 3) and accuracy by test resolution (Fig. 7)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +14,7 @@ CATEGORIES: Mapping[str, tuple[str, ...]] = {
     "weather": ("snow", "frost", "fog", "brightness"),
     "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 }
-"""Hendrycks & Dietterich 2019, Fig. 1."""
+"""Categories of the corruptions (Hendrycks & Dietterich 2019, Fig. 1)."""
 
 
 def gains(before: EvaluatedRow, after: EvaluatedRow) -> dict[str, dict[int, float]]:
@@ -33,7 +32,7 @@ def gains(before: EvaluatedRow, after: EvaluatedRow) -> dict[str, dict[int, floa
 
 
 def improvement(before: EvaluatedRow, after: EvaluatedRow) -> Figure | None:
-    """Gain by severity and category, and by corruption; None where the two share no corruption."""
+    """Plot the gain by severity and category, and by corruption; None where the two share no corruption."""
     gained = gains(before, after)
     if not gained:
         return None
@@ -76,7 +75,7 @@ def _mean_by_severity(curves: Sequence[Mapping[int, float]]) -> dict[int, float]
 
 
 def resolution(rows: Sequence[EvaluatedRow]) -> Figure | None:
-    """Top-1 on clean images against the side of the test images; None where no model was tested at two sizes."""
+    """Plot top-1 on clean images against the side of the test images; None where no model was tested at two sizes."""
     by_model: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if row.clean is not None:

@@ -1,8 +1,7 @@
-"""What all pictures share: colours that colour-blind people tell apart, sizes, text, and files that never change by
-themselves.
+"""Common style of all plots: a colour-blind safe palette, sizes, text, and reproducible PNG and SVG files.
 
-Nothing here touches matplotlib's pyplot or any setting that a caller might rely on, and drawing is done by one thread
-at a time, so that a server may use it.
+It uses neither matplotlib's pyplot nor any global setting, and drawing is done by one thread at a time, so that a
+server may use it.
 """
 
 import io
@@ -34,23 +33,23 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW = (
 PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 INK, GREY, FAINT = "#222222", "#767676", "#D9D9D9"
 MAPS = "viridis"
-"""For quantities."""
+"""Colour map of quantities."""
 GATE = LinearSegmentedColormap.from_list("gate", (VERMILLION, "#8C8C8C", BLUE))
-"""From content (0) by way of grey to position (1)."""
+"""Colour map of gates, from content (0) through grey to position (1)."""
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
-"""Lines differ in more than colour."""
+"""Dash patterns, so that lines differ in more than colour."""
 MOST_NAMED = 10
-"""More lines than this are told apart by a scale of colours, not by a list of names."""
+"""Largest number of lines with a legend; more are distinguished by a colour scale."""
 DPI = 144
 SMALL, NORMAL, LARGE = 7.5, 9.0, 10.5
-"""Points."""
+"""Font sizes in points."""
 
 _DRAWING = threading.Lock()  # matplotlib's caches of fonts and texts are not made for several threads
 mpl.rcParams["svg.hashsalt"] = "tcnn"  # else the names inside of an SVG are drawn by lot
 
 
 def figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches, whose parts make room for each other's text."""
+    """An empty figure of this size in inches, with constrained layout."""
     room = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06, wspace=0.04)
     made = Figure(figsize=(width, height), dpi=DPI, layout=room, facecolor="white")
     FigureCanvasAgg(made)
@@ -58,7 +57,7 @@ def figure(width: float, height: float) -> Figure:
 
 
 def axes(ax: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
-    """Axes in the common style."""
+    """Style axes: title and labels."""
     ax.set_title(title, fontsize=LARGE, color=INK, loc="left")
     ax.set_xlabel(x, fontsize=NORMAL, color=INK)
     ax.set_ylabel(y, fontsize=NORMAL, color=INK)
@@ -72,7 +71,7 @@ def axes(ax: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
 
 
 def label(text: object, width: int = 40) -> str:
-    """A name from outside as text of a picture: on one line, not too long, and nothing in it means anything."""
+    """A name from outside as plot text: on one line, shortened, and without markup."""
     plain = "".join(" " if unicodedata.category(c).startswith("C") else c for c in str(text))
     plain = "".join(c if ord(c) in _known() else "?" for c in " ".join(plain.split()))
     if len(plain) > width:  # the end of a path or of a dotted name tells more than its start
@@ -86,7 +85,7 @@ def _known() -> frozenset[int]:
 
 
 def colours(count: int) -> list[str]:
-    """One colour for each of `count` things: the palette while it lasts, then shades from early to late."""
+    """One colour for each of `count` things: from the palette, or shades from early to late if there are more."""
     if count <= len(PALETTE):
         return list(PALETTE[:count])
     scale = mpl.colormaps["viridis"]
@@ -94,12 +93,12 @@ def colours(count: int) -> list[str]:
 
 
 def legend(at: Any, handles: Sequence[Any], names: Sequence[str], **options: Any) -> None:
-    """A legend; `at` is axes or a figure."""
+    """Add a legend to axes or a figure."""
     at.legend(handles, [label(name) for name in names], fontsize=SMALL, frameon=False, labelcolor=INK, **options)
 
 
 def gate_bar(made: Figure, beside: Sequence[Axes], height: float) -> None:
-    """The scale of gates; on a figure of so many inches in height it stays as small as a legend."""
+    """Add the colour scale of gates, which has the size of a legend on a figure of any height."""
     long = min(3.0, 0.85 * height)
     bar = made.colorbar(
         ScalarMappable(Normalize(0, 1), GATE), ax=list(beside), ticks=[0, 0.5, 1], pad=0.02,
@@ -110,12 +109,12 @@ def gate_bar(made: Figure, beside: Sequence[Axes], height: float) -> None:
 
 
 def png(made: Figure) -> bytes:
-    """The picture as a PNG file, the same bytes every time."""
+    """The figure as a PNG file, the same bytes every time."""
     return _drawn(made, "png")
 
 
 def svg(made: Figure) -> str:
-    """The picture as an SVG document, letters as outlines: it looks the same everywhere."""
+    """The figure as an SVG document, letters as outlines: it looks the same everywhere."""
     return _drawn(made, "svg").decode()
 
 
@@ -129,7 +128,7 @@ def _drawn(made: Figure, kind: Format) -> bytes:
 
 
 def write(made: Figure, path: Path, kinds: Sequence[Format] = ("png", "svg"), force: bool = False) -> list[Path]:
-    """`path` with each ending; raises `OutputError` and `StorageError`."""
+    """Write a figure in several formats, `path` with each suffix; raises `OutputError` and `StorageError`."""
     written = []
     for kind in kinds:
         file = path.with_name(f"{path.name}.{kind}")
@@ -140,6 +139,6 @@ def write(made: Figure, path: Path, kinds: Sequence[Format] = ("png", "svg"), fo
 
 
 def note(made: Figure, text: str) -> None:
-    """Below everything, what a reader must know to read the picture."""
+    """Add a note below the figure that explains how to read it."""
     words = textwrap.fill(text, int(15 * made.get_figwidth()))
     made.supxlabel(words, fontsize=SMALL, color=GREY, x=0.01, ha="left")

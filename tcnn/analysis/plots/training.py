@@ -1,4 +1,4 @@
-"""What happened in training: accuracy, loss and τ (Transformed CNNs, Fig. 4A); spans and gates (Fig. 4B and C)."""
+"""Plot training: accuracy, loss and τ (Transformed CNNs, Fig. 4A); attention spans and gates (Fig. 4B and C)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,12 +16,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def epochs(rows: Rows) -> list[Mapping[str, Any]]:
-    """The lines that tell of whole epochs."""
+    """The rows of whole epochs."""
     return [row for row in rows if row.get("kind") == "epoch" and isinstance(row.get("epoch"), int)]
 
 
 def progress(rows: Rows) -> Figure | None:
-    """Accuracy, loss and temperature through training; None where no epoch was recorded."""
+    """Plot accuracy, loss and temperature over training; None where no epoch was recorded."""
     done = epochs(rows)
     if not done:
         return None
@@ -48,7 +48,7 @@ def progress(rows: Rows) -> Figure | None:
 
 
 def gates_and_spans(rows: Rows) -> Figure | None:
-    """Attention span 1/α and gate σ(λ/τ) of every head, and their means, layer by layer; None where none was recorded.
+    """Plot attention span 1/α and gate σ(λ/τ) of every head, and their means, by layer; None where none was recorded.
 
     Thin lines are heads, thick lines the mean of a layer.
     """
@@ -78,7 +78,7 @@ def gates_and_spans(rows: Rows) -> Figure | None:
 
 
 def _heads(ax: Axes, done: Rows, key: str, name: str, colour: str, dashes: Any) -> Any:
-    """A thin line for every head, and a thick one for their mean, which is returned."""
+    """Draw a thin line for every head, and a thick one for their mean, which is returned."""
     known = [row for row in done if isinstance((row.get(key) or {}).get(name), list) and row[key][name]]
     at = [row["epoch"] + 1 for row in known]
     values = [row[key][name] for row in known]
@@ -117,7 +117,7 @@ def _epoch_axis(ax: Axes, done: Rows) -> None:
 
 
 def _depth(made: Figure, names: Sequence[str], beside: Sequence[Axes]) -> None:
-    """A scale from the first layer to the last, where there are too many for a list."""
+    """Add a colour scale from the first layer to the last, where there are too many for a legend."""
     scale = ListedColormap(style.colours(len(names)))
     shown = ScalarMappable(BoundaryNorm([i - 0.5 for i in range(len(names) + 1)], scale.N), scale)
     bar = made.colorbar(shown, ax=list(beside), ticks=[0, len(names) // 2, len(names) - 1], pad=0.02)

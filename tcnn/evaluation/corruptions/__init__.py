@@ -44,12 +44,12 @@ EFFECTS: dict[str, tuple[Effect, Levels]] = {
     "jpeg_compression": (digital.jpeg, digital.JPEG),
 }
 CORRUPTIONS = tuple(EFFECTS)
-"""The names, in the paper's order: noise, blur, weather, digital."""
+"""Names of the corruptions in the paper's order: noise, blur, weather, digital."""
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def corrupt(image: Image.Image, name: str, severity: int, seed: int) -> Image.Image:
-    """The image after one corruption, of the same size and mode.
+    """Apply one corruption to an image; returns one of the same size and mode.
 
     Args:
         image: any mode; grey (`L`) stays grey, transparency is kept, other modes go through RGB.
@@ -71,7 +71,7 @@ def corrupt(image: Image.Image, name: str, severity: int, seed: int) -> Image.Im
 
 
 def check(name: str, severity: int | None = None) -> None:
-    """Raise `RequestError` unless there is such a corruption and severity; `EnvironmentFailure` without scipy."""
+    """Raise `RequestError` for an unknown corruption or severity; `EnvironmentFailure` without scipy."""
     if name not in EFFECTS:
         near = difflib.get_close_matches(name, CORRUPTIONS, 1, 0.4)
         hint = f"did you mean {near[0]}?" if near else "choose from " + ", ".join(CORRUPTIONS)
@@ -85,8 +85,8 @@ def check(name: str, severity: int | None = None) -> None:
 class Corruption:
     """`corrupt` as one step of a transform.
 
-    Which noise an image gets is a function of the seed and its pixels alone: neither order, batches, workers nor a
-    subset of the data change it.
+    The noise of an image is a function of the seed and its pixels only: neither order, batches, workers nor a subset of
+    the data change it.
     """
 
     def __init__(self, name: str, severity: int, seed: int = 0) -> None:

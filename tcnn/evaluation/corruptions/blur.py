@@ -1,4 +1,4 @@
-"""Blur: defocus, frosted glass, motion and zoom. scipy is an extra, so it is imported where it is used."""
+"""Blur corruptions: defocus, frosted glass, motion and zoom. scipy is an extra, so it is imported where it is used."""
 
 import math
 
@@ -16,11 +16,11 @@ GLASS = Levels(
     large=((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
     small=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
 )
-"""σ of the blur in pixels, how far a pixel moves, and how often."""
+"""σ of the blur in pixels, largest displacement of a pixel, and number of repetitions."""
 MOTION = Levels(
     large=((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)), small=((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5))
 )
-"""Radius and σ of the trail in pixels."""
+"""Radius and σ of the motion kernel in pixels."""
 ZOOM = Levels(
     large=tuple(
         np.arange(1, stop, step)
@@ -32,7 +32,7 @@ ZOOM = Levels(
 
 
 def defocus(pixels: Pixels, level: tuple[float, float], random: np.random.Generator) -> Pixels:
-    """Out of focus: every point becomes a disc. Beyond the edge the image is mirrored."""
+    """Defocus blur: every point becomes a disc; the image is mirrored at its edge."""
     from scipy import ndimage, signal
 
     radius, softness = level
@@ -45,11 +45,11 @@ def defocus(pixels: Pixels, level: tuple[float, float], random: np.random.Genera
 
 
 def glass(pixels: Pixels, level: tuple[float, int, int], random: np.random.Generator) -> Pixels:
-    """Through frosted glass: blurred, every pixel replaced by one nearby, blurred again.
+    """Frosted glass blur: blurred, every pixel replaced by one nearby, blurred again.
 
     The published images are made by a loop over pixels that is meant to swap two of them, but copies: the second is
-    read after the first was written. What it does is done here: rows and columns from the end, each pixel takes the
-    value that its neighbour has by then.
+    read after the first was written. The same is done here: rows and columns from the end, each pixel takes the current
+    value of its neighbour.
     """
     sigma, reach, rounds = level
     height, width, channels = pixels.shape
@@ -65,12 +65,12 @@ def glass(pixels: Pixels, level: tuple[float, int, int], random: np.random.Gener
 
 
 def motion(pixels: Pixels, level: tuple[float, float], random: np.random.Generator) -> Pixels:
-    """The camera moves, within 45° of the horizontal."""
+    """Motion blur: the camera moves, within 45° of the horizontal."""
     return trail(pixels, *level, random.uniform(-45, 45))
 
 
 def trail(pixels: Pixels, radius: float, sigma: float, angle: float) -> Pixels:
-    """Smear along a line: 2·radius + 1 points from the pixel on, with the weights of half a Gaussian.
+    """Blur along a line: 2·radius + 1 points from the pixel on, with the weights of half a Gaussian.
 
     This is ImageMagick's motion blur, which the published images use; the edge pixel is repeated outwards.
 
@@ -93,7 +93,7 @@ def trail(pixels: Pixels, radius: float, sigma: float, angle: float) -> Pixels:
 
 
 def zoom(pixels: Pixels, factors: NDArray[np.float64], random: np.random.Generator) -> Pixels:
-    """The camera moves towards the object: the mean of the image and all magnifications (of which 1 is one)."""
+    """Zoom blur: the mean of the image and all its magnifications (of which 1 is one)."""
     return (pixels + sum(magnify(pixels, factor) for factor in factors)) / np.float32(len(factors) + 1)
 
 

@@ -1,4 +1,4 @@
-"""Digital: brightness, contrast, elastic deformation, pixelation and JPEG artefacts."""
+"""Digital corruptions: brightness, contrast, elastic deformation, pixelation and JPEG artefacts."""
 
 import io
 
@@ -9,9 +9,9 @@ from PIL import Image
 from tcnn.evaluation.corruptions.levels import Levels, Pixels
 
 BRIGHTNESS = Levels(large=(0.1, 0.2, 0.3, 0.4, 0.5), small=(0.05, 0.1, 0.15, 0.2, 0.3))
-"""What is added to the value channel of HSV."""
+"""Added to the value channel of HSV."""
 CONTRAST = Levels(large=(0.4, 0.3, 0.2, 0.1, 0.05), small=(0.75, 0.5, 0.4, 0.3, 0.15))
-"""The share of the contrast that is left."""
+"""Factor of the contrast."""
 _OF_244 = 244 / 224  # the authors' own constant: 244 where the side is 224
 ELASTIC = Levels(
     large=tuple(
@@ -21,28 +21,29 @@ ELASTIC = Levels(
     small=((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
 )
 """Amplitude and smoothness of the displacements, and how far the corners of the affine map move, as shares of the
-shorter side."""
+shorter side.
+"""
 PIXELATE = Levels(large=(0.6, 0.5, 0.4, 0.3, 0.25), small=(0.95, 0.9, 0.85, 0.75, 0.65))
-"""The side of the coarse image, as a share."""
+"""Side of the downscaled image, as a share."""
 JPEG = Levels(large=(25, 18, 15, 10, 7), small=(80, 65, 58, 50, 40))
-"""Quality, as libjpeg counts it."""
+"""JPEG quality, as libjpeg counts it."""
 
 
 def brightness(pixels: Pixels, added: float, random: np.random.Generator) -> Pixels:
-    """Daylight: the value V = max(R, G, B) grows by a constant; hue and saturation stay, so R : G : B does."""
+    """Brightness: the value V = max(R, G, B) grows by a constant; hue and saturation stay, so R : G : B does."""
     value = pixels.max(2, keepdims=True)
     brighter = np.minimum(value + np.float32(added), 1)
     return np.where(value > 0, pixels * (brighter / np.maximum(value, 1e-6)), brighter)
 
 
 def contrast(pixels: Pixels, left: float, random: np.random.Generator) -> Pixels:
-    """Every channel is drawn to its own mean."""
+    """Contrast: every channel is scaled towards its own mean."""
     mean = pixels.mean((0, 1), keepdims=True)
     return mean + np.float32(left) * (pixels - mean)
 
 
 def elastic(pixels: Pixels, level: tuple[float, float, float], random: np.random.Generator) -> Pixels:
-    """Stretched: an affine map that moves three points at random, then smooth random displacements."""
+    """Elastic deformation: an affine map that moves three points at random, then smooth random displacements."""
     side = min(pixels.shape[:2])
     amplitude, smoothness, corners = (side * share for share in level)
     grid = np.indices(pixels.shape[:2]).astype(np.float64)
@@ -54,7 +55,7 @@ def elastic(pixels: Pixels, level: tuple[float, float, float], random: np.random
 
 
 def pixelate(pixels: Pixels, share: float, random: np.random.Generator) -> Pixels:
-    """Fewer pixels, shown at the old size; both steps average boxes."""
+    """Pixelation: downscaled and upscaled again by box filters."""
     image = _to_image(pixels)
     coarse = max(int(image.width * share), 1), max(int(image.height * share), 1)
     box = Image.Resampling.BOX
@@ -62,7 +63,7 @@ def pixelate(pixels: Pixels, share: float, random: np.random.Generator) -> Pixel
 
 
 def jpeg(pixels: Pixels, quality: int, random: np.random.Generator) -> Pixels:
-    """Written as JPEG and read again."""
+    """JPEG compression: encoded and decoded again."""
     file = io.BytesIO()
     _to_image(pixels).save(file, "JPEG", quality=quality)
     with Image.open(file) as image:
@@ -72,8 +73,11 @@ def jpeg(pixels: Pixels, quality: int, random: np.random.Generator) -> Pixels:
 def _affine(
     grid: NDArray[np.float64], shape: tuple[int, ...], reach: float, random: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Where each pixel of the moved image comes from, (2, H, W): the inverse of the map that moves three corners of a
-    square, two thirds of the shorter side wide, by up to `reach` each way."""
+    """Source position of each pixel of the deformed image, (2, H, W).
+
+    The inverse of the map that moves three corners of a square, two thirds of the shorter side wide, by up to `reach`
+    each way.
+    """
     middle, half = np.array(shape) // 2, min(shape) // 3
     corners = middle + np.array([[half, half], [half, -half], [-half, -half]])
     moved = corners + random.uniform(-reach, reach, (3, 2))
@@ -86,7 +90,7 @@ def _affine(
 
 
 def _smooth(field: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
-    """A Gaussian filter, cut off at 3σ, that mirrors at the edge.
+    """Gaussian filter, cut off at 3σ, mirrored at the edge.
 
     The cosine transform has this mirror built in, so the filter is a product there, however wide it is (σ = 171 pixels
     at severity 1).
@@ -107,7 +111,7 @@ def _smooth(field: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
 
 
 def _sample(pixels: Pixels, places: NDArray[np.float64], beyond: str) -> Pixels:
-    """Bilinear values at (row, column) places, (2, H, W)."""
+    """Bilinear interpolation at (row, column) positions, (2, H, W)."""
     from scipy import ndimage
 
     channels = [ndimage.map_coordinates(pixels[..., c], places, order=1, mode=beyond) for c in range(pixels.shape[2])]

@@ -1,4 +1,4 @@
-"""What every corruption is made of: a function on pixels, and five levels for each of two image sizes."""
+"""Types of the corruptions: a function on pixels, and five levels for each of two image sizes."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pixels: TypeAlias = NDArray[np.float32]
-"""(H, W, C) with C = 1 or 3, between 0 and 1."""
+"""Image (H, W, C) with C = 1 or 3, between 0 and 1."""
 
 Effect = Callable[[Pixels, Any, np.random.Generator], Pixels]
 """(pixels, level, random numbers) → pixels, which may leave the range; the caller clips."""
@@ -20,6 +20,6 @@ class Levels(NamedTuple):
     """The constants of severities 1 to 5, as the benchmark's authors published them."""
 
     large: tuple[Any, ...]
-    """ImageNet-C, made for 224×224."""
+    """Those of ImageNet-C, made for 224×224."""
     small: tuple[Any, ...]
-    """CIFAR-10-C, made for 32×32."""
+    """Those of CIFAR-10-C, made for 32×32."""

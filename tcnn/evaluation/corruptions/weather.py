@@ -1,4 +1,4 @@
-"""Weather: snow, frost and fog."""
+"""Weather corruptions: snow, frost and fog."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ SNOW = Levels(
     ),
 )
 """Mean and deviation of the flakes, their magnification, the threshold below which there is none, radius and σ of
-their trail in pixels, and the share of the image that is not whitened."""
+their motion blur in pixels, and the share of the image that is not whitened.
+"""
 FROST = Levels(
     large=((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
     small=((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
@@ -33,16 +34,16 @@ FOG = Levels(
     large=((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
     small=((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
 )
-"""Thickness, and by what the roughness falls from one scale to the next finer one (its square root)."""
+"""Thickness, and the square root of the factor by which roughness falls from one scale to the next finer one."""
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-"""ITU-R BT.601."""
+"""Weights of red, green and blue in luma (ITU-R BT.601)."""
 ICE = np.array([0.8, 0.93, 1.0], np.float32)
-"""The colour of ice: a bluish white."""
+"""Colour of ice: a bluish white."""
 
 
 def snow(pixels: Pixels, level: tuple[float, ...], random: np.random.Generator) -> Pixels:
-    """A whitened image under streaks of flakes, and the same streaks turned upside down."""
+    """Snow: a whitened image under motion-blurred flakes, and the same flakes rotated by 180°."""
     mean, deviation, size, threshold, radius, sigma, share = level
     flakes = magnify(random.normal(mean, deviation, (*pixels.shape[:2], 1)).astype(np.float32), size)
     flakes = np.clip(np.where(flakes < threshold, 0, flakes), 0, 1)
@@ -52,9 +53,9 @@ def snow(pixels: Pixels, level: tuple[float, ...], random: np.random.Generator) 
 
 
 def frost(pixels: Pixels, level: tuple[float, float], random: np.random.Generator) -> Pixels:
-    """The image behind a window with ice on it: a·image + b·ice.
+    """Frost: the image behind a window with ice on it, a·image + b·ice.
 
-    The benchmark lays photographs over the image. Here ice is drawn (`ice`).
+    The benchmark overlays photographs. Here ice is drawn (`ice`).
     """
     clear, icy = level
     layer = ice(pixels.shape[0], pixels.shape[1], random)[..., None]
@@ -62,7 +63,7 @@ def frost(pixels: Pixels, level: tuple[float, float], random: np.random.Generato
 
 
 def ice(height: int, width: int, random: np.random.Generator) -> NDArray[np.float32]:
-    """How white the ice on a window is, (H, W) between 0 and 1.
+    """Whiteness of the ice on a window, (H, W) between 0 and 1.
 
     Feathers in three directions, 60° apart, each in its own part of the window, on a film of uneven thickness. Mean,
     deviation, coarse deviation and fine structure are close to those of the benchmark's five photographs.
@@ -83,13 +84,13 @@ def ice(height: int, width: int, random: np.random.Generator) -> NDArray[np.floa
 
 
 def _standard(field: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Shifted and scaled to mean 0 and deviation 1."""
+    """Standardised: shifted and scaled to mean 0 and deviation 1."""
     standard: NDArray[np.float32] = (field - field.mean()) / max(float(field.std()), 1e-6)
     return standard
 
 
 def fog(pixels: Pixels, level: tuple[float, float], random: np.random.Generator) -> Pixels:
-    """A plasma fractal is added, and the range brought back to the image's own."""
+    """Fog: a plasma fractal is added, and the range restored to the image's own."""
     thickness, decay = level
     brightest = float(pixels.max())
     mist = plasma(max(pixels.shape[:2]), decay, random)[: pixels.shape[0], : pixels.shape[1], None]
@@ -97,7 +98,7 @@ def fog(pixels: Pixels, level: tuple[float, float], random: np.random.Generator)
 
 
 def plasma(side: int, decay: float, random: np.random.Generator) -> NDArray[np.float32]:
-    """A cloudy map between 0 and 1, at least side × side: diamond-square on a torus.
+    """Plasma fractal between 0 and 1, at least side × side: diamond-square on a torus.
 
     Each level halves the mesh; its random part is uniform and decay² times smaller than the level's before.
     """

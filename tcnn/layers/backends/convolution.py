@@ -1,5 +1,4 @@
-"""Convolution backend for the hard limit, where every head attends to its own tap only and the layer equals a
-convolution.
+"""Convolution backend for the hard limit, where every head attends to its own tap only.
 
 So a converted model costs what its CNN costs until training moves it. In that limit the gradients of everything that
 moves attention vanish as well: a gate of exactly 1 has the slope g(1 − g) = 0, content has the weight 1 − g = 0, and a

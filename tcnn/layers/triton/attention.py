@@ -140,9 +140,7 @@ def gated_attention_backward(
     lse: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Backward pass: the gradients of query, key, value, rows, columns and gate, given that of the output, (B, M, K,
-    C).
-    """
+    """Backward pass: gradients of query, key, value, rows, columns and gate from that of the output, (B, M, K, C)."""
     from tcnn.layers.triton import backward as triton_backward
 
     gradient, query, key, value = (

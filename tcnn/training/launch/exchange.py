@@ -28,9 +28,7 @@ INTERVAL = 0.4
 
 
 class RunRequest(BaseModel):
-    """Request of a run in other processes: the arguments of `finetune`, and the directory that relative paths start
-    from.
-    """
+    """Request of a run in other processes: the arguments of `finetune` and the working directory."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -17,9 +17,7 @@ from tcnn.layers.backends import convolution
 from tcnn.layers.gpsa import GPSA2d
 
 PARTS = ("value", "filter", "bias")
-"""Tensors of a frozen convolution: W_val, (C_in, C_in), the filter after it, (C_out, C_in/G, kh, kw), and bias,
-(C_out,).
-"""
+"""Tensors of a frozen convolution: W_val, the filter (C_out, C_in/G, kh, kw) and the bias."""
 
 
 class Matching:

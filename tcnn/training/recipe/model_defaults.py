@@ -25,8 +25,7 @@ LARGE = 60e6
 
 
 def size_for(config: FinetuneConfig, architecture: str, cfg: dict[str, Any]) -> tuple[int, int]:
-    """Image size for training, (height, width) in pixels: the configured one, the paper's, or the model's own test
-    size.
+    """Image size for training, (height, width): the configured one, the paper's, or the model's own test size.
 
     timm's test size is usually above that of training, and fine-tuning at a higher resolution is what the paper does.
     """

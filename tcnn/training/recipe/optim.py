@@ -21,8 +21,7 @@ def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
 
 
 def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str, Any]]:
-    """Parameter groups for a PyTorch optimizer, with their learning rates and weight decay; frozen parameters are in
-    none.
+    """Parameter groups for a PyTorch optimizer, with learning rates and weight decay; without frozen parameters.
 
     The gating parameters λ have a learning rate of their own (0.1 in the paper, §3); strengths and centres, W_qry and
     W_key have the common one unless configured otherwise. λ, α and Δ do not decay, for a decayed gate is a decision and
@@ -67,8 +66,7 @@ def create_optimizer(model: nn.Module, config: FinetuneConfig) -> Optimizer:
 
 
 def create_schedule(optimizer: Optimizer, config: FinetuneConfig, steps_per_epoch: int) -> Scheduler:
-    """Learning rate schedule: linear warm-up, then cosine decay; ``schedule.step_update(updates)`` sets all learning
-    rates.
+    """Learning rate schedule: linear warm-up, then cosine decay, set by ``schedule.step_update(updates)``.
 
     It depends only on the number of updates done, so a resumed run needs no state of it.
     """

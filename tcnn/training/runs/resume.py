@@ -149,9 +149,7 @@ def read_point(path: Path) -> ResumePoint:
 def restore(
     point: ResumePoint, model: nn.Module, optimizer: Optimizer, ema: nn.Module | None, scaler: torch.amp.GradScaler
 ) -> None:
-    """Load a resume point into model, optimizer, moving average and scaler; raises `CheckpointError` where it does not
-    fit.
-    """
+    """Load a resume point into model, optimizer, moving average and scaler; raises `CheckpointError`."""
     try:
         model.load_state_dict(point.tensors_with_prefix("model."))
         if ema is not None:
