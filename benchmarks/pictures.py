@@ -83,9 +83,9 @@ def draw(runs: Path) -> None:
     found = inspect(tuned, digits / "val", QUERY, limit=64, shown=1)
     rows = evaluate(runs).rows
     drawn = [
-        *gallery.of_training(read_metrics(runs / "finetuned" / "metrics.jsonl")),
-        *gallery.of_inspection(found),
-        *gallery.of_evaluations(rows),
+        *gallery.training_plots(read_metrics(runs / "finetuned" / "metrics.jsonl")),
+        *gallery.inspection_plots(found),
+        *gallery.evaluation_plots(rows),
     ]
     for picture in drawn:
         if picture.name in WANTED:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tcnn.analysis.kept import Grid, KeptLayer, Kind, keep_gpsa2d
-from tcnn.analysis.timm_attention import patch_grid, watching_timm
+from tcnn.analysis.recorded import Grid, Kind, RecordedLayer, record_gpsa2d
+from tcnn.analysis.timm_attention import patch_grid, record_timm
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.layers.gpsa import GPSA2d
@@ -57,7 +57,7 @@ class Encoded:
     """Size (height, width) of the images in pixels."""
     output: Any
     """Output of the model."""
-    layers: Mapping[str, KeptLayer] = field(repr=False)
+    layers: Mapping[str, RecordedLayer] = field(repr=False)
     """The attention layers by dotted name, in the order in which they run."""
 
     def at(self, query: tuple[float, float]) -> list[AttentionAt]:
@@ -83,23 +83,23 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
     record = getattr(model, "conversion_report", None)
     if record is not None:  # heads that went into a convolution cannot be seen any more
         refuse_folded(record, record.base_model, "inspect")
-    kept: dict[str, KeptLayer] = {}
+    kept: dict[str, RecordedLayer] = {}
     own = [name for name, module in model.named_modules() if isinstance(module, GPSA2d)]
     size = images.shape[-2], images.shape[-1]
     reference = next(model.parameters())
 
-    def keep(layer: KeptLayer) -> None:
+    def keep(layer: RecordedLayer) -> None:
         kept[layer.name] = layer
 
     def keep_own(name: str, layer: nn.Module, x: Tensor, _: Tensor) -> None:
         if isinstance(layer, GPSA2d):
-            keep(keep_gpsa2d(name, layer, x))
+            keep(record_gpsa2d(name, layer, x))
 
     with (
         torch.no_grad(),
         evaluating(model),
         watch_layers(model, own, keep_own),
-        watching_timm(model, patch_grid(model, size), keep),
+        record_timm(model, patch_grid(model, size), keep),
     ):
         try:
             output = model(images.to(device=reference.device, dtype=reference.dtype))
@@ -121,7 +121,7 @@ def attention_at(model: nn.Module, images: Tensor, query: tuple[float, float] = 
 
 
 @torch.no_grad()
-def _at(layer: KeptLayer, y: float, x: float) -> AttentionAt:
+def _at(layer: RecordedLayer, y: float, x: float) -> AttentionAt:
     grid: Grid = layer.grid
     i, j = grid.nearest(y, x)
     number = torch.tensor([i * grid.queries[1] + j], device=layer.query.device)

@@ -7,7 +7,7 @@ from tcnn.errors import EnvironmentFailure
 NEEDED = ("matplotlib", "jinja2", "PIL")
 
 
-def need_plots() -> None:
+def require_plots() -> None:
     """Raise `EnvironmentFailure` if plots cannot be drawn here."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:

@@ -38,7 +38,7 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
     Only the first frame of an animation is used, any colour space is converted, and unreadable files are named and
     left out; that may be all of them. Raises `RequestError` if no file may be an image.
     """
-    files = chosen(Path(where), limit)
+    files = select_files(Path(where), limit)
     transform, mode = transform_for(model, size), mode_of(input_settings(model)["input_size"][0])
     names, tensors, unreadable = [], [], []
     for file in files:
@@ -52,7 +52,7 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
     return Pictures(tuple(names), batch, tuple(seen(batch, model)), tuple(unreadable))
 
 
-def chosen(where: Path, limit: int) -> list[Path]:
+def select_files(where: Path, limit: int) -> list[Path]:
     """At most `limit` files of a folder that may be images, evenly spread; raises `RequestError` if there is none."""
     if where.is_file():
         return [where]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from tcnn.analysis.attention import AttentionAt, Encoded, encode
 from tcnn.analysis.images import Pictures, read_pictures, seen
-from tcnn.analysis.kept import KeptLayer
 from tcnn.analysis.measures import Measures, Parts, circle, measure
+from tcnn.analysis.recorded import RecordedLayer
 from tcnn.analysis.records import Head, Inspection, Layer, LayerMaps, Measure, NonLocality, Picture
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparison import open_model
@@ -140,7 +140,7 @@ def _unflat(values: list[Tensor], positional: bool) -> Measures:
     return Measures(far, wide, values[-1])
 
 
-def _layer(layer: KeptLayer, measures: Measures, module: nn.Module, real: bool) -> Layer:
+def _layer(layer: RecordedLayer, measures: Measures, module: nn.Module, real: bool) -> Layer:
     geometry = module.geometry if isinstance(module, GPSA2d) else None
     heads = [_head(layer, measures, number, geometry, real) for number in range(layer.heads)]
     return Layer(
@@ -162,7 +162,9 @@ def _layer(layer: KeptLayer, measures: Measures, module: nn.Module, real: bool) 
     )
 
 
-def _head(layer: KeptLayer, measures: Measures, number: int, geometry: positions.Geometry | None, real: bool) -> Head:
+def _head(
+    layer: RecordedLayer, measures: Measures, number: int, geometry: positions.Geometry | None, real: bool
+) -> Head:
     facts: dict[str, Any] = {}
     if geometry is not None and number < geometry.heads:
         facts["tap"] = divmod(number, geometry.kernel_size[1])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tcnn.analysis.kept import KeptLayer
+from tcnn.analysis.recorded import RecordedLayer
 
 CHUNK_ELEMENTS = 2**22
 """Largest attention map in memory at once, in elements: 32 MiB in float64, whatever the size of the layer's map."""
@@ -45,7 +45,7 @@ def entropy(weights: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure(layer: KeptLayer) -> Measures:
+def measure(layer: RecordedLayer) -> Measures:
     """Measure the heads of a layer on its recorded images, some queries at a time.
 
     A prefix key has no position, so its weight adds nothing to the non-locality.

@@ -23,7 +23,7 @@ from tcnn.files import replacing
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 
-MOST_ROWS = 12
+MAX_ROWS = 12
 """Largest number of rows in the table of epochs; of more, first, best and last are shown, and the others folded."""
 SVG_LIMIT = 400_000
 """Characters; a larger SVG is embedded as PNG."""
@@ -104,9 +104,9 @@ def _page(run: Run) -> str:
         shown=_some(done),
         best=max(done, key=lambda row: -1.0 if row.val.top1 is None else row.val.top1, default=None),
         layers=_last_state(done),
-        training=_pictures(gallery.of_training(run.metrics)),
-        inside=[] if run.inspection is None else _pictures(gallery.of_inspection(run.inspection)),
-        robustness=[_pictures(gallery.of_evaluations(each.rows)) for each in run.evaluations],
+        training=_pictures(gallery.training_plots(run.metrics)),
+        inside=[] if run.inspection is None else _pictures(gallery.inspection_plots(run.inspection)),
+        robustness=[_pictures(gallery.evaluation_plots(each.rows)) for each in run.evaluations],
         tables=[_corruption_table(each) for each in run.evaluations],
         settings=_settings(run),
         versions=_versions(run),
@@ -148,9 +148,9 @@ def _verification(run: Run) -> tuple[VerificationReport | None, str]:
 
 def _some(done: Sequence[Epoch]) -> list[Epoch]:
     """All epochs if they are few; else the first, every so many, and the last."""
-    if len(done) <= MOST_ROWS:
+    if len(done) <= MAX_ROWS:
         return list(done)
-    return [done[round(i * (len(done) - 1) / (MOST_ROWS - 1))] for i in range(MOST_ROWS)]
+    return [done[round(i * (len(done) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
 
 
 def _last_state(done: Sequence[Epoch]) -> list[dict[str, Any]]:
@@ -164,7 +164,7 @@ def _last_state(done: Sequence[Epoch]) -> list[dict[str, Any]]:
     ]
 
 
-def _pictures(drawn: Iterable[gallery.Drawn]) -> list[dict[str, str]]:
+def _pictures(drawn: Iterable[gallery.NamedPlot]) -> list[dict[str, str]]:
     """Figures for the page: drawings as SVG, those with photographs as PNG."""
     pictures = []
     for each in drawn:

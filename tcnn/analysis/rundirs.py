@@ -15,7 +15,7 @@ from tcnn.training.runs.rundir import read_metrics
 
 CHECKPOINTS = ("best.safetensors", "last.safetensors", "converted.safetensors", "model.safetensors")
 """Checkpoint files in order of preference."""
-LARGEST_HEADER = 100 * 2**20
+MAX_HEADER = 100 * 2**20
 """Largest header of a safetensors file in bytes; safetensors refuses a larger one, too."""
 
 
@@ -150,7 +150,7 @@ def metadata(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as handle:
             (length,) = struct.unpack("<Q", handle.read(8))
-            if length > LARGEST_HEADER:
+            if length > MAX_HEADER:
                 raise ValueError(f"a header of {length} bytes")
             raw = json.loads(handle.read(length)).get("__metadata__") or {}
             return {str(key): _section(value) for key, value in raw.items()}

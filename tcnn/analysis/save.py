@@ -29,7 +29,7 @@ def save(
     """
     make_directory(out)
     written = []
-    drawn = chain(gallery.of_training(metrics), gallery.of_inspection(found), gallery.of_evaluations(evaluated))
+    drawn = chain(gallery.training_plots(metrics), gallery.inspection_plots(found), gallery.evaluation_plots(evaluated))
     for picture in drawn:
         written += style.write(picture.figure, out / picture.name, kinds, force)
     with replacing(out / "inspect.json", force) as temporary:

@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from tcnn.analysis.kept import Grid, KeptLayer
+from tcnn.analysis.recorded import Grid, RecordedLayer
 from tcnn.layers.terms.parameters import at_least_float32
 from tcnn.layers.terms.positions import Pair
 
-MOST_PREFIX_TOKENS = 32
+MAX_PREFIX_TOKENS = 32
 """Largest number of prefix tokens; with more, the tokens are not the expected map."""
 
 
-class Watched(TorchFunctionMode):
+class AttentionRecorder(TorchFunctionMode):
     """Calls `found(name, query, key, bias)` for every scaled dot-product attention inside a named layer."""
 
     def __init__(self, found: Callable[[str, Tensor, Tensor, Tensor | None], None]) -> None:
@@ -61,7 +61,7 @@ def _additive(mask: Tensor | None) -> Tensor | None:
 
 
 @contextmanager
-def watching_timm(model: nn.Module, grid: Pair | None, keep: Callable[[KeptLayer], None]) -> Iterator[None]:
+def record_timm(model: nn.Module, grid: Pair | None, keep: Callable[[RecordedLayer], None]) -> Iterator[None]:
     """Context that calls `keep` with every global attention layer of timm while the model runs.
 
     `grid` is the number of patches (H, W); None where the model has no such map, and then nothing is recorded. Layers
@@ -70,7 +70,7 @@ def watching_timm(model: nn.Module, grid: Pair | None, keep: Callable[[KeptLayer
     if grid is None:
         yield
         return
-    watched = Watched(lambda name, *tensors: _keep(keep, _content_layer(name, grid, *tensors)))
+    watched = AttentionRecorder(lambda name, *tensors: _keep(keep, _content_layer(name, grid, *tensors)))
     fused = [module for module in model.modules() if getattr(module, "fused_attn", None) is False]
     handles = []
     for name, module in model.named_modules():
@@ -109,28 +109,28 @@ def patch_grid(model: nn.Module, size: Pair) -> Pair | None:
     return size[0] // rows, size[1] // columns
 
 
-def _keep(keep: Callable[[KeptLayer], None], layer: KeptLayer | None) -> None:
+def _keep(keep: Callable[[RecordedLayer], None], layer: RecordedLayer | None) -> None:
     if layer is not None:
         keep(layer)
 
 
-def _content_layer(name: str, grid: Pair, query: Tensor, key: Tensor, bias: Tensor | None) -> KeptLayer | None:
+def _content_layer(name: str, grid: Pair, query: Tensor, key: Tensor, bias: Tensor | None) -> RecordedLayer | None:
     """Queries and keys of all tokens (B, K, N, d) as a layer, if the tokens are the patches and at most a prefix."""
     tokens = query.shape[2]
     prefix = tokens - grid[0] * grid[1]
-    if key.shape[2] != tokens or not 0 <= prefix <= MOST_PREFIX_TOKENS:
+    if key.shape[2] != tokens or not 0 <= prefix <= MAX_PREFIX_TOKENS:
         return None
     if bias is not None:
         bias = bias.expand(*bias.shape[:-2], tokens, tokens)[..., prefix:, :]
-    return KeptLayer(name, "attention", _whole(grid), query[:, :, prefix:], key, bias=bias)
+    return RecordedLayer(name, "attention", _whole(grid), query[:, :, prefix:], key, bias=bias)
 
 
-def _convit_mhsa(name: str, layer: Any, x: Tensor, grid: Pair) -> KeptLayer | None:
+def _convit_mhsa(name: str, layer: Any, x: Tensor, grid: Pair) -> RecordedLayer | None:
     query, key, _ = layer.qkv(x).unflatten(2, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
     return _content_layer(name, grid, query, key, None)
 
 
-def _convit_gpsa(name: str, layer: Any, x: Tensor, grid: Pair) -> KeptLayer | None:
+def _convit_gpsa(name: str, layer: Any, x: Tensor, grid: Pair) -> RecordedLayer | None:
     """A GPSA layer of ConViT (Eq. 7); its positional logit v·(x, y, x² + y²) is separable, as that of `GPSA2d` is."""
     query, key = layer.qk(x).unflatten(2, (2, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
     if x.shape[1] != grid[0] * grid[1]:
@@ -141,7 +141,7 @@ def _convit_gpsa(name: str, layer: Any, x: Tensor, grid: Pair) -> KeptLayer | No
     strength = -square  # −α‖δ − Δ‖² = −αδ² + 2αΔ·δ and a constant
     centres = torch.stack([down, right], dim=1) / (2 * strength[:, None])
     centres[strength <= 0] = float("nan")
-    return KeptLayer(
+    return RecordedLayer(
         name,
         "convit",
         _whole(grid),

@@ -40,13 +40,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Gates, spans, centres, non-locality, entropy and attention maps of every head, as numbers and pictures."""
-    from tcnn.analysis.extra import need_plots
+    from tcnn.analysis.extra import require_plots
     from tcnn.analysis.rundirs import checkpoint_of, metrics_beside
 
     kinds = _formats(formats)
     place = _query(query)
     if out is not None:
-        need_plots()
+        require_plots()
         _check(out, force)
     from tcnn.analysis.evaluations import read_evaluation
 

@@ -20,10 +20,10 @@ INTERRUPTED = 130
 UsageError: Any = typer.BadParameter.__mro__[1]
 """Base class of command line errors: click's own, or the copy in newer typers."""
 
-JOINED = "tcnn.commands"
+COMMAND_GROUP = "tcnn.commands"
 """Entry-point group of further commands, each a function or a `typer.Typer`, from other packages (the service)."""
 
-_heard: list[int] = []
+_signals: list[int] = []
 """Signals received since the command began."""
 
 app = typer.Typer(
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    _heard.clear()
+    _signals.clear()
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate)}
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored, and stays so
         before[signal.SIGINT] = signal.signal(signal.SIGINT, _interrupt)
@@ -86,8 +86,8 @@ def _run(arguments: list[str], debug: bool) -> int:
     try:
         code = _commands(arguments)(args=arguments, prog_name="tcnn", standalone_mode=False)
     except TcnnError as error:
-        if _heard and not isinstance(error, Stopped):
-            return _interrupted(_heard[0])
+        if _signals and not isinstance(error, Stopped):
+            return _interrupted(_signals[0])
         _show(type(error).__name__, str(error), arguments, error if debug else None)
         return error.exit_code
     except UsageError as error:
@@ -97,8 +97,8 @@ def _run(arguments: list[str], debug: bool) -> int:
             _show("UsageError", f"{message}; `{command} --help` shows how", arguments)
         return 2
     except Exception as error:  # nothing unforeseen may end in a traceback either
-        if _heard:
-            return _interrupted(_heard[0])
+        if _signals:
+            return _interrupted(_signals[0])
         missing = _missing(error, arguments)
         message = (
             missing or f"unexpected {type(error).__name__}: {error}; run again with --debug and report what it shows"
@@ -123,7 +123,7 @@ def _commands(arguments: list[str]) -> Any:
     first = next((argument for argument in arguments if not argument.startswith("-")), None)
     if first in group.commands:
         return group
-    joined = {entry.name: entry for entry in entry_points(group=JOINED)}
+    joined = {entry.name: entry for entry in entry_points(group=COMMAND_GROUP)}
     if first in joined:
         group.add_command(_load(joined[first]), first)
         return group
@@ -149,7 +149,7 @@ def _missing(error: Exception, arguments: list[str]) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     ours = error.name.partition(".")[0] in ("tcnn", "tcnn_jobs", "tcnn_api")
-    if ours or not any(entry.name in arguments[:1] for entry in entry_points(group=JOINED)):
+    if ours or not any(entry.name in arguments[:1] for entry in entry_points(group=COMMAND_GROUP)):
         return None
     return f'`tcnn {arguments[0]}` needs {error.name}, which is not installed: pip install "tcnn[serve]"'
 
@@ -165,10 +165,10 @@ def _show(kind: str, message: str, arguments: list[str], error: Exception | None
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    _heard.append(number)
+    _signals.append(number)
     raise SystemExit(128 + number)  # unwinds, so that temporary files are removed
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    _heard.append(number)
+    _signals.append(number)
     raise KeyboardInterrupt

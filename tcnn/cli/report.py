@@ -21,10 +21,10 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write what a run did into one HTML file: conversion, curves, gates, evaluations, settings. Needs no network."""
-    from tcnn.analysis.extra import need_plots
+    from tcnn.analysis.extra import require_plots
     from tcnn.files import check_output
 
-    need_plots()
+    require_plots()
     file = run / "report.html" if out is None else out
     if run.is_dir():
         check_output(file, force)

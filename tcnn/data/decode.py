@@ -13,7 +13,7 @@ from tcnn.errors import EnvironmentFailure, RequestError
 
 Mode = Literal["RGB", "L"]
 
-OUR_FAULT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+PROCESS_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """Errors of this process, not of the image: skipping images because of them would lose a whole data set in silence."""
 
 _ignored: list[bool] = []
@@ -54,7 +54,7 @@ def decode(opened: BinaryIO | Image.Image, mode: Mode) -> Image.Image:
 
 def reason(error: Exception) -> str:
     """Why an image cannot be read, in a few words. Raises `EnvironmentFailure` if it is not the image's fault."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in OUR_FAULT):
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in PROCESS_ERRORS):
         raise EnvironmentFailure(
             f"out of memory or of open files while reading images ({error}); use fewer workers"
         ) from error

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tcnn.data.decode import Mode, UnreadableImage
 from tcnn.data.image_set import ImageSet
-from tcnn.data.source import packed
+from tcnn.data.source import pack_names
 from tcnn.files import replacing
 
 CHANNELS = {"RGB": 3, "L": 1}
@@ -70,7 +70,7 @@ def in_memory(data: ImageSet, file: Path) -> ImageSet:
         shapes = numpy.array(found, numpy.int64).reshape(-1, 2)
         with replacing(sizes, force=True) as temporary:  # last, so that sizes always speak of a whole file
             temporary.write_text(json.dumps({"digest": digest, "shapes": shapes.tolist()}), encoding="utf-8")
-    source = DecodedSource(file, shapes, packed(names), data.mode)
+    source = DecodedSource(file, shapes, pack_names(names), data.mode)
     return ImageSet(source, data.class_names, data.targets, data.mode, data.split)
 
 

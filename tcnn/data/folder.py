@@ -17,7 +17,7 @@ from tcnn.data.source import (
     is_image,
     is_junk,
     number,
-    packed,
+    pack_names,
     sort_key,
 )
 from tcnn.errors import RequestError
@@ -28,7 +28,7 @@ class FolderSource:
 
     def __init__(self, root: Path, paths: Iterable[str]) -> None:
         self.root = root
-        self.paths = packed(paths)
+        self.paths = pack_names(paths)
 
     def filename(self, index: int) -> str:
         return str(self.root / os.fsdecode(self.paths[index]))

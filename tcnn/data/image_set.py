@@ -17,14 +17,13 @@ from tcnn.data.shards import open_shards
 from tcnn.data.source import Found, Source
 from tcnn.data.tar import open_tar
 from tcnn.data.torchvision_sets import open_torch
-from tcnn.data.transforms import evaluation_transform, training_transform
+from tcnn.data.transforms import training_transform
 from tcnn.errors import RequestError, TcnnError, one_line
 
 __all__ = [
     "ImageSet",
     "UnreadableImage",
     "class_balanced",
-    "evaluation_transform",
     "open_dataset",
     "split_off",
     "training_transform",

@@ -49,7 +49,7 @@ class _Loader:
     def __init__(self, samples: Samples, workers: int, pin_memory: bool) -> None:
         self._plan = _Plan()
         self._passes = 0
-        with _no_advice():
+        with _without_worker_warning():
             self._loader: DataLoader[Any] = DataLoader(
                 samples,  # type: ignore[arg-type]
                 batch_sampler=self._plan,
@@ -85,7 +85,7 @@ class _Loader:
 
     def _started(self) -> Iterator[Any]:
         """The DataLoader's iterator, whose workers end before Python does."""
-        with _no_advice():
+        with _without_worker_warning():
             iterator = iter(self._loader)
         # What is registered last is run first: torch would wait five seconds for workers that nobody has told to end.
         atexit.unregister(self._end)
@@ -201,7 +201,7 @@ def worker_death(error: Exception, advice: str) -> EnvironmentFailure | None:
 
 
 @contextlib.contextmanager
-def _no_advice() -> Iterator[None]:
+def _without_worker_warning() -> Iterator[None]:
     """Context without torch's warning that there are more workers than cores: the number was requested."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
@@ -218,18 +218,18 @@ def _end_workers(loader: "DataLoader[Any]") -> None:
     loader._iterator = None
     if iterator is None:
         return
-    with _told_before():
+    with _ignore_worker_death():
         iterator._shutdown_workers()
     for worker in iterator._workers:
         # One that hangs, in a file system for instance, ignores SIGTERM as all our workers do.
         worker.kill()
     for worker in iterator._workers:
-        with _told_before():
+        with _ignore_worker_death():
             worker.join(5)  # but for one whose file system does not even let it die
 
 
 @contextlib.contextmanager
-def _told_before() -> Iterator[None]:
+def _ignore_worker_death() -> Iterator[None]:
     """Context that ignores torch's error about a killed worker, which may be raised while the others are ended."""
     try:
         yield

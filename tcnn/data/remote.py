@@ -20,16 +20,16 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy
 
-from tcnn.data.source import packed, sort_key
+from tcnn.data.source import pack_names, sort_key
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, TcnnError, one_line
 
 T = TypeVar("T")
 
-TRIES = 6
+ATTEMPTS = 6
 """Attempts of one request, with half a minute between the first and the last."""
 BLOCK = 8 << 20
-"""Bytes per request while a shard is indexed; at least two are in memory, for each of `AT_ONCE`."""
-AT_ONCE = 4
+"""Bytes per request while a shard is indexed; at least two are in memory, for each of `CONCURRENT_SHARDS`."""
+CONCURRENT_SHARDS = 4
 """Number of shards that are indexed at the same time."""
 _PAUSE = 1.0
 
@@ -45,7 +45,7 @@ class RemoteSource:
     def __init__(self, archives: Sequence[str], where: Sequence[int], images: Sequence[tuple[str, int, int]]) -> None:
         self.archives = tuple(archives)
         self.where = numpy.array(where, dtype=numpy.int64)
-        self.names = packed(name for name, _, _ in images)
+        self.names = pack_names(name for name, _, _ in images)
         self.offsets = numpy.array([(offset, size) for _, offset, size in images], dtype=numpy.int64)
 
     def filename(self, index: int) -> str:
@@ -56,42 +56,42 @@ class RemoteSource:
         """Fetch an image; raises `DownloadError` when the storage is unavailable."""
         offset, size = self.offsets[index].tolist()
         url = self.archives[self.where[index]]
-        content = retried(url, lambda: _bytes(url, offset, size))
+        content = retry(url, lambda: _bytes(url, offset, size))
         return BytesIO(content)
 
 
-def matching(pattern: str) -> list[str]:
+def expand_pattern(pattern: str) -> list[str]:
     """Expand a URL with `*` or `?` into the existing URLs, in natural order; a URL without them is returned itself."""
     if not any(sign in pattern for sign in "*?["):
         return [pattern]
     files, path = filesystem(pattern)
     scheme = pattern.partition("://")[0]
-    found = retried(pattern, lambda: files.glob(path))
+    found = retry(pattern, lambda: files.glob(path))
     return sorted((f"{scheme}://{name}" for name in found), key=sort_key)
 
 
-def indexed(urls: Sequence[str], read: Callable[[Any], list[T]], make: Callable[..., T]) -> list[list[T]]:
+def index_shards(urls: Sequence[str], read: Callable[[Any], list[T]], make: Callable[..., T]) -> list[list[T]]:
     """Index of every shard, as `read(file)` finds it, from this machine's cache where possible.
 
     `make` makes one item from a list of JSON values. Raises `RequestError` for an object that does not exist,
     `DownloadError` for unavailable storage, and what `read` raises.
     """
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda url: _indexed(url, read, make), urls))
+    with ThreadPoolExecutor(CONCURRENT_SHARDS) as pool:
+        return list(pool.map(lambda url: _index_shard(url, read, make), urls))
 
 
 def text(url: str) -> str | None:
     """Contents of a small object; None if it does not exist."""
     files, path = filesystem(url)
     try:
-        return str(retried(url, lambda: files.cat_file(path).decode()))
+        return str(retry(url, lambda: files.cat_file(path).decode()))
     except RequestError:
         return None
 
 
-def _indexed(url: str, read: Callable[[Any], list[T]], make: Callable[..., T]) -> list[T]:
+def _index_shard(url: str, read: Callable[[Any], list[T]], make: Callable[..., T]) -> list[T]:
     files, path = filesystem(url)
-    info = retried(url, lambda: files.info(path))
+    info = retry(url, lambda: files.info(path))
     version = [url, int(info["size"]), str(info.get("ETag") or info.get("mtime") or info.get("LastModified"))]
     name = hashlib.sha256(json.dumps(version).encode()).hexdigest()
     kept = _memory() / f"{name}.json"
@@ -104,7 +104,7 @@ def _indexed(url: str, read: Callable[[Any], list[T]], make: Callable[..., T]) -
         with files.open(path, "rb", block_size=BLOCK, cache_type="readahead") as handle:
             return read(handle)
 
-    found = retried(url, look)
+    found = retry(url, look)
     _keep(kept, json.dumps(found))
     return found
 
@@ -153,13 +153,13 @@ def _filesystem(scheme: str, process: int) -> Any:
         raise RequestError(f"{scheme}://: expected s3:// or another store of fsspec ({one_line(error)})") from None
 
 
-def retried(url: str, call: Callable[[], T]) -> T:
+def retry(url: str, call: Callable[[], T]) -> T:
     """Call a function, with retries when the storage fails.
 
     Raises `RequestError` for what does not exist or may not be read, `DownloadError` when the storage stays
     unavailable.
     """
-    for number in range(TRIES):
+    for number in range(ATTEMPTS):
         try:
             return call()
         except TcnnError:
@@ -169,7 +169,7 @@ def retried(url: str, call: Callable[[], T]) -> T:
         except PermissionError as error:
             raise RequestError(f"{url}: the store refuses to give it ({one_line(error)}); check the keys") from error
         except Exception as error:  # every library of fsspec has errors of its own
-            if number == TRIES - 1:
+            if number == ATTEMPTS - 1:
                 raise DownloadError(f"{url}: the store does not answer ({one_line(error)})") from error
             time.sleep(_PAUSE * 2**number * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
     raise AssertionError("unreachable")

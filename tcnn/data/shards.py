@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy
 
-from tcnn.data.remote import RemoteSource, indexed, is_remote, matching, text
+from tcnn.data.remote import RemoteSource, expand_pattern, index_shards, is_remote, text
 from tcnn.data.source import (
     EXTENSIONS,
     Found,
@@ -55,7 +55,7 @@ def open_shards(spec: str, split: str) -> Found:
     """
     if is_remote(spec):
         urls, chosen = find_remote(spec, split)
-        found = indexed(urls, lambda handle: samples(handle, f"wds/{spec}"), Sample)
+        found = index_shards(urls, lambda handle: samples(handle, f"wds/{spec}"), Sample)
     else:
         shards, chosen = find_shards(spec, split)
         found = [_local(shard) for shard in shards]
@@ -81,11 +81,11 @@ def find_remote(spec: str, split: str) -> tuple[list[str], str | None]:
     Raises `RequestError`, `DownloadError`, and `EnvironmentFailure` if braces cannot be expanded.
     """
     if spec.endswith(".tar"):
-        found = [url for pattern in _expanded(spec) for url in matching(pattern)]
+        found = [url for pattern in _expand_braces(spec) for url in expand_pattern(pattern)]
         if not found:
             raise RequestError(f"wds/{spec}: no such shard in the store")
         return found, None
-    found = matching(f"{spec.rstrip('/')}/*.tar")
+    found = expand_pattern(f"{spec.rstrip('/')}/*.tar")
     if not found:
         raise RequestError(f"wds/{spec}: expected shards (*.tar) there, found none")
     return _of_split(found, split, spec)
@@ -100,7 +100,7 @@ def find_shards(spec: str, split: str) -> tuple[list[Path], str | None]:
         raise RequestError(f"wds/{spec}: expected shards that can be read at any place, found a pipe; name their files")
     path = Path(spec).expanduser()
     if not path.is_dir():
-        patterns = _expanded(str(path))
+        patterns = _expand_braces(str(path))
         found = [Path(name) for pattern in patterns for name in (sorted(glob(pattern), key=sort_key) or [pattern])]  # noqa: PTH207
         missing = [shard for shard in found if not shard.is_file()]
         if missing:
@@ -211,7 +211,7 @@ def _info(folder: Path) -> dict[str, list[str]]:
     return {}
 
 
-def _expanded(pattern: str) -> list[str]:
+def _expand_braces(pattern: str) -> list[str]:
     if "{" not in pattern:
         return [pattern]
     try:

@@ -23,7 +23,7 @@ SPLITS = {
 }
 """Synonyms of split names: timm's, and one more."""
 
-MOST_CLASSES = 1_000_000
+MAX_CLASSES = 1_000_000
 """Largest number of classes: a larger label is damage, or such a classifier would fill the memory."""
 
 _JUNK = {"__macosx", "thumbs.db"}
@@ -83,13 +83,13 @@ def number(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[numpy.int64]]
 def check_indices(labels: Sequence[int], where: str) -> int:
     """The largest of labels that are class indices. Raises `RequestError` if one is no index."""
     highest = max(labels)
-    if min(labels) < 0 or highest >= MOST_CLASSES:
-        wrong = next(label for label in labels if not 0 <= label < MOST_CLASSES)
+    if min(labels) < 0 or highest >= MAX_CLASSES:
+        wrong = next(label for label in labels if not 0 <= label < MAX_CLASSES)
         raise RequestError(f"{where}: label {wrong} is no class index; classes are numbered from 0 on")
     return highest
 
 
-def packed(texts: Iterable[str]) -> NDArray[numpy.bytes_]:
+def pack_names(texts: Iterable[str]) -> NDArray[numpy.bytes_]:
     """File names in one block of memory: a list of a million strings would be copied into every worker process."""
     return numpy.array([os.fsencode(text) for text in texts], dtype=numpy.bytes_)
 

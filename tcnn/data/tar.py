@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 import numpy
 
 from tcnn.data.folder import class_labels
-from tcnn.data.source import Found, canonical, choose_split, is_image, is_junk, number, packed
+from tcnn.data.source import Found, canonical, choose_split, is_image, is_junk, number, pack_names
 from tcnn.errors import RequestError, one_line
 
 
@@ -31,7 +31,7 @@ class TarSource:
     def __init__(self, archives: Sequence[Path], where: Iterable[int], members: Sequence[Member]) -> None:
         self.archives = tuple(archives)
         self.where = numpy.array(list(where), dtype=numpy.int64)
-        self.names = packed(member.name for member in members)
+        self.names = pack_names(member.name for member in members)
         self.offsets = numpy.array([(member.offset, member.size) for member in members], dtype=numpy.int64)
 
     def filename(self, index: int) -> str:

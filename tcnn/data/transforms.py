@@ -41,7 +41,7 @@ def training_transform(
     resized crops the whole image, its short side at `size`, with so many pixels of black on each side, of which a crop
     of `size` is taken (He et al. 2016, §4.2).
     """
-    transform = _made(
+    transform = _create(
         input_size=(in_chans, *size),
         is_training=True,
         mean=tuple(mean),
@@ -90,29 +90,6 @@ class NormalisedTensor:
         return torch.from_numpy(pixels.astype(numpy.float32, order="C")).div_(255).sub_(self.mean).div_(self.std)
 
 
-def evaluation_transform(
-    *,
-    size: tuple[int, int],
-    crop_pct: float,
-    mean: Sequence[float],
-    std: Sequence[float],
-    interpolation: str,
-    crop_mode: str = "center",
-) -> Transform:
-    """Evaluation transform: resized and cropped as timm does, then normalised, (C, H, W), float32. `size` is (H, W)."""
-    transform = _made(
-        input_size=(3, *size),
-        is_training=False,
-        mean=tuple(mean),
-        std=tuple(std),
-        interpolation=interpolation,
-        crop_pct=crop_pct,
-        crop_mode=crop_mode,
-    )
-    transform.transforms.insert(0, middle_of_strip)
-    return transform
-
-
 def middle_of_strip(image: Image.Image, ratio: int = 20) -> Image.Image:
     """Crop the middle of an image that is more than `ratio` times longer than wide; any other is unchanged.
 
@@ -124,7 +101,7 @@ def middle_of_strip(image: Image.Image, ratio: int = 20) -> Image.Image:
     return image.crop((left, top, width - left, height - top)) if left or top else image
 
 
-def _made(**options: Any) -> Any:
+def _create(**options: Any) -> Any:
     """Create timm's transforms; raises `RequestError` for a name that it does not know."""
     try:
         transform = create_transform(use_prefetcher=False, **options)

@@ -26,7 +26,7 @@ from tcnn.processes import die_with_parent
 Item = tuple[int, int, int]
 """Epoch, position in it, index in the data set."""
 
-MOST_UNREADABLE = 100
+MAX_UNREADABLE = 100
 """Number of unreadable images in a row that ends loading: the disk is gone, or these are no images."""
 
 
@@ -53,7 +53,7 @@ class Samples:
     def __getitems__(self, items: Sequence[Item]) -> Batch | TcnnError:
         """Load a batch; a `TcnnError` is returned, because DataLoader would wrap it into a page of traceback."""
         try:
-            with contextlib.nullcontext() if get_worker_info() else generators_kept():
+            with contextlib.nullcontext() if get_worker_info() else preserve_generators():
                 return self._batch(items)
         except TcnnError as error:
             return error
@@ -73,7 +73,7 @@ class Samples:
 
     def _load(self, index: int, unreadable: list[str]) -> tuple[Image.Image, int] | None:
         """Load an image, or, when unreadable images are replaced, the next readable one; adds to `unreadable`."""
-        for further in range(min(len(self.data), MOST_UNREADABLE)):
+        for further in range(min(len(self.data), MAX_UNREADABLE)):
             try:
                 return self.data.load((index + further) % len(self.data))
             except UnreadableImage as error:
@@ -82,7 +82,7 @@ class Samples:
                     return None
                 last = error
         raise EnvironmentFailure(
-            f"{min(len(self.data), MOST_UNREADABLE)} images in a row cannot be read, the last one {last}; "
+            f"{min(len(self.data), MAX_UNREADABLE)} images in a row cannot be read, the last one {last}; "
             "is the data set still there?"
         )
 
@@ -104,7 +104,7 @@ def seed_everything(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def generators_kept() -> Iterator[None]:
+def preserve_generators() -> Iterator[None]:
     """Context that restores the state of the three random generators."""
     states = random.getstate(), numpy.random.get_state(), torch.default_generator.get_state()
     try:
@@ -122,7 +122,7 @@ def start_worker(worker: int) -> None:
     while it writes its checkpoint. If the parent is killed, on Linux the kernel ends the worker.
     """
     ignore_warnings()
-    sys.excepthook = _unless_cut_off
+    sys.excepthook = _ignore_broken_pipe
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     die_with_parent()
@@ -131,7 +131,7 @@ def start_worker(worker: int) -> None:
         os._exit(1)
 
 
-def _unless_cut_off(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _ignore_broken_pipe(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Exception hook of the thread that hands batches to the parent: errors of samples reach the parent by themselves.
 
     If the parent is interrupted while it receives a batch, the broken pipe is not reported.

@@ -16,7 +16,7 @@ from tcnn.evaluation import corruptions as effects
 from tcnn.evaluation import imagenet_variants as imagenet
 from tcnn.evaluation.config import ALEXNET, EvaluationConfig
 from tcnn.evaluation.evaluate import NAMED_UNREADABLE, Evaluation, evaluate
-from tcnn.evaluation.report import Comparison, Row, corruption_scores, errors, relate
+from tcnn.evaluation.report import Comparison, Row, corruption_scores, errors, set_corruption_errors
 from tcnn.models.trace import input_shape
 from tcnn.workflows.pipeline import usable_device
 from tcnn.zoo.sources import create_source
@@ -50,37 +50,37 @@ def compare(
     device = usable_device(config.device)
     config = config.model_copy(update={"device": str(device)})
     cases = plan(data, config)
-    opened = _Opened(config, data)
+    opened = _DataSets(config, data)
     first = opened(cases[0].folder)
     baseline = _baseline(models, config, cases, first)
     sizes: tuple[tuple[int, int] | None, ...] = config.sizes or (None,)
-    tally = _Tally(len(models) * len(sizes) * len(cases) * len(first), progress)
+    counter = _ImageCounter(len(models) * len(sizes) * len(cases) * len(first), progress)
 
     rows: list[Row] = []
     layouts: list[imagenet.Layout] = []
     for name in models:
-        tally.says(f"loading {name}")
+        counter.describe(f"loading {name}")
         model = open_model(name).to(device)
         outputs, channels = _outputs(model, name), input_shape(model)[0]
         names = first.class_names
         layout = _layout(config, cases, names, outputs)
         labels = (getattr(model, "pretrained_cfg", None) or {}).get("label_names")
-        matching = imagenet.match(name, data, layout, names, outputs, labels)
+        matching = imagenet.map_classes(name, data, layout, names, outputs, labels)
         layouts.append(layout)
         for size in sizes:
             results: dict[Case, Evaluation] = {}
             for case in cases:
-                tally.says(_label(name, size, case))
+                counter.describe(_label(name, size, case))
                 images = opened(case.folder, channels, matching.class_names)
-                results[case] = _evaluate(name, model, images, size, case, matching.outputs, config, tally)
+                results[case] = _evaluate(name, model, images, size, case, matching.outputs, config, counter)
             rows.append(_row(name, model, size, outputs, len(matching.outputs or range(outputs)), results))
         del model
         gc.collect()
     if baseline == ALEXNET:
-        relate(rows, [imagenet.ALEXNET_ERRORS] * len(rows))
+        set_corruption_errors(rows, [imagenet.ALEXNET_ERRORS] * len(rows))
     elif baseline is not None:
         start = models.index(baseline) * len(sizes)
-        relate(rows, [errors(row) for row in rows[start : start + len(sizes)]] * len(models))
+        set_corruption_errors(rows, [errors(row) for row in rows[start : start + len(sizes)]] * len(models))
     return Comparison(
         data=data,
         split=config.split,
@@ -137,7 +137,7 @@ def first_of_each(data: ImageSet, limit: int) -> ImageSet:
     return data.subset(sorted(index for _, _, index in sorted(turns)[:limit]))
 
 
-class _Opened:
+class _DataSets:
     """Cache of opened data sets, one for each matching of classes."""
 
     def __init__(self, config: EvaluationConfig, data: str) -> None:
@@ -154,13 +154,13 @@ class _Opened:
         return self._sets[key]
 
 
-class _Tally:
+class _ImageCounter:
     """Counts images for the progress callback."""
 
     def __init__(self, total: int, report: Progress | None) -> None:
         self._done, self._total, self._report, self._what = 0, total, report, ""
 
-    def says(self, what: str) -> None:
+    def describe(self, what: str) -> None:
         self._what = what
         self(0)
 
@@ -211,7 +211,7 @@ def _evaluate(
     case: Case,
     outputs: tuple[int, ...] | None,
     config: EvaluationConfig,
-    tally: _Tally,
+    counter: _ImageCounter,
 ) -> Evaluation:
     crop = 1.0 if case.folder and config.crop_pct is None else config.crop_pct  # ImageNet-C is stored cropped
     live = (case.name, case.severity) if case.name and not case.folder else None
@@ -219,7 +219,7 @@ def _evaluate(
         result = evaluate(
             model, images, size=size, crop_pct=crop, batch_size=config.batch_size, workers=config.workers,
             device=config.device, amp=config.amp, channels_last=config.channels_last, corruption=live,
-            class_subset=outputs, seed=config.seed, progress=tally,
+            class_subset=outputs, seed=config.seed, progress=counter,
         )  # fmt: skip
     except TcnnError:
         raise

@@ -7,8 +7,8 @@ ImageNet-C (Hendrycks & Dietterich 2019).
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from tcnn.data.transforms import Transform, middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption
 from tcnn.folding.fuse import fused
-from tcnn.models.trace import input_shape
+from tcnn.models.trace import evaluating, input_shape
 
 Amp = Literal["float32", "bfloat16", "float16"]
 Progress = Callable[[int], None]
@@ -65,7 +65,7 @@ class Evaluation(Score):
     unreadable_count: int
 
 
-class _Part(NamedTuple):
+class _ProcessResult(NamedTuple):
     """Results of one process, one row per image, so that sums are exact and in a fixed order."""
 
     targets: NDArray[np.int64]
@@ -124,7 +124,7 @@ def evaluate(
         data, transform_for(model, size, crop_pct, corruption, seed), batch_size=batch_size, workers=workers,
         rank=rank, world=world, pin_memory=place is not None and place.type == "cuda",
     )  # fmt: skip
-    with closing(loader), _evaluating(model), fused(model):
+    with closing(loader), evaluating(model), fused(model):
         part = _count(model, loader, data, place or torch.device("cpu"), amp, channels_last, class_subset, progress)
     parts = [part]
     if world > 1:
@@ -187,7 +187,7 @@ def _count(
     channels_last: bool,
     class_subset: Sequence[int] | None,
     progress: Progress | None,
-) -> _Part:
+) -> _ProcessResult:
     """Evaluate this process's images. The device is not synchronised before the last batch."""
     started = time.perf_counter()
     columns = None if class_subset is None else torch.tensor(list(class_subset), device=device)
@@ -214,7 +214,7 @@ def _count(
                 progress(len(batch.images) + len(batch.unreadable))
     counts = torch.cat(rows, 1).cpu().numpy() if rows else np.zeros((3, 0), np.int64)
     losses_ = torch.cat(losses).cpu().double().numpy() if losses else np.zeros(0)
-    return _Part(
+    return _ProcessResult(
         counts[0], counts[1].astype(bool), counts[2].astype(bool), losses_, unreadable, time.perf_counter() - started
     )
 
@@ -237,7 +237,7 @@ def _columns(logits: Any, columns: Tensor | None, classes: int) -> Tensor:
     return logits[:, columns]
 
 
-def _summary(parts: Sequence[_Part], data: ImageSet, classes: int) -> Evaluation:
+def _summary(parts: Sequence[_ProcessResult], data: ImageSet, classes: int) -> Evaluation:
     """Combine the results of all processes."""
     targets, right, right5, losses = (np.concatenate([part[i] for part in parts]) for i in range(4))
     unreadable = [name for part in parts for name in part.unreadable]
@@ -261,15 +261,3 @@ def _summary(parts: Sequence[_Part], data: ImageSet, classes: int) -> Evaluation
         unreadable=unreadable[:NAMED_UNREADABLE],
         unreadable_count=len(unreadable),
     )
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Context that sets evaluation mode and restores every module's own mode, as parts of a model may be frozen."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

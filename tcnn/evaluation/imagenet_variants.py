@@ -40,7 +40,7 @@ ALEXNET_ERRORS: dict[str, float] = {
 """AlexNet's top-1 error on each corruption of ImageNet-C, mean over five severities, as its authors published it."""
 
 
-class Matching(NamedTuple):
+class ClassMapping(NamedTuple):
     """Mapping from a data set's classes to a model's outputs."""
 
     class_names: tuple[str, ...] | None
@@ -69,9 +69,9 @@ def detect(class_names: Sequence[str], outputs: int) -> Layout:
     return "plain"
 
 
-def match(
+def map_classes(
     model: str, data: str, layout: Layout, class_names: Sequence[str], outputs: int, label_names: Sequence[str] | None
-) -> Matching:
+) -> ClassMapping:
     """Match a data set's classes with a model's outputs.
 
     Names decide where both sides have them: the model's own from its checkpoint, or ImageNet's for 1,000 outputs.
@@ -87,22 +87,22 @@ def match(
     Raises: `RequestError` when they do not fit.
     """
     if layout in VARIANTS:
-        names = _meaning(synsets(layout), outputs, label_names)
+        names = _output_names(synsets(layout), outputs, label_names)
         if names is None or not set(synsets(layout)) <= set(names):
             raise RequestError(
                 f"{model}: {layout} needs a model of ImageNet's 1,000 classes; this one tells {outputs} others apart"
             )
-        return Matching(synsets(layout), tuple(names.index(name) for name in synsets(layout)))
-    names = _meaning(class_names, outputs, label_names)
+        return ClassMapping(synsets(layout), tuple(names.index(name) for name in synsets(layout)))
+    names = _output_names(class_names, outputs, label_names)
     if names is None:
         if len(class_names) != outputs:
             raise RequestError(
                 f"{model} tells {outputs} classes apart, {data} has {len(class_names)} ({_few(class_names)}); "
                 "fine-tune the model on these classes, or name a data set of its own"
             )
-        return Matching(None, None)
+        return ClassMapping(None, None)
     if names == tuple(class_names):
-        return Matching(None, None)
+        return ClassMapping(None, None)
     unknown = [name for name in class_names if name not in set(names)]
     if unknown:
         missing = [name for name in names if name not in set(class_names)]
@@ -111,11 +111,13 @@ def match(
             + (f", {_few(missing)} only in the model" if missing else "")
         )
     if len(class_names) < len(names) and set(names) == set(synsets()):
-        return Matching(None, tuple(names.index(name) for name in class_names))
-    return Matching(names, None)
+        return ClassMapping(None, tuple(names.index(name) for name in class_names))
+    return ClassMapping(names, None)
 
 
-def _meaning(class_names: Sequence[str], outputs: int, label_names: Sequence[str] | None) -> tuple[str, ...] | None:
+def _output_names(
+    class_names: Sequence[str], outputs: int, label_names: Sequence[str] | None
+) -> tuple[str, ...] | None:
     """Class names of the outputs, if they are known and match these classes."""
     wordnet = outputs == len(synsets()) and set(class_names) <= set(synsets())
     if label_names is not None and len(label_names) == outputs:

@@ -66,7 +66,7 @@ def corruption_scores(results: Mapping[tuple[str, int], Evaluation]) -> dict[str
     return scores
 
 
-def relate(rows: Sequence[Row], references: Sequence[Mapping[str, float]]) -> None:
+def set_corruption_errors(rows: Sequence[Row], references: Sequence[Mapping[str, float]]) -> None:
     """Set CE and mCE of every row, relative to its reference: the baseline's error on each corruption."""
     for row, reference in zip(rows, references, strict=True):
         relative, row.mce = corruption_errors(errors(row), reference)

@@ -12,7 +12,7 @@ from data_pictures import draw, draw_classes, picture
 from PIL import Image
 from torch import nn
 
-from tcnn.analysis.images import chosen, read_pictures, seen
+from tcnn.analysis.images import read_pictures, seen, select_files
 from tcnn.errors import RequestError
 
 SIZE = (32, 48)
@@ -108,9 +108,9 @@ def test_models_that_take_no_pictures(tmp_path: Path, lively: Callable[..., nn.M
 
 def test_every_class_has_a_chance(tmp_path: Path) -> None:
     root = draw_classes(tmp_path / "pets", ("cat", "dog", "eel"), 4)
-    assert [path.parent.name for path in chosen(root, 3)] == ["cat", "dog", "eel"]
-    assert len(chosen(root, 100)) == 12
-    assert chosen(root / "cat" / "0.jpg", 5) == [root / "cat" / "0.jpg"]
+    assert [path.parent.name for path in select_files(root, 3)] == ["cat", "dog", "eel"]
+    assert len(select_files(root, 100)) == 12
+    assert select_files(root / "cat" / "0.jpg", 5) == [root / "cat" / "0.jpg"]
 
 
 def test_nothing_there(tmp_path: Path, model: nn.Module) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from tcnn.analysis import measures
 from tcnn.analysis.attention import encode
-from tcnn.analysis.kept import KeptLayer
+from tcnn.analysis.recorded import RecordedLayer
 from tcnn.layers import GPSA2d
 from tcnn.layers.terms import positions
 
@@ -32,7 +32,7 @@ def trained(geometry: dict[str, object]) -> GPSA2d:
     return layer
 
 
-def kept(layer: GPSA2d, size: tuple[int, int], images: int = 2) -> KeptLayer:
+def kept(layer: GPSA2d, size: tuple[int, int], images: int = 2) -> RecordedLayer:
     batch = torch.randn(images, 4, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     return encode(nn.Sequential(layer), batch).layers["0"]
 

@@ -21,16 +21,16 @@ from tcnn.errors import OutputError
 from tcnn.evaluation.corruptions import CORRUPTIONS
 
 
-def pictures(heads: int, layers: int, names: tuple[str, ...] = ()) -> Iterator[gallery.Drawn]:
+def pictures(heads: int, layers: int, names: tuple[str, ...] = ()) -> Iterator[gallery.NamedPlot]:
     name = names or ("a.safetensors", "b.safetensors")
     rows = [
         made_up.evaluated(each, top1, size, CORRUPTIONS)
         for each, top1 in ((name[0], 0.7), (name[-1], 0.8))
         for size in (160, 224)
     ]
-    yield from gallery.of_training(made_up.metrics(layers=layers, heads=heads, names=names))
-    yield from gallery.of_inspection(made_up.inspection(heads, layers, names))
-    yield from gallery.of_evaluations(rows)
+    yield from gallery.training_plots(made_up.metrics(layers=layers, heads=heads, names=names))
+    yield from gallery.inspection_plots(made_up.inspection(heads, layers, names))
+    yield from gallery.evaluation_plots(rows)
 
 
 def nothing_clipped(figure: Figure) -> None:
@@ -159,7 +159,7 @@ def test_non_locality_is_compared_in_shares_of_the_map() -> None:
 
 
 def test_one_epoch_is_a_dot() -> None:
-    for drawn in gallery.of_training(made_up.metrics(epochs=1)):
+    for drawn in gallery.training_plots(made_up.metrics(epochs=1)):
         nothing_clipped(drawn.figure)
         assert any(line.get_marker() == "o" for line in drawn.figure.axes[0].lines)
 

@@ -13,9 +13,10 @@ import numpy
 import pytest
 from data_pictures import draw, picture
 from PIL import Image
+from plain_transform import plain_transform
 
 from tcnn.data.decode import decode, mode_of, reason
-from tcnn.data.image_set import ImageSet, UnreadableImage, evaluation_transform, open_dataset, training_transform
+from tcnn.data.image_set import ImageSet, UnreadableImage, open_dataset, training_transform
 from tcnn.data.loader import EvaluationLoader
 from tcnn.errors import EnvironmentFailure, RequestError
 
@@ -135,7 +136,7 @@ def test_readable(tmp_path: Path, name: str, in_chans: int, capfd: pytest.Captur
         for _ in range(20):
             assert train(image).shape == (in_chans, 16, 16)
         for crop_mode in ("center", "squash", "border"):
-            plain = evaluation_transform(
+            plain = plain_transform(
                 size=(16, 16), crop_pct=0.9, interpolation="bicubic", crop_mode=crop_mode, **statistics
             )
             assert plain(image).shape == (in_chans, 16, 16)
@@ -227,7 +228,7 @@ def test_workers_are_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     large = Image.new("1", (10_000, 10_000))
     large.save(tmp_path / "data/class/large.png")
     data = open_dataset(str(tmp_path / "data"))
-    plain = evaluation_transform(size=(8, 8), crop_pct=1.0, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear")
+    plain = plain_transform(size=(8, 8), crop_pct=1.0, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear")
     loader = EvaluationLoader(data, plain, batch_size=2, workers=1)
     assert [batch.unreadable for batch in loader] == [()] * 3
     loader.close()

@@ -8,18 +8,19 @@ import numpy
 import pytest
 import torch
 from data_pictures import ARCHIVE, draw_classes, some_of_cifar10
+from plain_transform import plain_transform
 from timm.data import IMAGENET_DEFAULT_MEAN as MEAN
 from timm.data import IMAGENET_DEFAULT_STD as STD
 from torch import Tensor
 
-from tcnn.data.image_set import ImageSet, evaluation_transform, open_dataset, training_transform
+from tcnn.data.image_set import ImageSet, open_dataset, training_transform
 from tcnn.data.loader import Batch, EvaluationLoader, TrainingLoader
 from tcnn.errors import EnvironmentFailure, RequestError
 
 DEIT = training_transform(
     size=(24, 24), mean=MEAN, std=STD, aa="rand-m9-mstd0.5-inc1", color_jitter=0.3, reprob=0.25, vflip=0.1
 )
-PLAIN = evaluation_transform(size=(16, 16), crop_pct=1.0, mean=MEAN, std=STD, interpolation="bilinear")
+PLAIN = plain_transform(size=(16, 16), crop_pct=1.0, mean=MEAN, std=STD, interpolation="bilinear")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 import yaml
 
-from tcnn.cli.main import JOINED
+from tcnn.cli.main import COMMAND_GROUP
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +28,7 @@ def compose(name: str) -> dict[str, Any]:
 def parse_command(arguments: list[str]) -> dict[str, Any]:
     """What a command of the service is given, by name; raises a usage error for what it does not take."""
     name, *rest = arguments
-    (entry,) = [entry for entry in entry_points(group=JOINED) if entry.name == name]
+    (entry,) = [entry for entry in entry_points(group=COMMAND_GROUP) if entry.name == name]
     alone = typer.Typer()
     alone.command(name)(entry.load())
     command: Any = typer.main.get_command(alone)

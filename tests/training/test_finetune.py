@@ -9,13 +9,14 @@ import pytest
 import torch
 from data_pictures import draw
 from PIL import Image
+from plain_transform import plain_transform
 from timm.models import save_for_hf
 from tiny_runs import TwoConvs, colours, run, seeded, tiny
 from torch import nn
 
 import tcnn
 from tcnn.checkpoints.checkpoint import read
-from tcnn.data.image_set import evaluation_transform, open_dataset, split_off
+from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import DivergedError, RequestError
 from tcnn.evaluation.evaluate import input_settings
 from tcnn.training import loop
@@ -211,7 +212,7 @@ def test_how_crops_are_resized(tmp_path: Path, ways: list[str], choice: dict[str
     (batch,) = _loader(start, images, config, Processes(), torch.device("cpu")).epoch(0)
     settings = input_settings(start.model)
     plain = {
-        way: evaluation_transform(size=(32, 32), crop_pct=1, interpolation=way.lower(), mean=settings["mean"],
+        way: plain_transform(size=(32, 32), crop_pct=1, interpolation=way.lower(), mean=settings["mean"],
                                   std=settings["std"])
         for way in ("BICUBIC", "BILINEAR")
     }  # fmt: skip

@@ -11,7 +11,7 @@ from tcnn.analysis.plots import centres, locality, maps, robustness, training
 from tcnn.analysis.records import Inspection
 
 
-class Drawn(NamedTuple):
+class NamedPlot(NamedTuple):
     """A plot with its file name and caption."""
 
     name: str
@@ -20,20 +20,20 @@ class Drawn(NamedTuple):
     figure: Figure
 
 
-def of_training(rows: training.Rows) -> Iterator[Drawn]:
+def training_plots(rows: training.Rows) -> Iterator[NamedPlot]:
     """Plots of metrics.jsonl."""
     yield from _if("training", "Accuracy, loss and temperature after every epoch.", lambda: training.progress(rows))
     caption = "Attention span and gate of every head after every epoch: how far the layers have left the convolution."
     yield from _if("gates-and-spans", caption, lambda: training.gates_and_spans(rows))
 
 
-def of_inspection(found: Inspection) -> Iterator[Drawn]:
+def inspection_plots(found: Inspection) -> Iterator[NamedPlot]:
     """Plots of an inspection."""
     caption = (
         "Where each head looks from the query: its centre, and the circles that hold 50 % and 90 % of its positions."
     )
     yield from _if("centres", caption, lambda: centres.centres(found.layers))
-    yield Drawn(
+    yield NamedPlot(
         "non-locality",
         "How far the heads of each layer look, and how widely: as they are, by content alone, by position alone.",
         locality.non_locality(found.layers),
@@ -51,10 +51,10 @@ def of_inspection(found: Inspection) -> Iterator[Drawn]:
                 caption = f"What every head attends to on {picture.name}" + (
                     "." if part == "combined" else f", {part} part."
                 )
-                yield Drawn(f"attention-{number}-{part}{end}", caption, figure)
+                yield NamedPlot(f"attention-{number}-{part}{end}", caption, figure)
 
 
-def of_evaluations(rows: Sequence[EvaluatedRow]) -> Iterator[Drawn]:
+def evaluation_plots(rows: Sequence[EvaluatedRow]) -> Iterator[NamedPlot]:
     """Plots of an evaluation."""
     pairs = improved(rows)
     for number, (before, after) in enumerate(pairs, 1):
@@ -65,7 +65,7 @@ def of_evaluations(rows: Sequence[EvaluatedRow]) -> Iterator[Drawn]:
     yield from _if("resolution", caption, lambda: robustness.resolution(rows))
 
 
-def _if(name: str, caption: str, draw: Callable[[], Figure | None]) -> Iterator[Drawn]:
+def _if(name: str, caption: str, draw: Callable[[], Figure | None]) -> Iterator[NamedPlot]:
     figure = draw()
     if figure is not None:
-        yield Drawn(name, caption, figure)
+        yield NamedPlot(name, caption, figure)

@@ -10,7 +10,7 @@ from tcnn.analysis.plots import style
 from tcnn.analysis.records import Layer, Measure
 
 PARTS = {"total": style.INK, "content": style.VERMILLION, "positional": style.BLUE}
-MOST_NAMES = 24
+MAX_NAMES = 24
 """Largest number of layers that are named along the axis; more are numbered."""
 
 
@@ -85,7 +85,7 @@ def _depths(count: int) -> list[float]:
 
 def _layers_axis(ax: Axes, names: Sequence[str]) -> None:
     ax.set_xlim(-0.5, len(names) - 0.5)
-    if len(names) <= MOST_NAMES:
+    if len(names) <= MAX_NAMES:
         turned = 12 if len(names) <= 4 else 90
         ax.set_xticks(range(len(names)), [style.label(name, 22) for name in names], rotation=turned)
     else:

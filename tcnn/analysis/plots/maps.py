@@ -24,9 +24,9 @@ from tcnn.analysis.records import LayerMaps, Picture
 Part = Literal["combined", "content", "positional"]
 Pixels = NDArray[numpy.uint8]
 
-ACROSS = 9
+HEADS_PER_ROW = 9
 """Heads per row, unless they form a larger square."""
-MOST_ROWS = 12
+MAX_ROWS = 12
 """Largest number of rows of a page."""
 CELL, FIRST = 1.05, 1.4
 """Width of a head's map and of the image, in inches."""
@@ -47,7 +47,7 @@ def _pages(layers: Sequence[LayerMaps]) -> Iterator[list[LayerMaps]]:
     page: list[LayerMaps] = []
     for layer in layers:
         longer = [*page, layer]
-        if page and sum(_rows(each, _across(longer)) for each in longer) > MOST_ROWS:
+        if page and sum(_rows(each, _across(longer)) for each in longer) > MAX_ROWS:
             yield page
             longer = [layer]
         page = longer
@@ -59,7 +59,7 @@ def _across(layers: Sequence[LayerMaps]) -> int:
     """Heads per row: nine for a 3×3 kernel as in the paper; larger square kernels keep their shape."""
     heads = max(len(layer.combined) for layer in layers)
     side = math.isqrt(heads)
-    return side if side * side == heads and heads > ACROSS else min(ACROSS, heads)
+    return side if side * side == heads and heads > HEADS_PER_ROW else min(HEADS_PER_ROW, heads)
 
 
 def _rows(layer: LayerMaps, across: int) -> int:

@@ -38,7 +38,7 @@ GATE = LinearSegmentedColormap.from_list("gate", (VERMILLION, "#8C8C8C", BLUE))
 """Colour map of gates, from content (0) through grey to position (1)."""
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 """Dash patterns, so that lines differ in more than colour."""
-MOST_NAMED = 10
+MAX_NAMED = 10
 """Largest number of lines with a legend; more are distinguished by a colour scale."""
 DPI = 144
 SMALL, NORMAL, LARGE = 7.5, 9.0, 10.5

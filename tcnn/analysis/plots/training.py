@@ -62,14 +62,14 @@ def gates_and_spans(rows: Rows) -> Figure | None:
     style.axes(gates, "Gate", "epochs trained", "σ(λ/τ): 0 content, 1 position")
     handles = []
     for number, (name, colour) in enumerate(zip(names, style.colours(len(names)), strict=True)):
-        dashes = style.DASHES[number % len(style.DASHES)] if len(names) <= style.MOST_NAMED else "-"
+        dashes = style.DASHES[number % len(style.DASHES)] if len(names) <= style.MAX_NAMED else "-"
         for ax, key in ((spans, "spans"), (gates, "gates")):
             drawn = _heads(ax, done, key, name, colour, dashes)
         handles.append(drawn)
     gates.set_ylim(-0.03, 1.03)
     for ax in (spans, gates):
         _epoch_axis(ax, done)
-    if len(names) <= style.MOST_NAMED:
+    if len(names) <= style.MAX_NAMED:
         style.legend(made, handles, names, loc="outside right upper", title="layer", title_fontsize=style.SMALL)
     else:
         _depth(made, names, [spans, gates])

@@ -85,7 +85,7 @@ class Maps(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KeptLayer:
+class RecordedLayer:
     """One attention layer with its queries and keys on some images."""
 
     name: str
@@ -122,7 +122,7 @@ class KeptLayer:
         """Number P of prefix keys without a position in the image: class, distillation and register tokens."""
         return self.key.shape[2] - self.grid.size[0] * self.grid.size[1]
 
-    def cpu(self) -> "KeptLayer":
+    def cpu(self) -> "RecordedLayer":
         """A copy on the CPU, which computes in float64 where some devices do not."""
         moved: dict[str, Any] = {name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
         factors = None if self.factors is None else (self.factors[0].cpu(), self.factors[1].cpu())
@@ -148,7 +148,7 @@ class KeptLayer:
         return Maps(content, positional, AttentionMaps(content, positional, self.gate).total)
 
 
-def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
+def record_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> RecordedLayer:
     """Record a tcnn layer on its input (B, C_in, h, w), by the functions of its forward pass."""
     geometry = layer.geometry
     padded = positions.pad(x, geometry)
@@ -164,7 +164,7 @@ def keep_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> KeptLayer:
         attention.to_tokens(positions.take_query_pixels(padded, geometry)), layer.query, layer.heads
     )
     key = attention.split_heads(attention.to_tokens(padded), layer.key, layer.heads)
-    return KeptLayer(
+    return RecordedLayer(
         name,
         "gpsa2d",
         grid,
