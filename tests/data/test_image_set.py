@@ -7,13 +7,13 @@ import pytest
 import torch
 from data_pictures import ARCHIVE, draw_classes, some_of_cifar10
 from PIL import Image
+from plain_transform import plain_transform
 from torchvision.transforms import Normalize
 from torchvision.transforms.functional import to_tensor
 
 from tcnn.data.image_set import (
     ImageSet,
     class_balanced,
-    evaluation_transform,
     open_dataset,
     split_off,
     training_transform,
@@ -136,7 +136,7 @@ def test_transforms_fit_small_and_odd_sizes(data: ImageSet, size: tuple[int, int
     train = training_transform(
         size=size, mean=(0.5,) * 3, std=(0.2,) * 3, aa="rand-m9-mstd0.5-inc1", reprob=1.0, recount=3, remode="rand"
     )
-    plain = evaluation_transform(size=size, crop_pct=0.875, mean=(0.5,) * 3, std=(0.2,) * 3, interpolation="bicubic")
+    plain = plain_transform(size=size, crop_pct=0.875, mean=(0.5,) * 3, std=(0.2,) * 3, interpolation="bicubic")
     for transform in (train, plain):
         tensor = transform(image)
         assert tensor.shape == (3, *size)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch.utils.data
 from data_pictures import draw_classes
+from plain_transform import plain_transform
 
-from tcnn.data.image_set import evaluation_transform, open_dataset
+from tcnn.data.image_set import open_dataset
 from tcnn.data.loader import TrainingLoader
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc; only Linux tells workers of a kill")
@@ -29,7 +30,7 @@ torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 60.0
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell lets children ignore it
-plain = evaluation_transform(size=(8, 8), crop_pct=1.0, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear")
+plain = plain_transform(size=(8, 8), crop_pct=1.0, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear")
 loader = TrainingLoader(open_dataset(sys.argv[1]), plain, batch_size=2, micro_batch=2, seed=0, workers=2)
 print(*(worker.pid for worker in iter(loader._loader)._workers), flush=True)
 try:
@@ -118,7 +119,7 @@ def test_ctrl_c_shows_nothing_of_the_workers(parent: Parent) -> None:
 
 
 def loader_of(root: Path) -> TrainingLoader:
-    plain = evaluation_transform(size=(8, 8), crop_pct=1.0, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear")
+    plain = plain_transform(size=(8, 8), crop_pct=1.0, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear")
     return TrainingLoader(open_dataset(str(root)), plain, batch_size=2, micro_batch=2, seed=0, workers=2)
 
 

@@ -13,7 +13,7 @@ from tcnn.evaluation.imagenet_variants import (
     corruption_errors,
     corruption_folders,
     detect,
-    match,
+    map_classes,
     synsets,
 )
 
@@ -26,7 +26,7 @@ def test_the_lists_are_timms(layout: Layout) -> None:
     listed = pkgutil.get_data("timm.data", f"_info/{layout.replace('-', '_')}_indices.txt")
     assert listed
     indices = [int(index) for index in listed.split()]
-    outputs = match("m", "d", layout, synsets(layout), 1000, None).outputs
+    outputs = map_classes("m", "d", layout, synsets(layout), 1000, None).outputs
     assert list(outputs or ()) == indices
     assert len(set(indices)) == 200
     assert [synsets()[index] for index in indices] == list(synsets(layout))
@@ -72,7 +72,7 @@ def test_outputs_and_classes_meet(
     labels: tuple[str, ...] | None,
     expected: tuple[object, object],
 ) -> None:
-    names, chosen = match("model", "data", layout, class_names, outputs, labels)
+    names, chosen = map_classes("model", "data", layout, class_names, outputs, labels)
     assert names == expected[0]
     assert (len(chosen) if chosen and isinstance(expected[1], int) else chosen) == expected[1]
 
@@ -96,7 +96,7 @@ def test_what_does_not_fit(
     layout: Layout, class_names: tuple[str, ...], outputs: int, labels: tuple[str, ...] | None, message: str
 ) -> None:
     with pytest.raises(RequestError) as raised:
-        match("model", "data", layout, class_names, outputs, labels)
+        map_classes("model", "data", layout, class_names, outputs, labels)
     assert str(raised.value).startswith(message)
 
 
