@@ -23,7 +23,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 PARENT = """
 import signal, sys
 import torch.utils.data
-from tcnn.data.image_set import evaluation_transform, open_dataset
+sys.path.insert(0, sys.argv[2])
+from plain_transform import plain_transform
+from tcnn.data.image_set import open_dataset
 from tcnn.data.loader import TrainingLoader
 
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 60.0
@@ -55,7 +57,7 @@ def root(tmp_path: Path) -> Path:
 def parent(root: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A process in a group of its own, in the middle of loading with two workers, and their numbers."""
     process = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(root)],
+        [sys.executable, "-c", PARENT, str(root), str(Path(__file__).parents[1])],
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
