@@ -1,6 +1,5 @@
 """The HTTP service: `create_app(settings)`. Nothing happens at import time, and torch is never loaded."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,7 +14,8 @@ from tcnn_api.deps import Service
 from tcnn_api.description import openapi
 from tcnn_api.keys import keyring
 from tcnn_api.metrics import QueueCollector
-from tcnn_api.middleware import Authenticate, LimitBody, Observe
+from tcnn_api.middleware import PICTURE, Authenticate, LimitBody, Observe
+from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.routes import ROUTERS
 from tcnn_api.settings import ApiSettings, load
@@ -44,7 +44,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
             registry.register(QueueCollector(store))
             streams = Streams(settings.max_streams)
             app.state.service = Service(
-                settings, home, store, keys, registry, streams, explorers, asyncio.Lock(), artifacts
+                settings, home, store, keys, registry, streams, explorers, artifacts, Pools(2 * PICTURE)
             )
             yield
         finally:

@@ -3,7 +3,6 @@
 All of them are coroutines: a plain function would take a turn on a thread, for every one of them.
 """
 
-import asyncio
 import hashlib
 from dataclasses import dataclass
 from typing import Annotated
@@ -14,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from tcnn.errors import RequestError
 from tcnn_api.keys import Keyring
+from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.artifacts.base import Artifacts
@@ -35,8 +35,8 @@ class Service:
     registry: CollectorRegistry
     streams: Streams
     explorers: Explorers
-    reports: asyncio.Lock
     artifacts: Artifacts
+    pools: Pools
 
 
 _bearer = HTTPBearer(

@@ -69,6 +69,16 @@ class TooLarge(RequestError, HTTPException):
         return self.detail
 
 
+class TooSlow(RequestError, HTTPException):
+    """A body that does not come. An HTTPException for the same reason."""
+
+    def __init__(self, message: str) -> None:
+        HTTPException.__init__(self, 408, message)
+
+    def __str__(self) -> str:
+        return self.detail
+
+
 class Unauthorized(RequestError):
     """No key, or a wrong one."""
 
@@ -93,6 +103,10 @@ class TooManyKeys(RequestError):
     """Too many wrong keys from one address."""
 
 
+class TooManyAtOnce(RequestError):
+    """A tenant keeps as much busy as it may."""
+
+
 STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
     (JobNotFound, 404, "id"),
     (UploadNotFound, 404, "id"),
@@ -100,11 +114,13 @@ STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
     (ImageGone, 404, "image"),
     (WrongState, 409, "status"),
     (TooLarge, 413, "body"),
+    (TooSlow, 408, "body"),
     (UnsupportedMedia, 415, "Content-Type"),
     (Unauthorized, 401, "Authorization"),
     (Forbidden, 403, "Host"),
     (TooManyStreams, 429, None),
     (TooManyKeys, 429, None),
+    (TooManyAtOnce, 429, None),
     (IdempotencyMismatch, 422, "Idempotency-Key"),
     (RequestError, 422, None),
     (StoreUnavailable, 503, None),
@@ -147,7 +163,7 @@ def respond(path: str, error: TcnnError) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="tcnn"'
     if status in (429, 503):
         headers["Retry-After"] = str(RETRY_AFTER)
-    if status == 413:
+    if status in (408, 413):
         headers["Connection"] = "close"  # what is still being sent will not be read
     if status == 500:
         return problem(path, 500)

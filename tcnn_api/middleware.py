@@ -1,5 +1,6 @@
 """ASGI middleware that every request passes through: nothing here buffers a body or waits for a whole response."""
 
+import asyncio
 import re
 import time
 import uuid
@@ -13,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tcnn.errors import TcnnError
 from tcnn_api import errors
-from tcnn_api.errors import Forbidden, TooLarge, TooManyKeys, Unauthorized
+from tcnn_api.errors import Forbidden, TooLarge, TooManyKeys, TooSlow, Unauthorized
 from tcnn_api.keys import LOCAL, Keyring
 from tcnn_api.settings import ApiSettings, is_loopback
 
@@ -33,6 +34,10 @@ MOST_WRONG, WINDOW = 20, 60.0
 """Wrong keys that one address may send in so many seconds."""
 ADDRESSES = 10_000
 """Addresses of which wrong keys are counted."""
+SILENCE = 30.0
+"""Seconds for which the next part of a body is waited for."""
+SLOWEST = 1024
+"""Bytes a second of a body, over all of it, beside the first silence."""
 METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"})
 SECURITY = {
     "X-Content-Type-Options": "nosniff",
@@ -204,7 +209,7 @@ def _check_host(headers: Headers) -> None:
 
 
 class LimitBody:
-    """Cuts a body off at its limit, by its announced length or while it is being read."""
+    """Cuts a body off at its limit, by its announced length or while it is being read, and one that hardly comes."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self.app, self.settings = app, settings
@@ -219,11 +224,21 @@ class LimitBody:
         if length.isdigit() and int(length) > limit:
             await errors.respond(scope["path"], refusal)(scope, receive, send)
             return
-        read = 0
+        read, waited, ended = 0, 0.0, False
 
         async def counted() -> Message:
-            nonlocal read
-            message = await receive()
+            nonlocal read, waited, ended
+            if ended:
+                return await receive()  # that the client leaves; for which a stream waits as long as it takes
+            begun = time.monotonic()
+            try:
+                message = await asyncio.wait_for(receive(), SILENCE)
+            except TimeoutError:
+                raise TooSlow(f"body: expected some of it within {SILENCE:g} s, found nothing; send it again") from None
+            waited += time.monotonic() - begun
+            ended = not message.get("more_body", False)
+            if waited > SILENCE + read / SLOWEST:
+                raise TooSlow(f"body: expected {SLOWEST:,} bytes a second, found less; send it over a better line")
             read += len(message.get("body", b""))
             if read > limit:
                 raise refusal  # where the body is read; the app's handler of our errors answers

@@ -61,6 +61,8 @@ def _statuses(path: str, method: str, operation: dict[str, Any]) -> list[int]:
         statuses += [401, 429, 503]
     if "{id}" in path or any(parameter["name"] == "after" for parameter in parameters):
         statuses.append(404)
+    if body:
+        statuses.append(408)
     if parameters or body:
         statuses.append(422)
     if "application/json" in body:

@@ -22,6 +22,11 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
         "job-not-found",
         "no job of this id; GET /jobs lists yours",
     ),
+    408: (
+        "The body does not come, or too slowly.",
+        "too-slow",
+        "body: expected some of it within 30 s, found nothing; send it again",
+    ),
     409: (
         "The job's status does not allow it.",
         "wrong-state",
@@ -48,7 +53,7 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
         "resnet51: no timm model of this name; did you mean resnet50, resnet101, resnet152?",
     ),
     429: (
-        "Too many event streams of one tenant, or wrong keys from one address.",
+        "Too many event streams or slow requests of one tenant at once, or wrong keys from one address.",
         "too-many-streams",
         "64 event streams are open, as many as TCNN_MAX_STREAMS allows; close one, or poll",
     ),

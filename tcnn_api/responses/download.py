@@ -3,12 +3,12 @@
 import base64
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
-from anyio import to_thread
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
@@ -19,8 +19,13 @@ from tcnn_jobs.artifacts.base import Artifacts, Opened
 from tcnn_jobs.model import Artifact
 
 
-def download(request: Request, artifacts: Artifacts, file: Artifact, name: str) -> Response:
-    """A job's file under a name, 304 if the client has it already. Raises `NotFound` if it is no longer there."""
+def download(
+    request: Request, artifacts: Artifacts, file: Artifact, name: str, read: Callable[..., Awaitable[Any]]
+) -> Response:
+    """A job's file under a name, 304 if the client has it already; `read` calls its methods on a thread.
+
+    Raises `NotFound` if it is no longer there.
+    """
     headers = {
         "ETag": f'"{file.sha256}"',  # the content itself: strong, and the same on every host
         "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(file.sha256)).decode()}:",  # RFC 9530
@@ -32,20 +37,27 @@ def download(request: Request, artifacts: Artifacts, file: Artifact, name: str) 
         opened = artifacts.open(file)
     except OSError as error:
         raise NotFound(f"{name}: the file is no longer on the server; run the job again") from error
-    return Download(opened, headers=headers, filename=name, media_type=_media(Path(file.path)))
+    return Download(opened, read, headers=headers, filename=name, media_type=_media(Path(file.path)))
 
 
 class Download(FileResponse):
     """Starlette's, of a file that is open already, wherever it lies; its refusals become problem+json."""
 
-    def __init__(self, opened: Opened, headers: dict[str, str], filename: str, media_type: str) -> None:
+    def __init__(
+        self,
+        opened: Opened,
+        read: Callable[..., Awaitable[Any]],
+        headers: dict[str, str],
+        filename: str,
+        media_type: str,
+    ) -> None:
         found = os.stat_result((stat.S_IFREG, 0, 0, 0, 0, 0, opened.size, 0, int(opened.modified), 0))
         super().__init__(filename, headers=headers, filename=filename, stat_result=found, media_type=media_type)
-        self._opened = opened
+        self._opened, self._read = opened, read
 
     @asynccontextmanager
-    async def _open_file(self) -> AsyncIterator[anyio.AsyncFile[bytes]]:
-        yield anyio.wrap_file(self._opened.handle)
+    async def _open_file(self) -> AsyncIterator[Any]:
+        yield _Elsewhere(self._opened.handle, self._read)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file, a part of it, or what is wrong with the range that was asked for."""
@@ -63,13 +75,29 @@ class Download(FileResponse):
             await super().__call__(scope, receive, relay)
         finally:
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(self._opened.handle.close)
+                await self._read(self._opened.handle.close)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         size = self.headers.get("content-length")
         detail = f"expected a range within the file's {size} bytes, as in `bytes=0-499`; GET it without Range"
         kept = {name: headers[name] for name in ("content-range",) if name in headers}
         await problem(scope["path"], 416, detail, kind="RangeNotSatisfiable", headers=kept)(scope, receive, send)
+
+
+class _Elsewhere:
+    """A file whose methods run on threads of somebody's choice."""
+
+    def __init__(self, handle: Any, run: Callable[..., Awaitable[Any]]) -> None:
+        self._handle, self._run = handle, run
+
+    async def read(self, size: int) -> bytes:
+        """So many bytes, or what is left."""
+        found: bytes = await self._run(self._handle.read, size)
+        return found
+
+    async def seek(self, place: int) -> None:
+        """Go on from there."""
+        await self._run(self._handle.seek, place)
 
 
 def has(given: str, etag: str) -> bool:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
 from pydantic import BaseModel, Field
@@ -13,7 +12,8 @@ from tcnn.errors import RequestError
 from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
 from tcnn_api.description.examples import answer
 from tcnn_api.description.problems import problems
-from tcnn_api.errors import NotFound, Refused
+from tcnn_api.errors import NotFound, Refused, TooManyAtOnce
+from tcnn_api.middleware import PICTURE
 from tcnn_api.routes.files import succeeded
 from tcnn_jobs.errors import UploadNotFound
 
@@ -112,19 +112,23 @@ async def look(
 
     The first picture of a model takes seconds, since the model is loaded; what is asked of it takes milliseconds.
     """
-    checkpoint = await to_thread.run_sync(_checkpoint, parts, job, owner)
+    checkpoint = await parts.pools.storage.run(owner, _checkpoint, parts, job, owner)
     asked: dict[str, Any] = {"do": "open"}
-    content = b""
     if dataset is not None:
-        asked |= {"folder": str(await to_thread.run_sync(_folder, parts, dataset, owner)), "number": number}
-    else:
-        content = await request.body()
-        if not content:
+        asked |= {"folder": str(await parts.pools.storage.run(owner, _folder, parts, dataset, owner)), "number": number}
+    length = request.headers.get("content-length", "")
+    size = 0 if dataset is not None else int(length) if length.isdigit() else PICTURE
+    async with parts.pools.pictures.hold(owner, size):
+        content = b"" if dataset is not None else await request.body()
+        if dataset is None and not content:
             raise Refused("body", "expected a picture, found nothing; send its bytes, or name a dataset")
-    try:
-        found = await parts.explorers.ask(job, checkpoint, asked, content)
-    except RequestError as error:
-        raise Refused("body" if dataset is None else "dataset", str(error)) from error
+        try:
+            async with parts.pools.looks.take(owner):
+                found = await parts.explorers.ask(job, checkpoint, asked, content)
+        except TooManyAtOnce:
+            raise
+        except RequestError as error:
+            raise Refused("body" if dataset is None else "dataset", str(error)) from error
     return Response(found, 201, media_type="application/json")
 
 
@@ -143,7 +147,7 @@ async def ask(
     x: Annotated[float, Query(ge=0, le=1, description="From the left, as a share of the width.")] = 0.5,
 ) -> Response:
     """Every head's attention from the query nearest to a place of the picture: content and position apart."""
-    checkpoint = await to_thread.run_sync(_checkpoint, parts, job, owner)
+    checkpoint = await parts.pools.storage.run(owner, _checkpoint, parts, job, owner)
     asked = {"do": "at", "image": image, "y": y, "x": x}
     return Response(await parts.explorers.ask(job, checkpoint, asked), media_type="application/json")
 

@@ -98,6 +98,6 @@ def show(id: str, store: StoreDep, owner: Tenant) -> CheckpointUpload:
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a checkpoint", responses=problems(409))
-def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
+async def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
     """Its file goes at once. While a job that waits or runs needs it, it stays, and this is a 409."""
-    forget(parts, identified(id, KIND), KIND, owner)
+    await forget(parts, identified(id, KIND), KIND, owner)

@@ -1,23 +1,26 @@
 """Results of a job: its checkpoint, its files, its metrics and its log."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
+from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
 from starlette.responses import Response, StreamingResponse
 
 from tcnn.training.runs.rundir import read_metrics
-from tcnn_api.deps import AUTHENTICATED, ArtifactsDep, JobId, StoreDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, StoreDep, Tenant
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound
 from tcnn_api.responses.download import download
 from tcnn_api.responses.flatten import table
 from tcnn_api.schemas import FileList, download_name, files, page_of, safe_name
+from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.errors import WrongState
-from tcnn_jobs.model import Job, Status
+from tcnn_jobs.model import Artifact, Job, Status
 
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 
@@ -40,13 +43,13 @@ FILE: dict[int | str, dict[str, Any]] = {
 
 @router.get("/{id}/checkpoint", summary="Download the checkpoint", response_class=Response, responses=FILE)
 @router.head("/{id}/checkpoint", include_in_schema=False)
-def checkpoint(job: JobId, request: Request, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) -> Response:
+async def checkpoint(job: JobId, request: Request, parts: ServiceDep, owner: Tenant) -> Response:
     """The safetensors file: `tcnn.load(FILE)` is the model. Takes `Range`, `If-Range` and `If-None-Match`."""
-    found = succeeded(store.get(job, owner))
+    found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     file = found.result.checkpoint if found.result else None
     if file is None:
         raise NotFound(f"{job}: this job made no checkpoint; GET /jobs/{job}/checkpoints lists its files")
-    return download(request, artifacts, file, download_name(found, file))
+    return await _download(request, parts, owner, file, download_name(found, file))
 
 
 @router.get(
@@ -64,12 +67,12 @@ Name = Annotated[str, InPath(description="A file's name.", examples=["summary.cs
 
 @router.get("/{id}/files/{name}", summary="Download a file", response_class=Response, responses=FILE)
 @router.head("/{id}/files/{name}", include_in_schema=False)
-def file(job: JobId, name: Name, request: Request, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) -> Response:
+async def file(job: JobId, name: Name, request: Request, parts: ServiceDep, owner: Tenant) -> Response:
     """One of the files that `/checkpoints` lists, with the same headers as the checkpoint."""
-    found = succeeded(store.get(job, owner))
+    found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     for one in found.result.files if found.result else ():
         if one.name == name:
-            return download(request, artifacts, one, safe_name(name))
+            return await _download(request, parts, owner, one, safe_name(name))
     raise NotFound(f"{job}: no file of this name; GET /jobs/{job}/checkpoints lists them")
 
 
@@ -79,9 +82,13 @@ def file(job: JobId, name: Name, request: Request, store: StoreDep, artifacts: A
     response_class=Response,
     responses={200: examples.answer(examples.METRICS, "A line every few steps and every epoch.", "text/csv")},
 )
-def metrics(job: JobId, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) -> Response:
+async def metrics(job: JobId, parts: ServiceDep, owner: Tenant) -> Response:
     """All that training has measured so far, one row a measurement; nested values have dotted names."""
-    store.get(job, owner)
+    await to_thread.run_sync(parts.store.get, job, owner)
+    return await parts.pools.storage.run(owner, _metrics, parts.artifacts, job)
+
+
+def _metrics(artifacts: Artifacts, job: str) -> Response:
     for attempt in reversed(artifacts.attempts(job)):
         path = artifacts.attempt_file(job, attempt, "run/metrics.jsonl")
         if path is not None:
@@ -95,10 +102,9 @@ def metrics(job: JobId, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant)
     response_class=Response,
     responses={200: examples.answer("converting: building the source\n", "What the process wrote.", "text/plain")},
 )
-def logs(
+async def logs(
     job: JobId,
-    store: StoreDep,
-    artifacts: ArtifactsDep,
+    parts: ServiceDep,
     owner: Tenant,
     attempt: Annotated[
         int | None,
@@ -109,7 +115,11 @@ def logs(
     ] = None,
 ) -> StreamingResponse:
     """What the job's process wrote, so far; every time that a worker took the job has a log of its own."""
-    store.get(job, owner)
+    await to_thread.run_sync(parts.store.get, job, owner)
+    return await parts.pools.storage.run(owner, _log, parts.artifacts, job, attempt, tail)
+
+
+def _log(artifacts: Artifacts, job: str, attempt: int | None, tail: int | None) -> StreamingResponse:
     logs = {one: path for one in artifacts.attempts(job) if (path := artifacts.attempt_file(job, one, "log.txt"))}
     there = list(logs)
     chosen = attempt if attempt is not None else (there[-1] if there else 0)
@@ -120,6 +130,11 @@ def logs(
     name = f"{job}.{chosen}.txt"
     content = _so_far(path.open("rb"), path, tail)
     return StreamingResponse(content, media_type="text/plain", headers=_named(name, "inline"))
+
+
+async def _download(request: Request, parts: Service, owner: str, file: Artifact, name: str) -> Response:
+    read = partial(parts.pools.reading.run, owner)
+    return await parts.pools.storage.run(owner, download, request, parts.artifacts, file, name, read)
 
 
 def succeeded(job: Job) -> Job:

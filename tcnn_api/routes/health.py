@@ -3,6 +3,7 @@
 import shutil
 
 import structlog
+from anyio import to_thread
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
@@ -12,8 +13,9 @@ from tcnn.version import __version__
 from tcnn_api.deps import AUTHENTICATED, ServiceDep
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
-from tcnn_api.errors import RETRY_AFTER, FieldError, problem
+from tcnn_api.errors import RETRY_AFTER, FieldError, TooManyAtOnce, problem
 from tcnn_api.schemas import Health, Readiness
+from tcnn_jobs.home import Home
 
 log = structlog.get_logger("tcnn.api")
 
@@ -36,31 +38,36 @@ async def healthz() -> Health:
     response_model=Readiness,
     responses={200: examples.answer({"status": "ready", "free_bytes": 123456789000}, "Yes."), **problems(503)},
 )
-def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
+async def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
     """Database and store answer, the version fits, TCNN_HOME can be written to and has space. No key is needed."""
     wrong = []
     try:
-        parts.store.check()
+        await to_thread.run_sync(parts.store.check)
     except EnvironmentFailure:
         wrong.append(FieldError(field="database", message="locked, away, or of another version; the log says more"))
     free = 0
     try:
-        parts.home.create()
-        free = shutil.disk_usage(parts.home.root).free
+        free = await to_thread.run_sync(_free, parts.home)
     except (EnvironmentFailure, OSError):
         wrong.append(FieldError(field="home", message="cannot be written to"))
     else:
         if free < parts.settings.min_free_gb * 1e9:
             wrong.append(FieldError(field="space", message=f"expected {parts.settings.min_free_gb:g} GB, found less"))
     try:
-        parts.artifacts.check()
-    except EnvironmentFailure as error:
+        await parts.pools.probe.run("", parts.artifacts.check)
+    except (EnvironmentFailure, TooManyAtOnce) as error:  # it still has not answered those who asked before
         log.warning("failed", error=str(error))
         wrong.append(FieldError(field="artifacts", message="the store of results does not answer; the log says more"))
     if wrong:
         detail = "; ".join(f"{one.field}: {one.message}" for one in wrong)
         return problem(request.url.path, 503, detail, wrong, "NotReady", {"Retry-After": str(RETRY_AFTER)})
     return Readiness(free_bytes=free)
+
+
+def _free(home: Home) -> int:
+    """Bytes on the disk of the home, which can be written to."""
+    home.create()
+    return shutil.disk_usage(home.root).free
 
 
 @router.get(

@@ -7,7 +7,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from tcnn_api.deps import AUTHENTICATED, ArtifactsDep, Idempotency, JobId, ServiceDep, StoreDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, Idempotency, JobId, ServiceDep, StoreDep, Tenant
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
 from tcnn_api.schemas import JOB, JobList, JobView, page_of
@@ -91,8 +91,8 @@ def resume(job: JobId, request: Request, store: StoreDep, owner: Tenant, key: Id
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a job", responses=problems(409))
-def delete(job: JobId, store: StoreDep, artifacts: ArtifactsDep, owner: Tenant) -> None:
+async def delete(job: JobId, parts: ServiceDep, owner: Tenant) -> None:
     """A job that has ended, with its events, logs and files."""
-    store.delete(job, owner)
+    await to_thread.run_sync(parts.store.delete, job, owner)
     # The row first: files without a row are swept by the janitor, a row without files would lie.
-    artifacts.remove_job(job)
+    await parts.pools.storage.run(owner, parts.artifacts.remove_job, job)

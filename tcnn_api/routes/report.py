@@ -42,11 +42,11 @@ async def report(job: JobId, parts: ServiceDep, owner: Tenant) -> Response:
     Making it takes seconds, once. The pictures are of the job's own data set, if that was uploaded and is still there.
     """
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
-    attempt = await to_thread.run_sync(parts.artifacts.attempt, found, winner(found))
+    attempt = await parts.pools.storage.run(owner, parts.artifacts.attempt, found, winner(found))
     page = parts.artifacts.beside(job, f"report-{winner(found)}-{__version__}.html")
     if attempt is None:
         raise NotFound(f"{job}: its files are no longer on the server; run the job again")
-    async with parts.reports:  # one at a time, and what waited for the same one finds it made
+    async with parts.pools.reports.take(owner):  # what waited for the same one finds it made
         if not page.is_file():
             await _make(parts, found, attempt, page, owner)
     headers = POLICY | {"Content-Disposition": f'inline; filename="{job}.html"'}
@@ -54,7 +54,7 @@ async def report(job: JobId, parts: ServiceDep, owner: Tenant) -> Response:
 
 
 async def _make(parts: Service, job: Job, attempt: Path, page: Path, owner: str) -> None:
-    images = await to_thread.run_sync(_images, parts, job, owner)
+    images = await parts.pools.storage.run(owner, _images, parts, job, owner)
     size = job.result.checkpoint.size if job.result and job.result.checkpoint else 0
     try:
         await ask(

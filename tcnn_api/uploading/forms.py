@@ -4,11 +4,11 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anyio import to_thread
 from fastapi import Request
@@ -49,8 +49,10 @@ class Received(NamedTuple):
 
 
 @asynccontextmanager
-async def received(request: Request, home: Home) -> AsyncIterator[Received]:
+async def received(request: Request, home: Home, run: Callable[..., Awaitable[Any]]) -> AsyncIterator[Received]:
     """The file of a multipart form, for as long as the block runs; the middleware cuts off what is too long.
+
+    `run` makes a call on a thread: disks and hashes are slow.
 
     Raises `Refused`, `TooLarge`, `UnsupportedMedia`, `StorageError`.
     """
@@ -60,15 +62,15 @@ async def received(request: Request, home: Home) -> AsyncIterator[Received]:
         folder.mkdir(mode=0o700)
         form = _Form(boundary, folder / "file")
         try:
-            await _read(request, form)
-            yield await to_thread.run_sync(form.finish)
+            await _read(request, form, run)
+            yield await run(form.finish)
         finally:
             form.close()
             await to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
-async def _read(request: Request, form: "_Form") -> None:
-    """Feed the form in pieces, off the event loop: disks and hashes are slow."""
+async def _read(request: Request, form: "_Form", run: Callable[..., Awaitable[Any]]) -> None:
+    """Feed the form in pieces, off the event loop."""
     waiting: list[bytes] = []
     size = 0
     try:
@@ -76,11 +78,11 @@ async def _read(request: Request, form: "_Form") -> None:
             waiting.append(chunk)
             size += len(chunk)
             if size >= _PIECE:
-                await to_thread.run_sync(form.feed, b"".join(waiting))
+                await run(form.feed, b"".join(waiting))
                 waiting, size = [], 0
     except ClientDisconnect as error:
         raise Refused("file", "the upload broke off; send it again") from error
-    await to_thread.run_sync(form.feed, b"".join(waiting))
+    await run(form.feed, b"".join(waiting))
 
 
 class _Form:

@@ -3,9 +3,9 @@
 What becomes of a refused one is that its folder below `TCNN_HOME/incoming` is removed.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +21,6 @@ from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.home import checked
 from tcnn_jobs.model import Upload
 from tcnn_jobs.store import new_id
-
-CHECKS_AT_ONCE = 2
-"""Uploads that are unpacked or loaded at the same time; others wait, so that they cannot take all memory together."""
 
 
 class Examined(NamedTuple):
@@ -44,12 +41,19 @@ async def accept(
     Raises what ends in a 4xx (`Refused`, `TooLarge`, …), `StorageError` for a full disk, `StoreUnavailable`; then
     nothing of it remains.
     """
-    async with received(request, parts.home) as file:
+    with parts.pools.uploads.hold(owner):
+        return await _accept(request, parts, owner, key, kind, prefix, examine)
+
+
+async def _accept(
+    request: Request, parts: Service, owner: str, key: str | None, kind: str, prefix: str, examine: Examine
+) -> Upload:
+    async with received(request, parts.home, partial(parts.pools.disk.run, owner)) as file:
         identity = idempotency_key(request, owner, key, file.sha256.encode())
         if identity and (earlier := await to_thread.run_sync(parts.store.replay, identity)):
             return await to_thread.run_sync(parts.store.upload, earlier, kind, owner)
         try:
-            async with _checks(request):
+            async with parts.pools.checks.take(owner):
                 examined = await examine(file)
         except RequestError as error:
             raise Refused("file", str(error)) from error
@@ -74,17 +78,17 @@ async def accept(
             _withdraw(parts, kept)  # the same request came twice at once, and the other one was faster
             return parts.store.upload(winner, kind, owner)
 
-        return await to_thread.run_sync(publish)
+        return await parts.pools.disk.run(owner, publish)
 
 
-def forget(parts: Service, identifier: str, kind: str, owner: str) -> None:
+async def forget(parts: Service, identifier: str, kind: str, owner: str) -> None:
     """Delete an upload, its row first: files without a row are swept, a row without files would lie.
 
     Raises `UploadNotFound`, and `WrongState` while a job that waits or runs needs it.
     """
-    parts.store.upload(identifier, kind, owner)
-    upload = parts.store.remove_upload(identifier, owner)
-    parts.artifacts.remove_upload(upload)
+    await to_thread.run_sync(parts.store.upload, identifier, kind, owner)
+    upload = await to_thread.run_sync(parts.store.remove_upload, identifier, owner)
+    await parts.pools.storage.run(owner, parts.artifacts.remove_upload, upload)
 
 
 def identified(identifier: str, kind: str) -> str:
@@ -99,12 +103,3 @@ def _withdraw(parts: Service, upload: Upload) -> None:
     with contextlib.suppress(TcnnError):  # it may never have got a row, or the database is away
         parts.store.remove_upload(upload.id, upload.owner)
     parts.artifacts.remove_upload(upload)
-
-
-def _checks(request: Request) -> asyncio.Semaphore:
-    """One semaphore an app: it belongs to the event loop that the app runs in."""
-    state = request.app.state
-    if not hasattr(state, "upload_checks"):
-        state.upload_checks = asyncio.Semaphore(CHECKS_AT_ONCE)
-    found: asyncio.Semaphore = state.upload_checks
-    return found

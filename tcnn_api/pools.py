@@ -1,0 +1,167 @@
+"""Bounds of what one tenant may keep busy: threads, turns at what is done a few at a time, and bytes that are held.
+
+A bucket that accepts connections and says nothing keeps a thread for minutes. Each tenant has some threads of its own
+for it, each wait has an end, and the threads that the database is asked on are never used for anything else.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+
+from tcnn.errors import EnvironmentFailure
+from tcnn_api.errors import TooManyAtOnce
+
+T = TypeVar("T")
+
+
+class Pool:
+    """Threads for one kind of work.
+
+    Args:
+        name: what is waited for, in messages: "the store of results".
+        share: threads of one tenant.
+        queue: calls of one tenant that may run or wait; more are refused. None for any number.
+        seconds: for which a caller waits. The call goes on by itself, and counts until it has ended.
+    """
+
+    def __init__(self, name: str, *, share: int, queue: int | None, seconds: float) -> None:
+        self._name, self._share, self._queue, self._seconds = name, share, queue, seconds
+        self._limiters: dict[str, CapacityLimiter] = {}
+        self._held: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def held(self, tenant: str) -> int:
+        """Calls that run or wait for a tenant."""
+        return self._held[tenant]
+
+    async def run(self, tenant: str, call: Callable[..., T], *arguments: Any) -> T:
+        """The call's result. Raises what it raises, `TooManyAtOnce`, and `EnvironmentFailure` if it takes too long."""
+        if self._queue is not None and self._held[tenant] >= self._queue:
+            raise TooManyAtOnce(
+                f"{self._queue} requests of yours wait for {self._name} already; wait for their answers"
+            )
+        limiter = self._limiters.setdefault(tenant, CapacityLimiter(self._share))
+        begun = False
+
+        def begin() -> T:
+            nonlocal begun
+            begun = True
+            return call(*arguments)
+
+        self._held[tenant] += 1
+        task = asyncio.ensure_future(to_thread.run_sync(begin, limiter=limiter))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._done, tenant))
+        try:
+            return await asyncio.wait_for(asyncio.shield(task), self._seconds)
+        except TimeoutError:
+            if task.done() and not task.cancelled():
+                raise  # the call's own
+            raise EnvironmentFailure(
+                f"{self._name} gave no answer within {self._seconds:g} s; try again later"
+            ) from None
+        finally:
+            if not begun:  # nobody waits for it any more
+                task.cancel()
+
+    def _done(self, tenant: str, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, for its caller may have left
+        self._held[tenant] -= 1
+        if not self._held[tenant]:
+            del self._held[tenant]
+
+
+class Share:
+    """How much of something one tenant may have at once; more is refused."""
+
+    def __init__(self, what: str, most: int) -> None:
+        self._what, self._most = what, most
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, tenant: str) -> Iterator[None]:
+        """One more, for as long as the block runs; raises `TooManyAtOnce`."""
+        if self._held[tenant] >= self._most:
+            raise TooManyAtOnce(f"{self._most} {self._what} of yours are under way; wait for one of them to end")
+        self._held[tenant] += 1
+        try:
+            yield
+        finally:
+            self._held[tenant] -= 1
+            if not self._held[tenant]:
+                del self._held[tenant]
+
+
+class Turns:
+    """Work that is done a few at a time, one for each tenant: nobody waits for all that another has asked for."""
+
+    def __init__(self, what: str, total: int, queue: int) -> None:
+        self._share = Share(what, queue)
+        self._own: dict[str, asyncio.Lock] = {}
+        self._all = asyncio.Semaphore(total)
+
+    @asynccontextmanager
+    async def take(self, tenant: str) -> AsyncIterator[None]:
+        """A turn, waited for; raises `TooManyAtOnce` when as many of this tenant wait already as may."""
+        with self._share.hold(tenant):
+            async with self._own.setdefault(tenant, asyncio.Lock()), self._all:
+                yield
+
+
+class Bytes:
+    """Memory that requests may hold together, and each tenant's half of it at most."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._most, self._seconds = most, seconds
+        self._held: Counter[str] = Counter()
+        self._changed = asyncio.Condition()
+
+    @property
+    def held(self) -> int:
+        """Bytes that are promised to somebody."""
+        return self._held.total()
+
+    def _fits(self, tenant: str, size: int) -> bool:
+        """Whether there is room; something that is larger than all of it gets in alone."""
+        own, held = self._held[tenant], self.held
+        return (own + size <= self._most // 2 or not own) and (held + size <= self._most or not held)
+
+    @asynccontextmanager
+    async def hold(self, tenant: str, size: int) -> AsyncIterator[None]:
+        """So many, for as long as the block runs; raises `EnvironmentFailure` if they are not to be had in time."""
+        try:
+            async with asyncio.timeout(self._seconds), self._changed:
+                await self._changed.wait_for(lambda: self._fits(tenant, size))
+                self._held[tenant] += size
+        except TimeoutError:
+            raise EnvironmentFailure("too many pictures are being looked at just now; try again in a moment") from None
+        try:
+            yield
+        finally:
+            self._held[tenant] -= size
+            if not self._held[tenant]:
+                del self._held[tenant]
+            async with self._changed:
+                self._changed.notify_all()
+
+
+class Pools:
+    """All bounds of a server."""
+
+    def __init__(self, pictures: int) -> None:
+        self.storage = Pool("the store of results", share=8, queue=16, seconds=60.0)
+        self.reading = Pool("a download", share=8, queue=None, seconds=90.0)
+        self.disk = Pool("an upload", share=4, queue=None, seconds=3600.0)
+        self.probe = Pool("the store of results", share=1, queue=1, seconds=2.0)
+        self.uploads = Share("uploads", 8)
+        self.checks = Turns("uploads", total=2, queue=8)
+        self.reports = Turns("reports", total=2, queue=8)
+        self.looks = Turns("pictures", total=2, queue=32)
+        self.pictures = Bytes(pictures, seconds=30.0)

@@ -1,0 +1,181 @@
+"""One tenant cannot take what all need: threads, turns, memory."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tcnn.errors import EnvironmentFailure
+from tcnn_api import middleware
+from tcnn_api.deps import Service
+from tcnn_api.errors import TooManyAtOnce
+from tcnn_api.pools import Bytes, Pool, Share, Turns
+from tcnn_jobs.model import Status
+
+Refusal = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def silent() -> Iterator[threading.Event]:
+    """What a bucket waits for that says nothing; in the end it does."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_pool_has_a_share_an_end_and_no_part_in_others(silent: threading.Event) -> None:
+    async def use() -> None:
+        pool = Pool("the bucket", share=2, queue=4, seconds=0.2)
+        calls = [asyncio.ensure_future(pool.run("ann", silent.wait, 30)) for _ in range(4)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(TooManyAtOnce, match="4 requests of yours wait for the bucket already"):
+            await pool.run("ann", lambda: 1)
+        assert await pool.run("bob", lambda: 2) == 2
+        for call in calls:
+            with pytest.raises(EnvironmentFailure, match=r"the bucket gave no answer within 0\.2 s"):
+                await call
+        await asyncio.sleep(0.05)
+        assert pool.held("ann") == 2, "threads count until they end, those that never began do not"
+        silent.set()
+        while pool.held("ann"):
+            await asyncio.sleep(0.01)
+        with pytest.raises(ZeroDivisionError):
+            await pool.run("ann", lambda: 1 // 0)
+        assert await pool.run("ann", lambda: 3) == 3
+
+    asyncio.run(use())
+
+
+def test_turns_are_one_a_tenant() -> None:
+    async def use() -> None:
+        turns, log = Turns("reports", total=2, queue=3), []
+
+        async def work(tenant: str) -> None:
+            async with turns.take(tenant):
+                log.append(tenant)
+                await asyncio.sleep(0.02)
+
+        calls = [asyncio.ensure_future(work(tenant)) for tenant in ("ann", "ann", "ann", "bob")]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyAtOnce, match="3 reports of yours"):
+            await work("ann")
+        await asyncio.gather(*calls)
+        assert log == ["ann", "bob", "ann", "ann"]
+
+    asyncio.run(use())
+
+
+def test_memory_is_bounded_and_half_of_it_is_for_others() -> None:
+    async def use() -> None:
+        room, most = Bytes(100, seconds=5), 0
+
+        async def work(tenant: str, size: int) -> None:
+            nonlocal most
+            async with room.hold(tenant, size):
+                most = max(most, room.held)
+                await asyncio.sleep(0.001)
+
+        await asyncio.gather(*(work(tenant, size) for tenant in ("ann", "bob", "eve") for size in (10, 50, 30, 45, 7)))
+        assert 50 < most <= 100 and room.held == 0
+        short = Bytes(100, seconds=0.02)
+        async with short.hold("ann", 50):
+            with pytest.raises(EnvironmentFailure, match="too many pictures"):
+                await short.hold("ann", 10).__aenter__()
+            async with short.hold("bob", 50):
+                assert short.held == 100
+        async with short.hold("ann", 1000):
+            pass
+
+    asyncio.run(use())
+
+
+def test_a_share_is_given_back() -> None:
+    share = Share("uploads", 1)
+    with share.hold("ann"), share.hold("bob"), pytest.raises(TooManyAtOnce, match="1 uploads of yours"):
+        share.hold("ann").__enter__()
+    with share.hold("ann"):
+        pass
+
+
+def test_a_silent_bucket_stops_neither_the_database_nor_other_tenants(
+    alice: TestClient, bob: TestClient, service: Service, make: Any, silent: threading.Event,
+    monkeypatch: pytest.MonkeyPatch, refusal: Refusal,
+) -> None:  # fmt: skip
+    """45 requests for logs, which nobody answers; and everybody else is answered at once."""
+    job, theirs = make(Status.SUCCEEDED), make(Status.SUCCEEDED, owner="bob")
+    attempts = service.artifacts.attempts
+
+    def hang(name: str) -> list[int]:
+        if name == job.id:
+            silent.wait(60)
+        return attempts(name)
+
+    monkeypatch.setattr(service.artifacts, "attempts", hang)
+    with ThreadPoolExecutor(45) as pool:
+        waiting = [pool.submit(alice.get, f"/jobs/{job.id}/logs") for _ in range(45)]
+        while service.pools.storage.held("alice") < 16:
+            time.sleep(0.01)
+        started = time.monotonic()
+        for client in (alice, bob):
+            assert client.get("/jobs").status_code == 200
+            assert client.post("/transform", json={"model": "resnet18"}).status_code == 202
+        assert bob.get(f"/jobs/{theirs.id}/logs").status_code == 404
+        assert len(bob.get(f"/jobs/{theirs.id}/checkpoint").content) == 1000
+        assert time.monotonic() - started < 2
+        refusal(alice.get(f"/jobs/{job.id}/logs"), 429)
+        silent.set()
+        assert sorted({call.result(30).status_code for call in waiting}) == [404, 429]
+
+
+def test_pictures_are_read_within_a_bound(
+    alice: TestClient, service: Service, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 at once, of 8 MiB each: never more than what a tenant may hold."""
+    job, seen = make(Status.SUCCEEDED).id, []
+
+    async def ask(job: str, checkpoint: Any, asked: Any, content: bytes = b"") -> bytes:
+        seen.append(service.pools.pictures.held)
+        return b"{}"
+
+    monkeypatch.setattr(service.explorers, "ask", ask)
+    picture = b"0" * (8 << 20)
+    with ThreadPoolExecutor(16) as pool:
+        calls = [pool.submit(alice.post, f"/jobs/{job}/attention/images", content=picture) for _ in range(16)]
+        assert {call.result(60).status_code for call in calls} == {201}
+    assert len(seen) == 16 and max(seen) <= 32 << 20
+
+
+def test_a_body_that_does_not_come_is_given_up(
+    alice: TestClient, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    """Neither silence nor a drip keeps a request open."""
+    told: list[Any] = []
+
+    async def ask(pause: float) -> None:
+        body = iter([b"x" * 10] * 20)
+
+        async def receive() -> Any:
+            await asyncio.sleep(pause)
+            return {"type": "http.request", "body": next(body), "more_body": True}
+
+        async def send(message: Any) -> None:
+            told.append(message)
+
+        headers = [(b"authorization", b"Bearer key-of-alice"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/transform", "raw_path": b"/transform", "query_string": b"",
+                 "headers": headers, "client": ("drip", 1), "server": ("localhost", 80), "scheme": "http",
+                 "http_version": "1.1", "root_path": ""}  # fmt: skip
+        await alice.app(scope, receive, send)
+
+    monkeypatch.setattr(middleware, "SILENCE", 0.1)
+    monkeypatch.setattr(middleware, "SLOWEST", 1000)
+    for pause in (0.3, 0.03):
+        told.clear()
+        assert alice.portal is not None
+        alice.portal.call(ask, pause)
+        assert told[0]["status"] == 408 and (b"connection", b"close") in told[0]["headers"]
