@@ -17,6 +17,7 @@ import uvicorn
 from tcnn.errors import EnvironmentFailure, RequestError, one_line
 from tcnn.processes import keep_to_oneself
 from tcnn_api.app import create_app
+from tcnn_api.connections import PatientProtocol
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs import logs
 from tcnn_jobs.home import Home
@@ -52,6 +53,7 @@ def serve(settings: ApiSettings, worker: bool = True) -> None:
         logs.configure(settings.log_format, settings.log_level)
         config = uvicorn.Config(
             app,
+            http=PatientProtocol,
             log_config=None,
             access_log=False,
             lifespan="on",
