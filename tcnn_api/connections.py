@@ -1,6 +1,7 @@
 """Connections of clients that say nothing: a request's head has a deadline, and the greediest client gives way."""
 
 import asyncio
+import itertools
 import resource
 from collections import defaultdict
 from typing import Any
@@ -12,6 +13,8 @@ HEAD = 15.0
 KEPT = 64
 """File descriptors that are kept for everything else: files, the database, processes."""
 
+_numbers = itertools.count()
+
 
 def most_connections() -> int:
     """How many a process may have open at once."""
@@ -22,7 +25,7 @@ class PatientProtocol(HttpToolsProtocol):
     """uvicorn's, whose patience has an end."""
 
     _late: asyncio.TimerHandle | None = None
-    since = 0.0
+    number = 0
     most: int | None = None
 
     @property
@@ -35,7 +38,7 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there; should there be too many, one that waits has to go."""
         super().connection_made(transport)
-        self.since = self.loop.time()
+        self.number = next(_numbers)
         self._expect_head()
         if len(self.connections) > (most_connections() if self.most is None else self.most):
             self._make_room()
@@ -76,4 +79,6 @@ class PatientProtocol(HttpToolsProtocol):
             if isinstance(connection, PatientProtocol) and connection is not self and connection.waits:
                 idle[connection.client[0] if connection.client else ""].append(connection)
         if idle:
-            min(max(idle.values(), key=len), key=lambda connection: connection.since).transport.abort()
+            min(
+                max(idle.values(), key=lambda held: len(held)), key=lambda connection: connection.number
+            ).transport.abort()
