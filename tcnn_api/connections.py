@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import resource
 from collections import defaultdict
-from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -74,11 +73,10 @@ class PatientProtocol(HttpToolsProtocol):
 
     def _make_room(self) -> None:
         """Of the client that has the most connections on which nothing is being answered, close the oldest."""
-        idle: dict[str, list[Any]] = defaultdict(list)
+        idle: dict[str, list[PatientProtocol]] = defaultdict(list)
         for connection in self.connections:
             if isinstance(connection, PatientProtocol) and connection is not self and connection.waits:
                 idle[connection.client[0] if connection.client else ""].append(connection)
         if idle:
-            min(
-                max(idle.values(), key=lambda held: len(held)), key=lambda connection: connection.number
-            ).transport.abort()
+            greediest = max(idle.values(), key=len)
+            min(greediest, key=lambda connection: connection.number).transport.abort()
