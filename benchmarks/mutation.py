@@ -51,12 +51,12 @@ ROOMS = {
     "terms": Room(
         ("tcnn/layers/terms",),
         tests("layers", "positions", "products", "scope_formula", "gpsa_formula"),
-        tests("layers", "scope_layer", "initialise", "dense", "folded", "gpsa_torch_features"),
+        tests("layers", "scope_layer", "initialise", "dense", "folded", "fused", "gpsa_torch_features"),
     ),
     "layer": Room(
         ("tcnn/layers/functional.py", "tcnn/layers/gpsa.py", "tcnn/layers/base.py"),
         tests("layers", "gpsa_formula", "gpsa_equivalence", "scope_layer"),
-        tests("layers", "gpsa_torch_features", "folded", "dense", "gpsa_memory", "initialise", "triton_attention"),
+        tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "initialise", "triton_attention"),
     ),
     "verification": Room(
         ("tcnn/verification",),

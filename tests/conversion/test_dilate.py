@@ -122,7 +122,7 @@ def net(*layers: nn.Module) -> nn.Module:
 
 REFUSED = {
     "SAME padding": (lambda: seeded_model("tf_efficientnet_b0"), "TensorFlow's SAME padding would begin elsewhere"),
-    "mean": (lambda: net(nn.AvgPool2d(3, 1, 1)), "AvgPool2d cannot be dilated"),
+    "mean": (lambda: net(nn.AvgPool2d(3, 1, 1)), "2: AvgPool2d cannot be dilated"),
     "long mean": (lambda: net(nn.AvgPool2d(3, 2, ceil_mode=True)), "no stride-1 form of AvgPool2d is known"),
     "pool with gaps": (
         lambda: net(nn.MaxPool2d(2, 2, dilation=2, ceil_mode=True)),

@@ -204,7 +204,7 @@ class TestRefused:
     def test_unknown_families(self, name: str, kind: str) -> None:
         with pytest.raises(UnsupportedLayerError, match=f"not for {kind}; use stride=keep") as caught:
             tcnn.convert(meta_model(name), stride="remove")
-        assert "ByobNet" in str(caught.value) and "ResNet" in str(caught.value)
+        assert "known for ByobNet, EfficientNet, " in str(caught.value) and ", ResNet, " in str(caught.value)
 
     def test_a_module_that_is_no_timm_model(self) -> None:
         with pytest.raises(UnsupportedLayerError, match="not for PlainNet"):

@@ -96,6 +96,11 @@ class TestEqual:
         assert report.drift.logits.relative > 0.01
         assert report.written is None
 
+    def test_tells_what_it_is_doing(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        told: list[str] = []
+        tcnn.verify(*pair, progress=told.append, **OPTIONS)
+        assert told == ["float32", "float64", "what is run", "drift"]
+
     def test_says_on_what_it_looked(self, report: VerificationReport) -> None:
         assert report.images == "noise 1×3×64×96"
         assert report.statistics_randomised and report.seed == 0

@@ -220,6 +220,15 @@ def test_a_scope_as_large_as_the_map_is_global(content: str, way: str, relative_
         assert relative_error(tokens.transpose(1, 2).unflatten(2, (6, 7)), alone(x)) < OUTPUT_TOLERANCE
 
 
+@pytest.mark.parametrize("content", ["window:3", "window:3,unpadded", "pooled:2", "pooled:2,unpadded"])
+def test_everything_is_made_where_the_map_is(content: str) -> None:
+    """PyTorch refuses to compute with the meta device's tensors and others together, as it does with a GPU's."""
+    layer = GPSA2d(4, 6, 3, padding=1, stride=2, content=content, device="meta")
+    x = torch.empty(2, 4, 7, 8, device="meta")
+    assert layer(x).shape == (2, 6, 4, 4)
+    assert layer.attention(x).content.device.type == "meta"
+
+
 def linear(layer: GPSA2d, x: Tensor) -> Tensor:
     padded = positions.pad(x, layer.geometry)
     factors = layer.positional_factors((padded.shape[-2], padded.shape[-1]))
