@@ -1,4 +1,4 @@
-"""The experiment runner, end to end on a few tiny images: interrupted, resumed, told what is wrong."""
+"""The experiment runner, end to end on a few tiny images: whole, interrupted, resumed."""
 
 import json
 import shutil
@@ -9,83 +9,20 @@ import arms
 import measuring
 import numpy
 import pytest
-import run as runner
-import torch
-import yaml
 from experiment import load
 from job import Job, place
-from networks import network, shaped
-from PIL import Image
+from networks import shaped
 from results import Results
+from tiny_experiment import TINY, call, images, right, rows, write
 
-from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import open_dataset
 from tcnn.evaluation.evaluate import evaluate
-from tcnn.training.prepare import conversion_at
 from tcnn.training.runs.rundir import RunDirectory
-
-REPRODUCE = Path(__file__).parents[2] / "benchmarks" / "reproduce"
-TINY: dict[str, Any] = {
-    "model": "resnet20",
-    "pretrained": False,
-    "epoch_images": 10,
-    "corrupted": {"images": 8, "corruptions": ["fog", "contrast"], "severities": [1, 5]},
-    "sizes": [12],
-    "preset": "cifar",
-    "recipe": {
-        "size": 8, "epochs": 2, "batch_size": 6, "warmup_epochs": 0.5, "anneal_epochs": 1, "crop_padding": 1,
-        "checkpoint_steps": 1, "log_steps": 1, "anneal": "warmup", "conversion": {"content_heads": 0},
-    },
-    "adapt": {"epochs": 4, "lr": 2e-3},
-    "arms": {
-        "start": {"train": False},
-        "cnn": {"label": "CNN, fine-tuned", "convert": False},
-        "t-cnn": {"control": "cnn"},
-        "again": {"control": "cnn", "convert": False},
-    },
-    "reference": "cnn",
-    "seeds": [0, 1],
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thirty images to train on, twenty to be measured on, of two classes of colours that overlap."""
-    root = tmp_path_factory.mktemp("data")
-    generator = numpy.random.default_rng(0)
-    for split, images in (("train", 15), ("val", 10)):
-        for name, red in (("cat", 90), ("dog", 130)):
-            (root / split / name).mkdir(parents=True)
-            for number in range(images):
-                colour = numpy.array([red, 100, 220 - red]) + generator.normal(0, 30, 3)
-                pixels = (colour + generator.normal(0, 30, (10, 12, 3))).clip(0, 255).astype(numpy.uint8)
-                Image.fromarray(pixels).save(root / split / name / f"{number}.png")
-    return root
-
-
-def write(file: Path, **changes: Any) -> Path:
-    file.write_text(yaml.safe_dump({**TINY, **changes}, sort_keys=False), encoding="utf-8")
-    return file
-
-
-def call(file: Path, data: Path, out: Path, *more: str) -> int:
-    return runner.main(
-        [str(file), "--data", str(data), "--work", str(out / "work"), "--out", str(out / "r.json"), *more]
-    )
-
-
-def rows(out: Path) -> list[dict[str, Any]]:
-    """What was found, without what depends on the clock."""
-    clock = ("train_seconds", "images_per_second")
-    if not (out / "r.json").is_file():
-        return []
-    found = json.loads((out / "r.json").read_text())["rows"]
-    return [{key: value for key, value in row.items() if key not in clock} for row in found]
-
-
-def right(out: Path) -> dict[str, list[int]]:
-    with numpy.load(out / "r.npz") as content:
-        return {key: bits.tolist() for key, bits in content.items()}
+    return images(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")
@@ -245,95 +182,6 @@ def test_equal_time_gives_the_epochs_that_fit(whole: Path, data: Path, tmp_path:
     row = next(row for row in rows(tmp_path / "copy") if row["arm"] == "long")
     assert (row["seed"], row["updates"], row["settings"]["epochs"]) == (1, 30, 6)
     assert row["settings"]["warmup_epochs"] == 1.5 and row["settings"]["convert"] is False
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"reference": "cn"}, "reference: no arm 'cn'; did you mean cnn?"),
-        ({"arms": {"cnn": {"convert": False}, "a": {"control": "dnn"}}}, "arms.a.control: no arm 'dnn'; did you"),
-        ({"arms": {"cnn": {}, "a": {"control": "cnn"}}}, "arms.a.control: cnn is no CNN"),
-        ({"arms": {"cnn": {"epoch": 3}}}, "arms.cnn: epoch: no such setting; did you mean epochs?"),
-        ({"arms": {"cnn": {"conversion": {"strde": 1}}}}, "conversion.strde: no such setting; did you mean"),
-        ({"arms": {"A CNN": {}}}, "arms: 'A CNN': expected a name of small letters"),
-        ({"arms": {"cnn": {"equal_time_to": "cnn"}}}, "arms.cnn: equal_time_to needs `like: ARM`"),
-        ({"arms": {"cnn": {"start": "adopted"}}}, "start: input should be 'adapted', 'published' or 'untrained'"),
-        ({"arms": {"cnn": {"start": "adapted"}}, "adapt": None}, "arms.cnn.start: there is no `adapt`"),
-        ({"arms": {}}, "expected `model: …`, `arms: …`"),
-        ({"preset": "cifa"}, "preset: 'cifa'; expected one of paper"),
-        ({"corrupted": {"corruptions": ["mist"]}}, "'mist' is no ImageNet-C corruption"),
-        ({"seeds": [1, 1]}, "seeds: expected different numbers"),
-        ({"modle": "x"}, "modle: no such setting; did you mean model?"),
-        ({"model": "resnet19"}, "resnet19"),
-        ({"pretrained": True}, "resnet20: give the file of its weights with --weights"),
-        ({"recipe": {**TINY["recipe"], "drop_path": 0.1}}, "drop_path: resnet20 has no stochastic depth"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_told_in_one_line(
-    changes: dict[str, Any], message: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(write(tmp_path / "wrong.yaml", **changes), data, tmp_path) == 2
-    said = capsys.readouterr()
-    lines = (said.err + said.out).splitlines()
-    assert message in lines[0]
-    assert "Traceback" not in said.err
-
-
-def test_missing_data_weights_and_names_are_told(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = write(tmp_path / "tiny.yaml")
-    for more, message in (
-        (["--arms", "cn"], "run: --arms: no arm 'cn'; did you mean cnn?"),
-        (["--seeds", "7"], "run: --seeds: [7] are none of the experiment's [0, 1]"),
-        (["--weights", "gone"], "run: --weights: gone is no file"),
-    ):
-        assert call(file, data, tmp_path, *more) == 2
-        assert capsys.readouterr().err.startswith(message)
-    assert call(file, tmp_path / "nowhere", tmp_path) == 2
-    assert "nowhere: no such data set" in capsys.readouterr().out
-    assert runner.main([str(tmp_path / "none.yaml"), "--data", str(data)]) == 2
-    assert "none.yaml: not readable as YAML" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("file", sorted(REPRODUCE.glob("*.yaml")), ids=lambda file: file.stem)
-def test_every_experiment_loads_and_every_arm_has_its_recipe(file: Path) -> None:
-    experiment = load(file)
-    assert experiment.about and experiment.title != experiment.name
-    for arm in experiment.arms:
-        configs = [experiment.config(arm, seed) for seed in experiment.seeds]
-        assert [config.seed for config in configs] == list(experiment.seeds)
-    assert runner.tasks(experiment, list(experiment.arms), experiment.seeds)
-
-
-def test_a_head_for_some_of_imagenets_classes_keeps_what_it_knows() -> None:
-    """Imagewoof's ten breeds are rows of a head of a thousand; other classes get a new head."""
-    dogs = ("n02086240", "n02115641")
-    config = FinetuneConfig()
-    thousand = network("tiny_darknet", None, [str(n) for n in range(1000)], config, pretrained=False)
-    with torch.no_grad():
-        some = network("tiny_darknet", None, dogs, config, pretrained=False)
-        image = torch.rand(1, 3, 64, 64)
-        assert torch.allclose(some(image)[0], thousand(image)[0, [155, 273]], atol=1e-6)
-        other = network("squeezenet1_1", None, ("cat", "dog"), config, pretrained=False)
-        assert other(image).shape == (1, 2)
-
-
-@pytest.mark.parametrize("name", ["resnet20", "tiny_darknet"])
-def test_the_control_of_a_dilated_t_cnn_is_the_cnn_that_it_equals(name: str) -> None:
-    """ResNet-20's last stage loses its stride; Tiny Darknet's has none, so nothing changes."""
-    conversion = {"stride": "dilate", "content_heads": 2, **({"target": "conv1[13]"} if name == "tiny_darknet" else {})}
-    config = FinetuneConfig.model_validate({"convert": False, "conversion": conversion})
-    kept = network(name, None, [str(n) for n in range(10)], config, pretrained=False)
-    dilated = shaped(kept, config, (32, 32))
-    image = torch.rand(2, 3, 32, 32)
-    with torch.no_grad():
-        t_cnn = arms.tcnn.convert(kept, conversion_at(config, (32, 32))).model.eval()
-        assert torch.allclose(t_cnn(image), dilated(image), atol=1e-5)
-        assert torch.allclose(kept(image), dilated(image), atol=1e-6) == (name == "tiny_darknet")
-    assert {key: value.shape for key, value in kept.state_dict().items()} == {
-        key: value.shape for key, value in dilated.state_dict().items()
-    }
 
 
 def test_a_cnn_of_another_geometry_is_measured_as_it_was_trained(data: Path, tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """Shards in a store: the same images in the same order as from the disk, and an outage changes nothing of it."""
 
+import asyncio
 import io
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiobotocore.endpoint
 import pytest
+import s3fs.core
 import torch
 from data_pictures import picture
 from s3 import BUCKET, Gate, s3
@@ -45,12 +48,25 @@ def server() -> Iterator[Gate]:
         yield gate
 
 
+class Hurried:
+    """`asyncio` as the store's client sees it here: it does not wait between its own attempts."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
 @pytest.fixture
 def gate(server: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """The server, known to this process, and a memory of indices of this test alone."""
     for name, value in {**server.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(remote, "_PAUSE", 0.01)
+    for client in (s3fs.core, aiobotocore.endpoint):
+        monkeypatch.setattr(client, "asyncio", Hurried())
     remote._filesystem.cache_clear()
     server.refuse = lambda method, path: None
     server.seen.clear()

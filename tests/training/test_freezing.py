@@ -110,6 +110,7 @@ def test_the_rest_gets_the_gradients_of_a_whole_model() -> None:
 def test_nothing_before_the_stage_is_said(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
     result = run(
-        model, colours(tmp_path / "data"), tmp_path / "run", epochs=1, freeze="trunk", conversion={"target": "0"}
-    )
+        model, colours(tmp_path / "data"), tmp_path / "run", epochs=1, size=12, freeze="trunk",
+        conversion={"target": "0"},
+    )  # fmt: skip
     assert any("nothing runs before the converted stage" in note for note in result.notes)

@@ -1,0 +1,75 @@
+"""What an experiment says: what is wrong with it is told in one line, and those of this repository load."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run as runner
+from experiment import load
+from tiny_experiment import TINY, call, images, write
+
+REPRODUCE = Path(__file__).parents[2] / "benchmarks" / "reproduce"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return images(tmp_path_factory.mktemp("data"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reference": "cn"}, "reference: no arm 'cn'; did you mean cnn?"),
+        ({"arms": {"cnn": {"convert": False}, "a": {"control": "dnn"}}}, "arms.a.control: no arm 'dnn'; did you"),
+        ({"arms": {"cnn": {}, "a": {"control": "cnn"}}}, "arms.a.control: cnn is no CNN"),
+        ({"arms": {"cnn": {"epoch": 3}}}, "arms.cnn: epoch: no such setting; did you mean epochs?"),
+        ({"arms": {"cnn": {"conversion": {"strde": 1}}}}, "conversion.strde: no such setting; did you mean"),
+        ({"arms": {"A CNN": {}}}, "arms: 'A CNN': expected a name of small letters"),
+        ({"arms": {"cnn": {"equal_time_to": "cnn"}}}, "arms.cnn: equal_time_to needs `like: ARM`"),
+        ({"arms": {"cnn": {"start": "adopted"}}}, "start: input should be 'adapted', 'published' or 'untrained'"),
+        ({"arms": {"cnn": {"start": "adapted"}}, "adapt": None}, "arms.cnn.start: there is no `adapt`"),
+        ({"arms": {}}, "expected `model: …`, `arms: …`"),
+        ({"preset": "cifa"}, "preset: 'cifa'; expected one of paper"),
+        ({"corrupted": {"corruptions": ["mist"]}}, "'mist' is no ImageNet-C corruption"),
+        ({"seeds": [1, 1]}, "seeds: expected different numbers"),
+        ({"modle": "x"}, "modle: no such setting; did you mean model?"),
+        ({"model": "resnet19"}, "resnet19"),
+        ({"pretrained": True}, "resnet20: give the file of its weights with --weights"),
+        ({"recipe": {**TINY["recipe"], "drop_path": 0.1}}, "drop_path: resnet20 has no stochastic depth"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_in_one_line(
+    changes: dict[str, Any], message: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(write(tmp_path / "wrong.yaml", **changes), data, tmp_path) == 2
+    said = capsys.readouterr()
+    lines = (said.err + said.out).splitlines()
+    assert message in lines[0]
+    assert "Traceback" not in said.err
+
+
+def test_missing_data_weights_and_names_are_told(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "tiny.yaml")
+    for more, message in (
+        (["--arms", "cn"], "run: --arms: no arm 'cn'; did you mean cnn?"),
+        (["--seeds", "7"], "run: --seeds: [7] are none of the experiment's [0, 1]"),
+        (["--weights", "gone"], "run: --weights: gone is no file"),
+    ):
+        assert call(file, data, tmp_path, *more) == 2
+        assert capsys.readouterr().err.startswith(message)
+    assert call(file, tmp_path / "nowhere", tmp_path) == 2
+    assert "nowhere: no such data set" in capsys.readouterr().out
+    assert runner.main([str(tmp_path / "none.yaml"), "--data", str(data)]) == 2
+    assert "none.yaml: not readable as YAML" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", sorted(REPRODUCE.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_experiment_loads_and_every_arm_has_its_recipe(file: Path) -> None:
+    experiment = load(file)
+    assert experiment.about and experiment.title != experiment.name
+    for arm in experiment.arms:
+        configs = [experiment.config(arm, seed) for seed in experiment.seeds]
+        assert [config.seed for config in configs] == list(experiment.seeds)
+    assert runner.tasks(experiment, list(experiment.arms), experiment.seeds)
