@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chromium test test-slow test-all gpu check format constraints catalogue dist clean
+.PHONY: help demo chromium coverage mutation test test-slow test-all gpu check format constraints catalogue dist clean
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,17 @@ test-slow: $(READY) chromium  ## what takes too long for CI: whole zoos, chaos, 
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n auto --dist loadscope --no-loadscope-reorder
 
 test-all: test test-slow  ## both
+
+coverage: $(READY) chromium  ## lines and branches that the tests run; fills docs/mutation.md
+	rm -f .coverage .coverage.*
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n auto --dist loadscope --no-loadscope-reorder
+	$(BIN)/coverage combine --quiet
+	mkdir -p build && $(BIN)/coverage json --quiet -o build/coverage.json
+	$(BIN)/python benchmarks/mutation_page.py --coverage build/coverage.json
+
+mutation: $(READY)  ## do the tests notice a fault? a sample of mutants (an hour); fills docs/mutation.md
+	$(BIN)/python benchmarks/mutation.py --json benchmarks/results/mutation.json
+	$(BIN)/python benchmarks/mutation_page.py
 
 # With .venv where there is one; else with a Python that has what it takes, as machines with a GPU and no network do; only
 # then is .venv made.

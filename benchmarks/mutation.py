@@ -27,8 +27,6 @@ from trials import EVERYTHING, QUICK, Coverage, Trials
 ROOT = Path(__file__).parents[1]
 CASES = 3
 """Of one test's parameters."""
-EQUIVALENT = Path(__file__).parent / "results/mutation_equivalent.json"
-"""[{"file", "function", "before", "after", "number", "why"}]"""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,10 @@ ROOMS = {
     "layer": Room(
         ("tcnn/layers/functional.py", "tcnn/layers/gpsa.py", "tcnn/layers/base.py"),
         tests("layers", "gpsa_formula", "gpsa_equivalence", "scope_layer"),
-        tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "initialise", "triton_attention"),
+        (
+            *tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "initialise", "triton_attention"),
+            *tests("files", "load_older"),
+        ),
     ),
     "verification": Room(
         ("tcnn/verification",),
@@ -183,16 +184,11 @@ def _files(tests: list[str]) -> list[str]:
 
 
 def summary(rows: list[dict[str, Any]], population: int) -> dict[str, Any]:
-    """Counts, the score with its interval, and the score among those that are not known to be equivalent."""
-    listed = json.loads(EQUIVALENT.read_text(encoding="utf-8")) if EQUIVALENT.exists() else []
-    reasons = {key(entry): entry["why"] for entry in listed}
+    """Counts, and the score with its interval."""
     killed = sum(row["killer"] is not None for row in rows)
-    equivalent = sum(row["killer"] is None and key(row) in reasons for row in rows)
     return {
-        "mutants": population, "sample": len(rows), "killed": killed, "equivalent": equivalent,
-        "score": round(killed / len(rows), 4),
+        "mutants": population, "sample": len(rows), "killed": killed, "score": round(killed / len(rows), 4),
         "interval": [round(end, 4) for end in wilson(killed, len(rows), population)],
-        "score_without_equivalent": round(killed / max(1, len(rows) - equivalent), 4),
     }  # fmt: skip
 
 

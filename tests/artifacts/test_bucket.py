@@ -1,14 +1,16 @@
 """Objects: whole or not there, read back, tried again; against a real server that refuses and fails."""
 
 import hashlib
+import random
 import threading
 from pathlib import Path
 
+import fsspec
 import pytest
 from s3 import Gate, fails, full, read_only
 
-from tcnn.errors import RequestError, Stopped
-from tcnn_jobs.artifacts.bucket import Bucket, BucketError, ObjectGone
+from tcnn.errors import EnvironmentFailure, RequestError, Stopped
+from tcnn_jobs.artifacts.bucket import TRIES, Bucket, BucketError, ObjectGone
 
 
 def file(tmp_path: Path, content: bytes = b"0123456789" * 100) -> tuple[Path, str]:
@@ -105,3 +107,44 @@ def test_a_folder_is_a_store_too(tmp_path: Path) -> None:
         handle.seek(990)
         assert handle.read() == b"0123456789"
     assert not list(tmp_path.rglob(".*")), "nothing half-written"
+
+
+class Patient(threading.Event):
+    """Waits at once, and notes for how long it was asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.asked.append(timeout)
+        return False
+
+
+def test_every_pause_is_twice_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From about a second on."""
+    bucket, stop = Bucket(f"file://{tmp_path}"), Patient()
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(bucket._fs, "pipe_file", lambda *_: {}["away"])
+    with pytest.raises(BucketError, match=r"^the store of results: cannot write a "):
+        bucket.put_text("a", "x", stop)
+    assert stop.asked == [1.0 * 2**number for number in range(TRIES - 1)]
+
+
+def test_a_store_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket(f"file://{tmp_path}")
+    monkeypatch.setattr(bucket._fs, "ls", lambda *_, **__: {}["away"])
+    with pytest.raises(BucketError, match=r"^the store of results: cannot list objects "):
+        bucket.check()
+
+
+@pytest.mark.parametrize(("scheme", "hint"), [("s3", r"pip install 'tcnn\[s3\]'"), ("gs", "No module named gcsfs")])
+def test_a_library_that_is_missing(scheme: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise ImportError("No module named gcsfs")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
+    with pytest.raises(
+        EnvironmentFailure, match=f"^{scheme}://a: the library that reads {scheme}:// is missing: {hint}$"
+    ):
+        Bucket(f"{scheme}://a")
