@@ -1,4 +1,4 @@
-"""What a worker does beside its jobs, in a thread of its own: webhooks, the database's log, sweeping the house."""
+"""Housekeeping beside the jobs, in a thread of its own: the database's log, retention, orphaned files."""
 
 import threading
 import time
@@ -11,7 +11,6 @@ from tcnn_jobs.home import Home
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker import janitor, pace
-from tcnn_jobs.worker.webhooks import deliver_due
 
 log = structlog.stdlib.get_logger("tcnn.chores")
 
@@ -46,8 +45,6 @@ class Chores(threading.Thread):
                 self._emptied = time.monotonic()
                 self._store.checkpoint(longer_than=LOG)
                 self._fellows = self._store.count_workers()
-            while deliver_due(self._store, self._settings.webhook_secret):
-                pass
             if time.monotonic() - self._swept > SWEEP:
                 self._swept = time.monotonic()
                 janitor.sweep(self._home, self._store, self._settings, self._artifacts)

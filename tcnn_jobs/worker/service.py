@@ -22,10 +22,14 @@ from tcnn_jobs.store import Store
 from tcnn_jobs.worker import gpus
 from tcnn_jobs.worker.chores import Chores
 from tcnn_jobs.worker.courier import Courier
+from tcnn_jobs.worker.outbox import Outbox
 from tcnn_jobs.worker.versions import check_fellows
 from tcnn_jobs.worker.worker import Worker
 
 log = structlog.stdlib.get_logger("tcnn.worker")
+
+LEAVING = 15.0
+"""Seconds that housekeeping and webhooks get to end what they are doing."""
 
 
 def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
@@ -46,19 +50,22 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     slots = slots_for(settings.slots)
     engine = carried(engine_for(settings), artifacts, home, settings.mirror)
     worker = Worker(store, home, engine, settings, name=name, host=host, slots=slots, artifacts=artifacts)
-    chores = Chores(store, home, settings, artifacts)
+    beside = (Chores(store, home, settings, artifacts), Outbox(store, settings))
 
     def leave(number: int, frame: FrameType | None) -> None:
         worker.drain()
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
     log.info("working", worker=name, slots=len(slots), gpus=[slot for slot in slots if slot], home=str(home.root))
-    chores.start()
+    for thread in beside:
+        thread.start()
     try:
         worker.run(until_empty=until_empty)
     finally:
-        chores.stop()
-        chores.join(timeout=15)
+        for thread in beside:
+            thread.stop()
+        for thread in beside:
+            thread.join(timeout=LEAVING / len(beside))
         store.close()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,24 +1,18 @@
-"""Calls to whoever wants to know that a job has ended, signed by the Standard Webhooks scheme."""
+"""One webhook call: whoever wants to know that a job has ended is told, signed by the Standard Webhooks scheme."""
 
+import asyncio
 import json
 import time
 from datetime import UTC, datetime
 
 import httpx
-import structlog
 from standardwebhooks import Webhook
 
-from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model import Delivery
-from tcnn_jobs.retry import backoff
-from tcnn_jobs.store import Store
-
-log = structlog.stdlib.get_logger("tcnn.webhooks")
 
 PREFIX = "whsec_"
-ATTEMPTS = 10
-DELAY = 10.0
 TIMEOUT = 10.0
+"""Seconds for a whole call: to find the receiver, to connect, to send, and to hear the head of its answer."""
 
 
 def headers(delivery: Delivery, body: bytes, secret: str | None, now: int) -> dict[str, str]:
@@ -35,31 +29,17 @@ def _signer(secret: str) -> Webhook:
     return Webhook(secret if secret.startswith(PREFIX) else secret.encode())
 
 
-def deliver_due(store: Store, secret: str | None) -> int:
-    """Make every call that is due; a call that fails comes back later. Returns how many there were."""
-    due = store.due_deliveries()
-    for delivery in due:
-        try:
-            _tell(store, delivery, secret)
-        except StoreUnavailable:  # it will be due again, and the receiver can tell by its id
-            log.warning("webhook outcome not recorded", job=delivery.job)
-    return len(due)
-
-
-def _tell(store: Store, delivery: Delivery, secret: str | None) -> None:
+async def call(client: httpx.AsyncClient, delivery: Delivery, secret: str | None) -> str | None:
+    """Make a call; returns what went wrong. `TIMEOUT` is for all of it, and of the answer only its head is read."""
     body = json.dumps(delivery.body, separators=(",", ":")).encode()
+    signed = headers(delivery, body, secret, int(time.time()))
     try:
-        answer = httpx.post(
-            delivery.url, content=body, headers=headers(delivery, body, secret, int(time.time())), timeout=TIMEOUT,
-            follow_redirects=False,
-        )  # fmt: skip
-        problem = None if answer.is_success else f"status {answer.status_code}"
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        problem = type(error).__name__
-    if problem is None:
-        store.delivered(delivery.id)
-        log.info("webhook delivered", job=delivery.job)
-        return
-    again = delivery.attempt < ATTEMPTS
-    store.delivery_failed(delivery.id, backoff(delivery.attempt, DELAY) if again else None)
-    log.warning("webhook failed", job=delivery.job, problem=problem, attempt=delivery.attempt, again=again)
+        async with (
+            asyncio.timeout(TIMEOUT),
+            client.stream("POST", delivery.url, content=body, headers=signed, follow_redirects=False) as answer,
+        ):
+            return None if answer.is_success else f"status {answer.status_code}"
+    except TimeoutError:
+        return f"no answer within {TIMEOUT:g} s"
+    except Exception as error:  # addresses can be wrong in more ways than the client knows
+        return type(error).__name__

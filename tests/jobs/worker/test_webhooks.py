@@ -1,9 +1,11 @@
 """Webhooks, to a real receiver on the loopback, signed by the Standard Webhooks scheme."""
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,12 +16,10 @@ from houses import House
 from pydantic import ValidationError
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.model import Status
 from tcnn_jobs.settings import QueueSettings
-from tcnn_jobs.worker import webhooks
-from tcnn_jobs.worker.chores import Chores
-from tcnn_jobs.worker.webhooks import deliver_due
+from tcnn_jobs.worker import outbox, webhooks
+from tcnn_jobs.worker.outbox import Outbox, deliver_due
 
 SECRET = "whsec of a test"
 
@@ -111,7 +111,7 @@ def test_every_end_is_told(house: House, receiver: Receiver, script: str | None,
 def test_a_receiver_that_is_away_is_called_again_with_the_same_id(
     house: House, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhooks, "DELAY", 0.0)
+    monkeypatch.setattr(outbox, "DELAY", 0.0)
     receiver.statuses = [500, 302, 200]
     job = house.submit(webhook=receiver.url)
     house.store.cancel(job.id)
@@ -122,24 +122,86 @@ def test_a_receiver_that_is_away_is_called_again_with_the_same_id(
 
 
 def test_a_receiver_that_never_answers_is_given_up(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "DELAY", 0.0)
+    monkeypatch.setattr(outbox, "DELAY", 0.0)
     job = house.submit(webhook="http://127.0.0.1:9/nobody")
     house.store.cancel(job.id)
     calls = 0
     while deliver_due(house.store, None):
         calls += 1
-    assert calls == webhooks.ATTEMPTS
+    assert calls == outbox.ATTEMPTS
 
 
 def test_calls_are_made_beside_the_work(house: House, receiver: Receiver) -> None:
-    chores = Chores(house.store, house.home, house.settings, LocalArtifacts(house.home))
-    chores.start()
+    dispatcher = Outbox(house.store, house.settings)
+    dispatcher.start()
     job = house.submit(webhook=receiver.url)
     house.store.cancel(job.id)
     deadline = time.monotonic() + 20
     while not receiver.calls and time.monotonic() < deadline:
         time.sleep(0.05)
-    chores.stop()
-    chores.join(timeout=10)
-    assert not chores.is_alive()
+    dispatcher.stop()
+    dispatcher.join(timeout=10)
+    assert not dispatcher.is_alive()
+    assert len(receiver.calls) == 1
+
+
+class Dripping:
+    """Receivers of the worst kind: each answers with a byte of a header, or of a body without an end, now and then."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}/"
+        self._answer, self._over = answer, threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        open_ones: list[socket.socket] = []
+        self.listener.settimeout(0.02)
+        while not self._over.is_set():
+            with contextlib.suppress(TimeoutError):
+                connection, _ = self.listener.accept()
+                connection.sendall(self._answer)
+                open_ones.append(connection)
+            for connection in list(open_ones):
+                try:
+                    connection.sendall(b"x")
+                except OSError:
+                    open_ones.remove(connection)
+        for connection in (*open_ones, self.listener):
+            connection.close()
+
+    def end(self) -> None:
+        self._over.set()
+
+
+def test_dripping_receivers_cost_their_own_calls_and_nobody_elses(
+    house: House, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "TIMEOUT", 0.5)
+    dripping = Dripping(b"HTTP/1.1 200 OK\r\nx-header: ")
+    for url in (*[dripping.url] * 12, receiver.url):
+        house.store.cancel(house.submit(webhook=url).id)
+    began = time.monotonic()
+    assert deliver_due(house.store, SECRET) == 13
+    assert time.monotonic() - began < 5
+    dripping.end()
+    assert len(receiver.calls) == 1
+    assert deliver_due(house.store, SECRET) == 0, "those that failed come back later"
+
+
+def test_an_answer_without_an_end_is_not_read(house: House) -> None:
+    endless = Dripping(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n")
+    house.store.cancel(house.submit(webhook=endless.url).id)
+    began = time.monotonic()
+    assert deliver_due(house.store, SECRET) == 1
+    assert time.monotonic() - began < webhooks.TIMEOUT
+    endless.end()
+    with house.store.reading() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM deliveries").scalar() == 0, "200 is what counts"
+
+
+def test_an_address_that_cannot_be_one_costs_no_other_call(house: House, receiver: Receiver) -> None:
+    for url in ("http://\u2024.example/", "http://[::1", "nonsense", receiver.url):
+        house.store.cancel(house.submit(webhook=url).id)
+    assert deliver_due(house.store, SECRET) == 4
     assert len(receiver.calls) == 1

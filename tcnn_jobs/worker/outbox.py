@@ -1,0 +1,97 @@
+"""The outbox's dispatcher: makes the webhook calls that are due, in a thread that nothing else waits for.
+
+Calls are made side by side, each with a deadline for all of it, so that a receiver which answers a byte at a time, or
+never, costs its own call and delays others by that deadline at most. Leases, reaping and sweeps do not pass here.
+"""
+
+import asyncio
+import ssl
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import httpx
+import structlog
+
+from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.model import Delivery
+from tcnn_jobs.retry import backoff
+from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.store import Store
+from tcnn_jobs.worker import pace, webhooks
+
+log = structlog.stdlib.get_logger("tcnn.outbox")
+
+AT_ONCE = 50
+"""Calls that are made side by side."""
+COUNT = 60.0
+"""Seconds between two times that workers are counted: many look for calls less often each."""
+ATTEMPTS = 10
+DELAY = 10.0
+
+
+class Outbox(threading.Thread):
+    """Ends with the process, or when told to; a call that is under way then is made again by another worker."""
+
+    def __init__(self, store: Store, settings: QueueSettings) -> None:
+        super().__init__(name="outbox", daemon=True)
+        self._store, self._settings = store, settings
+        self._told = threading.Event()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        fellows, counted = 1, float("-inf")
+        while not self._told.wait(pace.spread(pace.shared(max(1.0, self._settings.poll), fellows))):
+            try:
+                if time.monotonic() - counted > COUNT:
+                    fellows, counted = self._store.count_workers(), time.monotonic()
+                while not self._told.is_set() and deliver_due(self._store, self._settings.webhook_secret):
+                    pass
+            except StoreUnavailable:
+                continue  # the worker says so
+            except Exception:
+                log.exception("webhooks failed; they will be tried again")
+
+    def stop(self) -> None:
+        """End after the calls that are being made."""
+        self._told.set()
+
+
+def deliver_due(store: Store, secret: str | None) -> int:
+    """Make the calls that are due; a call that fails comes back later. Returns how many there were."""
+    due = store.due_deliveries(AT_ONCE)
+    if due:
+        asyncio.run(_deliver(store, due, secret))
+    return len(due)
+
+
+async def _deliver(store: Store, due: list[Delivery], secret: str | None) -> None:
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1, "outbox") as recorder:  # the store may take its time, and no deadline waits for it
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=webhooks.TIMEOUT, limits=limits, verify=_trusted()) as client:
+
+            async def one(delivery: Delivery) -> None:
+                problem = await webhooks.call(client, delivery, secret)
+                await loop.run_in_executor(recorder, _record, store, delivery, problem)
+
+            await asyncio.gather(*map(one, due))
+
+
+@cache  # reading the certificates takes longer than most calls
+def _trusted() -> ssl.SSLContext:
+    return httpx.create_ssl_context()
+
+
+def _record(store: Store, delivery: Delivery, problem: str | None) -> None:
+    again = delivery.attempt < ATTEMPTS
+    try:
+        if problem is None:
+            store.delivered(delivery.id)
+            log.info("webhook delivered", job=delivery.job)
+        else:
+            store.delivery_failed(delivery.id, backoff(delivery.attempt, DELAY) if again else None)
+            log.warning("webhook failed", job=delivery.job, problem=problem, attempt=delivery.attempt, again=again)
+    except StoreUnavailable:  # it will be due again, and the receiver can tell by its id
+        log.warning("webhook outcome not recorded", job=delivery.job)
