@@ -22,11 +22,12 @@ from tcnn_api.settings import ApiSettings
 from tcnn_jobs import logs
 from tcnn_jobs.home import Home
 from tcnn_jobs.store import Store
+from tcnn_jobs.worker.steps import LONGEST
 
 log = structlog.stdlib.get_logger("tcnn.serve")
 
 DRAIN = 15
-"""Seconds beyond the jobs' grace time that a worker gets to hand them back."""
+"""Seconds beyond the jobs' grace time, and a long step of theirs, that a worker gets to hand them back."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60
 """Seconds before a worker that keeps dying is started again; a run of this length begins at one second anew."""
@@ -91,7 +92,7 @@ class WorkerProcess:
     """`tcnn worker` as a child, in a session of its own: a Ctrl-C in the terminal is ours to pass on."""
 
     def __init__(self, settings: ApiSettings) -> None:
-        self._grace = settings.grace + DRAIN
+        self._grace = settings.grace + LONGEST + DRAIN
         given = {
             "TCNN_HOME": str(settings.root),
             "TCNN_DATABASE_URL": settings.database_url,

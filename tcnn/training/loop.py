@@ -68,7 +68,7 @@ class Trainer:
         self._size, self._record, self._report = start.size, record or {}, report
         self._mixup = NeighbourMixup(config, len(validation.class_names)) if uses_mixup(config) else None
         self._top1: float | None = None
-        self._saved = time.monotonic()
+        self._saved: float | None = None
         self.recorder = Recorder(run, config, processes.first, warn)
         self.learner = Learner(
             start.model, config, steps=train.steps, precision=self.precision, processes=processes, teacher=teacher,
@@ -283,6 +283,10 @@ class Trainer:
         )  # fmt: skip
 
     def _checkpoint_due(self) -> bool:
+        """Also after the first step of this process: where steps are long it may be killed before the next is due, and
+        what is killed again and again has to get farther every time."""
+        if self._saved is None:
+            return True
         every = self.config.checkpoint_steps
         if every is not None and self.position.updates % every == 0:
             return True

@@ -1,5 +1,6 @@
 """An attempt that a worker holds: its process runs, or has ended and the store has not accepted that yet."""
 
+import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -7,6 +8,7 @@ from tcnn_jobs.attempt import AttemptDirectory, Listener
 from tcnn_jobs.engines.base import Process
 from tcnn_jobs.model import Beat, Claim, Job, NewEvent, Progress
 from tcnn_jobs.retry import Fail
+from tcnn_jobs.worker.steps import StepTime
 
 
 class Why(StrEnum):
@@ -28,6 +30,7 @@ class Attempt:
     directory: AttemptDirectory
     listener: Listener
     progress: Progress | None = None
+    steps: StepTime = field(default_factory=StepTime)
     events: list[NewEvent] = field(default_factory=list)
     why: Why | None = None
     kill_at: float | None = None
@@ -37,7 +40,10 @@ class Attempt:
 
     def listen(self) -> None:
         """Take up what the process has written since."""
-        self.progress = self.listener.progress() or self.progress
+        heard = self.listener.progress()
+        if heard is not None:
+            self.progress = heard
+            self.steps.heard(heard, time.monotonic())
         self.events += self.listener.events()
 
     @property

@@ -23,6 +23,7 @@ from tcnn_jobs.worker.gangs import gang, left_over, widest
 from tcnn_jobs.worker.held import Attempt, Why
 from tcnn_jobs.worker.outcomes import Outcomes
 from tcnn_jobs.worker.starting import start
+from tcnn_jobs.worker.steps import grace
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 
@@ -233,18 +234,21 @@ class Worker:
         for attempt in self._running:
             try:
                 if self.draining:
-                    self._ask(attempt, Why.DRAINING, self.settings.grace if self._drains == 1 else 0.0)
+                    self._ask(attempt, Why.DRAINING)
                 if attempt.kill_at is not None and time.monotonic() >= attempt.kill_at:
                     attempt.process.kill()
             except Exception as error:
                 self._break(attempt, error)
 
-    def _ask(self, attempt: Attempt, why: Why, grace: float) -> None:
-        """Ask a process to leave, and end it when it has not done so in time."""
-        if attempt.why is None:
+    def _ask(self, attempt: Attempt, why: Why) -> None:
+        """Ask a process to leave, and end it when it has not done so in time, which is set when it is first asked."""
+        now = time.monotonic()
+        if attempt.kill_at is None:
             attempt.process.terminate()
-        attempt.why = attempt.why or why
-        attempt.kill_at = min(attempt.kill_at or float("inf"), time.monotonic() + grace)
+            attempt.why = attempt.why or why
+            attempt.kill_at = now + grace(self.settings.grace, attempt.steps.longest(now))
+        elif self._drains > 1:
+            attempt.kill_at = now
 
     def _beat(self) -> None:
         attempts = [*self._running, *self._ended]
@@ -267,7 +271,7 @@ class Worker:
                 attempt.why = Why.LOST
                 attempt.process.kill()
             elif hold is Hold.CANCEL and attempt in self._running:
-                self._ask(attempt, Why.CANCELLED, self.settings.grace)
+                self._ask(attempt, Why.CANCELLED)
 
     def _heartbeat(self, info: WorkerInfo, attempts: list[Attempt], waiting: list[Job]) -> dict[Claim, Hold]:
         """All in one transaction; if that is impossible, each by itself, to find the one that cannot be told."""
