@@ -210,6 +210,13 @@ def test_more_epochs_where_that_is_allowed(begun: Callable[..., Any], tmp_path: 
     assert [row["epoch"] for row in RunDirectory(tmp_path / "run").rows("epoch")] == [0, 1, 2]
 
 
+def test_the_first_step_of_every_start_is_saved(begun: Callable[..., Any], tmp_path: Path) -> None:
+    """Whatever is killed again and again gets farther every time, however long its steps are."""
+    begun(epochs=1, keep=9)
+    begun(resume=True, epochs=2, keep=9, allow_changes=True)
+    assert {read_point(path).position.updates for path in points(tmp_path / "run" / "resume")} == {1, 3, 4, 6}
+
+
 def test_without_a_point_nothing_is_measured_twice(begun: Callable[..., Any], tmp_path: Path) -> None:
     """Killed before the first point, or with all of them broken: the run begins again, and so do its records."""
     begun(log_steps=1)
