@@ -293,7 +293,7 @@ def test_a_loss_that_is_not_finite(data: Path, tmp_path: Path) -> None:
     assert point is not None
     assert f"the newest resume point is {point.path}" in str(caught.value)
     assert "\n" not in str(caught.value)
-    with pytest.raises(DivergedError, match="the newest resume point is .*step-000000001-"):
+    with pytest.raises(DivergedError, match=r"the newest resume point is .*step-000000001-"):
         run("test_resnet", data, tmp_path / "other", lr=1e30)
 
 
