@@ -54,6 +54,7 @@ def test_nothing_is_clipped(heads: int, layers: int) -> None:
     assert len(set(names)) == len(names) >= 10
 
 
+@pytest.mark.slow
 def test_any_name_is_a_name() -> None:
     for drawn in pictures(1, len(made_up.HOSTILE), made_up.HOSTILE):
         nothing_clipped(drawn.figure)
@@ -173,6 +174,7 @@ def digests() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_same_bytes_in_another_process() -> None:
     script = "import sys, json; sys.path[:0] = sys.argv[1:]; import test_plots; print(json.dumps(test_plots.digests()))"
     here = Path(__file__).parent

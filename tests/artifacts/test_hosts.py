@@ -174,6 +174,7 @@ def test_cancelled_while_the_result_is_sent(hosts: list[Host], gate: Gate) -> No
     leave.set()
 
 
+@pytest.mark.slow
 def test_a_drained_host_sends_the_last_resume_point_before_it_hands_the_job_back(hosts: list[Host]) -> None:
     first, second = hosts
     job = first.submit()

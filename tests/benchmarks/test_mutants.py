@@ -79,6 +79,7 @@ def test_the_interval_is_wilsons() -> None:
     assert wilson(0, 0, 0) == (0.0, 1.0)
 
 
+@pytest.mark.slow
 def test_a_mutant_lives_until_a_test_notices_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "root"
     (root / "tests").mkdir(parents=True)

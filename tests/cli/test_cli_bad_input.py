@@ -117,7 +117,7 @@ def test_debug_shows_where_it_happened(tcnn: Run) -> None:
     done = tcnn("--debug", "convert", "test_resnet", "o.safetensors", "--no-pretrained", "--stage", 9)
     assert done.code == 2
     assert done.err.startswith("Traceback (most recent call last):\n")
-    assert "select.py" in done.err
+    assert "selection.py" in done.err
     assert done.err.splitlines()[-1].startswith("error: stage: expected one of")
 
 

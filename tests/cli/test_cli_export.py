@@ -28,6 +28,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library.save(model, root / "tuned.safetensors")
 
 
+@pytest.mark.slow
 def test_onnx_of_a_tuned_model(tcnn: Run, tuned: Path) -> None:
     done = tcnn("export", tuned, "a.onnx", "--size", "96x64", "--json")
     assert done.err == ""

@@ -166,6 +166,7 @@ def test_models_that_cannot_be_trained(tcnn: Run, colours: str, model: str, expe
     assert expected in tcnn("finetune", model, "--data", colours, *TINY).error(2)
 
 
+@pytest.mark.slow
 def test_asked_to_stop_it_saves_leaves_and_goes_on(colours: str, tmp_path: Path) -> None:
     """SIGTERM is 75, Ctrl-C 130; the command with --resume finishes with the weights of a run that nobody stopped."""
     command = ("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 6, "--set", "log_steps=1", "--resume")

@@ -45,6 +45,7 @@ def right(found: Tensor, labels: Tensor) -> int:
     return int((found.argmax(1) == labels).sum())
 
 
+@pytest.mark.slow
 def test_the_cnn_is_the_known_one(source_logits: Tensor, data: tuple[Tensor, Tensor]) -> None:
     assert right(source_logits, data[1]) == RIGHT
 

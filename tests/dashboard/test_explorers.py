@@ -101,6 +101,7 @@ def test_no_more_models_than_allowed(checkpoint: Path, picture: bytes, monkeypat
     exploring(script)
 
 
+@pytest.mark.slow
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, picture: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"0" * 100)
 

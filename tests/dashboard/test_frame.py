@@ -75,6 +75,7 @@ def test_progress_is_live_and_filters_filter(server: Server, story: Story, open_
     expect(page.locator(".jobs li")).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_where_streams_are_not_to_be_had_it_polls(server: Server, story: Story, open_page: Open) -> None:
     page = open_page("about:blank")
     refused = {"status": 429, "content_type": "application/problem+json", "body": "{}"}
@@ -225,6 +226,7 @@ def test_the_page_is_strict_about_what_may_run(server: Server) -> None:
             assert "innerHTML" not in found.text
 
 
+@pytest.mark.slow
 def test_a_thousand_jobs(tmp_path: Path, open_page: Open, record_property: Any) -> None:
     house = House(tmp_path / "home")
     house.submit(request={"model": "resnet0"})

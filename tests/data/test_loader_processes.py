@@ -101,6 +101,7 @@ def test_a_killed_parent_leaves_no_worker(parent: Parent) -> None:
     assert within(1, lambda: not any(map(alive, workers)))
 
 
+@pytest.mark.slow
 def test_a_signal_to_the_group_is_the_parents_to_answer(parent: Parent) -> None:
     """A scheduler's SIGTERM reaches every process; the workers go on while the parent finishes, and end with it."""
     process, workers = parent
@@ -110,6 +111,7 @@ def test_a_signal_to_the_group_is_the_parents_to_answer(parent: Parent) -> None:
     assert not any(map(alive, workers))
 
 
+@pytest.mark.slow
 def test_ctrl_c_shows_nothing_of_the_workers(parent: Parent) -> None:
     """Nor does the end of a program wait for them: torch would wait a minute here."""
     process, workers = parent

@@ -116,6 +116,7 @@ def test_labels_in_another_order(tmp_path: Path, lively: Callable[..., nn.Module
 
 
 @pytest.mark.parametrize("layout", ["imagenet-a", pytest.param("imagenet-r", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_variants_are_scored_over_their_classes(tmp_path: Path, imagenet_model: str, layout: str) -> None:
     root = tmp_path / "variant"
     for place, name in enumerate(synsets(layout)):  # type: ignore[arg-type]
@@ -154,6 +155,7 @@ def test_imagenet_c_folders(tmp_path: Path, source: str, checkpoint: str) -> Non
         compare([source], str(tmp_path), EvaluationConfig(corruptions=("frost",)))
 
 
+@pytest.mark.slow
 def test_alexnet_is_the_baseline_of_all_imagenet_c(tmp_path: Path, imagenet_model: str) -> None:
     one = tmp_path / "classes"
     picture = draw(tmp_path / "x.png", width=16, height=16)

@@ -49,6 +49,7 @@ def model() -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 def test_the_known_network_gets_what_is_known_right(model: nn.Module, data: ImageSet) -> None:
     found = evaluate(model, data, size=32, crop_pct=1.0, batch_size=100)
     assert (found.images, found.right) == (5000, RIGHT)
