@@ -20,10 +20,8 @@ chromium:  ## Debian's Chromium for the dashboard's tests, where it is or can be
 
 # One thread per process: two test processes on two cores are faster than two that fight over them.
 # In the files' order: sorted by their number of tests, those with many processes would all come last, together.
-# Three on two cores: a fifth of the time tests wait for processes that they have started.
-TESTERS := $(shell echo $$(( ($$(nproc 2>/dev/null || echo 2) * 3 + 1) / 2 )))
 test: $(READY) chromium  ## the tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS) --dist loadscope --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope --no-loadscope-reorder
 
 test-slow: $(READY) chromium  ## what takes too long for CI: whole zoos, chaos, clean installations, other projects' suites
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n auto --dist loadscope --no-loadscope-reorder

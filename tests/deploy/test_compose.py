@@ -13,6 +13,7 @@ from deployed import ROOT, compose, parse_command, seconds
 from tcnn.version import __version__
 from tcnn_api.serve import DRAIN, REQUESTS
 from tcnn_api.settings import ApiSettings
+from tcnn_jobs.worker.steps import LONGEST
 
 TEXT = (ROOT / "docker-compose.yml").read_text()
 FILE = compose("docker-compose.yml")
@@ -110,7 +111,7 @@ def test_processes_have_no_more_rights_than_they_need() -> None:
 def test_a_drain_has_time() -> None:
     stop = VARIABLE.fullmatch(SERVICES["worker"]["stop_grace_period"])
     assert stop is not None
-    assert seconds(stop[3]) > ApiSettings.model_fields["grace"].default + DRAIN + REQUESTS
+    assert seconds(stop[3]) > ApiSettings.model_fields["grace"].default + LONGEST + DRAIN + REQUESTS
     assert seconds(SERVICES["api"]["stop_grace_period"]) > REQUESTS
 
 

@@ -13,6 +13,7 @@ from deployed import ROOT, parse_command, seconds
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn_api.serve import DRAIN, REQUESTS
 from tcnn_api.settings import ApiSettings
+from tcnn_jobs.worker.steps import LONGEST
 
 UNIT = (ROOT / "deploy/tcnn.service").read_text()
 KNOWN = {f"TCNN_{name.upper()}" for name in ApiSettings.model_fields}
@@ -45,7 +46,7 @@ def test_the_command(service: dict[str, str]) -> None:
 
 def test_a_drain_has_time_and_reaches_the_server_alone(service: dict[str, str]) -> None:
     grace = ApiSettings.model_fields["grace"].default
-    assert seconds(service["TimeoutStopSec"]) > grace + DRAIN + REQUESTS
+    assert seconds(service["TimeoutStopSec"]) > grace + LONGEST + DRAIN + REQUESTS
     assert service["KillMode"] == "mixed"
 
 
