@@ -69,7 +69,9 @@ ROOMS = {
         tests("conversion", "plan", "surgery", "stride", "dilate"),
         tests("conversion", "carry", "select", "ties", "fold", "every_resnet"),
     ),
-    "store": Room(("tcnn_jobs/store",), ("tests/jobs/store",), tests("jobs/worker", "webhooks", "janitor")),
+    "store": Room(
+        ("tcnn_jobs/store",), ("tests/jobs/store",), tests("jobs/worker", "webhooks", "janitor", "contained")
+    ),
     "retry": Room(("tcnn_jobs/retry.py",), tests("jobs", "retry")),
     "artifacts": Room(("tcnn_jobs/artifacts",), tests("artifacts", "cache", "bucket"), tests("artifacts", "hosts")),
 }

@@ -67,8 +67,9 @@ def test_neither_a_source_nor_a_data_set_is_deleted_under_a_job(store: Store, en
 def test_another_tenants_job_keeps_nothing(store: Store) -> None:
     """Whatever id it writes."""
     source = _source(store)
-    store.enqueue(new(owner="bob", request={"job": source.id}))
+    theirs = store.enqueue(new(owner="bob", request={"job": source.id}))
     store.delete(source.id)
+    assert [job.id for job in store.list()[0]] == [theirs.id]
 
 
 def test_a_race_of_deleting_and_naming(store: Store) -> None:
