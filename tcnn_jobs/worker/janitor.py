@@ -13,11 +13,11 @@ from tcnn_jobs.artifacts.bucket import Object
 from tcnn_jobs.artifacts.layout import MANIFEST, Manifest, file_key, manifest_key, parse
 from tcnn_jobs.artifacts.local import remove
 from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.attempts.stages import POINT, attempts_of, stage_of, worth_keeping
 from tcnn_jobs.home import Home
 from tcnn_jobs.model import Job, Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker.attempts import POINT, attempts_of, stage_of, worth_keeping
 
 log = structlog.stdlib.get_logger("tcnn.janitor")
 

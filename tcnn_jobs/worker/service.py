@@ -13,6 +13,7 @@ from tcnn_jobs import logs
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.artifacts.opened import home_of, open_artifacts
 from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.attempts.courier import Courier
 from tcnn_jobs.engines.base import Engine
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.engines.ray import RayEngine
@@ -21,7 +22,6 @@ from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker import gpus
 from tcnn_jobs.worker.chores import Chores
-from tcnn_jobs.worker.courier import Courier
 from tcnn_jobs.worker.outbox import Outbox
 from tcnn_jobs.worker.versions import check_fellows
 from tcnn_jobs.worker.worker import Worker

@@ -11,19 +11,20 @@ from tcnn.errors import RequestError, one_line
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.attempt import Listener
+from tcnn_jobs.attempts.held import Attempt, Why
+from tcnn_jobs.attempts.starting import start
+from tcnn_jobs.attempts.steps import grace
 from tcnn_jobs.engines.base import Engine
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.home import Home
-from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Progress, WorkerInfo
+from tcnn_jobs.model import Failure, Hold, Job, Kind
 from tcnn_jobs.retry import Cancel, Fail, HandBack, backoff, error_code
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import gpus, pace, versions
+from tcnn_jobs.worker import pace
 from tcnn_jobs.worker.gangs import gang, left_over, widest
-from tcnn_jobs.worker.held import Attempt, Why
+from tcnn_jobs.worker.heartbeats import Heartbeats
 from tcnn_jobs.worker.outcomes import Outcomes
-from tcnn_jobs.worker.starting import start
-from tcnn_jobs.worker.steps import grace
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 
@@ -62,9 +63,9 @@ class Worker:
         self.artifacts = artifacts or LocalArtifacts(home)
         self.outcomes = Outcomes(store, home, settings.retry_delay)
         self._drains = 0
-        self._size, self._widest, self._free = len(slots), widest(slots), list(slots)
+        self._heartbeats = Heartbeats(store, name, host, len(slots), self._break)
+        self._widest, self._free = widest(slots), list(slots)
         self._waiting: list[Job] = []
-        self._explained: set[Claim] = set()
         self._running: list[Attempt] = []
         self._ended: list[Attempt] = []
         self._due = dict.fromkeys(("beat", "claim", "reap"), 0.0)
@@ -176,11 +177,8 @@ class Worker:
                 break  # all or none
             refusal = HandBack() if slots is None or self.draining else self._start(job, slots)
             if refusal is not None:
-                self.outcomes.tell(job, self._claim_of(job), refusal)
+                self.outcomes.tell(job, self._heartbeats.claim_of(job), refusal)
             del self._waiting[0]
-
-    def _claim_of(self, job: Job) -> Claim:
-        return Claim(job=job.id, worker=self.name, number=job.claim)
 
     def _start(self, job: Job, slots: list[str | None]) -> Fail | None:
         try:
@@ -200,7 +198,9 @@ class Worker:
             return self.outcomes.internal(job, error)
         for slot in slots:
             self._free.remove(slot)
-        self._running.append(Attempt(job, self._claim_of(job), slots, process, directory, Listener(directory)))
+        self._running.append(
+            Attempt(job, self._heartbeats.claim_of(job), slots, process, directory, Listener(directory))
+        )
         self._due["beat"] = 0.0
         return None
 
@@ -251,20 +251,13 @@ class Worker:
             attempt.kill_at = now
 
     def _beat(self) -> None:
-        attempts = [*self._running, *self._ended]
-        sent = {attempt.claim: (attempt.progress, len(attempt.events)) for attempt in attempts}
-        info = WorkerInfo(name=self.name, host=self.host, slots=self._size, version=versions.own(), gpus=gpus.memory())
-        waiting = list(self._waiting)
-        holds = self._heartbeat(info, attempts, waiting)
-        self._explained = {self._claim_of(job) for job in waiting}
+        attempts, waiting = [*self._running, *self._ended], list(self._waiting)
+        holds = self._heartbeats.send(attempts, waiting, len(self._free))
         for job in waiting:
-            if holds[self._claim_of(job)] is not Hold.HELD:
+            if holds[self._heartbeats.claim_of(job)] is not Hold.HELD:
                 self._waiting.remove(job)
-                self.outcomes.tell(job, self._claim_of(job), Cancel())  # one that is lost will be left alone
+                self.outcomes.tell(job, self._heartbeats.claim_of(job), Cancel())  # one that is lost will be left alone
         for attempt in attempts:
-            progress, events = sent[attempt.claim]
-            attempt.progress = None if attempt.progress is progress else attempt.progress
-            del attempt.events[:events]
             hold = holds[attempt.claim]
             if hold is Hold.LOST:
                 log.warning("lost to another worker", job=attempt.job.id, claim=attempt.claim.number)
@@ -272,37 +265,6 @@ class Worker:
                 attempt.process.kill()
             elif hold is Hold.CANCEL and attempt in self._running:
                 self._ask(attempt, Why.CANCELLED)
-
-    def _heartbeat(self, info: WorkerInfo, attempts: list[Attempt], waiting: list[Job]) -> dict[Claim, Hold]:
-        """All in one transaction; if that is impossible, each by itself, to find the one that cannot be told."""
-        beats = {attempt.claim: attempt.beat for attempt in attempts}
-        beats |= {beat.claim: beat for beat in map(self._waits, waiting)}
-        try:
-            return self.store.heartbeat(info, list(beats.values()))
-        except StoreUnavailable:
-            raise
-        except Exception:
-            log.exception("a heartbeat failed; each attempt is told by itself")
-        holds: dict[Claim, Hold] = {}
-        for claim, beat in beats.items():
-            try:
-                holds |= self.store.heartbeat(info, [beat])
-            except StoreUnavailable:
-                raise
-            except Exception as error:
-                for attempt in attempts:
-                    if attempt.claim == claim:
-                        self._break(attempt, error)
-                holds |= self.store.heartbeat(info, [Beat(claim=claim)])
-        return holds
-
-    def _waits(self, job: Job) -> Beat:
-        """What is told of a job that was claimed and does not run yet; why, once."""
-        why = (
-            f"needs {job.slots} slots at once, {len(self._free)} of {self._size} are free; no other job is started here"
-        )
-        events = () if self._claim_of(job) in self._explained else (NewEvent(kind="message", data={"text": why}),)
-        return Beat(claim=self._claim_of(job), progress=Progress(phase="waiting"), events=events)
 
     def _settle(self) -> None:
         """Tell the store of jobs that have ended: first the last of what they said, then how."""

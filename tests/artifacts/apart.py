@@ -8,9 +8,9 @@ from s3 import BUCKET
 
 from tcnn_jobs.artifacts.opened import home_of, open_artifacts
 from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.attempts.courier import Courier
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker.courier import Courier
 from tcnn_jobs.worker.worker import Worker
 
 URL = f"s3://{BUCKET}/team"

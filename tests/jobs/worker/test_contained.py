@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from houses import House
 
+from tcnn_jobs.attempts import starting
 from tcnn_jobs.engines.local import LocalProcess
 from tcnn_jobs.model import Beat, Claim, Hold, NewEvent, Progress, Status, WorkerInfo
 from tcnn_jobs.store.queue import QUARANTINE, in_a_row
-from tcnn_jobs.worker import starting, worker
+from tcnn_jobs.worker import worker
 from tcnn_jobs.worker.janitor import clean
 
 BESIDE = """

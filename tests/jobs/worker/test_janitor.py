@@ -9,10 +9,10 @@ import pytest
 from houses import House
 
 from tcnn_jobs.artifacts.local import LocalArtifacts
+from tcnn_jobs.attempts.stages import Stage, resumable
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.model import Artifact, Claim, Failure, Job, Result, Status
 from tcnn_jobs.worker import janitor
-from tcnn_jobs.worker.attempts import Stage, resumable
 
 
 def attempt(house: House, job: Job, claim: int, size: int = 10) -> Path:

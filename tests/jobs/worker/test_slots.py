@@ -6,8 +6,9 @@ import pytest
 from houses import House
 
 from tcnn_jobs.engines.local import LocalEngine
+from tcnn_jobs.worker import gpus
 from tcnn_jobs.worker.service import slots_for
-from tcnn_jobs.worker.worker import Worker, gpus
+from tcnn_jobs.worker.worker import Worker
 
 ONE = (
     "python3",

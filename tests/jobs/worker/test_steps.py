@@ -3,8 +3,8 @@
 import pytest
 from houses import House
 
+from tcnn_jobs.attempts.steps import LONGEST, StepTime, grace
 from tcnn_jobs.model import Progress, Status
-from tcnn_jobs.worker.steps import LONGEST, StepTime, grace
 
 
 def at(epoch: int, step: int, phase: str = "training") -> Progress:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.attempt import Assignment, AttemptDirectory
+from tcnn_jobs.attempts.references import resolve
+from tcnn_jobs.attempts.stages import resumable
 from tcnn_jobs.engines.base import Engine, Process
 from tcnn_jobs.home import Home
 from tcnn_jobs.model import Job
 from tcnn_jobs.requests import num_workers
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker.attempts import resumable
-from tcnn_jobs.worker.references import resolve
 
 
 def start(

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tcnn_jobs.attempt import AttemptDirectory, Listener
+from tcnn_jobs.attempts.steps import StepTime
 from tcnn_jobs.engines.base import Process
 from tcnn_jobs.model import Beat, Claim, Job, NewEvent, Progress
 from tcnn_jobs.retry import Fail
-from tcnn_jobs.worker.steps import StepTime
 
 
 class Why(StrEnum):

@@ -20,11 +20,11 @@ from tcnn_jobs.artifacts.layout import Manifest
 from tcnn_jobs.artifacts.mirror import Mirror
 from tcnn_jobs.artifacts.shared import SharedArtifacts
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
+from tcnn_jobs.attempts.stages import Stage, resumable, stage_of
 from tcnn_jobs.engines.base import Engine, Process
 from tcnn_jobs.home import Home
 from tcnn_jobs.model import Failure, Progress
 from tcnn_jobs.retry import STOPPED, error_code
-from tcnn_jobs.worker.attempts import Stage, resumable, stage_of
 
 log = structlog.stdlib.get_logger("tcnn.courier")
 
