@@ -67,13 +67,19 @@ ROOMS = {
     "conversion": Room(
         tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),
         tests("conversion", "plan", "surgery", "stride", "dilate"),
-        tests("conversion", "carry", "select", "ties", "fold", "every_resnet"),
+        (*tests("conversion", "carry", "select", "ties", "fold", "every_resnet"), *tests("files", "load_older")),
     ),
     "store": Room(
-        ("tcnn_jobs/store",), ("tests/jobs/store",), tests("jobs/worker", "webhooks", "janitor", "contained")
+        ("tcnn_jobs/store",),
+        ("tests/jobs/store",),
+        ("tests/jobs/store", *tests("jobs/worker", "webhooks", "janitor", "contained", "slots")),  # and on PostgreSQL
     ),
     "retry": Room(("tcnn_jobs/retry.py",), tests("jobs", "retry")),
-    "artifacts": Room(("tcnn_jobs/artifacts",), tests("artifacts", "cache", "bucket"), tests("artifacts", "hosts")),
+    "artifacts": Room(
+        ("tcnn_jobs/artifacts",),
+        tests("artifacts", "cache", "local_artifacts", "shared_artifacts", "mirror", "bucket"),
+        tests("artifacts", "hosts"),
+    ),
 }
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tcnn_jobs.artifacts.cache import YOUNG, Cache, Held
 
@@ -40,8 +41,10 @@ def test_the_least_recently_used_goes_first_and_what_is_used_stays(cache: Cache)
     cache.hold("d", 20, put(20)).release()
     assert names(cache) == ["a", "c", "d"], "b was the oldest that nobody held"
     used.release()
-    cache.hold("e", 30, put(30)).release()
+    with capture_logs() as told:
+        cache.hold("e", 30, put(30)).release()
     assert names(cache) == ["c", "d", "e"]
+    assert told == [{"event": "made room", "entry": "a", "bytes": 40, "log_level": "info"}]
 
 
 def test_what_was_asked_for_just_now_stays(cache: Cache) -> None:

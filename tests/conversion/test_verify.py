@@ -212,6 +212,17 @@ class TestTemperature:
         assert both is not None and both.lowest is None
         assert both.logits.relative != report.written.logits.relative, "each layer was at its own temperature"
 
+    @pytest.mark.parametrize(("factor", "told"), [(1.005, False), (1.1, True)])
+    def test_only_the_hard_limit_itself_needs_no_second_drift(
+        self, pair: tuple[nn.Module, nn.Module], factor: float, told: bool
+    ) -> None:
+        """It is known up to a percent, and whether or not float64 is compared, too."""
+        for layer in gpsa(pair[1]):
+            layer.set_temperature(HARD_TEMPERATURE * factor)
+        written = tcnn.verify(*pair, float64=False, **OPTIONS).written
+        assert (written is not None) == told
+        assert written is None or written.temperature == pytest.approx(HARD_TEMPERATURE * factor)
+
     @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
     @pytest.mark.parametrize("number", [0, 1])
     def test_none_that_is_no_temperature_is_accepted(

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 import tcnn
 from tcnn.layers import GPSA2d
+from tcnn.records import ErrorStats
+from tcnn.verification.report import DtypePass
+from tcnn.verification.verify import _allow_for_rounding
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 DAMAGED = "layer4.0.conv2"
@@ -195,3 +198,16 @@ class TestRounding:
             converted.stem.weight *= 1 + 1e-6
         report = tcnn.verify(source, converted, input_size=(32, 32))
         assert not report.passed and not any(result.passed for result in report.passes)
+
+    @pytest.mark.parametrize(
+        ("rounding", "allowed"), [(0.001, True), (0.001 * (1 - 1e-12), False), (math.inf, False), (math.nan, False)]
+    )
+    def test_is_allowed_for_up_to_twice(self, rounding: float, allowed: bool) -> None:
+        """The source's own rounding, to the last bit; one that is not finite allows nothing."""
+        off = ErrorStats(max_abs=0.002, relative=0.002, max_relative=0.001, cosine=1.0)
+        single = DtypePass(
+            dtype="float32", tolerance=1e-5, logits=off, top1_agreement=1.0, layers=(), passed=False, note=None
+        )
+        double = single.model_copy(update={"dtype": "float64", "passed": True})
+        found = _allow_for_rounding(single, double, rounding)
+        assert found.passed == allowed and (found.note is not None) == allowed

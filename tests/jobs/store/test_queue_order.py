@@ -7,7 +7,8 @@ import pytest
 from deeds import OUCH, hold, new
 from sqlalchemy import update
 
-from tcnn_jobs.model import Kind
+from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.model import Kind, Status
 from tcnn_jobs.store import Store, places, schema
 
 
@@ -88,6 +89,35 @@ def test_only_the_kinds_that_a_worker_wants(store: Store) -> None:
     assert wanted is not None and wanted.id == jobs[Kind.EVALUATE]
     assert store.claim("w1", [Kind.EVALUATE]) is None
     assert _claim_all(store) == [jobs[Kind.TRANSFORM], jobs[Kind.FINETUNE]]
+
+
+def test_a_job_for_larger_workers_is_passed_over_until_it_has_waited(store: Store) -> None:
+    """Then a worker that could hold it when idle takes it before it takes younger ones."""
+    wide, narrow, younger = (store.enqueue(new(slots=slots)) for slots in (3, 2, 1))
+    claimed = store.claim("w1", slots=2)
+    assert claimed is not None and claimed.id == narrow.id
+    claimed = store.claim("w1", slots=1, later=2)
+    assert claimed is not None and claimed.id == younger.id
+    assert store.claim("w1", slots=2) is None
+    assert store.claim("w1", slots=2, later=3, after=1000) is None, "it has not waited for that long"
+    store.enqueue(new())
+    claimed = store.claim("w1", slots=2, later=3)
+    assert claimed is not None and claimed.id == wide.id
+
+
+def test_a_job_is_submitted_even_if_its_place_is_not_known(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was done is done: a database that goes away right after it takes nothing back."""
+
+    def away(*_: object) -> None:
+        raise StoreUnavailable("the database is away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store._places, "placed", away)
+        job = store.enqueue(new(priority=3))
+        with pytest.raises(StoreUnavailable):
+            store.get(job.id)
+    assert (job.status, job.queue_position) == (Status.QUEUED, None)
+    assert store.get(job.id) == job.model_copy(update={"queue_position": 0})
 
 
 def test_places_of_a_long_queue(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ from houses import House
 
 from tcnn_jobs.attempts import starting
 from tcnn_jobs.engines.local import LocalProcess
-from tcnn_jobs.model import Beat, Claim, Hold, NewEvent, Progress, Status, WorkerInfo
-from tcnn_jobs.store.queue import QUARANTINE, in_a_row
+from tcnn_jobs.model import Beat, Claim, Hold, Status, WorkerInfo
 from tcnn_jobs.worker import worker
 from tcnn_jobs.worker.janitor import clean
 
@@ -115,38 +114,3 @@ def test_a_worker_whose_every_step_fails_says_so_and_ends(house: House, monkeypa
             one.step()
             steps += 1
     assert steps == 2
-
-
-def test_a_job_that_costs_worker_after_worker_is_quarantined_whatever_its_attempts(house: House) -> None:
-    job = house.submit(max_attempts=100)
-    for number in range(QUARANTINE):
-        assert house.store.get(job.id).status is Status.QUEUED, number
-        assert house.store.claim(f"w{number}") is not None
-        house.store.reap(-1)
-    assert ends(house, job.id) == [(Status.FAILED, "quarantined")]
-    house.store.resume(job.id)
-    house.store.claim("w")
-    house.store.reap(-1)
-    assert house.store.get(job.id).status is Status.QUEUED, "its owner has looked at it, and it is counted anew"
-
-
-def test_a_job_that_gets_farther_every_time_is_not(house: House) -> None:
-    job = house.submit(max_attempts=100)
-    for number in range(2 * QUARANTINE):
-        claimed = house.store.claim("w")
-        assert claimed is not None
-        now = Progress(phase="training", epoch=1, percent=number + 1)
-        beat = Beat(
-            claim=Claim(job=job.id, worker="w", number=claimed.claim), progress=now, events=(NewEvent(kind="x"),)
-        )
-        house.store.heartbeat(WorkerInfo(name="w", host="here", slots=1, version="0"), [beat])
-        house.store.reap(-1)
-    assert house.store.get(job.id).status is Status.QUEUED
-
-
-def test_losses_in_a_row() -> None:
-    assert in_a_row([]) == 0
-    assert in_a_row([0.0]) == 1
-    assert in_a_row([0.0, 0.0, 0.0]) == 3
-    assert in_a_row([0.0, 5.0, 7.0]) == 1
-    assert in_a_row([0.0, 5.0, 5.0, 3.0]) == 3
