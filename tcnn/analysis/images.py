@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tcnn.data.decode import decode, mode_of, reason
-from tcnn.data.folder import walk
-from tcnn.data.source import EXTENSIONS, sort_key
+from tcnn.data.sources.folder import walk
+from tcnn.data.sources.source import EXTENSIONS, sort_key
 from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.evaluate import input_settings, transform_for

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tcnn.data.decode import Mode, UnreadableImage
 from tcnn.data.image_set import ImageSet
-from tcnn.data.source import pack_names
+from tcnn.data.sources.source import pack_names
 from tcnn.files import replacing
 
 CHANNELS = {"RGB": 3, "L": 1}

@@ -9,14 +9,14 @@ from PIL import Image
 from torch import Tensor
 
 from tcnn.data.decode import Mode, UnreadableImage, decode, mode_of, reason
-from tcnn.data.folder import open_folder
-from tcnn.data.hub import open_hub
 from tcnn.data.order import shuffle_seed
-from tcnn.data.remote import is_remote
-from tcnn.data.shards import open_shards
-from tcnn.data.source import Found, Source
-from tcnn.data.tar import open_tar
-from tcnn.data.torchvision_sets import open_torch
+from tcnn.data.sources.folder import open_folder
+from tcnn.data.sources.hub import open_hub
+from tcnn.data.sources.remote import is_remote
+from tcnn.data.sources.shards import open_shards
+from tcnn.data.sources.source import Found, Source
+from tcnn.data.sources.tar import open_tar
+from tcnn.data.sources.torchvision_sets import open_torch
 from tcnn.data.transforms import training_transform
 from tcnn.errors import RequestError, TcnnError, one_line
 

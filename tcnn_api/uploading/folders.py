@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from tcnn.data.folder import class_labels, split_folder, walk
-from tcnn.data.source import SPLITS, canonical, number
+from tcnn.data.sources.folder import class_labels, split_folder, walk
+from tcnn.data.sources.source import SPLITS, canonical, number
 from tcnn.errors import RequestError
 
 HERE = "the archive"

@@ -8,8 +8,8 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tcnn.data.folder import walk
-from tcnn.data.source import sort_key
+from tcnn.data.sources.folder import walk
+from tcnn.data.sources.source import sort_key
 from tcnn.errors import RequestError, StorageError
 
 CHUNK = 1 << 18

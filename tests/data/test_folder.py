@@ -12,7 +12,7 @@ from data_pictures import draw, draw_classes, picture
 from timm.data import create_dataset
 
 from tcnn.data.image_set import ImageSet, open_dataset
-from tcnn.data.tar import members
+from tcnn.data.sources.tar import members
 from tcnn.errors import RequestError
 
 Pack = Callable[[Path], str]

@@ -13,9 +13,9 @@ import torch
 from data_pictures import picture
 from s3 import BUCKET, Gate, s3
 
-from tcnn.data import remote
 from tcnn.data.image_set import ImageSet, open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
+from tcnn.data.sources import remote
 from tcnn.errors import DownloadError, RequestError
 
 

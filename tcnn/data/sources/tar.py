@@ -11,8 +11,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy
 
-from tcnn.data.folder import class_labels
-from tcnn.data.source import Found, canonical, choose_split, is_image, is_junk, number, pack_names
+from tcnn.data.sources.folder import class_labels
+from tcnn.data.sources.source import Found, canonical, choose_split, is_image, is_junk, number, pack_names
 from tcnn.errors import RequestError, one_line
 
 

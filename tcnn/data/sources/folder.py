@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from tcnn.data.source import (
+from tcnn.data.sources.source import (
     EXTENSIONS,
     Found,
     canonical,

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy
 
-from tcnn.data.source import Found, check_indices, choose_split, number
+from tcnn.data.sources.source import Found, check_indices, choose_split, number
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line
 
 

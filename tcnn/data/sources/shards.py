@@ -14,8 +14,8 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy
 
-from tcnn.data.remote import RemoteSource, expand_pattern, index_shards, is_remote, text
-from tcnn.data.source import (
+from tcnn.data.sources.remote import RemoteSource, expand_pattern, index_shards, is_remote, text
+from tcnn.data.sources.source import (
     EXTENSIONS,
     Found,
     canonical,
@@ -26,7 +26,7 @@ from tcnn.data.source import (
     sort_key,
     words,
 )
-from tcnn.data.tar import Member, TarSource, members_of
+from tcnn.data.sources.tar import Member, TarSource, members_of
 from tcnn.errors import EnvironmentFailure, RequestError, one_line
 
 Shard = TypeVar("Shard", Path, str)

@@ -8,7 +8,7 @@ import numpy
 from PIL import Image
 from timm.data import create_dataset
 
-from tcnn.data.source import Found, canonical, choose_split
+from tcnn.data.sources.source import Found, canonical, choose_split
 from tcnn.errors import DownloadError, RequestError, one_line
 
 NAMES = ("cifar10", "cifar100", "imagenet", "places365", "mnist", "kmnist", "fashion_mnist", "qmnist", "inaturalist")
