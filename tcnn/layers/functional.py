@@ -14,6 +14,7 @@ from tcnn.layers.backends import (
     autotune,
     chunked,
     chunked_content,
+    chunks,
     convolution,
     dense,
     reference,
@@ -127,7 +128,7 @@ def _attend_global(heads: Heads, parameters: Parameters, backend: Backend) -> Te
     """The output tokens (B, M, C_out) of attention over whole maps, by the backend `dense`, `fused` or `auto`."""
     if backend == "dense" or not chunked.supported(heads, parameters):
         return dense.attend(heads, parameters)
-    plan = chunked.plan_for(heads)
+    plan = chunks.plan_for(heads)
     if backend == "fused":
         plan = plan._replace(saved=0)
 

@@ -1,14 +1,12 @@
 """The training loop: epochs of steps, validation after each epoch, and resume points for exact resumption."""
 
 import math
-import time
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
 
-from tcnn.checkpoints import checkpoint
 from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, TrainingLoader, worker_death
@@ -20,12 +18,12 @@ from tcnn.training.learner import Learner
 from tcnn.training.prepare import Start, conversion_at
 from tcnn.training.recipe.batch_norm import reestimate_batch_norm
 from tcnn.training.recipe.objective import NeighbourMixup, uses_mixup
-from tcnn.training.runs import resume
 from tcnn.training.runs.progress import Progress, Report, StepTimer
 from tcnn.training.runs.recorder import Recorder, Warn, epoch_scores, layer_state, temperatures
 from tcnn.training.runs.resume import Position, ResumePoint
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.runs.signals import StopRequest
+from tcnn.training.saving import Saver
 from tcnn.training.step import MicroBatch, MixedPrecision, StepLoss, halve_chunk
 from tcnn.training.sync_batch import sync_batch
 
@@ -65,11 +63,11 @@ class Trainer:
         self.position = Position()
         self.precision = MixedPrecision(config, device)
         self.timer = StepTimer()
-        self._size, self._record, self._report = start.size, record or {}, report
+        self._size, self._report = start.size, report
         self._mixup = NeighbourMixup(config, len(validation.class_names)) if uses_mixup(config) else None
         self._top1: float | None = None
-        self._saved: float | None = None
         self.recorder = Recorder(run, config, processes.first, warn)
+        self.saver = Saver(run, config, self.recorder, first=processes.first, record=record or {})
         self.learner = Learner(
             start.model, config, steps=train.steps, precision=self.precision, processes=processes, teacher=teacher,
             trunk=start.trunk,
@@ -99,7 +97,7 @@ class Trainer:
                 self._train_epoch(stop)
                 self._finish_epoch(stop)
             self.position.finished = True
-            self._save_point()
+            self.saver.point(self.learner, self.position)
             return self.position
         except RuntimeError as error:
             death = worker_death(error, self._message("stopped"))
@@ -142,10 +140,10 @@ class Trainer:
             position.images += int(images)
             self._log_step(loss_sum / images, images / max(1e-9, self.timer.lap()))
             if stopping:
-                self._save_point()
+                self.saver.point(self.learner, self.position)
                 raise stop.stopped(self._message("stopped"))
-            if self._checkpoint_due():
-                self._save_point()
+            if self.saver.due(position.updates):
+                self.saver.point(self.learner, self.position)
 
     def _prepare_step(self) -> None:
         """Set what a step depends on besides its images: random seeds, equal in all processes, and τ."""
@@ -199,7 +197,7 @@ class Trainer:
     def _finish_epoch(self, stop: StopRequest) -> None:
         """Validate, log and save the model; a resume point is saved before, so a kill in here costs no training."""
         position = self.position
-        self._save_point()
+        self.saver.point(self.learner, self.position)
         if self.config.bn_reestimate and self.learner.annealing.over(position.updates):
             self._reestimate()
         result = self._validate(stop)
@@ -222,14 +220,11 @@ class Trainer:
             **layer_state(self.learner.result),
         }  # fmt: skip
         self.recorder.epoch(row)
-        if self.processes.first:
-            sections: dict[str, object] = {"training": {**self._record, "metrics": row}}
-            for path in (self.run_directory.last, *((self.run_directory.best,) if better else ())):
-                checkpoint.save(self.learner.result, path, sections=sections, force=True)
+        self.saver.model(self.learner, row, best=better)
         position.epoch, position.step = position.epoch + 1, 0
         position.loss_sum, position.images = 0.0, 0
         if position.epoch < self.config.epochs:
-            self._save_point()
+            self.saver.point(self.learner, self.position)
 
     def _reestimate(self) -> None:
         """Re-estimate batch normalisation statistics over the first batches of this epoch, without mixup."""
@@ -282,34 +277,10 @@ class Trainer:
             )
         )  # fmt: skip
 
-    def _checkpoint_due(self) -> bool:
-        """Also after the first step of this process: where steps are long it may be killed before the next is due, and
-        what is killed again and again has to get farther every time."""
-        if self._saved is None:
-            return True
-        every = self.config.checkpoint_steps
-        if every is not None and self.position.updates % every == 0:
-            return True
-        return time.monotonic() - self._saved > 60 * self.config.checkpoint_minutes
-
-    def _save_point(self) -> None:
-        if self.processes.first:
-            learner = self.learner
-            scaler: dict[str, Any] = self.precision.scaler.state_dict()
-            self.recorder.ignore_full_disk(
-                lambda: resume.save_point(
-                    self.run_directory.resume, self.position, learner.model, learner.optimizer, learner.ema, scaler,
-                    self.config.keep, None if learner.matching is None else learner.matching.state,
-                )
-            )  # fmt: skip
-        self._saved = time.monotonic()
-
     def _diverged(self) -> DivergedError:
-        saved = resume.points(self.run_directory.resume)
-        last = f"the newest resume point is {saved[0]}" if saved else "nothing was saved yet"
         return DivergedError(
-            f"{self._message('the loss is not finite')}; {last}; lower lr or gating_lr, set clip_grad=1, or use "
-            "float32 (with --allow-changes)"
+            f"{self._message('the loss is not finite')}; {self.saver.newest()}; lower lr or gating_lr, "
+            "set clip_grad=1, or use float32 (with --allow-changes)"
         )
 
     def _message(self, what: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import chunked
+from tcnn.layers.backends import chunks
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind
 from tcnn.layers.terms import positions
@@ -232,7 +232,7 @@ def test_large_maps_are_done_in_parts(monkeypatch: pytest.MonkeyPatch, relative_
     layer, x = made({"kernel_size": 3, "padding": 1, "size": (9, 7)})
     found = folding(layer, [KINDS[h % 4] for h in range(9)])[0]
     whole = found(x)
-    monkeypatch.setattr(chunked, "plan_for", lambda heads: chunked.ChunkPlan(1, 2, 0))
+    monkeypatch.setattr(chunks, "plan_for", lambda heads: chunks.ChunkPlan(1, 2, 0))
     assert relative_error(found(x), whole) < 1e-14
 
 

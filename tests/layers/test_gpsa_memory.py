@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import chunked, chunked_content
-from tcnn.layers.backends.chunked import ChunkPlan
+from tcnn.layers.backends import chunked_content, chunks
+from tcnn.layers.backends.chunks import ChunkPlan
 from tcnn.layers.backends.selection import Backend, use_backend
 
 RelativeError = Callable[[Tensor, Tensor], float]
@@ -86,7 +86,7 @@ def test_large_maps_run_in_chunks_of_rows(
     whole, gradients = run()
     operations.outputs.clear()
     limit = K * rows * OUTPUT[1] * (REAL + 8)
-    monkeypatch.setattr(chunked, "plan_for", lambda heads: ChunkPlan(images=1, query_rows=rows, saved=kept))
+    monkeypatch.setattr(chunks, "plan_for", lambda heads: ChunkPlan(images=1, query_rows=rows, saved=kept))
     cut, cut_gradients = run()
 
     maps = [shape for _, shape, _ in operations.outputs if shape and shape[-1] in (REAL, REAL + 8)]
@@ -123,7 +123,7 @@ def test_content_heads_in_parts(
     with use_backend("dense"):
         expected = run()
     assert not calls
-    monkeypatch.setattr(chunked, "plan_for", lambda heads: ChunkPlan(images, lines, kept))
+    monkeypatch.setattr(chunks, "plan_for", lambda heads: ChunkPlan(images, lines, kept))
     for found, wanted in zip(run(), expected, strict=True):
         assert relative_error(found, wanted) < 1e-13
     assert calls
@@ -139,7 +139,7 @@ def test_a_row_is_the_smallest_chunk(
     layer: GPSA2d, x: Tensor, relative_error: RelativeError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = layer(x)
-    monkeypatch.setattr(chunked, "CPU_CHUNK", 1)
+    monkeypatch.setattr(chunks, "CPU_CHUNK", 1)
     assert relative_error(layer(x), expected) < REORDERED
     channels_last = layer(x.to(memory_format=torch.channels_last))
     assert channels_last.is_contiguous(memory_format=torch.channels_last)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import chunked
+from tcnn.layers.backends import chunks
 
 MOST = 80
 LAUNCH_NOTHING = {
@@ -58,7 +58,7 @@ def test_launches_do_not_grow_with_the_batch(batch: int, side: int) -> None:
 def test_what_does_not_fit_is_cut_into_as_few_parts_as_fit() -> None:
     """32×32 at batch 256: whole maps would take 10 GiB."""
     forward, backward = launches("meta", 256, 512, 32)
-    memory = chunked.memory_of(torch.device("meta"))
+    memory = chunks.memory_of(torch.device("meta"))
     assert memory / 20 < max(forward.largest, backward.largest) <= memory / 10
     few = math.ceil(256 * 9 * 1024 * 1025 * 4 / (memory / 10))
     assert forward.count < 60 + 12 * few

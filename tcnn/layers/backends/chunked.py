@@ -9,68 +9,21 @@ queries of a chunk.
 """
 
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tcnn.layers.backends import dense
+from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.terms.eager import is_eager
 from tcnn.layers.terms.parameters import Parameters, at_least_float32
 from tcnn.layers.terms.products import Matrix, Packed, linear
 
-CPU_CHUNK = 2**23
-"""Elements of the largest tensor of a chunk on a CPU: 32 MiB in float32. Larger blocks the C library requests from the
-system anew every time, at a quarter of a millisecond per MiB.
-"""
-MAX_CHUNKS = 3
-"""Largest number of chunks into which a batch is cut for speed alone: each costs some twenty operator calls."""
-
-
-class ChunkPlan(NamedTuple):
-    """How a batch is cut into chunks."""
-
-    images: int
-    """Images per chunk."""
-    query_rows: int
-    """Rows of the output map per chunk."""
-    saved: int
-    """Bytes that may be saved for the backward pass."""
-
-    def covers(self, heads: Heads) -> bool:
-        """Whether the whole batch is one chunk."""
-        return self.images >= len(heads.value) and self.query_rows >= heads.rows.shape[1]
-
-
-def plan_for(heads: Heads) -> ChunkPlan:
-    """Choose the chunk sizes of a batch: from the device's total memory, not what is free, so that runs repeat."""
-    images, _, _, _ = heads.query.shape
-    query_rows, width = heads.rows.shape[1], heads.columns.shape[1]
-    line = heads.gate.shape[0] * width * max(heads.key.shape[2], heads.value.shape[2])  # elements of the largest tensor
-    memory = memory_of(heads.value.device)
-    saved = memory // 256
-    if heads.value.device.type == "cpu":
-        if query_rows * line > CPU_CHUNK // 2:
-            return ChunkPlan(1, max(1, CPU_CHUNK // 4 // line), saved)
-        return ChunkPlan(max(CPU_CHUNK // (query_rows * line), math.ceil(images / MAX_CHUNKS)), query_rows, saved)
-    # Five tensors of this size are alive at once, which may take half of the memory: every chunk costs launches.
-    most = memory // 2 // 5 // heads.value.element_size()
-    if query_rows * line > most:
-        return ChunkPlan(1, max(1, most // line), saved)
-    return ChunkPlan(max(1, most // (query_rows * line)), query_rows, saved)
-
-
-def memory_of(device: torch.device) -> int:
-    """Total memory of a device in bytes; 16 GiB where that is not known."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    if device.type == "cpu" and hasattr(os, "sysconf"):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return 16 * 2**30
+AttentionOf = Callable[[Heads], Callable[[Chunk], tuple[Tensor, Tensor]]]
 
 
 def supported(heads: Heads, parameters: Parameters) -> bool:
@@ -156,41 +109,6 @@ def _unpack(given: tuple[Any, ...]) -> tuple[Heads, Parameters, ChunkPlan]:
 def projection_parameters(proj: Matrix, bias: Tensor | None, heads: int, groups: int) -> Parameters:
     """`Parameters` of which only the projection is used."""
     return Parameters(proj, proj, None, proj, bias, None, None, None, None, None, heads, groups)
-
-
-class Chunk(NamedTuple):
-    """A chunk: some queries of some images."""
-
-    images: slice
-    queries: slice
-    query: Tensor
-    """Q/√d, (b·K, m, d)."""
-    key: Tensor
-    """K, (b·K, R', d)."""
-    value: Tensor
-    """X W_val, (b, R', C)."""
-
-
-AttentionOf = Callable[[Heads], Callable[[Chunk], tuple[Tensor, Tensor]]]
-
-
-def chunks_of(heads: Heads, plan: ChunkPlan) -> Iterator[tuple[Heads, list[Chunk]]]:
-    """Cut a batch into chunks: for some query rows at a time, the heads restricted to these rows, and their chunks."""
-    width = heads.columns.shape[1]
-    images = [slice(i, i + plan.images) for i in range(0, len(heads.value), plan.images)]
-    for line in range(0, heads.rows.shape[1], plan.query_rows):
-        rows = heads.rows[:, line : line + plan.query_rows]
-        queries = slice(line * width, (line + rows.shape[1]) * width)
-        yield (
-            heads if images and plan.query_rows >= heads.rows.shape[1] else heads._replace(rows=rows, gated=None),
-            [
-                Chunk(
-                    some, queries, heads.query[some, :, queries].flatten(0, 1), heads.key[some].flatten(0, 1),
-                    heads.value[some],
-                )
-                for some in images
-            ],
-        )  # fmt: skip
 
 
 def forward_chunks(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tcnn.layers.backends import chunked
-from tcnn.layers.backends.chunked import Chunk, ChunkPlan
+from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.terms.parameters import Parameters, at_least_float32
 
@@ -74,7 +74,7 @@ def _backward(
     count, stored = len(heads.gate), iter(activations)
     inputs = chunked.InputGradients(heads, plan)
     proj: Tensor | None = None
-    for chunk in (chunk for _, chunks in chunked.chunks_of(heads, plan) for chunk in chunks):
+    for chunk in (chunk for _, chunks in chunks_of(heads, plan) for chunk in chunks):
         content, mixed = next(stored, None), next(stored, None)
         content = chunked.chunk_content(chunk, heads) if content is None else content
         maps = content.flatten(1, 2).to(chunk.value.dtype)  # (b, K·m, R')

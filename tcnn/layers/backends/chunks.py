@@ -1,0 +1,95 @@
+"""Chunks of a batch for the chunked backend: how many images and query rows are computed at a time, by the memory.
+
+Shapes: B batch, C channels, R' keys, M queries, K heads, d head width; b images of a chunk, m queries of a chunk.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tcnn.layers.backends.dense import Heads
+
+CPU_CHUNK = 2**23
+"""Elements of the largest tensor of a chunk on a CPU: 32 MiB in float32. Larger blocks the C library requests from the
+system anew every time, at a quarter of a millisecond per MiB.
+"""
+MAX_CHUNKS = 3
+"""Largest number of chunks into which a batch is cut for speed alone: each costs some twenty operator calls."""
+
+
+class ChunkPlan(NamedTuple):
+    """How a batch is cut into chunks."""
+
+    images: int
+    """Images per chunk."""
+    query_rows: int
+    """Rows of the output map per chunk."""
+    saved: int
+    """Bytes that may be saved for the backward pass."""
+
+    def covers(self, heads: Heads) -> bool:
+        """Whether the whole batch is one chunk."""
+        return self.images >= len(heads.value) and self.query_rows >= heads.rows.shape[1]
+
+
+def plan_for(heads: Heads) -> ChunkPlan:
+    """Choose the chunk sizes of a batch: from the device's total memory, not what is free, so that runs repeat."""
+    images, _, _, _ = heads.query.shape
+    query_rows, width = heads.rows.shape[1], heads.columns.shape[1]
+    line = heads.gate.shape[0] * width * max(heads.key.shape[2], heads.value.shape[2])  # elements of the largest tensor
+    memory = memory_of(heads.value.device)
+    saved = memory // 256
+    if heads.value.device.type == "cpu":
+        if query_rows * line > CPU_CHUNK // 2:
+            return ChunkPlan(1, max(1, CPU_CHUNK // 4 // line), saved)
+        return ChunkPlan(max(CPU_CHUNK // (query_rows * line), math.ceil(images / MAX_CHUNKS)), query_rows, saved)
+    # Five tensors of this size are alive at once, which may take half of the memory: every chunk costs launches.
+    most = memory // 2 // 5 // heads.value.element_size()
+    if query_rows * line > most:
+        return ChunkPlan(1, max(1, most // line), saved)
+    return ChunkPlan(max(1, most // (query_rows * line)), query_rows, saved)
+
+
+def memory_of(device: torch.device) -> int:
+    """Total memory of a device in bytes; 16 GiB where that is not known."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "cpu" and hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 16 * 2**30
+
+
+class Chunk(NamedTuple):
+    """A chunk: some queries of some images."""
+
+    images: slice
+    queries: slice
+    query: Tensor
+    """Q/√d, (b·K, m, d)."""
+    key: Tensor
+    """K, (b·K, R', d)."""
+    value: Tensor
+    """X W_val, (b, R', C)."""
+
+
+def chunks_of(heads: Heads, plan: ChunkPlan) -> Iterator[tuple[Heads, list[Chunk]]]:
+    """Cut a batch into chunks: for some query rows at a time, the heads restricted to these rows, and their chunks."""
+    width = heads.columns.shape[1]
+    images = [slice(i, i + plan.images) for i in range(0, len(heads.value), plan.images)]
+    for line in range(0, heads.rows.shape[1], plan.query_rows):
+        rows = heads.rows[:, line : line + plan.query_rows]
+        queries = slice(line * width, (line + rows.shape[1]) * width)
+        yield (
+            heads if images and plan.query_rows >= heads.rows.shape[1] else heads._replace(rows=rows, gated=None),
+            [
+                Chunk(
+                    some, queries, heads.query[some, :, queries].flatten(0, 1), heads.key[some].flatten(0, 1),
+                    heads.value[some],
+                )
+                for some in images
+            ],
+        )  # fmt: skip
