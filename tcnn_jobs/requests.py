@@ -1,5 +1,6 @@
 """Request models: one object for the HTTP body, the queue's row and the job's process. Never loads torch."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -105,3 +106,20 @@ def num_workers(request: dict[str, Any]) -> int:
     """How many processes share the training of a job, by its request as it is kept."""
     training = request.get("finetune") or request
     return int(training.get("num_workers", 1))
+
+
+def models_of(request: Request) -> Iterator[tuple[str, TransformRequest | ModelReference]]:
+    """The models that a request names, and what the names of their fields begin with: nothing, or `against.0.`."""
+    yield "", request
+    if isinstance(request, EvaluateRequest):
+        for place, other in enumerate(request.against):
+            yield f"against.{place}.", other
+
+
+def datasets_of(request: Request) -> Iterator[tuple[str, str]]:
+    """The data sets that a request names, by their fields: `dataset`, `val`, or `finetune.dataset`, `finetune.val`."""
+    prefix, asked = ("finetune.", request.finetune) if isinstance(request, TransformRequest) else ("", request)
+    if asked is not None:
+        yield f"{prefix}dataset", asked.dataset
+    if isinstance(asked, Training) and asked.val is not None:
+        yield f"{prefix}val", asked.val

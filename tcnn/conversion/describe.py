@@ -17,6 +17,7 @@ from tcnn.config import ConversionConfig
 from tcnn.conversion.surgery import convert
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.layers.backends.selection import use_backend
+from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import input_shape
 from tcnn.zoo.catalogue import PATH, Entry
 
@@ -30,7 +31,7 @@ def describe(name: str) -> Entry:
         "name": name,
         "family": type(model).__module__.rpartition(".")[2],
         "input_size": shape,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": parameter_count(model),
         "flops": flops(model, shape),
         "weights": tuple(
             key.partition(".")[2] for key, cfg in timm.models.get_arch_pretrained_cfgs(name).items() if cfg.has_weights

@@ -21,6 +21,7 @@ from tcnn.layers.gpsa import default_head_dim
 from tcnn.layers.terms import positions, scopes
 from tcnn.layers.terms.positions import Geometry, Pair
 from tcnn.layers.terms.scopes import GLOBAL, Scope
+from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import Step, trace
 
 
@@ -72,8 +73,8 @@ class Replacement:
             head_dim=self.head_dim,
             content=self.content,
             content_heads=self.content_heads,
-            parameters_before=_count(conv),
-            parameters_after=_count(layer),
+            parameters_before=parameter_count(conv),
+            parameters_after=parameter_count(layer),
             tied=dict(self.tied),
             note=self.note,
             fold=self.fold,
@@ -116,8 +117,8 @@ class Plan:
             skipped=self.skipped,
             strides_removed=self.stride.removed,
             dilated=dict(self.stride.dilated),
-            parameters_before=_count(source),
-            parameters_after=_count(converted),
+            parameters_before=parameter_count(source),
+            parameters_after=parameter_count(converted),
         )
 
 
@@ -186,7 +187,3 @@ def _map_sizes(steps: list[Step]) -> dict[str, Pair]:
             size = step.input_shape[-2], step.input_shape[-1]
             sizes[step.name] = max(size, sizes.get(step.name, size), key=max)
     return sizes
-
-
-def _count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

@@ -17,6 +17,7 @@ from tcnn.evaluation import imagenet_variants as imagenet
 from tcnn.evaluation.config import ALEXNET, EvaluationConfig
 from tcnn.evaluation.evaluate import NAMED_UNREADABLE, Evaluation, evaluate
 from tcnn.evaluation.report import Comparison, Row, corruption_scores, errors, set_corruption_errors
+from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import input_shape
 from tcnn.workflows.pipeline import usable_device
 from tcnn.zoo.sources import create_source
@@ -247,7 +248,7 @@ def _row(
     unreadable = list(dict.fromkeys(file for result in results.values() for file in result.unreadable))
     return Row(
         model=name,
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=parameter_count(model),
         height=height,
         width=width,
         outputs=outputs,

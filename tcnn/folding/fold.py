@@ -25,6 +25,7 @@ from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.standardise import load_filter
 from tcnn.models.differences import errors, top1_agreement
 from tcnn.models.noise import noise_images
+from tcnn.models.parameters import parameter_count
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.prepared import refuse_prepared
 from tcnn.models.randomise import randomised
@@ -114,8 +115,8 @@ def fold(
         images=f"{'noise' if images is None else 'images'} {'×'.join(map(str, batch.shape))}",
         seed=config.seed,
         statistics_randomised=randomise,
-        parameters_before=_count(model),
-        parameters_after=_count(folded),
+        parameters_before=parameter_count(model),
+        parameters_after=parameter_count(folded),
     )
     return Folding(_attach_report(folded, record, entries, kinds), report)
 
@@ -217,8 +218,8 @@ def _entry(
         content=kinds.count("content"),
         attention=kinds.count("attention"),
         dropped=kinds.count("dropped"),
-        parameters_before=_count(before),
-        parameters_after=_count(after),
+        parameters_before=parameter_count(before),
+        parameters_after=parameter_count(after),
         note=notes.get(name),
     )
 
@@ -233,10 +234,10 @@ def _attach_report(
         module = model.get_submodule(layer.name)
         if isinstance(module, FoldedGPSA2d):
             own = FoldRecord(heads=kinds[layer.name], value=module.value is not None)
-            remaining.append(layer.model_copy(update={"fold": own, "parameters_after": _count(module)}))
+            remaining.append(layer.model_copy(update={"fold": own, "parameters_after": parameter_count(module)}))
         elif became.get(layer.name) != "convolution":
             remaining.append(layer)
-    update = {"layers": tuple(remaining), "parameters_after": _count(model)}
+    update = {"layers": tuple(remaining), "parameters_after": parameter_count(model)}
     model.conversion_report = record.model_copy(update=update)  # type: ignore[assignment]
     cfg = getattr(model, "pretrained_cfg", None)
     if not remaining and cfg and cfg.get("architecture"):
@@ -256,7 +257,3 @@ def _refusal(heads: dict[str, tuple[Head, ...]], max_error: float | None) -> str
         f"to have no output weight; the nearest looks elsewhere with {nearest:.1%} of its attention"
         + ("; accept an error with --max-error" if max_error is None else "")
     )
-
-
-def _count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

@@ -15,6 +15,7 @@ from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
 from tcnn.errors import CheckpointError, RequestError, WeightsError, one_line
+from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import input_shape
 from tcnn.training.recipe import freezing
 from tcnn.training.recipe.model_defaults import drop_path_for, size_for
@@ -100,7 +101,7 @@ def _freeze(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], not
     if not trunk:
         notes.append("freeze: nothing runs before the converted stage, so all of the model learns")
     else:
-        total = sum(parameter.numel() for parameter in model.parameters())
+        total = parameter_count(model)
         named = trunk if len(trunk) <= MAX_NAMED else (*trunk[:3], "…", trunk[-1])
         notes.append(f"frozen: {', '.join(named)}: {numbers / total:.0%} of the parameters")
     return trunk
@@ -190,7 +191,7 @@ def _build_model(
 ) -> nn.Module:
     from tcnn.zoo.sources import create_structure
 
-    parameters = sum(p.numel() for p in create_structure(name).parameters())
+    parameters = parameter_count(create_structure(name))
     rate = drop_path_for(config, name.partition(".")[0], parameters)
     try:
         return create_source(name, pretrained, weights, drop_path_rate=rate)

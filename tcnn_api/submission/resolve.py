@@ -8,7 +8,7 @@ from tcnn.zoo.catalogue import Entry
 from tcnn_api.submission.body import Submission
 from tcnn_api.submission.lookup import Dataset, Lookup
 from tcnn_jobs.model import Job, Upload
-from tcnn_jobs.requests import EvaluateRequest, ModelReference, Request, TransformRequest
+from tcnn_jobs.requests import Request, datasets_of, models_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ def resolve(submission: Submission, lookup: Lookup) -> Resolved:
         models={field: lookup.model(field, name) for field, name in _models(submission, "model")},
         jobs={field: lookup.job(field, name) for field, name in _models(submission, "job")},
         checkpoints={field: lookup.checkpoint(field, name) for field, name in _models(submission, "checkpoint")},
-        datasets={field: lookup.dataset(field, name) for field, name in _datasets(submission)},
+        datasets={field: lookup.dataset(field, name) for field, name in datasets_of(submission.request)},
         slots=lookup.slots() if finetuning is not None and finetuning.asked.num_workers > 1 else None,
     )
 
@@ -50,28 +50,10 @@ def keep(request: Request, resolved: Resolved) -> dict[str, Any]:
 
 def _models(submission: Submission, kind: Literal["model", "job", "checkpoint"]) -> Iterator[tuple[str, str]]:
     """Fields and names of the models of one kind."""
-    for prefix, reference in _references(submission.request):
+    for prefix, reference in models_of(submission.request):
         name = getattr(reference, kind, None)  # of the three, a transformation has only `model`
         if name is not None:
             yield f"{prefix}{kind}", name
     finetuning = submission.finetuning
     if kind == "model" and finetuning is not None and finetuning.config.teacher not in (None, "source"):
         yield f"{finetuning.prefix}config.teacher", str(finetuning.config.teacher)
-
-
-def _references(request: Request) -> Iterator[tuple[str, TransformRequest | ModelReference]]:
-    yield "", request
-    if isinstance(request, EvaluateRequest):
-        for place, other in enumerate(request.against):
-            yield f"against.{place}.", other
-
-
-def _datasets(submission: Submission) -> Iterator[tuple[str, str]]:
-    """Fields and names of the data sets."""
-    if isinstance(submission.request, EvaluateRequest):
-        yield "dataset", submission.request.dataset
-    finetuning = submission.finetuning
-    if finetuning is not None:
-        yield f"{finetuning.prefix}dataset", finetuning.asked.dataset
-        if finetuning.asked.val is not None:
-            yield f"{finetuning.prefix}val", finetuning.asked.val

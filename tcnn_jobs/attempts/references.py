@@ -6,7 +6,7 @@ from tcnn.config.base import build
 from tcnn_jobs.artifacts.base import Artifacts, Reference
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model import Artifact, Job
-from tcnn_jobs.requests import KINDS, EvaluateRequest, ModelReference, Training, TransformRequest
+from tcnn_jobs.requests import KINDS, ModelReference, datasets_of, models_of
 from tcnn_jobs.store import Store
 
 _DATASET = re.compile(r"ds_[0-9a-z]+")
@@ -26,18 +26,12 @@ def resolve(job: Job, store: Store, artifacts: Artifacts) -> dict[str, Reference
     """
     request = build(KINDS[job.kind], job.request)
     places: dict[str, Reference | None] = {}
-    if isinstance(request, TransformRequest):
-        named: Training | EvaluateRequest | None = request.finetune
-    else:
-        named = request
-        places["source"] = _model(request, store, artifacts, job.owner)
-    if isinstance(request, EvaluateRequest):
-        for place, reference in enumerate(request.against):
-            places[f"against.{place}"] = _model(reference, store, artifacts, job.owner)
-    for field in ("dataset", "val"):
-        name = getattr(named, field, None)
-        if name is not None and is_dataset_id(name):
-            places[field] = artifacts.upload(store.upload(name, "dataset", job.owner))
+    for prefix, model in models_of(request):
+        if isinstance(model, ModelReference):
+            places[prefix.removesuffix(".") or "source"] = _model(model, store, artifacts, job.owner)
+    for field, name in datasets_of(request):
+        if is_dataset_id(name):
+            places[field.removeprefix("finetune.")] = artifacts.upload(store.upload(name, "dataset", job.owner))
     return {field: place for field, place in places.items() if place is not None}
 
 
