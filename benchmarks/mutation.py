@@ -2,6 +2,7 @@
 
 python benchmarks/mutation.py --json benchmarks/results/mutation.json      a sample of every room
 python benchmarks/mutation.py --modules terms --all                        every mutant of one
+python benchmarks/mutation.py --slow --json FILE                           what slow tests say to those that survived
 
 A fault is put into one file at a time (`mutants.py`), and that room's tests run until one fails (`trials.py`), those
 first that run the mutated statement. A mutant survives if all pass. `results/mutation_equivalent.json` names those that
@@ -22,7 +23,7 @@ from typing import Any
 
 from machine import processor, versions
 from mutants import Mutant, mutants, sample, wilson
-from trials import EVERYTHING, QUICK, Coverage, Trials
+from trials import EVERYTHING, QUICK, SLOW, Coverage, Trials
 
 ROOT = Path(__file__).parents[1]
 CASES = 3
@@ -38,6 +39,8 @@ class Room:
     """Files that take seconds; every mutant sees them."""
     others: tuple[str, ...] = ()
     """Files for what lives through those."""
+    slow: tuple[str, ...] = ()
+    """More files with tests that are marked slow, for `--slow`; those of the other files are tried in any case."""
 
 
 def tests(folder: str, *names: str) -> tuple[str, ...]:
@@ -50,6 +53,7 @@ ROOMS = {
         ("tcnn/layers/terms",),
         tests("layers", "positions", "products", "scope_formula", "gpsa_formula"),
         tests("layers", "scope_layer", "initialise", "dense", "folded", "fused", "gpsa_torch_features"),
+        tests("layers", "citizenship_transforms", "gpsa_compile", "operator_calls"),
     ),
     "layer": Room(
         ("tcnn/layers/functional.py", "tcnn/layers/gpsa.py", "tcnn/layers/base.py"),
@@ -58,6 +62,7 @@ ROOMS = {
             *tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "initialise", "triton_attention"),
             *tests("files", "load_older"),
         ),
+        tests("layers", "citizenship_transforms", "gpsa_compile", "operator_calls"),
     ),
     "verification": Room(
         ("tcnn/verification",),
@@ -68,11 +73,18 @@ ROOMS = {
         tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),
         tests("conversion", "plan", "surgery", "stride", "dilate"),
         (*tests("conversion", "carry", "select", "ties", "fold", "every_resnet"), *tests("files", "load_older")),
+        (
+            *tests(
+                "conversion", "named_models", "paper_table2", "content_heads", "reparameterise", "export", "annealing"
+            ),
+            *tests("zoo", "families"),
+        ),
     ),
     "store": Room(
         ("tcnn_jobs/store",),
         ("tests/jobs/store",),
         ("tests/jobs/store", *tests("jobs/worker", "webhooks", "janitor", "contained", "slots")),  # and on PostgreSQL
+        (*tests("chaos", "chaos"), *tests("jobs/worker", "real_jobs"), *tests("jobs/client", "jobs_journey")),
     ),
     "retry": Room(("tcnn_jobs/retry.py",), tests("jobs", "retry")),
     "artifacts": Room(
@@ -90,6 +102,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="all mutants")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--quick", action="store_true", help="few cases of each test, and no other tests")
+    parser.add_argument("--slow", action="store_true", help="survivors meet the slow tests, too, which do not count")
     parser.add_argument("--root", type=Path, default=ROOT, help="another checkout, to compare with")
     parser.add_argument("--json", type=Path, help="a file for the results")
     options = parser.parse_args()
@@ -102,13 +115,21 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="tcnn-mutation-") as folder:
             trials = Trials(options.root.resolve(), Path(folder))
             size = None if options.all else options.sample
-            for found in measure(trials, name, size, options.seed, known, thorough=not options.quick):
+            thorough = not options.quick
+            for found in measure(trials, name, size, options.seed, known, thorough=thorough, slow=options.slow):
                 if options.json:
                     write(options.json, name, found)
 
 
 def measure(
-    trials: Trials, name: str, size: int | None, seed: int, known: dict[tuple[object, ...], str], *, thorough: bool
+    trials: Trials,
+    name: str,
+    size: int | None,
+    seed: int,
+    known: dict[tuple[object, ...], str],
+    *,
+    thorough: bool,
+    slow: bool,
 ) -> Iterator[dict[str, Any]]:
     """Try a sample of a room's mutants, but for those `known` to be killed; yields what is written, after each anew."""
     room = ROOMS[name]
@@ -133,9 +154,11 @@ def measure(
             "before": mutant.before, "after": mutant.after, "number": numbers[id(mutant)],
         }  # fmt: skip
         row["killer"] = known.get(key(row)) or fates.fate(mutant, thorough)
+        if slow and row["killer"] is None:
+            row["slow"] = fates.among_slow(mutant)
         rows.append(row)
         print(*(row[part] for part in ("file", "line", "before")), "→", row["after"], "|", row["killer"] or "SURVIVED",
-              flush=True)  # fmt: skip
+              f"but for {row['slow']}" if row.get("slow") else "", flush=True)  # fmt: skip
         yield summary(rows, len(population)) | {
             "files": room.files, "tests": [*room.tests, *room.others], "seed": seed, "processor": processor(),
             "versions": versions("torch", "mutmut", "pytest"), "tried": rows,
@@ -173,18 +196,28 @@ class Fates:
         killer = self._run(self.coverage, mutant, near, QUICK)
         if killer is None and thorough and near:
             seconds = sum(self.coverage.seconds.values())
-            killer = self._trials.kill(mutant, ["-k", QUICK, *_files(near)], None, 60 + 5 * seconds)
+            killer = self._trials.kill(mutant, [*QUICK, *_files(near)], None, 60 + 5 * seconds)
         if killer is None and thorough and self._room.others:
             killer = self._run(self._others, mutant, self._touching(self._others, mutant), EVERYTHING)
         return killer
+
+    @cached_property
+    def _slow(self) -> Coverage:
+        files = dict.fromkeys((*self._room.tests, *self._room.others, *self._room.slow))
+        return self._trials.cover(self._files, list(files), SLOW)
+
+    def among_slow(self, mutant: Mutant) -> str | None:
+        """The slow test that kills a mutant which lives through the others; None if it lives through all."""
+        names = {*self._slow.touching(mutant), *self._slow.elsewhere()}
+        return self._run(self._slow, mutant, sorted(names, key=self._slow.seconds.__getitem__), SLOW)
 
     @staticmethod
     def _touching(coverage: Coverage, mutant: Mutant) -> list[str]:
         return sorted(coverage.touching(mutant), key=coverage.seconds.__getitem__)
 
-    def _run(self, coverage: Coverage, mutant: Mutant, names: list[str], which: str) -> str | None:
+    def _run(self, coverage: Coverage, mutant: Mutant, names: list[str], which: tuple[str, ...]) -> str | None:
         limit = 20 + 5 * sum(coverage.seconds[name] for name in names)
-        return self._trials.kill(mutant, ["-k", which, *_files(names)], names, limit) if names else None
+        return self._trials.kill(mutant, [*which, *_files(names)], names, limit) if names else None
 
 
 def _files(tests: list[str]) -> list[str]:

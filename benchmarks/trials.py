@@ -30,9 +30,14 @@ IMPORT = ""
 MEMORY = 16 << 30
 """Bytes of address space for one trial."""
 PR_SET_PDEATHSIG = 1
-EVERYTHING = ""
-QUICK = "not postgres"
-"""pytest's `-k` for tests that need no server of their own, which takes seconds to start."""
+NO_TESTS = 5
+"""pytest's exit status where none is selected."""
+EVERYTHING = ()
+"""pytest's options for what `make test` runs of some files."""
+QUICK = ("-k", "not postgres")
+"""Of that, what needs no server of its own, which takes seconds to start."""
+SLOW = ("-m", "slow")
+"""What `make test` leaves out."""
 
 _processes = multiprocessing.get_context("fork")
 
@@ -55,6 +60,10 @@ class Coverage:
         found = set().union(*(lines.get(line, ()) for line in range(first, last + 1)))
         return set(self.seconds) if IMPORT in found else found & self.seconds.keys()
 
+    def elsewhere(self) -> set[str]:
+        """The tests that run none of the mutated files in this process; perhaps they do in others."""
+        return self.seconds.keys() - set().union(*(tests for lines in self.tests.values() for tests in lines.values()))
+
 
 class Trials:
     """The copy, and what runs in it."""
@@ -69,10 +78,10 @@ class Trials:
             shutil.copy2(root / name, folder / name)
         os.environ |= {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)}
 
-    def cover(self, files: list[str], tests: list[str], which: str) -> Coverage:
-        """Run the tests as they are, those that pytest's `-k` selects; raises RuntimeError if one fails."""
-        code, coverage = self._fork(_cover, 3600, ["-k", which, *tests], [str(self.folder / file) for file in files])
-        if code != 0 or coverage is None:
+    def cover(self, files: list[str], tests: list[str], which: tuple[str, ...]) -> Coverage:
+        """Run the tests as they are, those that pytest's options select; raises RuntimeError if one fails."""
+        code, coverage = self._fork(_cover, 3600, [*which, *tests], [str(self.folder / file) for file in files])
+        if code not in (0, NO_TESTS) or coverage is None:
             raise RuntimeError(f"{' '.join(tests)}: pytest ended with {code} though nothing is mutated")
         coverage.tests = {str(Path(file).relative_to(self.folder)): lines for file, lines in coverage.tests.items()}
         for name in coverage.modules:

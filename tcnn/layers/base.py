@@ -132,15 +132,23 @@ class AttentionLayer(ConvolutionShaped):
             return
         self.gate_temperature.fill_(gate)
         self.position_temperature.fill_(position)
-        device, limit = self.gate_temperature.device.type, convolution.HARD_STRENGTH
-        if not hold or device in ("cpu", "meta") or max(gate, position) > 1 / limit:
-            self.known_hard = False
-        elif not self.known_hard:
-            self.known_hard = convolution.is_hard(self.tensors, self.geometry)
-            if self.known_hard:
-                self._minima = self.gating_param.min().item(), self.locality_strength.min().item()
-        else:
-            self.known_hard = self._minima[0] / gate >= limit and self._minima[1] / position >= limit
+        elsewhere = self.gate_temperature.device.type not in ("cpu", "meta")
+        self.known_hard = hold and elsewhere and self._stays_hard(gate, position)
+
+    def _stays_hard(self, gate: float, position: float) -> bool:
+        """Whether the layer is in the hard limit at these temperatures, which are set; reads its values at most once.
+
+        While it is `known_hard` the smallest λ and α are known, too, and stay as they are.
+        """
+        limit = convolution.HARD_STRENGTH
+        if max(gate, position) > 1 / limit:
+            return False
+        if self.known_hard:
+            return self._minima[0] / gate >= limit and self._minima[1] / position >= limit
+        if not convolution.is_hard(self.tensors, self.geometry):
+            return False
+        self._minima = self.gating_param.min().item(), self.locality_strength.min().item()
+        return True
 
     def __prepare_scriptable__(self) -> Any:
         """Refuse `torch.jit.script`, which calls this; raises `UnsupportedLayerError`."""

@@ -94,6 +94,7 @@ def test_records_that_grow_and_models_that_are_replaced_meanwhile(
     best.write_bytes(b"first")
 
     def go_on(path: Path) -> None:
+        assert path.parent.name.startswith("mirror_"), "whose it was, should it be left there"
         if path.name == records.name:
             with records.open("a") as more:
                 more.write("2\n")

@@ -123,14 +123,17 @@ def net(*layers: nn.Module) -> nn.Module:
 REFUSED = {
     "SAME padding": (lambda: seeded_model("tf_efficientnet_b0"), "TensorFlow's SAME padding would begin elsewhere"),
     "mean": (lambda: net(nn.AvgPool2d(3, 1, 1)), "2: AvgPool2d cannot be dilated"),
-    "long mean": (lambda: net(nn.AvgPool2d(3, 2, ceil_mode=True)), "no stride-1 form of AvgPool2d is known"),
+    "long mean": (lambda: net(nn.AvgPool2d(3, 2, ceil_mode=True)), "2: no stride-1 form of AvgPool2d is known"),
     "pool with gaps": (
         lambda: net(nn.MaxPool2d(2, 2, dilation=2, ceil_mode=True)),
-        "no stride-1 form of MaxPool2d is known",
+        "2: no stride-1 form of MaxPool2d is known",
     ),
-    "padded pool": (lambda: net(nn.MaxPool2d(3, 1, 1)), "a padded pool cannot be dilated"),
-    "reflection": (lambda: net(nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect")), "would repeat other pixels"),
-    "uneven padding": (lambda: net(nn.Conv2d(8, 8, 2, padding="same")), "cannot be spread evenly"),
+    "padded pool": (lambda: net(nn.MaxPool2d(3, 1, 1)), "2: a padded pool cannot be dilated"),
+    "reflection": (
+        lambda: net(nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect")),
+        "2: padding_mode 'reflect' would repeat other pixels",
+    ),
+    "uneven padding": (lambda: net(nn.Conv2d(8, 8, 2, padding="same")), r"2: padding \(.*\) cannot be spread evenly"),
 }
 
 

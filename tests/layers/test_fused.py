@@ -1,6 +1,7 @@
 """Layers prepared for inference: the same function, told apart from those that can be trained."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import pytest
 import torch
@@ -13,6 +14,15 @@ from tcnn.layers import GPSA2d
 from tcnn.layers.fused import FusedGPSA2d
 
 RelativeError = Callable[[Tensor, Tensor], float]
+
+
+class Operations(Protocol):
+    """The `operations` fixture."""
+
+    outputs: list[tuple[str, torch.Size, torch.dtype]]
+
+    def __enter__(self) -> object: ...
+    def __exit__(self, *details: object) -> object: ...
 
 
 def test_a_fused_model_says_so_and_refuses_training() -> None:
@@ -55,6 +65,20 @@ def test_fused_layers_of_every_geometry(
         for x in (image(), image(9, 5), image(6, 6, batch=1), image()):
             with torch.no_grad():
                 assert relative_error(found(x.to(dtype)), made(x.to(dtype))) < tolerance
+
+
+@torch.no_grad()
+def test_the_positional_attention_of_a_size_is_computed_once(operations: Operations) -> None:
+    made = FusedGPSA2d(GPSA2d(4, 6, 3, padding=1, temperature=0.7))
+    x = image(7, 6, batch=2).float()
+    counts = []
+    for _ in range(2):
+        operations.outputs.clear()
+        with operations:
+            made(x)
+        maps = 9 * 42  # heads times queries, of each of which there is a row
+        counts.append(sum(shape.numel() in (maps * 42, maps * 48) for _, shape, _ in operations.outputs))
+    assert counts[0] > 0 and counts[1] == 0
 
 
 @pytest.mark.parametrize("form", ["fused", "fused window"])

@@ -172,6 +172,22 @@ def test_copies_and_state_dict_round_trip(tmp_path: Path) -> None:
     assert torch.equal(twin(x), expected)
 
 
+@torch.no_grad()
+def test_a_state_dict_in_which_gates_and_positions_share_a_temperature() -> None:
+    """As until version 0.2; one of the new names beside it counts more."""
+    layer, x = make_layer(temperature=0.3), torch.randn(2, 4, 7, 9)
+    state = layer.state_dict()
+    old = {name: tensor for name, tensor in state.items() if not name.endswith("_temperature")}
+    shared = state["gate_temperature"].clone()
+    fresh = make_layer()
+    fresh.load_state_dict({**old, "temperature": shared}, strict=True)
+    assert torch.equal(fresh(x), layer(x))
+    fresh.set_temperatures(0.5, 0.7)
+    assert (fresh.gate_temperature, fresh.position_temperature, shared) == (0.5, 0.7, state["gate_temperature"])
+    fresh.load_state_dict({**old, "temperature": shared, "gate_temperature": shared * 2}, strict=True)
+    assert (fresh.gate_temperature, fresh.position_temperature) == (shared * 2, shared)
+
+
 def in_device_context() -> GPSA2d:
     with torch.device("meta"):
         return GPSA2d(4, 6, 3, padding=1, groups=2)

@@ -140,6 +140,44 @@ def test_whatever_moves_a_head_brings_the_attention_back(
         assert relative_error(found, layer(x)) < REORDERED
 
 
+@torch.no_grad()
+def test_on_a_cpu_nothing_has_to_be_held(relative_error: RelativeError) -> None:
+    layer, x = hard_layer(padding=1).train(), image(6, 7)
+    layer.set_temperature(1 / 46, hold=True)
+    layer.gating_param[2].fill_(0.5)
+    found = layer(x)
+    with use_backend("reference"):
+        assert relative_error(found, layer(x)) < REORDERED
+
+
+@pytest.mark.parametrize(
+    ("gate", "position", "begins", "stays"),
+    [
+        (1 / 46, 1 / 46, True, True),
+        (1 / 44, 1 / 45, True, True),
+        (1 / 42, 1 / 46, True, False),  # a gate of 1 to the last bit may be one just above its limit
+        (1 / 46, 1 / 44, False, False),
+        (1 / 39, 1 / 46, False, False),
+        (1 / 46, 1 / 39, False, False),
+    ],
+)
+@torch.no_grad()
+def test_elsewhere_values_are_read_once_and_then_the_temperatures_tell(
+    gate: float, position: float, begins: bool, stays: bool
+) -> None:
+    """Here on a CPU, where nobody asks it: the smallest λ is 0.95 and the smallest α 0.902."""
+    layer = hard_layer(padding=1)
+    layer.gating_param[2].fill_(0.95)
+    layer.locality_raw[4].fill_(0.9)
+    layer.set_temperatures(gate, position)
+    assert layer._stays_hard(gate, position) == begins
+    layer.set_temperatures(1 / 46, 1 / 46)
+    layer.known_hard = layer._stays_hard(1 / 46, 1 / 46)
+    assert layer.known_hard
+    layer.gating_param[2].fill_(-1.0)  # which is not noticed: the promise was that it moves by its gradient only
+    assert layer._stays_hard(gate, position) == stays
+
+
 def test_a_converted_model_can_be_trained_out_of_the_limit() -> None:
     """Zeros, not missing gradients: optimizers that want them all are not disturbed, and τ then frees the heads."""
     layer, x = hard_layer(padding=1), image(6, 6)

@@ -17,7 +17,7 @@ from tcnn.layers import GPSA2d
 from tcnn.layers.backends import scoped
 from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.backends.selection import use_backend
-from tcnn.layers.terms import positions
+from tcnn.layers.terms import positions, scopes
 
 RelativeError = Callable[[Tensor, Tensor], float]
 
@@ -226,7 +226,10 @@ def test_everything_is_made_where_the_map_is(content: str) -> None:
     layer = GPSA2d(4, 6, 3, padding=1, stride=2, content=content, device="meta")
     x = torch.empty(2, 4, 7, 8, device="meta")
     assert layer(x).shape == (2, 6, 4, 4)
+    with use_backend("reference"):
+        assert layer(x).shape == (2, 6, 4, 4)
     assert layer.attention(x).content.device.type == "meta"
+    assert {pixel.device.type for pixel in scopes.query_pixels((9, 10), layer.geometry, x.device)} == {"meta"}
 
 
 def linear(layer: GPSA2d, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ tests/gpu/test_kernels.py.
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -29,6 +30,8 @@ from triton_cases import (
     written_out,
 )
 
+from tcnn.layers import GPSA2d
+from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.triton import attention as triton_attention
 from tcnn.layers.triton import tiles as triton_tiles
 from tcnn.layers.triton.attention import attend, supported
@@ -212,6 +215,32 @@ def test_what_is_supported(interpreter: Interpreter) -> None:
         "tangents": False, "2³¹ numbers": False, "vmap": False,
     }  # fmt: skip
     assert not supported(torch.zeros(1, 2, 4, 8), torch.zeros(1, 4, 16)), "a CPU without the interpreter"
+
+
+def layer_by_kernel(options: dict[str, Any]) -> tuple[list[float], list[int]]:
+    """Relative errors of a layer's output and gradients against its formula; runs of the kernel, `fused` and `auto`."""
+    torch.manual_seed(0)
+    layer = GPSA2d(4, 6, kernel_size=3, head_dim=8, temperature=1.0, **options)
+    x = torch.randn(1, 4, 4, 5, requires_grad=True)
+    found, runs = [], []
+    for backend in ("reference", "fused", "auto"):
+        with use_backend(backend), patch.object(triton_attention, "attend", wraps=attend) as kernel:
+            y = layer(x)
+            found.append([y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])])
+        runs.append(kernel.call_count)
+    return [
+        ((ours - expected).norm() / expected.norm()).item()
+        for way in found[1:]
+        for ours, expected in zip(way, found[0], strict=True)
+    ], runs
+
+
+@pytest.mark.parametrize("options", [{"padding": 1}, {}], ids=str)
+def test_a_layer_by_the_kernel(options: dict[str, Any], interpreter: Interpreter) -> None:
+    """Where a CPU can choose, it does not choose the kernel, which is for GPUs."""
+    errors, runs = interpreter(layer_by_kernel, options)
+    assert max(errors) < 10 * FLOAT32
+    assert runs == [0, 1, 0]
 
 
 class Operations(TorchDispatchMode):

@@ -41,7 +41,7 @@ class Heads(NamedTuple):
     gate: Tensor
     """Gate σ(λ/τ), (K,)."""
     sinks: int | None
-    """How logarithm padding pixels the sinks represent, 0 if these are no keys; None without padding."""
+    """How many padding pixels the sinks represent, 0 if these are no keys; None without padding."""
     gated: Tensor | None = None
     """`gated_positional` of these heads, where it was precomputed."""
 
@@ -121,7 +121,7 @@ def gated_positional(heads: Heads) -> Tensor:
 
 
 def sink_count(pixels: int) -> int:
-    """Number of sinks (keys of zeros) for so logarithm pixels; 1 under a tracer, which would have to follow the sum."""
+    """Number of sinks (keys of zeros) for so many pixels; 1 under a tracer, which would have to follow the sum."""
     return 1 if is_transformed() else 8 - pixels % 8
 
 
