@@ -10,15 +10,17 @@ from starlette.concurrency import run_in_threadpool
 from tcnn.version import __version__
 from tcnn.zoo import catalogue
 from tcnn_api import errors
+from tcnn_api.authenticate import Authenticate
 from tcnn_api.deps import Service
 from tcnn_api.description import openapi
 from tcnn_api.keys import keyring
 from tcnn_api.metrics import QueueCollector
-from tcnn_api.middleware import PICTURE, Authenticate, LimitBody, Observe
+from tcnn_api.middleware import PICTURE, LimitBody, Observe
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.routes import ROUTERS
 from tcnn_api.settings import ApiSettings, load
+from tcnn_api.stored_keys import StoredKeys
 from tcnn_jobs.artifacts.opened import home_of, open_artifacts
 from tcnn_jobs.confined.explorers import Explorers
 from tcnn_jobs.store import Store
@@ -30,7 +32,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     Raises `RequestError` over settings or API keys that cannot be read; the lifespan raises `EnvironmentFailure`.
     """
     settings = settings or load()
-    keys = keyring(settings)
+    keys, stored = keyring(settings), StoredKeys()
     registry = CollectorRegistry()
 
     @asynccontextmanager
@@ -41,10 +43,11 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
         store, explorers = Store(settings.database), Explorers()
         try:
             await run_in_threadpool(store.migrate)
+            await run_in_threadpool(stored.open, store)
             registry.register(QueueCollector(store))
             streams = Streams(settings.max_streams)
             app.state.service = Service(
-                settings, home, store, keys, registry, streams, explorers, artifacts, Pools(2 * PICTURE)
+                settings, home, store, registry, streams, explorers, artifacts, Pools(2 * PICTURE)
             )
             yield
         finally:
@@ -66,6 +69,6 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     openapi.install(app)
     # The last one added is the outermost.
     app.add_middleware(LimitBody, settings=settings)
-    app.add_middleware(Authenticate, keys=keys)
+    app.add_middleware(Authenticate, keys=keys, stored=stored)
     app.add_middleware(Observe, registry=registry)
     return app

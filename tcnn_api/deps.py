@@ -12,7 +12,6 @@ from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
 
 from tcnn.errors import RequestError
-from tcnn_api.keys import Keyring
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.settings import ApiSettings
@@ -31,7 +30,6 @@ class Service:
     settings: ApiSettings
     home: Home
     store: Store
-    keys: Keyring
     registry: CollectorRegistry
     streams: Streams
     explorers: Explorers
@@ -42,7 +40,10 @@ class Service:
 _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="ApiKey",
-    description="`Authorization: Bearer KEY`; not needed on a server without keys.",
+    description=(
+        "`Authorization: Bearer KEY`, with the scope `read` for GET and `submit` for POST and DELETE; not needed on a "
+        "server without keys."
+    ),
 )
 
 

@@ -87,6 +87,10 @@ class Forbidden(RequestError):
     """A server without keys, reached by another name than this machine's own."""
 
 
+class MissingScope(RequestError):
+    """A key that is not for this."""
+
+
 class UnsupportedMedia(RequestError):
     """A body of another media type."""
 
@@ -118,6 +122,7 @@ STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
     (UnsupportedMedia, 415, "Content-Type"),
     (Unauthorized, 401, "Authorization"),
     (Forbidden, 403, "Host"),
+    (MissingScope, 403, "Authorization"),
     (TooManyStreams, 429, None),
     (TooManyKeys, 429, None),
     (TooManyAtOnce, 429, None),

@@ -1,35 +1,47 @@
-"""Authentication by API keys: a key belongs to a tenant. Only digests are kept in memory."""
+"""API keys of the settings: a key belongs to a tenant. Only digests are kept in memory."""
 
 import hashlib
 import hmac
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from tcnn.errors import RequestError
 from tcnn_api.settings import ApiSettings
+from tcnn_jobs.access import USUAL, Scope
 
 SHORTEST = 8
 """Characters of a key: what NIST SP 800-63B asks of a secret that attempts are counted of."""
-LOCAL = "local"
+
+
+class Principal(NamedTuple):
+    """Who asks. `key` names the key for logs: a stored key's id, or the place of one of the settings."""
+
+    tenant: str
+    key: str
+    scopes: frozenset[Scope]
+
+
+LOCAL = Principal("local", "none", USUAL)
 """The one tenant of a server without keys."""
 
 
 class Keyring:
     """Digests of keys, and whose they are."""
 
-    def __init__(self, holders: dict[bytes, str]) -> None:
+    def __init__(self, holders: dict[bytes, Principal]) -> None:
         self._holders = holders
         self._used: set[bytes] = set()
 
     def __bool__(self) -> bool:
         return bool(self._holders)
 
-    def tenant(self, key: str) -> str | None:
+    def find(self, key: str) -> Principal | None:
         """Whose key this is. Every digest is compared, each in constant time, so that time tells nothing."""
         digest = _digest(key)
         found = None
-        for known, tenant in self._holders.items():
+        for known, principal in self._holders.items():
             if hmac.compare_digest(known, digest):
-                found = tenant
+                found = principal
         if found is not None:
             self._used.add(digest)
         return found
@@ -41,21 +53,22 @@ class Keyring:
 
 def keyring(settings: ApiSettings) -> Keyring:
     """The keys that the settings name; raises `RequestError` with the place of what cannot be read, never a key."""
-    holders: dict[bytes, str] = {}
-    _add(holders, settings.api_keys, "TCNN_API_KEYS: entry")
+    holders: dict[bytes, Principal] = {}
+    _add(holders, settings.api_keys, "TCNN_API_KEYS", "TCNN_API_KEYS: entry")
     path = settings.api_keys_file
     if path is not None:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise RequestError(f"TCNN_API_KEYS_FILE={path}: expected a readable text file of `tenant:key`") from error
-        _add(holders, ("" if line.lstrip().startswith("#") else line.strip() for line in lines), f"{path}: line")
+        entries = ("" if line.lstrip().startswith("#") else line.strip() for line in lines)
+        _add(holders, entries, "TCNN_API_KEYS_FILE", f"{path}: line")
         if not holders:
             raise RequestError(f"TCNN_API_KEYS_FILE={path}: expected `tenant:key` in a line, found none")
     return Keyring(holders)
 
 
-def _add(holders: dict[bytes, str], entries: Iterable[str], where: str) -> None:
+def _add(holders: dict[bytes, Principal], entries: Iterable[str], source: str, where: str) -> None:
     for place, entry in enumerate(entries, 1):
         if not entry:
             continue
@@ -76,7 +89,8 @@ def _add(holders: dict[bytes, str], entries: Iterable[str], where: str) -> None:
                     f"{where} {place}: expected a key of at least {SHORTEST} characters, found a shorter one"
                 )
             digest = _digest(key)
-        if holders.setdefault(digest, tenant) != tenant:
+        holder = holders.setdefault(digest, Principal(tenant, f"{source}:{place}", USUAL))
+        if holder.tenant != tenant:
             raise RequestError(
                 f"{where} {place}: another tenant has the same key as {tenant}; give every tenant its own"
             )

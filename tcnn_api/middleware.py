@@ -4,24 +4,18 @@ import asyncio
 import re
 import time
 import uuid
-from collections import OrderedDict
-from urllib.parse import urlsplit
 
 import structlog
 from prometheus_client import CollectorRegistry, Histogram
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tcnn.errors import TcnnError
 from tcnn_api import errors
-from tcnn_api.errors import Forbidden, TooLarge, TooManyKeys, TooSlow, Unauthorized
-from tcnn_api.keys import LOCAL, Keyring
-from tcnn_api.settings import ApiSettings, is_loopback
+from tcnn_api.errors import TooLarge, TooSlow
+from tcnn_api.settings import ApiSettings
 
 log = structlog.get_logger("tcnn.api")
 
-OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
-"""Pages that tell nothing of any tenant, so that nobody needs a key for them; nor for what lies below /static/."""
 ROUTINE = frozenset({"/healthz", "/readyz", "/metrics"})
 """Asked every few seconds by machines: no line of the log unless something is wrong."""
 UPLOADS = frozenset({"/datasets", "/checkpoints"})
@@ -30,10 +24,6 @@ PICTURE = 32 << 20
 """Bytes of one picture that is looked at."""
 FORM = 1 << 20
 """Bytes that the form around an upload may take; the route itself looks at the file's size."""
-MOST_WRONG, WINDOW = 20, 60.0
-"""Wrong keys that one address may send in so many seconds."""
-ADDRESSES = 10_000
-"""Addresses of which wrong keys are counted."""
 SILENCE = 30.0
 """Seconds for which the next part of a body is waited for."""
 SLOWEST = 1024
@@ -112,100 +102,10 @@ class Observe:
             status=status,
             seconds=round(total, 4),
             tenant=state.get("tenant"),
+            key=state.get("key"),
             job=state.get("job"),
             client=(scope.get("client") or ("",))[0],
         )
-
-
-class Authenticate:
-    """Who asks, before anything of the body is read. Without keys everybody on this machine is one tenant.
-
-    A page in a browser on this machine could reach such a server too, under a name of its own (DNS rebinding) or by
-    posting a form: so the host, and the origin if there is one, must be this machine.
-    """
-
-    def __init__(self, app: ASGIApp, keys: Keyring) -> None:
-        self.app, self.keys, self.attempts = app, keys, Attempts()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                self._check(scope)
-            except TcnnError as error:
-                await errors.respond(scope["path"], error)(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
-
-    def _check(self, scope: Scope) -> None:
-        headers = Headers(scope=scope)
-        state = scope.setdefault("state", {})
-        if not self.keys:
-            _check_client(scope.get("client"))
-            _check_host(headers)
-            state["tenant"] = LOCAL
-            return
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        tenant = self._tenant(scope, key.strip()) if scheme.lower() == "bearer" else None
-        if tenant is not None:
-            state["tenant"] = tenant
-        elif scope["path"] not in OPEN and not scope["path"].startswith("/static/"):
-            found = "another key" if scheme.lower() == "bearer" else f"{scheme[:20]} credentials" if scheme else "none"
-            raise Unauthorized(f"expected `Authorization: Bearer KEY` with a key of this server, found {found}")
-
-    def _tenant(self, scope: Scope, key: str) -> str | None:
-        """Whose key it is. An address that guesses learns nothing more for a while; keys that were used before, maybe
-        from behind the same proxy, go on.
-        """
-        address = (scope.get("client") or ("",))[0]
-        if self.attempts.too_many(address) and not self.keys.was_used(key):
-            raise TooManyKeys(f"{MOST_WRONG} wrong keys came from this address; wait {WINDOW:g} s")
-        tenant = self.keys.tenant(key)
-        if tenant is None and key:
-            self.attempts.note(address)
-        return tenant
-
-
-class Attempts:
-    """How many wrong keys every address has sent of late."""
-
-    def __init__(self) -> None:
-        self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
-
-    def note(self, address: str) -> None:
-        """One more."""
-        since, count = self._wrong.pop(address, (time.monotonic(), 0))
-        if time.monotonic() - since > WINDOW:
-            since, count = time.monotonic(), 0
-        self._wrong[address] = since, count + 1
-        if len(self._wrong) > ADDRESSES:
-            self._wrong.popitem(last=False)
-
-    def too_many(self, address: str) -> bool:
-        """Whether an address has guessed often enough."""
-        since, count = self._wrong.get(address, (0.0, 0))
-        return count >= MOST_WRONG and time.monotonic() - since <= WINDOW
-
-
-def _check_client(client: tuple[str, int] | None) -> None:
-    """Wherever the server listens, and whatever proxy stands before it, only this machine is served without keys."""
-    address = "" if client is None else client[0].removeprefix("::ffff:")
-    if re.fullmatch(r"[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*", address) and not is_loopback(address):
-        raise Forbidden("without API keys the server answers to this machine only; set TCNN_API_KEYS")
-
-
-def _check_host(headers: Headers) -> None:
-    for name, host in (("Host", f"//{headers.get('host', '')}"), ("Origin", headers.get("origin"))):
-        if host is None:
-            continue
-        try:
-            found = urlsplit(host).hostname or ""
-        except ValueError:
-            found = ""
-        if not is_loopback(found):
-            raise Forbidden(
-                f"{name}: without API keys the server answers to localhost only, found {errors.quoted(found)}; "
-                "use http://127.0.0.1, or set TCNN_API_KEYS"
-            )
 
 
 class LimitBody:

@@ -43,12 +43,12 @@ def serve(settings: ApiSettings, worker: bool = True) -> None:
 
     Raises `RequestError` (settings, host) and `EnvironmentFailure` (home directory, database, port).
     """
-    settings.check_host()
     keep_to_oneself()
     app = create_app(settings)  # reads the API keys: a mistake there is told before anything is made
     Home(settings.root).create()
     store = Store(settings.database)
     store.migrate()
+    settings.check_host(stored=store.has_keys())
     store.close()
     with contextlib.closing(listen(settings.host, settings.port)) as listener:
         logs.configure(settings.log_format, settings.log_level)

@@ -57,15 +57,18 @@ class ApiSettings(QueueSettings):
 
     @property
     def protected(self) -> bool:
-        """Whether there are API keys."""
+        """Whether the settings have API keys."""
         return bool(self.api_keys) or self.api_keys_file is not None
 
-    def check_host(self) -> None:
-        """Raise `RequestError` for an address that others can reach while nobody needs a key."""
-        if not self.protected and not is_loopback(self.host):
+    def check_host(self, stored: bool = False) -> None:
+        """Raise `RequestError` for an address that others can reach while nobody needs a key.
+
+        `stored`: whether there are keys in the database.
+        """
+        if not (self.protected or stored or is_loopback(self.host)):
             raise RequestError(
                 f"--host {self.host}: without API keys the server listens on a loopback address only; "
-                "set TCNN_API_KEYS or TCNN_API_KEYS_FILE, or use --host 127.0.0.1"
+                "make one with `tcnn keys create`, set TCNN_API_KEYS or TCNN_API_KEYS_FILE, or use --host 127.0.0.1"
             )
 
 

@@ -3,6 +3,7 @@
 RequestError (2)
 ├── JobNotFound             no such job, or it is another tenant's
 ├── UploadNotFound          no such data set or checkpoint, or it is another tenant's
+├── KeyNotFound             no such API key
 ├── WrongState              the job's status does not allow what was asked
 └── IdempotencyMismatch     an idempotency key came back with another request
 EnvironmentFailure (4)
@@ -20,6 +21,10 @@ class JobNotFound(RequestError):
 
 class UploadNotFound(RequestError):
     """No data set or checkpoint of this id belongs to this owner."""
+
+
+class KeyNotFound(RequestError):
+    """No API key of this id."""
 
 
 class WrongState(RequestError):

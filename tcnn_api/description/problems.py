@@ -12,10 +12,9 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
         "expected `Authorization: Bearer KEY` with a key of this server, found none",
     ),
     403: (
-        "A server without API keys, reached by another name than localhost.",
-        "forbidden",
-        "Host: without API keys the server answers to localhost only, found 'example.org'; use http://127.0.0.1, "
-        "or set TCNN_API_KEYS",
+        "The key is not for this; or a server without API keys, reached by another name than localhost.",
+        "missing-scope",
+        "expected a key with the scope submit, found one with read; use another key",
     ),
     404: (
         "Nothing of this id is yours.",

@@ -11,6 +11,7 @@ A status changes along `tcnn_jobs.model.TRANSITIONS` only. What a worker writes 
 times are the database's.
 """
 
+from tcnn_jobs.store.api_keys import ApiKeys
 from tcnn_jobs.store.changes import new_id
 from tcnn_jobs.store.deliveries import Deliveries
 from tcnn_jobs.store.queue import Queue
@@ -22,5 +23,5 @@ from tcnn_jobs.store.uploads import Uploads
 __all__ = ["Store", "new_id"]
 
 
-class Store(Submission, Queue, Uploads, Deliveries, Figures, Upgrade):
-    """Jobs, uploads, workers and webhook calls in one database."""
+class Store(Submission, Queue, Uploads, Deliveries, ApiKeys, Figures, Upgrade):
+    """Jobs, uploads, workers, webhook calls and API keys in one database."""

@@ -4,6 +4,7 @@ jobs          one row a job; `number` is the order of submission, `event_count` 
 events        what happened to a job, counted from 1 without gaps
 needs         jobs and uploads that a queued or running job names; nobody may delete them meanwhile
 keys          idempotency keys: what a POST with this key has made
+api_keys      API keys of tenants: the digest of the secret, and what it may be used for
 uploads       data sets and checkpoints
 workers       who was heard of, and when
 deliveries    webhook calls that are still to be made
@@ -165,6 +166,22 @@ keys = Table(
     Column("created_at", Double, nullable=False),
 )
 Index("keys_resource", keys.c.resource)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("scopes", Document, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+    Column("revoked_at", Double),
+    Column("used_at", Double),
+    UniqueConstraint("digest", name="api_keys_digest"),
+)
+Index("api_keys_tenant", api_keys.c.tenant, api_keys.c.created_at)
 
 uploads = Table(
     "uploads",

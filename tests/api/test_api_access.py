@@ -10,10 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from tcnn.errors import RequestError
-from tcnn_api import middleware
+from tcnn_api import authenticate
 from tcnn_api.app import create_app
+from tcnn_api.authenticate import MOST_WRONG, OPEN, Attempts
 from tcnn_api.keys import keyring
-from tcnn_api.middleware import MOST_WRONG, OPEN, Attempts
 from tcnn_api.settings import load
 from tcnn_jobs.model import Status
 
@@ -113,6 +113,7 @@ def test_without_keys_only_a_loopback_address_is_listened_on() -> None:
         with pytest.raises(RequestError, match="TCNN_API_KEYS"):
             load(host=host).check_host()
     load(host="0.0.0.0", api_keys="a:b").check_host()
+    load(host="0.0.0.0").check_host(stored=True)
 
 
 def test_keys_come_from_a_variable_and_a_file(tmp_path: Path) -> None:
@@ -120,10 +121,12 @@ def test_keys_come_from_a_variable_and_a_file(tmp_path: Path) -> None:
     digest = hashlib.sha256(b"of:carol").hexdigest()
     path.write_text(f"# who\n\nbob:key-of-bob\ncarol:sha256:{digest}\n")
     keys = keyring(load(api_keys="alice:key-of-alice, alice:second-key", api_keys_file=path))
-    found = {
-        key: keys.tenant(key) for key in ("key-of-alice", "second-key", "key-of-bob", "of:carol", digest, "", "alice")
-    }
-    expected = {"key-of-alice": "alice", "second-key": "alice", "key-of-bob": "bob", "of:carol": "carol"}
+    given = ("key-of-alice", "second-key", "key-of-bob", "of:carol", digest, "", "alice")
+    found = {key: who and (who.tenant, who.key) for key in given for who in [keys.find(key)]}
+    expected = {
+        "key-of-alice": ("alice", "TCNN_API_KEYS:1"), "second-key": ("alice", "TCNN_API_KEYS:2"),
+        "key-of-bob": ("bob", "TCNN_API_KEYS_FILE:3"), "of:carol": ("carol", "TCNN_API_KEYS_FILE:4"),
+    }  # fmt: skip
     assert found == expected | {digest: None, "": None, "alice": None}
 
 
@@ -168,7 +171,7 @@ def test_whoever_guesses_keys_is_slowed_down_and_nobody_else(tmp_path: Path, ref
 def test_attempts_are_forgotten_with_time_and_never_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     attempts, now = Attempts(), 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(middleware, "ADDRESSES", 10)
+    monkeypatch.setattr(authenticate, "ADDRESSES", 10)
     for _ in range(MOST_WRONG):
         attempts.note("a")
     assert attempts.too_many("a") and not attempts.too_many("b")

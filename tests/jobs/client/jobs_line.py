@@ -1,4 +1,4 @@
-"""`tcnn jobs …` inside the test's process: its exit code, and what it printed."""
+"""`tcnn jobs …`, or another group, inside the test's process: its exit code, and what it printed."""
 
 import json
 from collections.abc import Callable
@@ -29,13 +29,13 @@ class Result(NamedTuple):
 Run = Callable[..., Result]
 
 
-def runner(capsys: pytest.CaptureFixture[str]) -> Run:
+def runner(capsys: pytest.CaptureFixture[str], group: str = "jobs") -> Run:
     """What runs one command after the other."""
 
     def run(*arguments: object) -> Result:
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main(["jobs", *map(str, arguments)])
+            main([group, *map(str, arguments)])
         out, err = capsys.readouterr()
         return Result(int(ended.value.code or 0), out, err)
 

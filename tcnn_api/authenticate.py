@@ -1,0 +1,136 @@
+"""ASGI middleware that says who asks, before anything of the body is read, and whether the key is for that."""
+
+import re
+import time
+from collections import OrderedDict
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tcnn.errors import TcnnError
+from tcnn_api import errors
+from tcnn_api.errors import Forbidden, MissingScope, TooManyKeys, Unauthorized
+from tcnn_api.keys import LOCAL, Keyring, Principal
+from tcnn_api.settings import is_loopback
+from tcnn_api.stored_keys import StoredKeys
+from tcnn_jobs import access
+
+OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
+"""Pages that tell nothing of any tenant, so that nobody needs a key for them; nor for what lies below /static/."""
+MOST_WRONG, WINDOW = 20, 60.0
+"""Wrong keys that one address may send in so many seconds."""
+ADDRESSES = 10_000
+"""Addresses of which wrong keys are counted."""
+LOOKS = frozenset({"GET", "HEAD"})
+"""Methods for which the scope `read` is enough."""
+
+
+class Authenticate:
+    """Leaves a `Principal` in the request's state. Without keys everybody on this machine is one tenant.
+
+    A page in a browser on this machine could reach such a server too, under a name of its own (DNS rebinding) or by
+    posting a form: so the host, and the origin if there is one, must be this machine.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keyring, stored: StoredKeys) -> None:
+        self.app, self.keys, self.stored, self.attempts = app, keys, stored, Attempts()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                await self._check(scope)
+            except TcnnError as error:
+                await errors.respond(scope["path"], error)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    async def _check(self, scope: Scope) -> None:
+        headers, path = Headers(scope=scope), scope["path"]
+        state = scope.setdefault("state", {})
+        if path in OPEN or path.startswith("/static/"):  # the database is not asked: is the server alive?
+            if not (self.keys or self.stored.known):
+                _check_near(scope, headers)
+            return
+        if not (self.keys or await self.stored.there()):
+            _check_near(scope, headers)
+            principal = LOCAL
+        else:
+            principal = await self._principal(scope, headers.get("authorization", ""))
+            wanted = access.Scope.READ if scope["method"] in LOOKS else access.Scope.SUBMIT
+            if wanted not in principal.scopes:
+                has = ", ".join(sorted(principal.scopes))
+                raise MissingScope(f"expected a key with the scope {wanted}, found one with {has}; use another key")
+        state["principal"], state["tenant"], state["key"] = principal, principal.tenant, principal.key
+
+    async def _principal(self, scope: Scope, given: str) -> Principal:
+        scheme, _, key = given.partition(" ")
+        found = await self._find(scope, key.strip()) if scheme.lower() == "bearer" else None
+        if found is None:
+            what = "another key" if scheme.lower() == "bearer" else f"{scheme[:20]} credentials" if scheme else "none"
+            raise Unauthorized(f"expected `Authorization: Bearer KEY` with a key of this server, found {what}")
+        return found
+
+    async def _find(self, scope: Scope, key: str) -> Principal | None:
+        """Whose key it is. An address that guesses learns nothing more for a while; keys that were used before, maybe
+        from behind the same proxy, go on.
+        """
+        address = (scope.get("client") or ("",))[0]
+        used = self.keys.was_used(key) or self.stored.was_used(key)
+        if self.attempts.too_many(address) and not used:
+            raise TooManyKeys(f"{MOST_WRONG} wrong keys came from this address; wait {WINDOW:g} s")
+        found = self.keys.find(key)
+        if found is None and (stored := await self.stored.find(key)) is not None:
+            found = Principal(stored.tenant, stored.id, stored.scopes)
+        if found is None and key:
+            self.attempts.note(address)
+        return found
+
+
+class Attempts:
+    """How many wrong keys every address has sent of late."""
+
+    def __init__(self) -> None:
+        self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def note(self, address: str) -> None:
+        """One more."""
+        since, count = self._wrong.pop(address, (time.monotonic(), 0))
+        if time.monotonic() - since > WINDOW:
+            since, count = time.monotonic(), 0
+        self._wrong[address] = since, count + 1
+        if len(self._wrong) > ADDRESSES:
+            self._wrong.popitem(last=False)
+
+    def too_many(self, address: str) -> bool:
+        """Whether an address has guessed often enough."""
+        since, count = self._wrong.get(address, (0.0, 0))
+        return count >= MOST_WRONG and time.monotonic() - since <= WINDOW
+
+
+def _check_near(scope: Scope, headers: Headers) -> None:
+    """Without keys: it is this machine that asks, for this machine."""
+    _check_client(scope.get("client"))
+    _check_host(headers)
+
+
+def _check_client(client: tuple[str, int] | None) -> None:
+    """Wherever the server listens, and whatever proxy stands before it, only this machine is served without keys."""
+    address = "" if client is None else client[0].removeprefix("::ffff:")
+    if re.fullmatch(r"[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*", address) and not is_loopback(address):
+        raise Forbidden("without API keys the server answers to this machine only; set TCNN_API_KEYS")
+
+
+def _check_host(headers: Headers) -> None:
+    for name, host in (("Host", f"//{headers.get('host', '')}"), ("Origin", headers.get("origin"))):
+        if host is None:
+            continue
+        try:
+            found = urlsplit(host).hostname or ""
+        except ValueError:
+            found = ""
+        if not is_loopback(found):
+            raise Forbidden(
+                f"{name}: without API keys the server answers to localhost only, found {errors.quoted(found)}; "
+                "use http://127.0.0.1, or set TCNN_API_KEYS"
+            )

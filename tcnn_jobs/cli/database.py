@@ -1,0 +1,52 @@
+"""Options of the commands that work on the service's database itself, and the way to it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tcnn_jobs.store import Store
+
+HomeOption = Annotated[
+    Path | None, typer.Option("--home", help="The service's TCNN_HOME; default ~/.tcnn.", metavar="DIR")
+]
+DatabaseOption = Annotated[
+    str | None, typer.Option("--database-url", help="The queue: postgresql://…; default a SQLite file in --home.",
+                             metavar="URL")
+]  # fmt: skip
+
+
+@contextmanager
+def opened(home: Path | None, database_url: str | None) -> "Iterator[Store]":
+    """The service's store, made or brought up to date first, as a worker would."""
+    from pydantic import ValidationError
+
+    from tcnn_jobs.home import Home
+    from tcnn_jobs.settings import QueueSettings, settings_error
+    from tcnn_jobs.store import Store
+
+    given: dict[str, Any] = {"home": home, "database_url": database_url}
+    try:
+        settings = QueueSettings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise settings_error(error) from error
+    if settings.database_url is None:
+        Home(settings.root).create()
+    store = Store(settings.database)
+    store.migrate()
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def when(seconds: float | None) -> str | None:
+    """A time of the database as ISO 8601 in UTC."""
+    from datetime import UTC, datetime
+
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,121 @@
+"""`tcnn keys`: API keys in the service's database; a running server knows of a change within seconds."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, when
+from tcnn_jobs.cli.session import AsJson, print_json
+
+if TYPE_CHECKING:
+    from tcnn_jobs.access import ApiKey
+
+app = typer.Typer(
+    name="keys", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="API keys of the service, in its database.",
+)  # fmt: skip
+DAY = 86400.0
+
+
+@app.command()
+def create(
+    tenant: Annotated[str, typer.Argument(help="Whose key it is.", metavar="TENANT")],
+    name: Annotated[str, typer.Option(help="What the key is for, in your words.", metavar="TEXT")] = "",
+    scopes: Annotated[
+        str, typer.Option(help="What it may be used for: read, submit, with commas between.", metavar="SCOPES")
+    ] = "read,submit",
+    days: Annotated[float | None, typer.Option(help="It expires after so many days; default never.")] = None,
+    home: HomeOption = None,
+    database_url: DatabaseOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key. Its secret is printed once, alone on stdout, and can be read nowhere later."""
+    from pydantic import ValidationError
+
+    from tcnn.errors import RequestError
+    from tcnn_jobs.access import NewKey
+
+    given = {
+        "tenant": tenant, "name": name, "scopes": [word.strip() for word in scopes.split(",") if word.strip()],
+        "lasts": None if days is None else days * DAY,
+    }  # fmt: skip
+    try:
+        new = NewKey.model_validate(given)
+    except ValidationError as error:
+        raise RequestError(_told(error.errors()[0])) from error
+    with opened(home, database_url) as store:
+        key, secret = store.create_key(new)
+    if as_json:
+        print_json({**_shown(key), "secret": secret})
+        return
+    typer.echo(secret)
+    until = when(key.expires_at)
+    expires = f"until {until}" if until else "until it is revoked"
+    typer.echo(f"{key.id} of {key.tenant} ({', '.join(sorted(key.scopes))}) {expires}; shown once: keep it", err=True)
+
+
+@app.command("list")
+def list_keys(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.", metavar="TENANT")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Expired and revoked ones, too.")] = False,
+    home: HomeOption = None,
+    database_url: DatabaseOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the keys, the oldest first; never a secret."""
+    with opened(home, database_url) as store:
+        found = [key for key in store.api_keys(tenant) if key.valid or everything]
+    if as_json:
+        print_json({"object": "list", "data": [_shown(key) for key in found]})
+        return
+    from rich.table import Table
+
+    from tcnn.cli import console
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("key", no_wrap=True)
+    for column in ("tenant", "name", "scopes", "created", "last used", "until"):
+        table.add_column(column, overflow="fold")
+    for key in found:
+        until = f"revoked {when(key.revoked_at)}" if key.revoked_at else when(key.expires_at) or "–"
+        used = when(key.used_at) or "–"
+        scopes = ",".join(sorted(key.scopes))
+        table.add_row(key.id, key.tenant, key.name, scopes, when(key.created_at), used, until)
+    console.stdout().print(table)
+
+
+@app.command()
+def revoke(
+    key: Annotated[str, typer.Argument(help="A key's id, key_….", metavar="KEY")],
+    home: HomeOption = None,
+    database_url: DatabaseOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Revoke a key: running servers refuse it within seconds. What was submitted with it goes on."""
+    with opened(home, database_url) as store:
+        found = store.revoke_key(key)
+    if as_json:
+        print_json(_shown(found))
+    else:
+        typer.echo(f"{found.id} of {found.tenant}: revoked {when(found.revoked_at)}")
+
+
+def _shown(key: "ApiKey") -> dict[str, Any]:
+    return {
+        "id": key.id, "tenant": key.tenant, "name": key.name, "scopes": sorted(key.scopes), "valid": key.valid,
+        "created_at": when(key.created_at), "expires_at": when(key.expires_at), "revoked_at": when(key.revoked_at),
+        "used_at": when(key.used_at),
+    }  # fmt: skip
+
+
+def _told(error: Any) -> str:
+    """What is wrong with an option, in one line."""
+    from tcnn_jobs.access import Scope
+
+    field = error["loc"][0]
+    if field == "scopes":
+        return f"--scopes: expected one or more of {', '.join(Scope)}, with commas between"
+    if field == "lasts":
+        return f"--days: expected a number above 0, found {error['input'] / DAY:g}"
+    label = "TENANT" if field == "tenant" else "--name"
+    return f"{label}: {str(error['msg']).removeprefix('Value error, ')}, found {error['input']!a}"

@@ -1,0 +1,86 @@
+"""API keys as rows: made once, found by their digest while they are valid, never deleted."""
+
+import time
+
+import pytest
+from pydantic import ValidationError
+from sqlalchemy import select, update
+
+from tcnn_jobs.access import NewKey, Scope, digest
+from tcnn_jobs.errors import KeyNotFound
+from tcnn_jobs.store import Store, api_keys, schema
+
+
+def test_of_a_secret_only_its_digest_is_kept(store: Store) -> None:
+    assert not store.has_keys()
+    key, secret = store.create_key(NewKey(tenant="ann", name="laptop"))
+    assert secret.startswith("tcnn_") and len(secret) >= 5 + 43, "256 random bits in base64"
+    assert (key.tenant, key.name, key.scopes, key.valid) == ("ann", "laptop", {Scope.READ, Scope.SUBMIT}, True)
+    with store.reading() as connection:
+        (row,) = connection.execute(select(schema.api_keys))
+    assert digest(secret) in row
+    assert not any(secret in str(value) for value in row)
+    assert store.find_key(digest(secret)) == key
+    assert store.find_key(digest(secret + "x")) is None
+    assert store.find_key(secret) is None
+    assert store.has_keys()
+
+
+def test_keys_are_listed_with_those_that_are_worth_nothing(store: Store) -> None:
+    made = [store.create_key(NewKey(tenant=tenant)) for tenant in ("ann", "bob", "ann")]
+    assert len({secret for _, secret in made}) == 3
+    ids = [key.id for key, _ in made]
+    revoked = store.revoke_key(ids[0])
+    assert (revoked.id, revoked.valid) == (ids[0], False)
+    assert [(key.id, key.valid) for key in store.api_keys()] == list(zip(ids, (False, True, True), strict=True))
+    assert [key.id for key in store.api_keys("ann")] == [ids[0], ids[2]]
+    assert store.api_keys("nobody") == []
+
+
+def test_a_revoked_key_is_found_no_more_and_stays_revoked_since_then(store: Store) -> None:
+    key, secret = store.create_key(NewKey(tenant="ann"))
+    first = store.revoke_key(key.id)
+    assert first.revoked_at is not None
+    assert store.find_key(digest(secret)) is None
+    assert store.revoke_key(key.id) == first
+    assert store.has_keys(), "a server that had a key does not open again"
+    for unknown in ("key_0", "", "key_\0", "é"):
+        with pytest.raises(KeyNotFound, match="no such key"):
+            store.revoke_key(unknown)
+
+
+def test_a_key_expires_by_the_databases_clock(store: Store) -> None:
+    long, long_secret = store.create_key(NewKey(tenant="ann", lasts=3600))
+    short, short_secret = store.create_key(NewKey(tenant="ann", lasts=1e-6))
+    assert long.expires_at == pytest.approx(long.created_at + 3600, abs=5)
+    time.sleep(0.01)
+    assert store.find_key(digest(long_secret)) == long
+    assert store.find_key(digest(short_secret)) is None
+    assert [key.valid for key in store.api_keys()] == [True, False]
+    assert short.expires_at is not None
+
+
+def test_use_is_written_down_once_a_minute(store: Store) -> None:
+    key, secret = store.create_key(NewKey(tenant="ann"))
+    assert key.used_at is None
+    store.note_use(key.id, 1.0)
+    first = store.find_key(digest(secret))
+    assert first is not None and first.used_at is not None and first.used_at >= key.created_at
+    store.note_use(key.id, 1.0)
+    assert store.find_key(digest(secret)) == first
+    with store.writing() as connection:
+        connection.execute(update(schema.api_keys).values(used_at=first.used_at - api_keys.MINUTE - 1))
+    store.note_use(key.id, 1.0)
+    later = store.find_key(digest(secret))
+    assert later is not None and later.used_at is not None and later.used_at >= first.used_at
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"tenant": ""}, {"tenant": "a b"}, {"tenant": "a:b"}, {"tenant": "é"}, {"tenant": "x" * 101}, {"scopes": []},
+     {"scopes": ["write"]}, {"lasts": 0}, {"name": "a\nb"}],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_a_key(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        NewKey.model_validate({"tenant": "ann", **wrong})
