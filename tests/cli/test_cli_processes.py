@@ -90,18 +90,18 @@ def test_a_signal_while_the_file_is_written_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals, output: str
 ) -> None:
     """The signal comes the moment that the temporary file appears, while it is written or read back."""
-    for attempt in range(5):  # a busy machine may look too late
-        cwd = tmp_path / str(attempt)
 
-        def disturb(pid: int, cwd: Path = cwd) -> None:
+    def interrupted(cwd: Path) -> bool:
+        def disturb(pid: int) -> None:
             while Path(f"/proc/{pid}").exists() and not any(name.endswith(".tmp") for name in os.listdir(cwd)):  # noqa: PTH208
                 pass
             kill(pid, number)
 
         ended = run_tcnn(cwd, "convert", "test_resnet", output, "--no-pretrained", disturb=disturb)
-        if was_interrupted(ended, number, cwd, output):
-            return
-    pytest.fail("the process was always faster than the signal")
+        return was_interrupted(ended, number, cwd, output)
+
+    tries = (tmp_path / str(attempt) for attempt in range(5))  # a busy machine may look too late
+    assert any(map(interrupted, tries)), "the process was always faster than the signal"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])

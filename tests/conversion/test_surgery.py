@@ -22,7 +22,6 @@ from torch import nn
 
 import tcnn
 from tcnn.config import HARD_TEMPERATURE, ConversionConfig
-from tcnn.conversion.surgery import rebuild
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.layers import GPSA2d
 
@@ -236,57 +235,6 @@ class TestResult:
         x = image(SIZE, double=True)
         with torch.no_grad():
             assert relative_error(source(x), tcnn.convert(source, temperature=1.0).model(x)) > 0.05
-
-
-class TestReport:
-    """The report says what changed, layer by layer, and it is true."""
-
-    def test_of_a_resnet(self) -> None:
-        source = seeded_model("test_resnet")
-        converted, report = tcnn.convert(source)
-        assert report.base_model == "test_resnet.r160_in1k"
-        assert report.stage == "layer4"
-        assert report.strides_removed == ()
-        assert report.parameters_before == sum(p.numel() for p in source.parameters())
-        assert report.parameters_after == sum(p.numel() for p in converted.parameters())
-        assert not report.standardised
-        first = report.layers[0]
-        conv = source.layer4[0].conv1
-        assert (first.name, first.source) == ("layer4.0.conv1", "Conv2d")
-        assert (first.in_channels, first.out_channels) == (conv.in_channels, conv.out_channels)
-        assert (first.kernel_size, first.stride, first.dilation, first.groups) == ((3, 3), (2, 2), (1, 1), 1)
-        assert (first.padding, first.padding_mode, first.bias) == ((1, 1, 1, 1), "zeros", False)
-        assert first.heads == 9
-
-    @pytest.mark.parametrize("name", ["resnext50_32x4d", "regnety_002", "resnetv2_50x1_bit", "convnext_atto"])
-    @pytest.mark.parametrize("head_dim", [None, 3])
-    def test_counts_every_parameter(self, name: str, head_dim: int | None) -> None:
-        source = meta_model(name)
-        converted, report = tcnn.convert(source, head_dim=head_dim)
-        assert report.parameters_after == sum(p.numel() for p in converted.parameters())
-        for layer in report.layers:
-            conv, gpsa = source.get_submodule(layer.name), converted.get_submodule(layer.name)
-            assert layer.parameters_before == sum(p.numel() for p in conv.parameters())
-            assert layer.parameters_after == sum(p.numel() for p in gpsa.parameters())
-            assert layer.head_dim == gpsa.head_dim and layer.heads == gpsa.heads
-
-    def test_names_what_was_skipped(self) -> None:
-        model = PlainNet()
-        model.last.register_forward_hook(lambda *_: None)
-        _, report = tcnn.convert(model)
-        assert [(skipped.name, "forward hooks" in skipped.reason) for skipped in report.skipped] == [("last", True)]
-
-    def test_says_that_standardisation_ended(self) -> None:
-        _, report = tcnn.convert(meta_model("resnetv2_50x1_bit"))
-        assert report.standardised
-        assert all(layer.note is not None and "standardis" in layer.note for layer in report.layers)
-
-    def test_is_enough_to_rebuild_the_structure(self) -> None:
-        source = seeded_model("test_resnet")
-        converted, report = tcnn.convert(source, stride="remove", head_dim=5)
-        again = rebuild(seeded_model("test_resnet"), type(report).model_validate_json(report.model_dump_json()))
-        assert same_state(again, snapshot(converted))
-        assert str(again) == str(converted)
 
 
 def test_a_target_may_leave_the_last_stage() -> None:

@@ -7,22 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from data_pictures import draw
-from PIL import Image
-from plain_transform import plain_transform
 from timm.models import save_for_hf
-from tiny_runs import TwoConvs, colours, run, seeded, tiny
+from tiny_runs import colours, run
 from torch import nn
 
 import tcnn
 from tcnn.checkpoints.checkpoint import read
-from tcnn.data.image_set import open_dataset, split_off
-from tcnn.errors import DivergedError, RequestError
-from tcnn.evaluation.evaluate import input_settings
+from tcnn.errors import DivergedError
 from tcnn.training import loop
-from tcnn.training.distributed import Processes
-from tcnn.training.finetune import _loader
-from tcnn.training.prepare import prepare
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.runs.progress import Progress
 from tcnn.training.runs.resume import latest_point, points, read_point
@@ -194,97 +186,6 @@ def test_distillation_from_the_source(data: Path, tmp_path: Path, source: str, k
     assert rows(Path(plain.out))[0]["train_loss"] != pytest.approx(losses[0], rel=0.5)
 
 
-@pytest.mark.parametrize(
-    ("ways", "choice"),
-    [
-        (["BICUBIC"], {}),
-        (["BILINEAR"], {"train_interpolation": "bilinear"}),
-        (["BICUBIC", "BILINEAR"], {"train_interpolation": "random"}),
-    ],
-)
-def test_how_crops_are_resized(tmp_path: Path, ways: list[str], choice: dict[str, str]) -> None:
-    """A crop that is the whole image, against Pillow's own resizing."""
-    for number in range(16):
-        draw(tmp_path / "ab"[number % 2] / f"{number}.png", number, width=24, height=24)
-    images = open_dataset(str(tmp_path))
-    config = tiny(batch_size=16, scale=(1, 1), ratio=(1, 1), hflip=0, **choice)
-    start = prepare(seeded(lambda: TwoConvs(2)), config, images.class_names)
-    (batch,) = _loader(start, images, config, Processes(), torch.device("cpu")).epoch(0)
-    settings = input_settings(start.model)
-    plain = {
-        way: plain_transform(size=(32, 32), crop_pct=1, interpolation=way.lower(), mean=settings["mean"],
-                                  std=settings["std"])
-        for way in ("BICUBIC", "BILINEAR")
-    }  # fmt: skip
-    expected = {way: [transform(images.load(i)[0]) for i in range(16)] for way, transform in plain.items()}
-    used = [
-        [way for way, others in expected.items() if any(image.equal(other) for other in others)]
-        for image in batch.images
-    ]
-    assert all(len(found) == 1 for found in used)
-    assert sorted({found[0] for found in used}) == ways
-
-
-def test_half_of_the_data_twice_as_often(data: Path, tmp_path: Path) -> None:
-    seen: list[Progress] = []
-    result = run("test_resnet", data, tmp_path / "run", fraction=0.5, batch_size=6, epochs=1, report=seen.append)
-    assert (result.train_images, result.epochs, result.updates) == (12, 2, 4)
-    assert result.val_images == 6, "of the whole set"
-    assert seen[-1].percent == 100
-    assert RunDirectory(tmp_path / "run").record()["config"]["epochs"] == 1, "as it was asked for"
-
-
-def test_a_validation_set_of_its_own(data: Path, tmp_path: Path) -> None:
-    """One class is missing in it; the indices stay."""
-    val = colours(tmp_path / "val", 4, ("green", "red"))
-    result = run("test_resnet", data, tmp_path / "run", val=str(val), val_split=None, epochs=1)
-    assert (result.train_images, result.val_images, result.classes) == (30, 8, 3)
-
-
-def test_split_folders_and_opened_sets(data: Path, tmp_path: Path) -> None:
-    both = tmp_path / "both"
-    colours(both / "train")
-    colours(both / "val", 2)
-    result = run("test_resnet", both, tmp_path / "a", val_split=None, epochs=1)
-    assert (result.train_images, result.val_images) == (30, 6)
-    train, held_out = split_off(open_dataset(str(data)), 0.2, seed=0)
-    result = run(seeded(TwoConvs), train, tmp_path / "b", val=held_out, val_split=None, epochs=1, size=16)
-    assert (result.train_images, result.val_images) == (24, 6)
-    with pytest.raises(tcnn.errors.CheckpointError, match="timm does not know"):
-        tcnn.load(result.best)
-
-
-def spoil(root: Path, names: list[str]) -> list[str]:
-    for name in names:
-        (root / name).write_bytes(b"no image")
-    return [str(root / name) for name in names]
-
-
-def test_unreadable_images_are_told_once(tmp_path: Path) -> None:
-    root = colours(tmp_path / "data")
-    bad = spoil(root, ["blue/3.png", "red/0.png", "green/9.png"])
-    said: list[str] = []
-    result = run("test_resnet", root, tmp_path / "run", say=said.append, max_unreadable=3)
-    assert sorted(result.unreadable) == sorted(bad)
-    assert sorted(line for line in said if "unreadable" in line) == sorted(f"unreadable, left out: {n}" for n in bad)
-    assert result.updates == 6
-
-
-def test_too_many_unreadable_images(tmp_path: Path) -> None:
-    root = colours(tmp_path / "data")
-    spoil(root, ["blue/3.png", "red/0.png", "green/9.png"])
-    with pytest.raises(RequestError, match=r"3 images are unreadable, at most 2 may be \(max_unreadable\); the first"):
-        run("test_resnet", root, tmp_path / "run", max_unreadable=2)
-
-
-def test_unreadable_images_of_the_validation_count_all(data: Path, tmp_path: Path) -> None:
-    """An evaluation names twenty and counts them all."""
-    val = colours(tmp_path / "val", 11)
-    spoil(val, [f"{name}/{number}.png" for name in ("blue", "red", "green") for number in range(10)])
-    with pytest.raises(RequestError, match="30 images are unreadable, at most 25 may be"):
-        run("test_resnet", data, tmp_path / "run", val=str(val), val_split=None, epochs=1, max_unreadable=25)
-
-
 def test_a_loss_that_is_not_finite(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"not finite in epoch 1, step \d of 3 \(update \d\)") as caught:
         run("test_resnet", data, tmp_path / "run", lr=1e30, checkpoint_steps=1)
@@ -334,11 +235,3 @@ def test_a_t_cnn_is_trained_further(data: Path, tmp_path: Path) -> None:
     assert second.layers == 2
     assert second.notes == []
     assert second.model == first.last
-
-
-def test_images_of_every_shape_and_mode(tmp_path: Path) -> None:
-    root = colours(tmp_path / "data", 8)
-    for place, (mode, size) in enumerate([("L", (3, 90)), ("RGBA", (90, 3)), ("P", (1, 1)), ("CMYK", (33, 31))]):
-        suffix = "jpg" if mode == "CMYK" else "png"
-        Image.new(mode, size, 0).save(root / "red" / f"odd{place}.{suffix}")
-    assert run("test_resnet", root, tmp_path / "run", epochs=1).unreadable == []

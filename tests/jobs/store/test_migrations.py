@@ -168,4 +168,5 @@ def test_where_nothing_is_to_be_done_nobody_is_waited_for(store: Store, url: str
     with other.writing() as connection:
         connection.execute(text("UPDATE jobs SET owner = 'a'"))
         store.migrate()
+        assert connection.in_transaction()
     other.close()
