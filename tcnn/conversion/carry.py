@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from tcnn.conversion.ties import BECOMES
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers.filters import hooks_of
+from tcnn.models.copying import empty_tables
 
 OF_ITS_KIND = frozenset(vars(nn.Conv2d(1, 1, 1, device="meta"))) | {
     "eps", "gain_init", "pad_input_size", "same_pad", "scale",
@@ -35,7 +36,7 @@ def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
     shared = {id(parameter) for parameter in model.parameters()}
     # Pre-seeding deepcopy's memo: a replaced layer is never copied, and one that two parents share stays shared.
     replaced = {id(modules[name]) for name in swaps}
-    memo: Memo = _fakes([*(m for m in model.modules() if id(m) not in replaced), *swaps.values()])
+    memo: Memo = empty_tables(model) | _fakes([*(m for m in model.modules() if id(m) not in replaced), *swaps.values()])
     for name, swap in swaps.items():
         lost = set(hooks_of(modules[name])) - set(hooks_of(swap))
         if lost:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tcnn.errors import RequestError
 from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.models.copying import empty_tables
 from tcnn.models.outputs import flat
 
 
@@ -60,7 +61,7 @@ def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The model itself if it has the dtype already, else a copy in that dtype."""
     if all(p.dtype == dtype for p in model.parameters() if p.is_floating_point()):
         return model
-    memo: dict[int, object] = {}
+    memo = empty_tables(model)
     for tensor in (*model.parameters(), *model.buffers()):
         twin = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.clone()
         memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin

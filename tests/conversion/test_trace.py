@@ -41,6 +41,29 @@ def test_shapes_are_those_of_a_real_forward_pass() -> None:
     assert trace(model, (96, 64)) == real_run
 
 
+@pytest.mark.parametrize("features", [8, 9])
+def test_a_normalisation_that_does_not_fit_is_no_step(features: int) -> None:
+    """Its arithmetic is passed by, its check is not."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(features))
+    if features == 8:
+        assert [step.output_shape for step in trace(model, (9, 7))] == [(1, 8, 7, 5)] * 2
+    else:
+        with pytest.raises(RequestError, match="does not run on an image of 3×9×7"):
+            trace(model, (9, 7))
+
+
+def test_a_copy_shares_no_table() -> None:
+    model = PlainNet()
+    copied = dict(meta_copy(model).named_modules())
+    for name, module in model.named_modules():
+        own, other = vars(module), vars(copied[name])
+        assert own.keys() == other.keys()
+        tables = [key for key, value in own.items() if isinstance(value, dict)]
+        assert len(tables) > 8
+        assert all(type(own[key]) is type(other[key]) and own[key] is not other[key] for key in tables)
+        assert len({id(other[key]) for key in tables}) == len(tables)
+
+
 def test_steps_belong_to_the_model_itself() -> None:
     model = PlainNet()
     assert all(step.module is model.get_submodule(step.name) for step in trace(model, (32, 32)))
