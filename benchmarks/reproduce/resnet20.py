@@ -45,6 +45,10 @@ class ResNet20(nn.Module):
         self.layer3 = nn.Sequential(Block(32, 64, 2), *(Block(64, 64, 1) for _ in range(2)))
         self.linear = nn.Linear(64, 10)
         self.num_classes = 10
+        # The stages by name, where timm looks for them: they stay what they are on a dilated stage's larger map.
+        self.feature_info = [
+            {"num_chs": 16 * 2**stage, "reduction": 2**stage, "module": f"layer{stage + 1}"} for stage in range(3)
+        ]
         # How images are prepared, where timm looks for it: whole images, ImageNet's mean and standard deviation.
         self.pretrained_cfg = self.default_cfg = {
             "input_size": (3, 32, 32), "crop_pct": 1.0, "interpolation": "bilinear", "num_classes": 10,

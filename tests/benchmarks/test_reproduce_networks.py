@@ -7,6 +7,7 @@ from networks import network, shaped
 import tcnn
 from tcnn.config import FinetuneConfig
 from tcnn.training.prepare import conversion_at
+from tcnn.training.recipe.freezing import trunk_of
 
 
 def test_a_head_for_some_of_imagenets_classes_keeps_what_it_knows() -> None:
@@ -34,6 +35,7 @@ def test_the_control_of_a_dilated_t_cnn_is_the_cnn_that_it_equals(name: str) -> 
         t_cnn = tcnn.convert(kept, conversion_at(config, (32, 32))).model.eval()
         assert torch.allclose(t_cnn(image), dilated(image), atol=1e-5)
         assert torch.allclose(kept(image), dilated(image), atol=1e-6) == (name == "tiny_darknet")
+    assert trunk_of(dilated, config.conversion, (32, 32)) == trunk_of(kept, config.conversion, (32, 32)) != ()
     assert {key: value.shape for key, value in kept.state_dict().items()} == {
         key: value.shape for key, value in dilated.state_dict().items()
     }
