@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tcnn.data.decode import decode, mode_of, reason
 from tcnn.data.sources.folder import walk
-from tcnn.data.sources.source import EXTENSIONS, sort_key
+from tcnn.data.sources.names import EXTENSIONS, sort_key
 from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.evaluate import input_settings, transform_for

@@ -1,7 +1,7 @@
 """Validation of a request against the models, jobs and data sets that it names: pure functions."""
 
 from tcnn.config import ConversionConfig
-from tcnn.data.sources.source import canonical
+from tcnn.data.sources.names import canonical
 from tcnn.zoo.catalogue import Entry
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.submission.body import Finetuning, Submission

@@ -25,7 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from tcnn.data.sources.source import is_image, is_junk
+from tcnn.data.sources.names import is_image, is_junk
 from tcnn.errors import RequestError, StorageError, one_line, shorten
 from tcnn.files import storage_errors
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from tcnn.data.sources.folder import class_labels, split_folder, walk
-from tcnn.data.sources.source import SPLITS, canonical, number
+from tcnn.data.sources.names import SPLITS, canonical
+from tcnn.data.sources.source import number
 from tcnn.errors import RequestError
 
 HERE = "the archive"

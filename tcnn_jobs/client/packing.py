@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tcnn.data.sources.folder import walk
-from tcnn.data.sources.source import sort_key
+from tcnn.data.sources.names import sort_key
 from tcnn.errors import RequestError, StorageError
 
 CHUNK = 1 << 18

@@ -133,7 +133,7 @@ class Explorer:
 def picked(folder: Path, number: int) -> Path:
     """A data set's image: the numbers 0, 1, 2 … jump all over it. Raises `RequestError` if there is none."""
     from tcnn.data.sources.folder import walk
-    from tcnn.data.sources.source import sort_key
+    from tcnn.data.sources.names import sort_key
 
     names = sorted(walk(folder)[0], key=sort_key)
     if not names:

@@ -1,6 +1,7 @@
 """The command line inside the test's own process: its exit code and what it printed."""
 
 import json
+import shutil
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -69,6 +70,22 @@ def no_network(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path_factory.mktemp("cache")))
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, Callable[[], object]], Path]:
+    """Makes a file once and copies it for every later test; files of one name are made in the same way."""
+    directory = tmp_path_factory.mktemp("kept")
+
+    def kept(path: Path, make: Callable[[], object]) -> Path:
+        if (directory / path.name).exists():
+            shutil.copy(directory / path.name, path)
+        else:
+            make()
+            shutil.copy(path, directory / path.name)
+        return path
+
+    return kept
 
 
 @pytest.fixture

@@ -18,10 +18,13 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture
-def converted(tcnn: Run) -> Path:
+def converted(tcnn: Run, kept: Callable[..., Path]) -> Path:
     """`a.safetensors`, with random weights."""
-    assert tcnn("convert", "test_resnet", "a.safetensors", "--no-pretrained", "--num-classes", 3).code == 0
-    return Path("a.safetensors")
+
+    def convert() -> None:
+        assert tcnn("convert", "test_resnet", "a.safetensors", "--no-pretrained", "--num-classes", 3).code == 0
+
+    return kept(Path("a.safetensors"), convert)
 
 
 @pytest.fixture

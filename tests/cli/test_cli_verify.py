@@ -19,10 +19,13 @@ Lively = Callable[..., nn.Module]
 
 
 @pytest.fixture
-def converted(tcnn: Run, weights: Path) -> Path:
+def converted(tcnn: Run, kept: Callable[..., Path], weights: Path) -> Path:
     """`out.safetensors`, made from `weights`."""
-    assert tcnn("convert", "test_resnet", "out.safetensors", "--weights", weights, "--num-classes", 10).code == 0
-    return Path("out.safetensors")
+
+    def convert() -> None:
+        assert tcnn("convert", "test_resnet", "out.safetensors", "--weights", weights, "--num-classes", 10).code == 0
+
+    return kept(Path("out.safetensors"), convert)
 
 
 def pictures(directory: Path, mode: str = "RGB") -> Path:

@@ -9,17 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from tcnn.data.sources.source import (
-    EXTENSIONS,
-    Found,
-    canonical,
-    choose_split,
-    is_image,
-    is_junk,
-    number,
-    pack_names,
-    sort_key,
-)
+from tcnn.data.sources.names import EXTENSIONS, canonical, choose_split, is_image, is_junk, sort_key
+from tcnn.data.sources.source import Found, number, pack_names
 from tcnn.errors import RequestError
 
 

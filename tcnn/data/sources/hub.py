@@ -10,7 +10,8 @@ from typing import Any, BinaryIO
 
 import numpy
 
-from tcnn.data.sources.source import Found, check_indices, choose_split, number
+from tcnn.data.sources.names import choose_split
+from tcnn.data.sources.source import Found, check_indices, number
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line
 
 

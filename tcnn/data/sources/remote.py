@@ -20,7 +20,8 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy
 
-from tcnn.data.sources.source import pack_names, sort_key
+from tcnn.data.sources.names import sort_key
+from tcnn.data.sources.source import pack_names
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, TcnnError, one_line
 
 T = TypeVar("T")

@@ -14,18 +14,9 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy
 
+from tcnn.data.sources.names import EXTENSIONS, canonical, choose_split, is_junk, sort_key, words
 from tcnn.data.sources.remote import RemoteSource, expand_pattern, index_shards, is_remote, text
-from tcnn.data.sources.source import (
-    EXTENSIONS,
-    Found,
-    canonical,
-    check_indices,
-    choose_split,
-    is_junk,
-    number,
-    sort_key,
-    words,
-)
+from tcnn.data.sources.source import Found, check_indices, number
 from tcnn.data.sources.tar import Member, TarSource, members_of
 from tcnn.errors import EnvironmentFailure, RequestError, one_line
 

@@ -12,7 +12,8 @@ from typing import BinaryIO, NamedTuple
 import numpy
 
 from tcnn.data.sources.folder import class_labels
-from tcnn.data.sources.source import Found, canonical, choose_split, is_image, is_junk, number, pack_names
+from tcnn.data.sources.names import canonical, choose_split, is_image, is_junk
+from tcnn.data.sources.source import Found, number, pack_names
 from tcnn.errors import RequestError, one_line
 
 

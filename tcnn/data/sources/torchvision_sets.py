@@ -8,7 +8,8 @@ import numpy
 from PIL import Image
 from timm.data import create_dataset
 
-from tcnn.data.sources.source import Found, canonical, choose_split
+from tcnn.data.sources.names import canonical, choose_split
+from tcnn.data.sources.source import Found
 from tcnn.errors import DownloadError, RequestError, one_line
 
 NAMES = ("cifar10", "cifar100", "imagenet", "places365", "mnist", "kmnist", "fashion_mnist", "qmnist", "inaturalist")

@@ -1,0 +1,66 @@
+"""File and split names: which files are images, natural order, the split that a name means."""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from tcnn.errors import RequestError
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+"""Suffixes of image files, in any case; all other files are ignored."""
+
+SPLITS = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "eval", "evaluation"),
+    "test": ("test", "testing"),
+}
+"""Synonyms of split names: timm's, and one more."""
+
+_JUNK = {"__macosx", "thumbs.db"}
+
+
+def is_junk(path: str) -> bool:
+    """Whether any part of a relative path is hidden, or left behind by an operating system."""
+    return any((part.startswith(".") and part != ".") or part.lower() in _JUNK for part in PurePosixPath(path).parts)
+
+
+def is_image(path: str) -> bool:
+    """Whether a file is an image by its suffix, in any case, and not junk."""
+    return os.path.splitext(path)[1].lower() in EXTENSIONS and not is_junk(path)  # noqa: PTH122 - a million times
+
+
+def sort_key(name: str) -> tuple[object, str]:
+    """Sort key of timm's natural order; ties (`1.jpg` and `01.jpg`, `Cat` and `cat`) are ordered by name.
+
+    There timm leaves the order to the file system. Its own key also fails on digits that are no number, as in `1²`.
+    """
+    parts = re.split(r"(\d+)", name.lower())
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)], name
+
+
+def choose_split(available: Iterable[str], split: str, where: str) -> str | None:
+    """The available name that `split` means, or None if it is a standard split and none of the names is a split's.
+
+    Raises `RequestError` with the existing splits if there is no such one.
+    """
+    names = {name.lower(): name for name in available}
+    wanted = next((row for row in SPLITS.values() if split.lower() in row), (split.lower(),))
+    for name in (split.lower(), *wanted):
+        if name in names:
+            return names[name]
+    there = [name for lower, name in names.items() if canonical(lower)]
+    if not there and canonical(split):
+        return None
+    listed = f"it has {', '.join(sorted(there))}" if there else "it is not divided into splits"
+    raise RequestError(f"{where}: has no split {split!r}; {listed}")
+
+
+def canonical(name: str) -> str | None:
+    """`train`, `val` or `test` if the name of a folder or a shard means one of them."""
+    return next((split for split, row in SPLITS.items() if name.lower() in row), None)
+
+
+def words(name: str) -> list[str]:
+    """The words of a file name: `cifar10-train-000.tar` has `cifar10`, `train`, `000` and `tar`."""
+    return re.split(r"[-_. ]", name)
