@@ -53,7 +53,9 @@ class JobLine(BaseModel):
     attempt: int = Field(description="Tries so far; 0 before the first.")
     max_attempts: int
     priority: int
-    queue_position: int | None = Field(default=None, description="Jobs before this one; null unless it is queued.")
+    queue_position: int | None = Field(
+        default=None, description="Jobs that start before this one; null unless it is queued."
+    )
     waiting_for: str | None = Field(default=None, description="Why a queued job will not start when its turn comes.")
     cancel_requested: bool
     progress: Progress | None = None

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
 from tcnn_jobs.errors import WrongState
-from tcnn_jobs.store.schema import jobs, needs, uploads
+from tcnn_jobs.store.schema import jobs, needs, share_owner, uploads
 
 _ID = re.compile(r"(job|ds|ckpt)_[0-9a-z]{8,40}")
 
@@ -43,7 +43,8 @@ _HELD = {
 _NEEDED = (
     select(jobs.c.id, jobs.c.status)
     .join(needs, needs.c.job == jobs.c.number)
-    .where(needs.c.resource == bindparam("resource"), jobs.c.owner == bindparam("by"))
+    # From the resource to its jobs: SQLite, which has no statistics, would rather look at all jobs of the owner.
+    .where(needs.c.resource == bindparam("resource"), share_owner == bindparam("by"))
     .limit(1)
 )
 

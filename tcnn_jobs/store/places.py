@@ -1,19 +1,20 @@
-"""Places in the queue: how many jobs are before each of some.
+"""Places in the queue: how many jobs would start before each of some, if nothing ended meanwhile.
 
-Counted exactly among the first `HEAD` queued jobs, which one short read of an index gives. Of those further back the
-place is as old as the last count of the whole queue: seconds, and the longer it takes to count, the less often it is.
+A queue of up to `HEAD` jobs is read for every answer. The places in a longer one are as old as its last count: seconds,
+and the longer it takes to count, the less often it is.
 """
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
 from tcnn_jobs.model import Job, Status
 from tcnn_jobs.store.changes import HEARD_OF, as_job
 from tcnn_jobs.store.schema import jobs, now, workers
+from tcnn_jobs.store.shares import QUEUED, Standing, standings
 
 HEAD = 250
 """Queued jobs that are looked through for every answer."""
@@ -21,67 +22,109 @@ OLDEST, SHARE = 1.0, 20.0
 """Seconds for which a count is good enough, and how many times longer than it took."""
 
 _LINE = (
-    select(jobs.c.number, jobs.c.priority, jobs.c.not_before, (jobs.c.not_before <= now()).label("due"))
-    .where(jobs.c.status == Status.QUEUED)
-    .order_by(jobs.c.priority.desc(), jobs.c.number)
+    select(jobs.c.number, jobs.c.priority, jobs.c.owner, jobs.c.not_before, (jobs.c.not_before <= now()).label("due"))
+    .where(QUEUED)
     .limit(bindparam("most"))
 )
 _LARGEST = select(func.max(workers.c.slots)).where(workers.c.heartbeat_at > now() - HEARD_OF)
 
 
-class Line:
-    """Queued jobs in the order of claims: first those that are due, then those that wait, by when they will be."""
+class _Part(NamedTuple):
+    """One tenant's due jobs of one priority, by number, and how many slots it has when the first one's turn comes."""
 
-    def __init__(self, rows: Iterable[Any]) -> None:
-        self._due: dict[int, list[int]] = {}
+    numbers: list[int]
+    slots: int
+    tie: tuple[int, float, int]
+    """Of tenants that have as many: who has had them for longer, who waits for longer, whose job is older."""
+
+
+class Line:
+    """Queued jobs in the order of claims: first those that are due, then those that wait, by when they will be.
+
+    Due ones of a priority as in `shares`: a tenant's k-th next job comes when it has k slots more than now. Every job
+    counts as one slot, for it is not known which will fit where.
+    """
+
+    def __init__(self, rows: Iterable[Any], standing: Mapping[str, Standing]) -> None:
+        due: dict[int, dict[str, list[int]]] = {}
         self._later: list[tuple[float, int, int]] = []
-        for number, priority, not_before, due in rows:
-            if due:
-                self._due.setdefault(priority, []).append(number)
+        for number, priority, owner, not_before, is_due in rows:
+            if is_due:
+                due.setdefault(priority, {}).setdefault(owner, []).append(number)
             else:
                 self._later.append((not_before, -priority, number))
         self._later.sort()
+        self._total = 0
+        self._above: list[tuple[int, int]] = []
+        """(−priority, due jobs of it and all higher ones), highest first."""
+        self._due: dict[int, dict[str, _Part]] = {}
+        before: dict[str, int] = {}
+        for priority in sorted(due, reverse=True):
+            self._due[priority] = {
+                owner: _part(sorted(numbers), standing.get(owner, Standing()), before.get(owner, 0))
+                for owner, numbers in due[priority].items()
+            }
+            for owner, numbers in due[priority].items():
+                before[owner] = before.get(owner, 0) + len(numbers)
+                self._total += len(numbers)
+            self._above.append((-priority, self._total))
 
-    def place(self, number: int, priority: int, not_before: float) -> int:
+    def place(self, number: int, priority: int, owner: str, not_before: float) -> int:
         """How many jobs are before this one, which need not be among them."""
         waits = not_before, -priority, number
         at = bisect_left(self._later, waits)
         if at < len(self._later) and self._later[at] == waits:
-            return sum(map(len, self._due.values())) + at
-        above = sum(len(numbers) for other, numbers in self._due.items() if other > priority)
-        return above + bisect_left(self._due.get(priority, ()), number)
+            return self._total + at
+        higher = bisect_left(self._above, (-priority, 0))
+        above = self._above[higher - 1][1] if higher else 0
+        parts = self._due.get(priority, {})
+        own = parts.get(owner, _Part([], 0, (0, 0.0, number)))
+        turn = bisect_left(own.numbers, number)
+        slots = own.slots + turn
+        return above + turn + sum(_ahead(part, slots, own.tie) for name, part in parts.items() if name != owner)
+
+
+def _part(numbers: list[int], standing: Standing, higher: int) -> _Part:
+    slots = standing.slots + higher
+    return _Part(numbers, slots, (-slots, standing.started_at, numbers[0]))
+
+
+def _ahead(part: _Part, slots: int, tie: tuple[int, float, int]) -> int:
+    """How many of a tenant's jobs start before another tenant's that comes with so many slots."""
+    more = slots - part.slots
+    if more < 0:
+        return 0
+    return min(more, len(part.numbers)) + (more < len(part.numbers) and part.tie < tie)
 
 
 class Places:
     """What one process knows of the queue's order."""
 
     def __init__(self) -> None:
-        self._whole = Line(())
+        self._whole = Line((), {})
         self._good_until = 0.0
 
     def placed(self, connection: Connection, rows: Sequence[Row[Any]]) -> list[Job]:
         """Jobs with their places in the queue, read in a transaction that holds nobody up."""
         queued = [row for row in rows if row.status == Status.QUEUED]
-        places = self._of(connection, queued) if queued else {}
+        line = self._line(connection) if queued else self._whole
         wide = any(row.slots > 1 for row in queued)
         largest = (connection.scalar(_LARGEST) or 0) if wide else 1
         return [
-            as_job(row, places.get(row.number), _too_wide(row.slots, largest) if row.number in places else None)
+            as_job(row)
+            if row.status != Status.QUEUED
+            else as_job(
+                row, line.place(row.number, row.priority, row.owner, row.not_before), _too_wide(row.slots, largest)
+            )
             for row in rows
         ]
 
-    def _of(self, connection: Connection, queued: Sequence[Row[Any]]) -> dict[int, int]:
+    def _line(self, connection: Connection) -> Line:
         head = connection.execute(_LINE, {"most": HEAD + 1}).all()
-        line = Line(head)
-        exact = {row.number for row in head[:HEAD] if row.due}
         if len(head) <= HEAD:
-            exact = {row.number for row in queued}
-        elif any(row.number not in exact for row in queued):
-            self._count(connection)
-        return {
-            row.number: (line if row.number in exact else self._whole).place(row.number, row.priority, row.not_before)
-            for row in queued
-        }
+            return Line(head, standings(connection))
+        self._count(connection)
+        return self._whole
 
     def _count(self, connection: Connection) -> None:
         started = time.monotonic()
@@ -89,7 +132,7 @@ class Places:
             return
         self._good_until = started + 60.0  # one thread counts, the others use what was counted before
         try:
-            self._whole = Line(connection.execute(_LINE, {"most": 2**31 - 1}))
+            self._whole = Line(connection.execute(_LINE, {"most": 2**31 - 1}), standings(connection))
         finally:
             ended = time.monotonic()
             self._good_until = ended + max(OLDEST, SHARE * (ended - started))

@@ -5,14 +5,18 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Double, Integer, Row, and_, bindparam, delete, false, or_, select, update
+from sqlalchemy import Connection, Double, Integer, Row, Text, and_, bindparam, delete, false, or_, select, update
+from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.errors import LostClaim
 from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status, WorkerInfo
+from tcnn_jobs.store import shares
 from tcnn_jobs.store.changes import as_job, change, record
 from tcnn_jobs.store.engine import Database, upsert
-from tcnn_jobs.store.schema import events, finite, jobs, now, workers
+from tcnn_jobs.store.schema import events, finite, jobs, now, share_number, share_owner, workers
 from tcnn_jobs.store.steps import Steps, is_wrong, mend
+
+Wanted = tuple[ColumnElement[bool], ...]
 
 QUARANTINE = 5
 """Workers that a job may cost in a row without getting farther. Those that are merely killed spread over all jobs."""
@@ -30,20 +34,39 @@ class Queue(Database):
     def claim(
         self, worker: str, kinds: Sequence[Kind] | None = None, *, slots: int = 1, later: int = 0, after: float = 0.0
     ) -> Job | None:
-        """Of the due jobs of the highest priority the oldest is this worker's from now on; None if there is none.
+        """Of the due jobs of the highest priority, the oldest of the tenant whose turn it is (`shares`) is this
+        worker's from now on; None if there is none.
 
         Jobs that need more than `slots` at once are passed over: they are for larger workers, or for idle ones. Those
-        that need up to `later` are not once they have been due for `after` seconds. One UPDATE finds and takes it.
-        On PostgreSQL rows that others have locked are skipped, not waited for.
+        that need up to `later` are not once they have been due for `after` seconds. A look that holds nobody up says
+        whose turn it is, then one UPDATE finds and takes the job. On PostgreSQL rows that others have locked are
+        skipped, not waited for.
         """
-        bound: dict[str, Any] = {"by": worker, "most": slots, "later": later, "after": after}
+        bound: dict[str, Any] = {"most": slots, "later": later, "after": after}
         if kinds is not None:
             bound["kinds"] = list(kinds)
+        wanted = _wanted(kinds is None)
+        below = shares.ABOVE_ALL
+        while True:
+            with self.reading() as connection:
+                turns = shares.turns(connection, below, wanted, bound)
+            if not turns:
+                return None
+            for turn in turns:
+                taken = self._take(turn, wanted, {**bound, "by": worker})
+                if taken is not None:
+                    return taken
+            below = turns[0].priority  # others were faster
+
+    def _take(self, turn: shares.Turn, wanted: Wanted, bound: dict[str, Any]) -> Job | None:
+        """The tenant's oldest job that is wanted and nobody else's."""
         with self.writing() as connection:
-            row = connection.execute(_take(kinds is None), bound).one_or_none()
+            place = {"level": turn.priority, "tenant": turn.owner}
+            row = connection.execute(_claim(wanted), {**bound, **place}).one_or_none()
             if row is None:
                 return None
-            record(connection, row, [NewEvent(kind="started", data={"attempt": row.attempt, "worker": worker})])
+            record(connection, row, [NewEvent(kind="started", data={"attempt": row.attempt, "worker": bound["by"]})])
+            shares.mark(connection, turn.owner)
         return as_job(row)
 
     def heartbeat(self, info: WorkerInfo, beats: Sequence[Beat]) -> dict[Claim, Hold]:
@@ -146,21 +169,33 @@ class Queue(Database):
 
 
 @cache
-def _take(any_kind: bool) -> Any:
-    """The UPDATE of a claim; its parameters are `by`, `most`, `later`, `after`, and unless any kind will do `kinds`."""
+def _wanted(any_kind: bool) -> Wanted:
+    """What a job must be that a worker takes, by `most`, `later`, `after`, and unless any kind will do `kinds`."""
     fits = jobs.c.slots <= bindparam("most", type_=Integer())
     waited = jobs.c.not_before <= now() - bindparam("after", type_=Double())
-    due = select(jobs.c.number).where(
-        jobs.c.status == Status.QUEUED,
-        jobs.c.not_before <= now(),
-        or_(fits, and_(waited, jobs.c.slots <= bindparam("later", type_=Integer()))),
+    large = and_(waited, jobs.c.slots <= bindparam("later", type_=Integer()))
+    due: Wanted = (jobs.c.not_before <= now(), or_(fits, large))
+    return due if any_kind else (*due, jobs.c.kind.in_(bindparam("kinds", expanding=True)))
+
+
+@cache
+def _claim(wanted: Wanted) -> Any:
+    """The UPDATE of a claim; its parameters are those of `_wanted`, `by`, `level` and `tenant`."""
+    first = (
+        select(jobs.c.number)
+        .where(
+            shares.QUEUED,
+            jobs.c.priority == bindparam("level", type_=Integer()),
+            share_owner == bindparam("tenant", type_=Text()),
+            *wanted,
+        )
+        .order_by(share_number)
+        .limit(1)
+        .with_for_update(skip_locked=True)
     )
-    if not any_kind:
-        due = due.where(jobs.c.kind.in_(bindparam("kinds", expanding=True)))
-    due = due.order_by(jobs.c.priority.desc(), jobs.c.number).limit(1).with_for_update(skip_locked=True)
     return (
         update(jobs)
-        .where(jobs.c.number == due.scalar_subquery(), jobs.c.status == Status.QUEUED)
+        .where(jobs.c.number == first.scalar_subquery(), jobs.c.status == Status.QUEUED)
         .values(
             status=Status.RUNNING,
             worker=bindparam("by"),

@@ -5,6 +5,7 @@ events        what happened to a job, counted from 1 without gaps
 needs         jobs and uploads that a queued or running job names; nobody may delete them meanwhile
 keys          idempotency keys: what a POST with this key has made
 api_keys      API keys of tenants: the digest of the secret, and what it may be used for
+tenants       who has ever submitted something, and when a job of theirs last started
 uploads       data sets and checkpoints
 workers       who was heard of, and when
 deliveries    webhook calls that are still to be made
@@ -30,6 +31,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    literal_column,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -123,9 +125,12 @@ jobs = Table(
     UniqueConstraint("id", name="jobs_id"),
     sqlite_autoincrement=True,  # the number of a deleted job is never given again: lists are paged by it
 )
-# The next job is among this index's first rows, and places in the queue are counted in it; heartbeats change no column
-# of it.
-Index("jobs_queue", jobs.c.status, jobs.c.priority.desc(), jobs.c.number, jobs.c.not_before)
+share_owner = jobs.c.owner + literal_column("''", Text)
+share_number = jobs.c.number + literal_column("0", Integer)
+"""A job's owner and number as `jobs_share` has them, and no other index: see `shares`."""
+# The next job of every tenant is the first of its rows in this index, and places in the queue are counted in it;
+# heartbeats change no column of it.
+Index("jobs_share", jobs.c.status, jobs.c.priority.desc(), share_owner, share_number, jobs.c.not_before)
 Index("jobs_owner", jobs.c.owner, jobs.c.number)
 # Lists are paged by `number` within an owner, and of few jobs among many by one of these.
 Index("jobs_owner_status", jobs.c.owner, jobs.c.status, jobs.c.number)
@@ -182,6 +187,14 @@ api_keys = Table(
     UniqueConstraint("digest", name="api_keys_digest"),
 )
 Index("api_keys_tenant", api_keys.c.tenant, api_keys.c.created_at)
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("created_at", Double, nullable=False),
+    Column("started_at", Double),
+)
 
 uploads = Table(
     "uploads",

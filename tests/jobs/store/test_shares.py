@@ -1,0 +1,200 @@
+"""Fair share between tenants within a priority: whose job is next, and what it costs to know."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from deeds import RESULT, Child, hold, new
+from sqlalchemy import Connection, text, update
+
+from tcnn_jobs.model import Job
+from tcnn_jobs.store import Store, schema
+
+
+def _taken(store: Store, count: int) -> list[Job]:
+    """The next jobs."""
+    found = []
+    for _ in range(count):
+        time.sleep(0.002)  # SQLite's clock has milliseconds, and last starts are compared
+        job = store.claim("w1")
+        assert job is not None
+        found.append(job)
+    return found
+
+
+def _claimed(store: Store, count: int) -> list[str]:
+    """The tenants of the next jobs."""
+    return [job.owner for job in _taken(store, count)]
+
+
+def _many(store: Store, owner: str, count: int, priority: int = 0) -> None:
+    """So many queued jobs, copied within the database."""
+    first = store.enqueue(new(owner=owner, priority=priority))
+    columns = (
+        "owner, kind, status, request, priority, attempt, max_attempts, claim, created_at, not_before, "
+        "cancel_requested, event_count, slots"
+    )
+    with store.writing() as connection:
+        connection.execute(
+            text(
+                f"WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) "
+                f"INSERT INTO jobs (id, {columns}) SELECT '{first.id}' || i, {columns} FROM n, jobs "
+                f"WHERE jobs.number = {first.number}"
+            )
+        )
+
+
+def test_one_job_is_next_whatever_another_tenant_has_queued(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its place says so."""
+    _many(store, "ann", 1000)
+    assert _claimed(store, 2) == ["ann", "ann"]
+    for tenant in ("bob", "cat"):
+        job = store.enqueue(new(owner=tenant))
+        monkeypatch.setattr(store._places, "_good_until", 0.0)
+        assert store.get(job.id).queue_position == 0
+        assert _claimed(store, 1) == [tenant]
+    assert _claimed(store, 3) == ["ann"] * 3
+
+
+def test_tenants_take_turns_where_one_job_runs_at_a_time(store: Store) -> None:
+    """None of them has anything running then: whose last start is the longest ago is next."""
+    for tenant, count in (("ann", 4), ("bob", 2), ("cat", 3)):
+        for _ in range(count):
+            store.enqueue(new(owner=tenant))
+    order = []
+    for _ in range(9):
+        (job,) = _taken(store, 1)
+        order.append(job.owner)
+        store.finish(hold(job), RESULT)
+    assert order == ["ann", "bob", "cat", "ann", "bob", "cat", "ann", "cat", "ann"]
+
+
+def test_whoever_has_fewest_running_is_next(store: Store) -> None:
+    """Until all have as many; then they take turns."""
+    for tenant, count in (("ann", 6), ("bob", 3)):
+        for _ in range(count):
+            store.enqueue(new(owner=tenant))
+    jobs = _taken(store, 6)
+    assert [job.owner for job in jobs] == ["ann", "bob"] * 3
+    for job in jobs:
+        if job.owner == "bob":
+            store.finish(hold(job), RESULT)
+    store.enqueue(new(owner="bob"))
+    store.enqueue(new(owner="bob"))
+    assert _claimed(store, 5) == ["bob", "bob", "ann", "ann", "ann"]
+
+
+def test_slots_count_and_not_jobs(store: Store) -> None:
+    """One job on four GPUs is as much as four on one."""
+    store.enqueue(new(owner="ann", slots=4))
+    assert store.claim("w1", slots=4) is not None
+    for tenant in ("ann", "bob"):
+        for _ in range(6):
+            store.enqueue(new(owner=tenant))
+    assert _claimed(store, 6) == ["bob"] * 4 + ["ann", "bob"]
+
+
+def test_a_higher_priority_comes_first_whoever_it_is(store: Store) -> None:
+    """Shares are within a priority; a tenant's own jobs are by age."""
+    low = store.enqueue(new(owner="bob", priority=-1))
+    high = [store.enqueue(new(owner="ann", priority=1)).id for _ in range(3)]
+    assert [job.id for job in _taken(store, 4)] == [*high, low.id]
+
+
+def test_a_tenant_whose_jobs_cannot_start_is_in_nobodys_way(store: Store) -> None:
+    """They wait for a retry, or are too wide; the next priority is looked at, too."""
+    for slots in (1, 8):
+        job = store.enqueue(new(owner="ann", priority=5, slots=slots))
+        if slots == 1:
+            with store.writing() as connection:
+                connection.execute(update(schema.jobs).values(not_before=time.time() + 1000))
+    other = store.enqueue(new(owner="bob"))
+    claimed = store.claim("w1")
+    assert claimed is not None and claimed.id == other.id
+    assert store.claim("w1") is None
+    wide = store.claim("w1", slots=8)
+    assert wide is not None and wide.id == job.id
+
+
+def test_a_tenant_that_nobody_has_noted_is_served(store: Store) -> None:
+    """An older server submits without a row of `tenants`."""
+    store.enqueue(new(owner="ann"))
+    with store.writing() as connection:
+        connection.execute(schema.tenants.delete())
+    assert _claimed(store, 1) == ["ann"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_places_foretell_the_order(store: Store, seed: int) -> None:
+    """Of jobs that are queued when some are running, if none ends."""
+    chance = random.Random(seed)
+    tenants = ["ann", "bob", "cat", "dan"]
+    running = chance.randrange(5)
+    for _ in range(running):
+        store.enqueue(new(owner=chance.choice(tenants)))
+    _taken(store, running)
+    jobs = [store.enqueue(new(owner=chance.choice(tenants))) for _ in range(20)]
+    foretold = sorted(jobs, key=lambda job: store.get(job.id).queue_position or 0)
+    assert sorted(store.get(job.id).queue_position or 0 for job in jobs) == list(range(20))
+    assert [job.id for job in _taken(store, 20)] == [job.id for job in foretold]
+
+
+def test_many_workers_at_once_serve_all_tenants(store: Store, url: str) -> None:
+    """Every job once, by processes that race for them; nobody's jobs are left to the end."""
+    for tenant in ("ann", "bob"):
+        for _ in range(20):
+            store.enqueue(new(owner=tenant))
+    owners = {job.id: job.owner for job in store.list(limit=100)[0]}
+    workers = [Child("work", url, f"w{number}") for number in range(3)]
+    for worker in workers:
+        worker.go()
+    told = [worker.rest() for worker in workers]
+    done = Counter(job for part in told for job in part if job != "ready")
+    assert done == dict.fromkeys(owners, 1)
+    begun = sorted(store.list(limit=100)[0], key=lambda job: job.started_at or 0.0)
+    assert {job.owner for job in begun[:10]} == {job.owner for job in begun[-10:]} == {"ann", "bob"}
+
+
+READ = text(
+    "SELECT sum(pg_stat_get_xact_tuples_returned(indexrelid)) + pg_stat_get_xact_tuples_returned('jobs'::regclass) "
+    "FROM pg_index WHERE indrelid = 'jobs'::regclass"
+)
+
+
+def test_what_a_claim_reads_does_not_grow_with_the_queue(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL counts what it reads of the table and of its indexes: beside many jobs of the same tenant, of the same
+    priority and of others, with statistics that know nothing of them, and with plans that know no parameter."""
+    store = Store(postgres_url)
+    _many(store, "many", 3000, priority=-5)
+    with store.writing() as connection:
+        connection.execute(text("ANALYZE"))
+    _many(store, "many", 3000)
+    read: list[int] = []
+
+    @contextmanager
+    def counted(*given: Any) -> Iterator[Connection]:
+        with transaction(*given) as connection:
+            before = connection.scalar(READ)
+            yield connection
+            read.append(connection.scalar(READ) - before)
+
+    transaction = store._transaction
+    monkeypatch.setattr(store, "_transaction", counted)
+    for mode, known in (("auto", False), ("force_generic_plan", False), ("force_generic_plan", True)):
+        with store.writing() as connection:
+            name = connection.scalar(text("SELECT current_database()"))
+            connection.execute(text(f'ALTER DATABASE "{name}" SET plan_cache_mode = {mode}'))
+            if known:
+                connection.execute(text("ANALYZE"))
+        store.close()
+        read.clear()
+        for number in range(12):  # after five times the driver has the server prepare it, after ten it may plan for all
+            store.enqueue(new(owner=f"few{number % 2}"))
+            assert store.claim("w1") is not None
+        assert len(read) >= 36
+        assert max(read) < 300, (mode, known, " ".join(map(str, read)))
+    store.close()
