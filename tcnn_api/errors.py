@@ -5,6 +5,7 @@ are any. Whatever was not foreseen is a 500 without detail, and its traceback is
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -21,7 +22,15 @@ from tcnn.config.base import unknown_key
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError
 from tcnn_jobs.artifacts.bucket import BucketError
 from tcnn_jobs.confined.explorers import ImageGone
-from tcnn_jobs.errors import IdempotencyMismatch, JobNotFound, StoreUnavailable, UploadNotFound, WrongState
+from tcnn_jobs.errors import (
+    BytesExceeded,
+    IdempotencyMismatch,
+    JobNotFound,
+    QuotaExceeded,
+    StoreUnavailable,
+    UploadNotFound,
+    WrongState,
+)
 from tcnn_jobs.requests import KINDS
 
 log = structlog.get_logger("tcnn.api")
@@ -126,6 +135,8 @@ STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
     (TooManyStreams, 429, None),
     (TooManyKeys, 429, None),
     (TooManyAtOnce, 429, None),
+    (BytesExceeded, 403, None),
+    (QuotaExceeded, 429, None),
     (IdempotencyMismatch, 422, "Idempotency-Key"),
     (RequestError, 422, None),
     (StoreUnavailable, 503, None),
@@ -167,7 +178,7 @@ def respond(path: str, error: TcnnError) -> Response:
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="tcnn"'
     if status in (429, 503):
-        headers["Retry-After"] = str(RETRY_AFTER)
+        headers["Retry-After"] = str(math.ceil(getattr(error, "retry_after", None) or RETRY_AFTER))
     if status in (408, 413):
         headers["Connection"] = "close"  # what is still being sent will not be read
     if status == 500:

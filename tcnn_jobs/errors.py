@@ -4,6 +4,8 @@ RequestError (2)
 ├── JobNotFound             no such job, or it is another tenant's
 ├── UploadNotFound          no such data set or checkpoint, or it is another tenant's
 ├── KeyNotFound             no such API key
+├── QuotaExceeded           a tenant has as many jobs, or GPU hours, as it may
+│   └── BytesExceeded       a tenant stores as much as it may
 ├── WrongState              the job's status does not allow what was asked
 └── IdempotencyMismatch     an idempotency key came back with another request
 EnvironmentFailure (4)
@@ -25,6 +27,18 @@ class UploadNotFound(RequestError):
 
 class KeyNotFound(RequestError):
     """No API key of this id."""
+
+
+class QuotaExceeded(RequestError):
+    """A tenant has what it may have; in `retry_after` seconds it may be otherwise."""
+
+    def __init__(self, message: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class BytesExceeded(QuotaExceeded):
+    """A tenant stores as much as it may: waiting does not help."""
 
 
 class WrongState(RequestError):

@@ -12,7 +12,8 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
         "expected `Authorization: Bearer KEY` with a key of this server, found none",
     ),
     403: (
-        "The key is not for this; or a server without API keys, reached by another name than localhost.",
+        "The key is not for this; a quota of bytes is used up; or a server without API keys, reached by another name "
+        "than localhost.",
         "missing-scope",
         "expected a key with the scope submit, found one with read; use another key",
     ),
@@ -52,7 +53,8 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
         "resnet51: no timm model of this name; did you mean resnet50, resnet101, resnet152?",
     ),
     429: (
-        "Too many event streams or slow requests of one tenant at once, or wrong keys from one address.",
+        "A quota of queued jobs or GPU hours is used up; too many event streams or slow requests of one tenant at "
+        "once, or wrong keys from one address.",
         "too-many-streams",
         "64 event streams are open, as many as TCNN_MAX_STREAMS allows; close one, or poll",
     ),

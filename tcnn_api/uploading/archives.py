@@ -112,6 +112,7 @@ def unpack_and_describe(archive: str, target: str, limits: str) -> dict[str, Any
 
     unpack(Path(archive), Path(target), Limits(*json.loads(limits)))
     found = describe(Path(target))
+    found["bytes"] = sum(path.stat().st_size for path in Path(target).rglob("*") if path.is_file())
     os.sync()  # a data set that was accepted must survive a power cut
     return found
 

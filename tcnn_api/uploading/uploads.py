@@ -42,6 +42,8 @@ async def accept(
     nothing of it remains.
     """
     with parts.pools.uploads.hold(owner):
+        if key is None or not await to_thread.run_sync(parts.store.has_made, owner, key):
+            await to_thread.run_sync(parts.store.check_room, owner)  # before all of it has come
         return await _accept(request, parts, owner, key, kind, prefix, examine)
 
 

@@ -17,11 +17,12 @@ from tcnn_jobs.store.deliveries import Deliveries
 from tcnn_jobs.store.queue import Queue
 from tcnn_jobs.store.statistics import Figures
 from tcnn_jobs.store.submission import Submission
+from tcnn_jobs.store.tenants import Tenants
 from tcnn_jobs.store.upgrade import Upgrade
 from tcnn_jobs.store.uploads import Uploads
 
 __all__ = ["Store", "new_id"]
 
 
-class Store(Submission, Queue, Uploads, Deliveries, ApiKeys, Figures, Upgrade):
-    """Jobs, uploads, workers, webhook calls and API keys in one database."""
+class Store(Submission, Queue, Uploads, Deliveries, ApiKeys, Tenants, Figures, Upgrade):
+    """Jobs, uploads, workers, webhook calls, tenants and their API keys in one database."""

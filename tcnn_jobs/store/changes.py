@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Double, Row, bindparam, insert, select, updat
 
 from tcnn_jobs.errors import JobNotFound, WrongState
 from tcnn_jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
-from tcnn_jobs.store import needs, schema
+from tcnn_jobs.store import needs, quotas, schema
 from tcnn_jobs.store.engine import upsert
 from tcnn_jobs.store.schema import jobs, now
 
@@ -83,6 +83,11 @@ def change(
     record(connection, changed, happened)
     if to is Status.QUEUED and row.status in TERMINAL:
         needs.note(connection, changed)
+    if to is not None and row.status == Status.RUNNING:
+        ended = changed.finished_at if to in TERMINAL else changed.not_before - after
+        quotas.note_use(connection, row, ended)
+    if to is Status.SUCCEEDED:
+        quotas.note_result(connection, changed)
     if to is not None and to in TERMINAL:
         needs.drop(connection, changed)
         _tally(connection, changed)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, bindparam, func, select
 
 from tcnn_jobs.model import Job, Status
+from tcnn_jobs.store import quotas
 from tcnn_jobs.store.changes import HEARD_OF, as_job
 from tcnn_jobs.store.schema import jobs, now, workers
 from tcnn_jobs.store.shares import QUEUED, Standing, standings
@@ -110,14 +111,15 @@ class Places:
         line = self._line(connection) if queued else self._whole
         wide = any(row.slots > 1 for row in queued)
         largest = (connection.scalar(_LARGEST) or 0) if wide else 1
-        return [
-            as_job(row)
-            if row.status != Status.QUEUED
-            else as_job(
-                row, line.place(row.number, row.priority, row.owner, row.not_before), _too_wide(row.slots, largest)
-            )
-            for row in rows
-        ]
+        held = quotas.reasons(connection, {row.owner for row in queued}) if queued else {}
+
+        def placed(row: Row[Any]) -> Job:
+            if row.status != Status.QUEUED:
+                return as_job(row)
+            place = line.place(row.number, row.priority, row.owner, row.not_before)
+            return as_job(row, place, held.get(row.owner) or _too_wide(row.slots, largest))
+
+        return [placed(row) for row in rows]
 
     def _line(self, connection: Connection) -> Line:
         head = connection.execute(_LINE, {"most": HEAD + 1}).all()

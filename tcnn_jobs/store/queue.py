@@ -10,7 +10,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.errors import LostClaim
 from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status, WorkerInfo
-from tcnn_jobs.store import shares
+from tcnn_jobs.store import quotas, shares
 from tcnn_jobs.store.changes import as_job, change, record
 from tcnn_jobs.store.engine import Database, upsert
 from tcnn_jobs.store.schema import events, finite, jobs, now, share_number, share_owner, workers
@@ -61,6 +61,8 @@ class Queue(Database):
     def _take(self, turn: shares.Turn, wanted: Wanted, bound: dict[str, Any]) -> Job | None:
         """The tenant's oldest job that is wanted and nobody else's."""
         with self.writing() as connection:
+            if turn.counted and not quotas.may_start(connection, turn.owner):
+                return None
             place = {"level": turn.priority, "tenant": turn.owner}
             row = connection.execute(_claim(wanted), {**bound, **place}).one_or_none()
             if row is None:

@@ -5,7 +5,9 @@ events        what happened to a job, counted from 1 without gaps
 needs         jobs and uploads that a queued or running job names; nobody may delete them meanwhile
 keys          idempotency keys: what a POST with this key has made
 api_keys      API keys of tenants: the digest of the secret, and what it may be used for
-tenants       who has ever submitted something, and when a job of theirs last started
+tenants       who has ever submitted something, when a job of theirs last started, and their quotas
+usage         seconds that slots worked for a tenant, by day since 1970, in shards as `tallies`
+stored        bytes that uploads and results of jobs take
 uploads       data sets and checkpoints
 workers       who was heard of, and when
 deliveries    webhook calls that are still to be made
@@ -194,7 +196,29 @@ tenants = Table(
     Column("name", Text, primary_key=True),
     Column("created_at", Double, nullable=False),
     Column("started_at", Double),
+    Column("max_queued", Integer),
+    Column("max_running", Integer),
+    Column("gpu_hours", Double),
+    Column("max_bytes", BigInteger),
 )
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("seconds", Double, nullable=False),
+)
+
+stored = Table(
+    "stored",
+    metadata,
+    Column("resource", Text, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+)
+Index("stored_tenant", stored.c.tenant, stored.c.bytes)
 
 uploads = Table(
     "uploads",

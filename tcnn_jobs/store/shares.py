@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Integer, Text, bindparam, func, literal_column, select, update
+from sqlalchemy import Connection, Integer, Row, Text, bindparam, func, literal_column, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.model import Status
+from tcnn_jobs.store import quotas
 from tcnn_jobs.store.engine import upsert
 from tcnn_jobs.store.schema import jobs, now, share_number, share_owner, tenants
 
@@ -30,6 +31,8 @@ class Turn(NamedTuple):
 
     priority: int
     owner: str
+    counted: bool
+    """Whether the tenant has a quota of running jobs."""
 
 
 class Standing(NamedTuple):
@@ -56,12 +59,16 @@ def turns(
     """The tenants that are next at the highest priority below this one at which a wanted job waits, in order."""
     while (level := connection.scalar(_LEVEL, {"below": below})) is not None:
         rows = connection.execute(_candidates(wanted), {**bound, "level": level}).all()
-        found = [row for row in rows if row.first is not None]
+        found = [row for row in rows if row.first is not None and not _held(connection, row)]
         if found:
             found.sort(key=lambda row: (row.slots, row.started_at or 0.0, row.first))
-            return [Turn(level, row.owner) for row in found]
+            return [Turn(level, row.owner, row.max_running is not None) for row in found]
         below = level
     return []
+
+
+def _held(connection: Connection, row: Row[Any]) -> bool:
+    return quotas.held(connection, row.owner, row.max_running, row.gpu_hours) is not None
 
 
 @cache
@@ -81,6 +88,8 @@ def _candidates(wanted: tuple[ColumnElement[bool], ...]) -> Any:
             job.scalar_subquery().label("first"),
             slots.scalar_subquery().label("slots"),
             tenants.c.started_at,
+            tenants.c.max_running,
+            tenants.c.gpu_hours,
         )
         .select_from(owners.outerjoin(tenants, tenants.c.name == owners.c.owner))
         .where(owners.c.owner.is_not(None))

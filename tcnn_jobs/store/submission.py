@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert,
 
 from tcnn_jobs.errors import IdempotencyMismatch, StoreUnavailable, WrongState
 from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
-from tcnn_jobs.store import needs, schema, shares
+from tcnn_jobs.store import needs, quotas, schema, shares
 from tcnn_jobs.store.changes import as_job, change, find, new_id, record, storable
 from tcnn_jobs.store.engine import Database, upsert
 from tcnn_jobs.store.places import Places
@@ -44,7 +44,7 @@ class Submission(Database):
         """A job that is on disk when this returns.
 
         With a key that was used before, the job that it made then; raises `IdempotencyMismatch` if the request was
-        another one.
+        another one, and `QuotaExceeded`.
         """
         identifier = new_id("job")
         with self.writing() as connection:
@@ -54,6 +54,7 @@ class Submission(Database):
                     row = find(connection, winner, None)
             if key is None or winner == identifier:
                 shares.know(connection, new.owner)
+                quotas.admit_job(connection, new.owner)
                 row = connection.execute(_ENQUEUE, {"id": identifier, **new.model_dump(mode="json")}).one()
                 record(connection, row, [NewEvent(kind="queued")])
                 needs.note(connection, row)
@@ -63,6 +64,11 @@ class Submission(Database):
         """What a POST with this key has made; None if there was none; raises `IdempotencyMismatch`."""
         with self.reading() as connection:
             return _recall(connection, key)
+
+    def has_made(self, owner: str, key: str) -> bool:
+        """Whether a POST with this key has made anything, whatever it asked for."""
+        with self.reading() as connection:
+            return connection.scalar(select(keys.c.key).where(keys.c.owner == owner, keys.c.key == key)) is not None
 
     def remember(self, key: IdempotencyKey, resource: str) -> str:
         """Keep what a POST has made; returns the resource of whoever was first; raises `IdempotencyMismatch`."""
@@ -88,6 +94,7 @@ class Submission(Database):
     def resume(self, job: str, owner: str | None = None, key: IdempotencyKey | None = None) -> Job:
         """A failed or cancelled job is queued again with all its attempts; raises `WrongState` for any other.
 
+        Raises `QuotaExceeded` as a submission does.
         With a key that has done it before nothing is done, and the job is returned as it is.
         """
         with self.writing() as connection:
@@ -95,6 +102,7 @@ class Submission(Database):
             if key is None or _is_first(connection, key, job):
                 if row.status not in (Status.FAILED, Status.CANCELLED):
                     raise WrongState(f"{job}: is {row.status}; only a failed or cancelled job can be resumed")
+                quotas.admit_job(connection, row.owner)
                 fresh: dict[str, Any] = {"attempt": 0, "error": None, "cancel_requested": False, "finished_at": None}
                 row = change(connection, row, Status.QUEUED, [NewEvent(kind="resumed")], **fresh)
         return self._placed(row)
@@ -111,6 +119,7 @@ class Submission(Database):
             needs.refuse_if_needed(connection, row.id, row.owner)
             connection.execute(delete(jobs).where(jobs.c.number == row.number))
             connection.execute(delete(keys).where(keys.c.resource == job))
+            quotas.drop(connection, job)
             return as_job(row)
 
     def events(self, job: str, owner: str | None = None, *, after: int = 0, limit: int = 1000) -> list[Event]:

@@ -6,6 +6,7 @@ from sqlalchemy import Row, delete, insert, select
 
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model import Upload
+from tcnn_jobs.store import quotas, shares
 from tcnn_jobs.store.changes import shown, storable
 from tcnn_jobs.store.engine import Database
 from tcnn_jobs.store.needs import refuse_if_needed
@@ -18,9 +19,11 @@ class Uploads(Database):
     """The rows of uploads; their files are the business of whoever calls."""
 
     def add_upload(self, upload: Upload) -> Upload:
-        """Keep a row; `created_at` becomes the database's time."""
+        """Keep a row; `created_at` becomes the database's time. Raises `BytesExceeded`."""
         values = upload.model_dump(mode="json", exclude={"created_at"})
         with self.writing() as connection:
+            shares.know(connection, upload.owner)
+            quotas.note_upload(connection, upload)
             row = connection.execute(insert(uploads).values(**values, created_at=now()).returning(uploads)).one()
         return _as_upload(row)
 
@@ -71,6 +74,7 @@ class Uploads(Database):
                 raise _not_found(id, "upload")
             refuse_if_needed(connection, id, row.owner)
             connection.execute(delete(keys).where(keys.c.resource == id))
+            quotas.drop(connection, id)
         return _as_upload(row)
 
 

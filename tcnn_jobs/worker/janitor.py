@@ -57,6 +57,7 @@ def winner(job: Job) -> int:
 def sweep(home: Home, store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
     """The whole house: what crashes left behind, and what is past its time. Safe with many workers at once."""
     _expire(store, settings, artifacts)
+    store.forget_use()
     now = time.time()
     for folder in (home.jobs, home.datasets, home.checkpoints):
         paths = {path.name.partition(".")[0]: path for path in folder.iterdir()}

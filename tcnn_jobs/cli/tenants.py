@@ -1,0 +1,103 @@
+"""`tcnn tenants`: quotas of tenants in the service's database, and what they use."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, when
+from tcnn_jobs.cli.session import AsJson, print_json
+
+if TYPE_CHECKING:
+    from tcnn_jobs.tenants import Tenant
+
+app = typer.Typer(
+    name="tenants", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="Tenants of the service: their quotas, and what they use.",
+)  # fmt: skip
+GB = 1e9
+
+
+def _quota(what: str) -> Any:
+    return typer.Option(help=f"{what}; none for any amount.", metavar="N|none")
+
+
+@app.command("set")
+def set_quotas(
+    tenant: Annotated[str, typer.Argument(help="The tenant's name, as in its keys.", metavar="TENANT")],
+    queued: Annotated[str | None, _quota("Jobs that may wait")] = None,
+    running: Annotated[str | None, _quota("Jobs that may run at once")] = None,
+    gpu_hours: Annotated[str | None, _quota("Hours of GPUs within 30 days")] = None,
+    stored_gb: Annotated[str | None, _quota("GB of uploads and results, 10⁹ bytes each")] = None,
+    home: HomeOption = None,
+    database_url: DatabaseOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set quotas of a tenant, those that are named; they count from now on, without a restart."""
+    from tcnn.errors import RequestError
+    from tcnn_jobs.access import is_tenant
+
+    if not is_tenant(tenant):
+        raise RequestError(f"TENANT: expected ASCII without spaces and colons, found {tenant!a}")
+    changes = {
+        **_number("queued", queued, whole=True), **_number("running", running, whole=True),
+        **_number("gpu_hours", gpu_hours), **_number("stored", stored_gb, option="--stored-gb"),
+    }  # fmt: skip
+    if changes.get("stored") is not None:
+        changes["stored"] = round(changes["stored"] * GB)
+    with opened(home, database_url) as store:
+        found = store.set_quotas(tenant, **changes)
+    _print([found], as_json, single=True)
+
+
+@app.command("list")
+def list_tenants(
+    tenant: Annotated[str | None, typer.Option(help="Only this one.", metavar="TENANT")] = None,
+    home: HomeOption = None,
+    database_url: DatabaseOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """List tenants: what each has, of what it may have."""
+    with opened(home, database_url) as store:
+        found = store.tenants(tenant)
+    _print(found, as_json)
+
+
+def _number(name: str, given: str | None, *, whole: bool = False, option: str = "") -> dict[str, Any]:
+    """A quota that is changed; nothing if it is not named."""
+    from tcnn.errors import RequestError
+
+    if given is None or given == "none":
+        return {} if given is None else {name: None}
+    try:
+        value: float = int(given) if whole else float(given)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 2**31:
+        kind, option = "a whole number" if whole else "a number", option or f"--{name.replace('_', '-')}"
+        raise RequestError(f"{option}: expected {kind} of 0 or more, or none, found {given!a}")
+    return {name: value}
+
+
+def _print(found: "list[Tenant]", as_json: bool, single: bool = False) -> None:
+    if as_json:
+        shown = [{**one.model_dump(mode="json"), "created_at": when(one.created_at)} for one in found]
+        print_json(shown[0] if single else {"object": "list", "data": shown})
+        return
+    from rich.table import Table
+
+    from tcnn.cli import console
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("tenant", "queued", "running", "GPU hours", "GB stored"):
+        table.add_column(column, overflow="fold")
+    for one in found:
+        has, may = one.use, one.quotas
+        table.add_row(
+            one.name, _of(has.queued, may.queued), _of(has.running, may.running),
+            _of(f"{has.gpu_hours:.1f}", may.gpu_hours), _of(f"{has.stored / GB:.3g}", may.stored and may.stored / GB),
+        )  # fmt: skip
+    console.stdout().print(table)
+
+
+def _of(has: object, may: float | None) -> str:
+    return str(has) if may is None else f"{has} of {may:g}"

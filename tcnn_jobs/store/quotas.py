@@ -1,0 +1,182 @@
+"""Quotas of tenants, held in the transactions that they are about: submitting, resuming, uploading, starting.
+
+Where two could pass together what only one of them may, the tenant's row is locked first; tenants without that quota
+lock nothing.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, func, insert, literal_column, select
+
+from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
+from tcnn_jobs.model import Result, Status, Upload
+from tcnn_jobs.store.engine import upsert
+from tcnn_jobs.store.schema import SHARDS, jobs, now, stored, tenants, usage
+from tcnn_jobs.tenants import DAYS, Use
+
+DAY, HOUR = 86400.0, 3600.0
+SOON = 60.0
+"""Seconds after which a tenant whose queue was full may ask again."""
+
+_TENANT = select(tenants).where(tenants.c.name == bindparam("tenant"))
+_LOCKED = _TENANT.with_for_update(key_share=True)
+
+
+def _count(status: Status) -> Any:
+    same = jobs.c.status == literal_column(f"'{status}'")
+    return select(func.count()).select_from(jobs).where(jobs.c.owner == bindparam("tenant"), same)
+
+
+_QUEUED, _RUNNING = _count(Status.QUEUED), _count(Status.RUNNING)
+_STORED = select(func.coalesce(func.sum(stored.c.bytes), 0)).where(stored.c.tenant == bindparam("tenant"))
+_DAYS = (
+    select(usage.c.day, func.sum(usage.c.seconds).label("seconds"))
+    .where(usage.c.tenant == bindparam("tenant"))
+    .group_by(usage.c.day)
+    .order_by(usage.c.day)
+)
+_UNDER_WAY = select(func.sum((now() - jobs.c.started_at) * jobs.c.slots)).where(
+    jobs.c.owner == bindparam("tenant"), jobs.c.status == literal_column(f"'{Status.RUNNING}'")
+)
+
+
+def admit_job(connection: Connection, tenant: str) -> None:
+    """Raise `QuotaExceeded` if a tenant may not queue one more job now."""
+    name = {"tenant": tenant}
+    row = connection.execute(_TENANT, name).one_or_none()
+    if row is None:
+        return
+    if row.max_queued is not None:
+        connection.execute(_LOCKED, name)
+        count = connection.scalar(_QUEUED, name) or 0
+        if count >= row.max_queued:
+            raise QuotaExceeded(
+                f"{count} jobs of yours are queued, and {row.max_queued} may be; wait until some have started, "
+                "or cancel some",
+                SOON,
+            )
+    if row.gpu_hours is not None:
+        seconds, later = _hours(connection, tenant, row.gpu_hours)
+        if seconds >= row.gpu_hours * HOUR:
+            raise QuotaExceeded(
+                f"your jobs have used {seconds / HOUR:.1f} GPU hours in {DAYS} days, and may use {row.gpu_hours:g}; "
+                "submit it later, or ask for more",
+                later,
+            )
+    admit_bytes(connection, tenant, 0)
+
+
+def admit_bytes(connection: Connection, tenant: str, size: int) -> None:
+    """Raise `BytesExceeded` if a tenant may not store so many more bytes, or has no room at all."""
+    name = {"tenant": tenant}
+    row = connection.execute(_TENANT, name).one_or_none()
+    if row is None or row.max_bytes is None:
+        return
+    if size:
+        connection.execute(_LOCKED, name)
+    has = connection.scalar(_STORED, name) or 0
+    if has + size > row.max_bytes or (not size and has >= row.max_bytes):
+        asked = f" and these are {size:,}" if size else ""
+        raise BytesExceeded(
+            f"you store {has:,} bytes{asked}, and may store {row.max_bytes:,}; delete jobs, data sets or checkpoints"
+        )
+
+
+def may_start(connection: Connection, tenant: str) -> bool:
+    """Whether one more job of a tenant may run. Until this transaction ends no other one of it starts elsewhere."""
+    row = connection.execute(_LOCKED, {"tenant": tenant}).one_or_none()
+    return (
+        row is None
+        or row.max_running is None
+        or (connection.scalar(_RUNNING, {"tenant": tenant}) or 0) < (row.max_running)
+    )
+
+
+def held(connection: Connection, tenant: str, max_running: int | None, gpu_hours: float | None) -> str | None:
+    """Why no job of a tenant with these quotas starts now, if none does."""
+    if max_running is not None and (connection.scalar(_RUNNING, {"tenant": tenant}) or 0) >= max_running:
+        return f"as many of your jobs run as may: {max_running}"
+    if gpu_hours is not None and _hours(connection, tenant, gpu_hours)[0] >= gpu_hours * HOUR:
+        return f"your jobs have used the {gpu_hours:g} GPU hours that they may in {DAYS} days"
+    return None
+
+
+def reasons(connection: Connection, owners: Iterable[str]) -> dict[str, str]:
+    """Of these tenants those whose queued jobs wait for a quota, and for which."""
+    some = tenants.c.max_running.is_not(None) | tenants.c.gpu_hours.is_not(None)
+    rows = connection.execute(select(tenants).where(tenants.c.name.in_(sorted(set(owners))), some)).all()
+    told = {row.name: held(connection, row.name, row.max_running, row.gpu_hours) for row in rows}
+    return {name: reason for name, reason in told.items() if reason is not None}
+
+
+def used(connection: Connection, tenant: str) -> Use:
+    """What a tenant has."""
+    name = {"tenant": tenant}
+    return Use(
+        queued=connection.scalar(_QUEUED, name) or 0,
+        running=connection.scalar(_RUNNING, name) or 0,
+        gpu_hours=_hours(connection, tenant, 0.0)[0] / HOUR,
+        stored=int(connection.scalar(_STORED, name) or 0),
+    )
+
+
+def _hours(connection: Connection, tenant: str, most: float) -> tuple[float, float]:
+    """Seconds that slots worked for a tenant in `DAYS` days, and after how many it is less than `most` hours."""
+    time = connection.scalar(select(now())) or 0.0
+    first = int(time // DAY) - DAYS + 1
+    days = [row for row in connection.execute(_DAYS, {"tenant": tenant}) if row.day >= first]
+    total = sum(row.seconds for row in days) + float(connection.scalar(_UNDER_WAY, {"tenant": tenant}) or 0.0)
+    left = total
+    for row in days:
+        left -= row.seconds
+        if left < most * HOUR:
+            return total, (row.day + DAYS) * DAY - time
+    return total, DAY
+
+
+def note_use(connection: Connection, row: Row[Any], ended: float) -> None:
+    """A job has left its worker; `row` is as it was while it ran."""
+    if row.started_at is None:
+        return
+    seconds = max(0.0, ended - row.started_at) * row.slots
+    added = upsert(connection.dialect.name, usage).values(
+        tenant=row.owner, day=int(ended // DAY), shard=row.number % SHARDS, seconds=seconds
+    )
+    connection.execute(
+        added.on_conflict_do_update(
+            index_elements=[usage.c.tenant, usage.c.day, usage.c.shard],
+            set_={"seconds": usage.c.seconds + added.excluded.seconds},
+        )
+    )
+
+
+def forget_use(connection: Connection) -> None:
+    """Days that count no more."""
+    time = connection.scalar(select(now())) or 0.0
+    connection.execute(delete(usage).where(usage.c.day < int(time // DAY) - DAYS))
+
+
+_STORE = insert(stored).values(
+    resource=bindparam("resource"), tenant=bindparam("tenant"), bytes=bindparam("bytes", type_=BigInteger())
+)
+
+
+def note_upload(connection: Connection, upload: Upload) -> None:
+    """An upload is kept. Raises `BytesExceeded`."""
+    size = int(upload.details.get("bytes", upload.size))
+    admit_bytes(connection, upload.owner, size)
+    connection.execute(_STORE, {"resource": upload.id, "tenant": upload.owner, "bytes": size})
+
+
+def note_result(connection: Connection, row: Row[Any]) -> None:
+    """A job has succeeded: its files are kept, whatever the quota."""
+    result = Result.model_validate(row.result)
+    size = sum(file.size for file in result.files) or (result.checkpoint.size if result.checkpoint else 0)
+    if size:
+        connection.execute(_STORE, {"resource": row.id, "tenant": row.owner, "bytes": size})
+
+
+def drop(connection: Connection, resource: str) -> None:
+    """A job or an upload is gone."""
+    connection.execute(delete(stored).where(stored.c.resource == resource))

@@ -1,0 +1,51 @@
+"""Tenants as rows: their quotas are set, and what they use is told."""
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from tcnn_jobs.store import quotas, schema, shares
+from tcnn_jobs.store.engine import Database
+from tcnn_jobs.tenants import Quotas, Tenant
+
+_COLUMNS = {"queued": "max_queued", "running": "max_running", "gpu_hours": "gpu_hours", "stored": "max_bytes"}
+"""Of a quota."""
+
+
+class Tenants(Database):
+    """All tenants that the service has ever heard of."""
+
+    def set_quotas(self, tenant: str, **changes: float | None) -> Tenant:
+        """Change some of a tenant's `Quotas`, None for any amount; a tenant that is not known yet becomes so."""
+        Quotas.model_validate(changes)
+        values = {_COLUMNS[name]: value for name, value in changes.items()}
+        mine = schema.tenants.c.name == tenant
+        with self.writing() as connection:
+            shares.know(connection, tenant)
+            if values:
+                connection.execute(update(schema.tenants).where(mine).values(values))
+            row = connection.execute(select(schema.tenants).where(mine)).one()
+            return _as_tenant(connection, row)
+
+    def tenants(self, name: str | None = None) -> list[Tenant]:
+        """All of them by name, or this one if it is known."""
+        query = select(schema.tenants).order_by(schema.tenants.c.name)
+        if name is not None:
+            query = query.where(schema.tenants.c.name == name)
+        with self.reading() as connection:
+            return [_as_tenant(connection, row) for row in connection.execute(query).all()]
+
+    def check_room(self, tenant: str) -> None:
+        """Raise `BytesExceeded` if a tenant may not store anything more."""
+        with self.reading() as connection:
+            quotas.admit_bytes(connection, tenant, 0)
+
+    def forget_use(self) -> None:
+        """Remove what is too long ago to count."""
+        with self.writing() as connection:
+            quotas.forget_use(connection)
+
+
+def _as_tenant(connection: Connection, row: Row[Any]) -> Tenant:
+    found = Quotas(**{name: getattr(row, column) for name, column in _COLUMNS.items()})
+    return Tenant(name=row.name, created_at=row.created_at, quotas=found, use=quotas.used(connection, row.name))
