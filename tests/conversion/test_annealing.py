@@ -124,6 +124,7 @@ def test_distributed_training_counts_alike(tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrapper", [pytest.param(lambda model: model, id="alone", marks=pytest.mark.slow), nn.Sequential]
 )

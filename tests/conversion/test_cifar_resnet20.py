@@ -57,18 +57,20 @@ def test_the_last_stage_is_six_convolutions(source: nn.Module, options: dict[str
     assert [name for name, module in converted.named_modules() if isinstance(module, GPSA2d)] == LAST_STAGE
 
 
-def test_every_prediction_is_the_same(source: nn.Module, source_logits: Tensor, data: tuple[Tensor, Tensor]) -> None:
-    images, labels = data
+@pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_prediction_is_the_same(source: nn.Module, data: tuple[Tensor, Tensor], every: int) -> None:
+    images, labels = (part[::every] for part in data)
+    source_logits = logits(source, images)
     converted, _ = tcnn.convert(source, input_size=(32, 32))
     found = logits(converted, images)
     assert torch.equal(found.argmax(1), source_logits.argmax(1))
-    assert right(found, labels) == RIGHT
+    assert every > 1 or right(found, labels) == RIGHT
     assert (found - source_logits).norm() <= 1e-5 * source_logits.norm()
 
 
 def test_at_temperature_one_it_falls(source: nn.Module, data: tuple[Tensor, Tensor]) -> None:
     """τ = 1 is the paper's start, and another function: 42.3 % were measured where the CNN has 81.0 %."""
-    images, labels = (part[::5] for part in data)
+    images, labels = (part[::10] for part in data)
     converted, _ = tcnn.convert(source, input_size=(32, 32), temperature=1.0)
     accuracy = right(logits(converted, images), labels) / len(labels)
     assert 0.35 < accuracy < 0.50

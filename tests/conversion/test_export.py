@@ -69,6 +69,7 @@ def test_every_axis_is_free(tmp_path: Path) -> None:
     same(model, torch_runner(tmp_path / "a.pt2"), (1, 3, 24, 20), (5, 3, 9, 31), (2, 3, 40, 7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "suffix", "reader"),
     [
@@ -84,6 +85,7 @@ def test_content_scopes(content: str, suffix: str, reader: Callable[[Path], Runn
     same(model, reader(path), (1, 3, *SIZE), (4, 3, *SIZE))
 
 
+@pytest.mark.slow
 def test_a_folded_model(tmp_path: Path) -> None:
     model = soft()
     with torch.no_grad():
@@ -154,6 +156,7 @@ def test_a_file_that_differs_is_not_written(tmp_path: Path) -> None:
         export_check.compare(model, lambda x: [x @ x], [(1, 3, *SIZE)])
 
 
+@pytest.mark.slow
 def test_an_opset_that_lacks_operators(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"opset 13 lacks .*Pad \(18\).*the lowest opset .* is 18$"):
         tcnn.export(soft(), tmp_path / "a.onnx", size=SIZE, dynamic=(), opset=13)

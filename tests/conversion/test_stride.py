@@ -144,9 +144,13 @@ def resnest26d_block() -> nn.Module:
     ("name", "build"),
     [
         ("resnet18", resnet18_block),
-        ("resnet26d", resnet26d_block),
-        ("resnetblur50", lambda: Bottleneck(1024, 512, downsample=downsample_conv(1024, 2048, 1), aa_layer=BlurPool2d)),
         ("resnest26d", resnest26d_block),
+        pytest.param("resnet26d", resnet26d_block, marks=pytest.mark.slow),
+        pytest.param(
+            "resnetblur50",
+            lambda: Bottleneck(1024, 512, downsample=downsample_conv(1024, 2048, 1), aa_layer=BlurPool2d),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_equals_what_timm_itself_builds_at_stride_one(name: str, build: Callable[[], nn.Module]) -> None:

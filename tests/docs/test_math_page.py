@@ -181,7 +181,13 @@ def test_cost_table_adds_up() -> None:
         assert as_shown(text, exact[name] / 1e6), (name, text)
 
 
-@pytest.mark.parametrize("row", table("model", "layers", "parameters, CNN"), ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row[0], marks=[] if row[0] in ("resnet18", "resnet50d") else pytest.mark.slow)
+        for row in table("model", "layers", "parameters, CNN")
+    ],
+)
 def test_whole_model_costs(row: list[str]) -> None:
     def flops(model: nn.Module) -> float:
         formula = use_backend("reference")

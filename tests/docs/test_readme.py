@@ -22,6 +22,8 @@ from tcnn.layers import filters
 from tcnn.workflows.pipeline import Source
 from tcnn.zoo import catalogue
 
+LONG = ("docs/python.md", "docs/export.md")
+"""Their examples take seconds, and are run with what is slow."""
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 EXPLAINING = "cli python files conversion fold export finetune data evaluation inspect http-api storage"
 PAGES += [f"docs/{name}.md" for name in EXPLAINING.split()]
@@ -33,7 +35,7 @@ RUN = [
 ]
 
 
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.slow) if page in LONG else page for page in RUN])
 def test_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__docs__"}

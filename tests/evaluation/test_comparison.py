@@ -48,6 +48,7 @@ def imagenet_model(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..
     return f"local-dir:{directory}"
 
 
+@pytest.mark.slow
 def test_source_and_converted_agree_at_every_size(source: str, checkpoint: str, pictures: str) -> None:
     """What a conversion promises, on images: the same right answers, and nearly the same loss."""
     seen: list[tuple[int, int, str]] = []
@@ -137,6 +138,7 @@ def test_variants_are_scored_over_their_classes(tmp_path: Path, imagenet_model: 
     assert fewer.classes == 50
 
 
+@pytest.mark.slow
 def test_imagenet_c_folders(tmp_path: Path, source: str, checkpoint: str) -> None:
     """Stored corruptions are read as they are: cropped to their own size, with no corruption on top."""
     for name, severity in (("fog", 1), ("fog", 3), ("snow", 3)):

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
@@ -40,6 +41,7 @@ print(json.dumps({"loaded by import tcnn": names, "training": model.training, "c
 """
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_fresh_process_gives_the_same_bits(lively: Callable[..., nn.Module], tmp_path: Path) -> None:
     model = tcnn.convert(lively(num_classes=10)).model

@@ -49,6 +49,7 @@ def test_compiles_to_one_graph_for_every_size(relative_error: RelativeError) -> 
     assert compiled(x).is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.slow
 def test_compiled_gradients(relative_error: RelativeError) -> None:
     layer, x = make_layer(), torch.randn(2, 4, 9, 10)
     gradients = []

@@ -201,6 +201,7 @@ def test_compiles_to_one_graph_for_every_size(content: str, relative_error: Rela
     assert len(graphs) <= 2, "one graph for the first size, one for all others"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("content", ["window:4", "pooled:4"])
 def test_compiled_gradients(content: str, relative_error: RelativeError) -> None:

@@ -222,6 +222,7 @@ class TestLoading:
 
         assert "does not fit" in refused_here(resigned(tmp_path / "m.safetensors", written, shrink))
 
+    @pytest.mark.slow
     def test_a_model_that_fills_the_memory(self, refused: Refused, written: Path, tmp_path: Path) -> None:
         path = resigned(
             tmp_path / "m.safetensors", written,
