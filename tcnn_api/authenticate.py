@@ -10,11 +10,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tcnn.errors import TcnnError
 from tcnn_api import errors
-from tcnn_api.errors import Forbidden, MissingScope, TooManyKeys, Unauthorized
-from tcnn_api.keys import LOCAL, Keyring, Principal
+from tcnn_api.errors import Forbidden, TooManyKeys, Unauthorized
+from tcnn_api.keys import LOCAL, Keyring, Principal, missing
 from tcnn_api.settings import is_loopback
 from tcnn_api.stored_keys import StoredKeys
 from tcnn_jobs import access
+from tcnn_jobs.audit import Actor, acting
 
 OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 """Pages that tell nothing of any tenant, so that nobody needs a key for them; nor for what lies below /static/."""
@@ -24,6 +25,8 @@ ADDRESSES = 10_000
 """Addresses of which wrong keys are counted."""
 LOOKS = frozenset({"GET", "HEAD"})
 """Methods for which the scope `read` is enough."""
+CANCEL = re.compile(r"/jobs/[^/]+/cancel")
+"""The one change that the scope `admin` is for."""
 
 
 class Authenticate:
@@ -43,6 +46,11 @@ class Authenticate:
             except TcnnError as error:
                 await errors.respond(scope["path"], error)(scope, receive, send)
                 return
+            if (who := scope["state"].get("principal")) is not None:
+                request = scope["state"].get("request_id", "")
+                with acting(Actor(tenant=who.tenant, key=who.key, request=request)):
+                    await self.app(scope, receive, send)
+                return
         await self.app(scope, receive, send)
 
     async def _check(self, scope: Scope) -> None:
@@ -57,10 +65,7 @@ class Authenticate:
             principal = LOCAL
         else:
             principal = await self._principal(scope, headers.get("authorization", ""))
-            wanted = access.Scope.READ if scope["method"] in LOOKS else access.Scope.SUBMIT
-            if wanted not in principal.scopes:
-                has = ", ".join(sorted(principal.scopes))
-                raise MissingScope(f"expected a key with the scope {wanted}, found one with {has}; use another key")
+            _check_scope(principal, scope["method"], path)
         state["principal"], state["tenant"], state["key"] = principal, principal.tenant, principal.key
 
     async def _principal(self, scope: Scope, given: str) -> Principal:
@@ -106,6 +111,14 @@ class Attempts:
         """Whether an address has guessed often enough."""
         since, count = self._wrong.get(address, (0.0, 0))
         return count >= MOST_WRONG and time.monotonic() - since <= WINDOW
+
+
+def _check_scope(principal: Principal, method: str, path: str) -> None:
+    """Raise `MissingScope` for what the key is not for; whose things it is for is the routes' business."""
+    wanted = access.Scope.READ if method in LOOKS else access.Scope.SUBMIT
+    admin = access.Scope.ADMIN in principal.scopes and (method in LOOKS or CANCEL.fullmatch(path))
+    if wanted not in principal.scopes and not admin:
+        raise missing(wanted, principal)
 
 
 def _check_near(scope: Scope, headers: Headers) -> None:

@@ -12,9 +12,11 @@ from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
 
 from tcnn.errors import RequestError
+from tcnn_api.keys import Principal, missing
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.settings import ApiSettings
+from tcnn_jobs.access import Scope
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.confined.explorers import Explorers
 from tcnn_jobs.errors import JobNotFound
@@ -41,8 +43,8 @@ _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="ApiKey",
     description=(
-        "`Authorization: Bearer KEY`, with the scope `read` for GET and `submit` for POST and DELETE; not needed on a "
-        "server without keys."
+        "`Authorization: Bearer KEY`, with the scope `read` for GET and `submit` for POST and DELETE, or `admin` to "
+        "see and cancel what all tenants have; not needed on a server without keys."
     ),
 )
 
@@ -77,6 +79,18 @@ async def _tenant(request: Request) -> str:
     return str(request.state.tenant)
 
 
+async def _reach(request: Request) -> str | None:
+    """Whose jobs and uploads may be seen: the tenant's own, or with the scope `admin` everybody's (None)."""
+    principal: Principal = request.state.principal
+    return None if Scope.ADMIN in principal.scopes else principal.tenant
+
+
+async def _admin_only(request: Request) -> None:
+    principal: Principal = request.state.principal
+    if Scope.ADMIN not in principal.scopes:
+        raise missing(Scope.ADMIN, principal)
+
+
 async def _job_id(
     id: Annotated[str, Path(description="A job's id.", examples=["job_0123456789abcdef01234567"])],
 ) -> str:
@@ -92,6 +106,8 @@ HomeDep = Annotated[Home, Depends(_home)]
 ArtifactsDep = Annotated[Artifacts, Depends(_artifacts)]
 StoreDep = Annotated[Store, Depends(_store)]
 Tenant = Annotated[str, Depends(_tenant)]
+Reach = Annotated[str | None, Depends(_reach)]
+AdminOnly = Depends(_admin_only)
 JobId = Annotated[str, Depends(_job_id)]
 AUTHENTICATED = [Depends(_bearer)]
 """Documents the key in OpenAPI: for `APIRouter(dependencies=AUTHENTICATED)`."""

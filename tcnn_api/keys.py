@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tcnn.errors import RequestError
+from tcnn_api.errors import MissingScope
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.access import USUAL, Scope
 
@@ -19,6 +20,12 @@ class Principal(NamedTuple):
     tenant: str
     key: str
     scopes: frozenset[Scope]
+
+
+def missing(wanted: Scope, principal: Principal) -> MissingScope:
+    """What is said to a key that is not for something."""
+    has = ", ".join(sorted(principal.scopes))
+    return MissingScope(f"expected a key with the scope {wanted}, found one with {has}; use another key")
 
 
 LOCAL = Principal("local", "none", USUAL)

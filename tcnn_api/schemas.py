@@ -45,6 +45,7 @@ class JobLine(BaseModel):
     """A job without its result: what a list shows of it."""
 
     id: str
+    tenant: str = Field(description="Whose job it is.")
     kind: Kind
     status: Status
     created_at: str
@@ -72,6 +73,7 @@ class JobLine(BaseModel):
         )  # fmt: skip
         return cls(
             **own,
+            tenant=job.owner,
             created_at=iso(job.created_at),
             started_at=iso(job.started_at),
             finished_at=iso(job.finished_at),

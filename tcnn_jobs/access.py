@@ -20,12 +20,14 @@ LONGEST = 100
 
 
 class Scope(StrEnum):
-    """What a key may be used for, in its own tenant."""
+    """What a key may be used for; without `admin` in its own tenant."""
 
     READ = "read"
     """To look: GET."""
     SUBMIT = "submit"
     """To submit, upload, cancel, resume and delete: POST and DELETE."""
+    ADMIN = "admin"
+    """To look at what all tenants have, and at the audit log, and to cancel everybody's jobs; no other change."""
 
 
 USUAL = frozenset({Scope.READ, Scope.SUBMIT})

@@ -63,6 +63,7 @@ class QueueSettings(BaseSettings):
     retention_gb: float | None = Field(
         default=None, gt=0, description="Oldest finished jobs are deleted while their files take more; default never."
     )
+    audit_days: float = Field(default=365, gt=0, description="Entries of the audit log older than this are deleted.")
     webhook_secret: str | None = Field(default=None, description="Signs webhooks; without it they carry no signature.")
     log_format: str = Field(default="json", pattern="^(json|console)$", description="Log lines: json, or console.")
     log_level: str = Field(

@@ -41,9 +41,10 @@ PROGRESS: dict[str, Any] = {
     "loss": 1.42, "lr": 0.0005, "temperature": 0.3, "images_per_second": 410.0, "top1": 0.71,
 }  # fmt: skip
 _QUEUED: dict[str, Any] = {
-    "id": JOB, "kind": "transform", "status": "queued", "created_at": "2026-11-21T12:00:00.123Z", "started_at": None,
-    "finished_at": None, "attempt": 0, "max_attempts": 3, "priority": 0, "queue_position": 2, "waiting_for": None,
-    "cancel_requested": False, "progress": None, "request": {"model": "resnet50d"}, "result": None, "error": None,
+    "id": JOB, "tenant": "team", "kind": "transform", "status": "queued", "created_at": "2026-11-21T12:00:00.123Z",
+    "started_at": None, "finished_at": None, "attempt": 0, "max_attempts": 3, "priority": 0, "queue_position": 2,
+    "waiting_for": None, "cancel_requested": False, "progress": None, "request": {"model": "resnet50d"},
+    "result": None, "error": None,
 }  # fmt: skip
 FILE: dict[str, Any] = {
     "name": "converted.safetensors",

@@ -53,12 +53,12 @@ class Streams:
         """How many a tenant has."""
         return self._open.get(tenant, 0)
 
-    async def follow(self, store: Store, job: str, tenant: str, after: int) -> AsyncIterator[ServerSentEvent]:
+    async def follow(self, store: Store, job: str, owner: str | None, after: int) -> AsyncIterator[ServerSentEvent]:
         """Messages about a job from the event after number `after` on; ends with the job, or when it is deleted."""
         told: str | None = None
         while True:
             try:
-                now, events = await to_thread.run_sync(partial(_look, store, job, tenant, after), limiter=self._threads)
+                now, events = await to_thread.run_sync(partial(_look, store, job, owner, after), limiter=self._threads)
             except StoreUnavailable:  # it will come back; until then the pings say that we are here
                 await sleep(POLL)
                 continue
@@ -134,6 +134,6 @@ class StreamResponse(EventSourceResponse):
             self._entered.leave()
 
 
-def _look(store: Store, job: str, tenant: str, after: int) -> tuple[Job, list[Event]]:
+def _look(store: Store, job: str, owner: str | None, after: int) -> tuple[Job, list[Event]]:
     """The job before its events: if it had ended, its last event is among them."""
-    return store.get(job, tenant), store.events(job, tenant, after=after, limit=PAGE)
+    return store.get(job, owner), store.events(job, owner, after=after, limit=PAGE)

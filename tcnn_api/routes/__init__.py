@@ -1,8 +1,21 @@
 """HTTP routes: each validates, asks the store, and answers. Their order is that of the documentation."""
 
-from tcnn_api.routes import attention, checkpoints, datasets, events, files, health, jobs, models, pages, report, submit
+from tcnn_api.routes import (
+    attention,
+    audit,
+    checkpoints,
+    datasets,
+    events,
+    files,
+    health,
+    jobs,
+    models,
+    pages,
+    report,
+    submit,
+)
 
 ROUTERS = tuple(
     module.router
-    for module in (models, datasets, checkpoints, submit, jobs, events, files, report, attention, health, pages)
+    for module in (models, datasets, checkpoints, submit, jobs, events, files, report, attention, audit, health, pages)
 )

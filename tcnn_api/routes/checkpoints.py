@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from tcnn_api.deps import AUTHENTICATED, KeyHeader, ServiceDep, StoreDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.description.problems import problems
 from tcnn_api.schemas import SHA256, Page, iso, page_of
@@ -82,7 +82,7 @@ async def create(
 @router.get("", summary="List checkpoints", responses={200: answer(listed(EXAMPLE), "Checkpoints.")})
 def index(
     store: StoreDep,
-    owner: Tenant,
+    owner: Reach,
     after: Annotated[str | None, Query(description="The last id of the page before.", examples=[ID])] = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Checkpoints a page.")] = 20,
 ) -> CheckpointList:
@@ -92,7 +92,7 @@ def index(
 
 
 @router.get("/{id}", summary="Look at a checkpoint", responses={200: answer(EXAMPLE, "The checkpoint.")})
-def show(id: str, store: StoreDep, owner: Tenant) -> CheckpointUpload:
+def show(id: str, store: StoreDep, owner: Reach) -> CheckpointUpload:
     """What it was made from."""
     return CheckpointUpload.of(store.upload(identified(id, KIND), KIND, owner))
 

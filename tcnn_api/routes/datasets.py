@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from tcnn_api.deps import AUTHENTICATED, KeyHeader, ServiceDep, StoreDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.description.problems import problems
 from tcnn_api.schemas import SHA256, Page, iso, page_of
@@ -89,7 +89,7 @@ async def create(
 @router.get("", summary="List data sets", responses={200: answer(listed(EXAMPLE), "Data sets.")})
 def index(
     store: StoreDep,
-    owner: Tenant,
+    owner: Reach,
     after: Annotated[str | None, Query(description="The last id of the page before.", examples=[ID])] = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Data sets a page.")] = 20,
 ) -> DatasetList:
@@ -99,7 +99,7 @@ def index(
 
 
 @router.get("/{id}", summary="Look at a data set", responses={200: answer(EXAMPLE, "The data set.")})
-def show(id: str, store: StoreDep, owner: Tenant) -> DatasetView:
+def show(id: str, store: StoreDep, owner: Reach) -> DatasetView:
     """Its classes, and how many images it has."""
     return DatasetView.of(store.upload(identified(id, KIND), KIND, owner))
 

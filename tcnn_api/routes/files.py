@@ -11,7 +11,7 @@ from fastapi import Path as InPath
 from starlette.responses import Response, StreamingResponse
 
 from tcnn.training.runs.rundir import read_metrics
-from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, StoreDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, StoreDep, Tenant
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound
@@ -43,13 +43,13 @@ FILE: dict[int | str, dict[str, Any]] = {
 
 @router.get("/{id}/checkpoint", summary="Download the checkpoint", response_class=Response, responses=FILE)
 @router.head("/{id}/checkpoint", include_in_schema=False)
-async def checkpoint(job: JobId, request: Request, parts: ServiceDep, owner: Tenant) -> Response:
+async def checkpoint(job: JobId, request: Request, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
     """The safetensors file: `tcnn.load(FILE)` is the model. Takes `Range`, `If-Range` and `If-None-Match`."""
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     file = found.result.checkpoint if found.result else None
     if file is None:
         raise NotFound(f"{job}: this job made no checkpoint; GET /jobs/{job}/checkpoints lists its files")
-    return await _download(request, parts, owner, file, download_name(found, file))
+    return await _download(request, parts, own, file, download_name(found, file))
 
 
 @router.get(
@@ -57,7 +57,7 @@ async def checkpoint(job: JobId, request: Request, parts: ServiceDep, owner: Ten
     summary="List the files of a job",
     responses={200: examples.answer(examples.listed(examples.FILE), "Files.")},
 )
-def checkpoints(job: JobId, store: StoreDep, owner: Tenant) -> FileList:
+def checkpoints(job: JobId, store: StoreDep, owner: Reach) -> FileList:
     """Everything that a job hands back; empty until it has succeeded."""
     return FileList(**page_of(files(store.get(job, owner)), False))
 
@@ -67,12 +67,12 @@ Name = Annotated[str, InPath(description="A file's name.", examples=["summary.cs
 
 @router.get("/{id}/files/{name}", summary="Download a file", response_class=Response, responses=FILE)
 @router.head("/{id}/files/{name}", include_in_schema=False)
-async def file(job: JobId, name: Name, request: Request, parts: ServiceDep, owner: Tenant) -> Response:
+async def file(job: JobId, name: Name, request: Request, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
     """One of the files that `/checkpoints` lists, with the same headers as the checkpoint."""
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     for one in found.result.files if found.result else ():
         if one.name == name:
-            return await _download(request, parts, owner, one, safe_name(name))
+            return await _download(request, parts, own, one, safe_name(name))
     raise NotFound(f"{job}: no file of this name; GET /jobs/{job}/checkpoints lists them")
 
 
@@ -82,10 +82,10 @@ async def file(job: JobId, name: Name, request: Request, parts: ServiceDep, owne
     response_class=Response,
     responses={200: examples.answer(examples.METRICS, "A line every few steps and every epoch.", "text/csv")},
 )
-async def metrics(job: JobId, parts: ServiceDep, owner: Tenant) -> Response:
+async def metrics(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
     """All that training has measured so far, one row a measurement; nested values have dotted names."""
     await to_thread.run_sync(parts.store.get, job, owner)
-    return await parts.pools.storage.run(owner, _metrics, parts.artifacts, job)
+    return await parts.pools.storage.run(own, _metrics, parts.artifacts, job)
 
 
 def _metrics(artifacts: Artifacts, job: str) -> Response:
@@ -105,7 +105,8 @@ def _metrics(artifacts: Artifacts, job: str) -> Response:
 async def logs(
     job: JobId,
     parts: ServiceDep,
-    owner: Tenant,
+    owner: Reach,
+    own: Tenant,
     attempt: Annotated[
         int | None,
         Query(ge=1, le=2**31 - 1, description="Which time that a worker took the job, from 1; default the last."),
@@ -116,7 +117,7 @@ async def logs(
 ) -> StreamingResponse:
     """What the job's process wrote, so far; every time that a worker took the job has a log of its own."""
     await to_thread.run_sync(parts.store.get, job, owner)
-    return await parts.pools.storage.run(owner, _log, parts.artifacts, job, attempt, tail)
+    return await parts.pools.storage.run(own, _log, parts.artifacts, job, attempt, tail)
 
 
 def _log(artifacts: Artifacts, job: str, attempt: int | None, tail: int | None) -> StreamingResponse:
@@ -132,9 +133,9 @@ def _log(artifacts: Artifacts, job: str, attempt: int | None, tail: int | None) 
     return StreamingResponse(content, media_type="text/plain", headers=_named(name, "inline"))
 
 
-async def _download(request: Request, parts: Service, owner: str, file: Artifact, name: str) -> Response:
-    read = partial(parts.pools.reading.run, owner)
-    return await parts.pools.storage.run(owner, download, request, parts.artifacts, file, name, read)
+async def _download(request: Request, parts: Service, own: str, file: Artifact, name: str) -> Response:
+    read = partial(parts.pools.reading.run, own)
+    return await parts.pools.storage.run(own, download, request, parts.artifacts, file, name, read)
 
 
 def succeeded(job: Job) -> Job:

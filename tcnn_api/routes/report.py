@@ -8,7 +8,7 @@ from starlette.responses import FileResponse, Response
 
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.version import __version__
-from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Tenant
 from tcnn_api.description.examples import answer
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound
@@ -36,25 +36,25 @@ POLICY = {
     response_class=Response,
     responses={200: answer("<!doctype html>…", "One HTML file, with everything in it.", "text/html"), **problems(409)},
 )
-async def report(job: JobId, parts: ServiceDep, owner: Tenant) -> Response:
+async def report(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
     """What was converted and how well, curves, gates and spans, evaluations, and pictures of attention.
 
     Making it takes seconds, once. The pictures are of the job's own data set, if that was uploaded and is still there.
     """
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
-    attempt = await parts.pools.storage.run(owner, parts.artifacts.attempt, found, winner(found))
+    attempt = await parts.pools.storage.run(own, parts.artifacts.attempt, found, winner(found))
     page = parts.artifacts.beside(job, f"report-{winner(found)}-{__version__}.html")
     if attempt is None:
         raise NotFound(f"{job}: its files are no longer on the server; run the job again")
-    async with parts.pools.reports.take(owner):  # what waited for the same one finds it made
+    async with parts.pools.reports.take(own):  # what waited for the same one finds it made
         if not page.is_file():
-            await _make(parts, found, attempt, page, owner)
+            await _make(parts, found, attempt, page, own)
     headers = POLICY | {"Content-Disposition": f'inline; filename="{job}.html"'}
     return FileResponse(page, headers=headers, media_type="text/html; charset=utf-8")
 
 
-async def _make(parts: Service, job: Job, attempt: Path, page: Path, owner: str) -> None:
-    images = await parts.pools.storage.run(owner, _images, parts, job, owner)
+async def _make(parts: Service, job: Job, attempt: Path, page: Path, own: str) -> None:
+    images = await parts.pools.storage.run(own, _images, parts, job)
     size = job.result.checkpoint.size if job.result and job.result.checkpoint else 0
     try:
         await ask(
@@ -65,11 +65,11 @@ async def _make(parts: Service, job: Job, attempt: Path, page: Path, owner: str)
         raise EnvironmentFailure(f"the report of {job.id} could not be made ({error}); try again later") from error
 
 
-def _images(parts: Service, job: Job, owner: str) -> str:
+def _images(parts: Service, job: Job) -> str:
     """Where the job's data set lies, if it is an uploaded one; else nothing."""
     name = str(job.request.get("dataset") or (job.request.get("finetune") or {}).get("dataset") or "")
     try:
-        folder = parts.artifacts.path(parts.artifacts.upload(parts.store.upload(name, "dataset", owner)))
+        folder = parts.artifacts.path(parts.artifacts.upload(parts.store.upload(name, "dataset", job.owner)))
     except UploadNotFound:
         return ""
     return str(folder) if folder.is_dir() else ""

@@ -1,5 +1,6 @@
 """Options of the commands that work on the service's database itself, and the way to it."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ def opened(home: Path | None, database_url: str | None) -> "Iterator[Store]":
     """The service's store, made or brought up to date first, as a worker would."""
     from pydantic import ValidationError
 
+    from tcnn_jobs.audit import Actor, acting
     from tcnn_jobs.home import Home
     from tcnn_jobs.settings import QueueSettings, settings_error
     from tcnn_jobs.store import Store
@@ -38,9 +40,20 @@ def opened(home: Path | None, database_url: str | None) -> "Iterator[Store]":
     store = Store(settings.database)
     store.migrate()
     try:
-        yield store
+        with acting(Actor(tenant=_user(), key="command line")):
+            yield store
     finally:
         store.close()
+
+
+def _user() -> str:
+    """Who types, for the audit log."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user that has no name
+        return str(os.getuid())
 
 
 def when(seconds: float | None) -> str | None:

@@ -22,7 +22,7 @@ def create(
     tenant: Annotated[str, typer.Argument(help="Whose key it is.", metavar="TENANT")],
     name: Annotated[str, typer.Option(help="What the key is for, in your words.", metavar="TEXT")] = "",
     scopes: Annotated[
-        str, typer.Option(help="What it may be used for: read, submit, with commas between.", metavar="SCOPES")
+        str, typer.Option(help="What it may be used for: read, submit, admin, with commas between.", metavar="SCOPES")
     ] = "read,submit",
     days: Annotated[float | None, typer.Option(help="It expires after so many days; default never.")] = None,
     home: HomeOption = None,

@@ -12,6 +12,7 @@ times are the database's.
 """
 
 from tcnn_jobs.store.api_keys import ApiKeys
+from tcnn_jobs.store.audits import Audits
 from tcnn_jobs.store.changes import new_id
 from tcnn_jobs.store.deliveries import Deliveries
 from tcnn_jobs.store.queue import Queue
@@ -24,5 +25,5 @@ from tcnn_jobs.store.uploads import Uploads
 __all__ = ["Store", "new_id"]
 
 
-class Store(Submission, Queue, Uploads, Deliveries, ApiKeys, Tenants, Figures, Upgrade):
+class Store(Submission, Queue, Uploads, Deliveries, ApiKeys, Tenants, Audits, Figures, Upgrade):
     """Jobs, uploads, workers, webhook calls, tenants and their API keys in one database."""

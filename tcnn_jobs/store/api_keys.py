@@ -10,7 +10,7 @@ from sqlalchemy import Row, and_, func, insert, or_, select, update
 
 from tcnn_jobs.access import ApiKey, NewKey, digest, new_secret
 from tcnn_jobs.errors import KeyNotFound
-from tcnn_jobs.store import shares
+from tcnn_jobs.store import audits, shares
 from tcnn_jobs.store.changes import new_id, shown, storable
 from tcnn_jobs.store.engine import Database
 from tcnn_jobs.store.schema import api_keys, now
@@ -39,6 +39,7 @@ class ApiKeys(Database):
                 )
             )  # fmt: skip
             row = connection.execute(_LOOK.where(api_keys.c.id == identifier)).one()
+            audits.note(connection, "key.create", identifier, new.tenant, scopes=sorted(new.scopes))
         return _as_key(row), secret
 
     def api_keys(self, tenant: str | None = None) -> list[ApiKey]:
@@ -58,6 +59,8 @@ class ApiKeys(Database):
                 update(api_keys).where(mine).values(revoked_at=func.coalesce(api_keys.c.revoked_at, now()))
             )
             row = connection.execute(_LOOK.where(mine)).one_or_none()
+            if row is not None:
+                audits.note(connection, "key.revoke", id, row.tenant)
         if row is None:
             raise KeyNotFound(f"{id}: no such key; `tcnn keys list` shows those that there are")
         return _as_key(row)

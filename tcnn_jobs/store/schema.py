@@ -11,6 +11,7 @@ stored        bytes that uploads and results of jobs take
 uploads       data sets and checkpoints
 workers       who was heard of, and when
 deliveries    webhook calls that are still to be made
+audit         who did what with which key
 tallies       finished jobs and their seconds, in shards, because every finish would wait for one row
 
 `tcnn_jobs/migrations` makes these tables; a test holds the two to each other.
@@ -260,6 +261,24 @@ deliveries = Table(
     Column("due_at", Double, nullable=False),
 )
 Index("deliveries_due", deliveries.c.due_at)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("at", Double, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("resource", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("request", Text, nullable=False),
+    Column("details", Document, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("audit_tenant", audit.c.tenant, audit.c.number)
+Index("audit_key", audit.c.key, audit.c.number)
+Index("audit_at", audit.c.at)
 
 tallies = Table(
     "tallies",

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert,
 
 from tcnn_jobs.errors import IdempotencyMismatch, StoreUnavailable, WrongState
 from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
-from tcnn_jobs.store import needs, quotas, schema, shares
+from tcnn_jobs.store import audits, needs, quotas, schema, shares
 from tcnn_jobs.store.changes import as_job, change, find, new_id, record, storable
 from tcnn_jobs.store.engine import Database, upsert
 from tcnn_jobs.store.places import Places
@@ -58,6 +58,7 @@ class Submission(Database):
                 row = connection.execute(_ENQUEUE, {"id": identifier, **new.model_dump(mode="json")}).one()
                 record(connection, row, [NewEvent(kind="queued")])
                 needs.note(connection, row)
+                audits.note(connection, "job.submit", identifier, row.owner, kind=row.kind)
         return self._placed(row)
 
     def replay(self, key: IdempotencyKey) -> str | None:
@@ -89,6 +90,7 @@ class Submission(Database):
             row = find(connection, job, owner, lock=True)
             if key is None or _is_first(connection, key, job):
                 row = _cancelled(connection, row)
+                audits.note(connection, "job.cancel", job, row.owner)
         return self._placed(row)
 
     def resume(self, job: str, owner: str | None = None, key: IdempotencyKey | None = None) -> Job:
@@ -105,6 +107,7 @@ class Submission(Database):
                 quotas.admit_job(connection, row.owner)
                 fresh: dict[str, Any] = {"attempt": 0, "error": None, "cancel_requested": False, "finished_at": None}
                 row = change(connection, row, Status.QUEUED, [NewEvent(kind="resumed")], **fresh)
+                audits.note(connection, "job.resume", job, row.owner)
         return self._placed(row)
 
     def delete(self, job: str, owner: str | None = None) -> Job:
@@ -120,6 +123,7 @@ class Submission(Database):
             connection.execute(delete(jobs).where(jobs.c.number == row.number))
             connection.execute(delete(keys).where(keys.c.resource == job))
             quotas.drop(connection, job)
+            audits.note(connection, "job.delete", job, row.owner)
             return as_job(row)
 
     def events(self, job: str, owner: str | None = None, *, after: int = 0, limit: int = 1000) -> list[Event]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
-from tcnn_jobs.store import quotas, schema, shares
+from tcnn_jobs.store import audits, quotas, schema, shares
 from tcnn_jobs.store.engine import Database
 from tcnn_jobs.tenants import Quotas, Tenant
 
@@ -24,6 +24,7 @@ class Tenants(Database):
             shares.know(connection, tenant)
             if values:
                 connection.execute(update(schema.tenants).where(mine).values(values))
+            audits.note(connection, "tenant.set", tenant, tenant, **changes)
             row = connection.execute(select(schema.tenants).where(mine)).one()
             return _as_tenant(connection, row)
 

@@ -6,7 +6,7 @@ from sqlalchemy import Row, delete, insert, select
 
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model import Upload
-from tcnn_jobs.store import quotas, shares
+from tcnn_jobs.store import audits, quotas, shares
 from tcnn_jobs.store.changes import shown, storable
 from tcnn_jobs.store.engine import Database
 from tcnn_jobs.store.needs import refuse_if_needed
@@ -24,6 +24,7 @@ class Uploads(Database):
         with self.writing() as connection:
             shares.know(connection, upload.owner)
             quotas.note_upload(connection, upload)
+            audits.note(connection, f"{upload.kind}.upload", upload.id, upload.owner)
             row = connection.execute(insert(uploads).values(**values, created_at=now()).returning(uploads)).one()
         return _as_upload(row)
 
@@ -75,6 +76,7 @@ class Uploads(Database):
             refuse_if_needed(connection, id, row.owner)
             connection.execute(delete(keys).where(keys.c.resource == id))
             quotas.drop(connection, id)
+            audits.note(connection, f"{row.kind}.delete", id, row.owner)
         return _as_upload(row)
 
 

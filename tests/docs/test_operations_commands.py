@@ -7,7 +7,7 @@ import pages
 import pytest
 
 PAGE = "docs/operations.md"
-GROUPS = {"keys": {"create", "list", "revoke"}, "tenants": {"set", "list"}}
+GROUPS = {"keys": {"create", "list", "revoke"}, "tenants": {"set", "list"}, "audit": {"--tenant", "--key"}}
 """Commands that need a database and nothing else."""
 
 

@@ -1,0 +1,108 @@
+"""The audit log: a row for every change that somebody asked for, in its transaction, and none else."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from deeds import RESULT, hold, new
+from sqlalchemy import update
+
+from tcnn_jobs.access import NewKey
+from tcnn_jobs.audit import Actor, acting
+from tcnn_jobs.errors import QuotaExceeded, WrongState
+from tcnn_jobs.model import IdempotencyKey, Upload
+from tcnn_jobs.store import Store, new_id, schema
+
+ANN = Actor(tenant="ann", key="key_1", request="r1")
+
+
+@pytest.fixture
+def ann() -> Iterator[None]:
+    """All that the test does is done by ann."""
+    with acting(ANN):
+        yield
+
+
+def _log(store: Store) -> list[tuple[str, str]]:
+    """Actions and resources, the oldest first."""
+    return [(entry.action, entry.resource) for entry in reversed(store.audit()[0])]
+
+
+def test_what_an_owner_does(store: Store, ann: None) -> None:
+    key = IdempotencyKey("ann", "once", "digest")
+    job = store.enqueue(new(), key)
+    store.enqueue(new(), key)
+    store.cancel(job.id)
+    store.resume(job.id)
+    store.cancel(job.id)
+    store.delete(job.id)
+    upload = Upload(id=new_id("ds"), owner="ann", kind="dataset", name="a", path="a", size=1, sha256="0" * 64)
+    store.add_upload(upload)
+    store.remove_upload(upload.id, "ann")
+    assert _log(store) == [
+        ("job.submit", job.id), ("job.cancel", job.id), ("job.resume", job.id), ("job.cancel", job.id),
+        ("job.delete", job.id), ("dataset.upload", upload.id), ("dataset.delete", upload.id),
+    ]  # fmt: skip
+    first = store.audit()[0][-1]
+    assert (first.by, first.key, first.request, first.tenant) == ("ann", "key_1", "r1", "ann")
+    assert first.details == {"kind": "transform"} and first.at == pytest.approx(job.created_at, abs=60)
+
+
+def test_what_an_operator_does(store: Store) -> None:
+    with acting(Actor(tenant="root", key="command line")):
+        key, secret = store.create_key(NewKey(tenant="ann"))
+        store.set_quotas("ann", queued=3)
+        store.revoke_key(key.id)
+    entries, _ = store.audit()
+    assert [(one.action, one.resource, one.tenant, one.by, one.key) for one in reversed(entries)] == [
+        ("key.create", key.id, "ann", "root", "command line"), ("tenant.set", "ann", "ann", "root", "command line"),
+        ("key.revoke", key.id, "ann", "root", "command line"),
+    ]  # fmt: skip
+    assert entries[1].details == {"queued": 3}
+    assert secret not in str(entries)
+
+
+def test_what_was_refused_or_nobody_asked_for_is_not_in_it(store: Store) -> None:
+    """A worker acts for nobody; a refused change has not happened."""
+    store.set_quotas("ann", queued=1)
+    store.enqueue(new())
+    with acting(ANN):
+        with pytest.raises(QuotaExceeded):
+            store.enqueue(new())
+        with pytest.raises(WrongState):
+            store.resume(store.list()[0][0].id)
+    store.finish(hold(store.claim("w1")), RESULT)
+    assert _log(store) == []
+
+
+def test_threads_of_others_are_not_ann(store: Store, ann: None) -> None:
+    thread = threading.Thread(target=store.enqueue, args=(new(),))
+    thread.start()
+    thread.join()
+    assert _log(store) == []
+
+
+def test_pages_and_filters(store: Store) -> None:
+    for number in range(5):
+        with acting(ANN.model_copy(update={"key": f"key_{number % 2}"})):
+            store.enqueue(new(owner="ann" if number < 3 else "bob"))
+    whole, more = store.audit()
+    assert len(whole) == 5 and not more
+    page, more = store.audit(limit=2)
+    assert (page, more) == (whole[:2], True)
+    assert store.audit(after=page[-1].number, limit=3) == (whole[2:], False)
+    assert store.audit(tenant="ann") == (whole[2:], False)
+    assert store.audit(key="key_1") == ([whole[1], whole[3]], False)
+    assert store.audit(tenant="bob", key="key_1") == ([whole[1]], False)
+
+
+def test_it_is_forgotten_after_its_time(store: Store, ann: None) -> None:
+    old, young = store.enqueue(new()), store.enqueue(new())
+    with store.writing() as connection:
+        mine = schema.audit.c.resource == old.id
+        connection.execute(update(schema.audit).where(mine).values(at=schema.now() - 11 * 86400))
+    store.forget_audit(12)
+    assert len(_log(store)) == 2
+    store.forget_audit(10)
+    assert _log(store) == [("job.submit", young.id)]
+    assert store.audit()[0][0].number > 1, "numbers are not given again"
