@@ -222,6 +222,8 @@ class Delivery(Model):
     url: str
     body: dict[str, Any]
     attempt: int
+    secret: str | None = Field(default=None, repr=False)
+    """The tenant's own; without one the service's signs."""
 
 
 class Statistics(Model):

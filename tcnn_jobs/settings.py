@@ -73,11 +73,8 @@ class QueueSettings(BaseSettings):
     @field_validator("webhook_secret")
     @classmethod
     def _decodes(cls, value: str | None) -> str | None:
-        if value is not None and value.startswith("whsec_"):
-            try:
-                base64.b64decode(value.removeprefix("whsec_"), validate=True)
-            except ValueError:
-                raise ValueError("expected base64 after whsec_") from None
+        if value is not None:
+            check_webhook_secret(value)
         return value
 
     @property
@@ -89,6 +86,15 @@ class QueueSettings(BaseSettings):
     def database(self) -> str:
         """The database's URL, the default filled in."""
         return self.database_url or f"sqlite:///{self.root / 'tcnn.db'}"
+
+
+def check_webhook_secret(secret: str) -> None:
+    """Raise `ValueError` for a secret that looks as if it were encoded and is not."""
+    if secret.startswith("whsec_"):
+        try:
+            base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+        except ValueError:
+            raise ValueError("expected base64 after whsec_") from None
 
 
 def settings_error(error: ValidationError) -> RequestError:

@@ -37,3 +37,5 @@ class Tenant(Model):
     created_at: float
     quotas: Quotas
     use: Use
+    own_webhook_secret: bool = False
+    """Whether its webhooks are signed with a secret of its own, and not with the service's."""

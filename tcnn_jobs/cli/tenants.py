@@ -28,11 +28,19 @@ def set_quotas(
     running: Annotated[str | None, _quota("Jobs that may run at once")] = None,
     gpu_hours: Annotated[str | None, _quota("Hours of GPUs within 30 days")] = None,
     stored_gb: Annotated[str | None, _quota("GB of uploads and results, 10⁹ bytes each")] = None,
+    webhook_secret: Annotated[
+        str | None,
+        typer.Option(
+            help="What signs its webhooks: new makes a secret and prints it, - reads one from stdin, none is the "
+            "service's own.",
+            metavar="new|-|none",
+        ),
+    ] = None,
     home: HomeOption = None,
     database_url: DatabaseOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set quotas of a tenant, those that are named; they count from now on, without a restart."""
+    """Set quotas and the webhook secret of a tenant, those that are named; they count without a restart."""
     from tcnn.errors import RequestError
     from tcnn_jobs.access import is_tenant
 
@@ -44,9 +52,13 @@ def set_quotas(
     }  # fmt: skip
     if changes.get("stored") is not None:
         changes["stored"] = round(changes["stored"] * GB)
+    secret = _secret(webhook_secret)
     with opened(home, database_url) as store:
-        found = store.set_quotas(tenant, **changes)
-    _print([found], as_json, single=True)
+        if webhook_secret is not None:
+            found = store.set_webhook_secret(tenant, secret)
+        if changes or webhook_secret is None:
+            found = store.set_quotas(tenant, **changes)
+    _print([found], as_json, single=True, new_secret=secret if webhook_secret == "new" else None)  # noqa: S105
 
 
 @app.command("list")
@@ -78,9 +90,36 @@ def _number(name: str, given: str | None, *, whole: bool = False, option: str = 
     return {name: value}
 
 
-def _print(found: "list[Tenant]", as_json: bool, single: bool = False) -> None:
+def _secret(given: str | None) -> str | None:
+    """The webhook secret that is meant; never one of the command line, which everybody on the machine can read."""
+    import base64
+    import secrets
+    import sys
+
+    from tcnn.errors import RequestError
+    from tcnn_jobs.settings import check_webhook_secret
+
+    if given in (None, "none"):
+        return None
+    if given == "new":
+        return f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"
+    if given != "-":
+        raise RequestError("--webhook-secret: expected new, none, or - and the secret on stdin, found another text")
+    secret = sys.stdin.readline().strip()
+    try:
+        check_webhook_secret(secret)
+    except ValueError as error:
+        raise RequestError(f"--webhook-secret: {error}") from error
+    if not secret:
+        raise RequestError("--webhook-secret: expected a secret on stdin, found nothing")
+    return secret
+
+
+def _print(found: "list[Tenant]", as_json: bool, single: bool = False, new_secret: str | None = None) -> None:
     if as_json:
         shown = [{**one.model_dump(mode="json"), "created_at": when(one.created_at)} for one in found]
+        if new_secret is not None:
+            shown[0]["webhook_secret"] = new_secret
         print_json(shown[0] if single else {"object": "list", "data": shown})
         return
     from rich.table import Table
@@ -88,15 +127,18 @@ def _print(found: "list[Tenant]", as_json: bool, single: bool = False) -> None:
     from tcnn.cli import console
 
     table = Table(box=None, pad_edge=False)
-    for column in ("tenant", "queued", "running", "GPU hours", "GB stored"):
+    for column in ("tenant", "queued", "running", "GPU hours", "GB stored", "webhooks"):
         table.add_column(column, overflow="fold")
     for one in found:
         has, may = one.use, one.quotas
         table.add_row(
             one.name, _of(has.queued, may.queued), _of(has.running, may.running),
             _of(f"{has.gpu_hours:.1f}", may.gpu_hours), _of(f"{has.stored / GB:.3g}", may.stored and may.stored / GB),
+            "own secret" if one.own_webhook_secret else "–",
         )  # fmt: skip
     console.stdout().print(table)
+    if new_secret is not None:
+        typer.echo(f"webhook secret, shown once: {new_secret}")
 
 
 def _of(has: object, may: float | None) -> str:

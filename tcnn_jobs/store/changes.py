@@ -163,5 +163,6 @@ def _announce(connection: Connection, row: Row[Any]) -> None:
             body={"type": f"job.{row.status}", "job": told},
             attempt=0,
             due_at=now(),
+            tenant=row.owner,
         )
     )

@@ -4,7 +4,7 @@ from sqlalchemy import delete, select, update
 
 from tcnn_jobs.model import Delivery
 from tcnn_jobs.store.engine import Database
-from tcnn_jobs.store.schema import deliveries, now
+from tcnn_jobs.store.schema import deliveries, now, tenants
 
 
 class Deliveries(Database):
@@ -24,7 +24,15 @@ class Deliveries(Database):
                 .values(attempt=deliveries.c.attempt + 1, due_at=now() + lease)
                 .returning(deliveries)
             ).all()
-        return [Delivery(id=row.id, job=row.job, url=row.url, body=row.body, attempt=row.attempt) for row in rows]
+            own = tenants.c.webhook_secret.is_not(None) & tenants.c.name.in_({row.tenant for row in rows if row.tenant})
+            query = select(tenants.c.name, tenants.c.webhook_secret).where(own)
+            secrets = {row.name: row.webhook_secret for row in connection.execute(query)}
+        return [
+            Delivery(
+                id=row.id, job=row.job, url=row.url, body=row.body, attempt=row.attempt, secret=secrets.get(row.tenant)
+            )
+            for row in rows
+        ]
 
     def delivered(self, id: str) -> None:
         """The call was made."""

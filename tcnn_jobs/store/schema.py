@@ -5,7 +5,7 @@ events        what happened to a job, counted from 1 without gaps
 needs         jobs and uploads that a queued or running job names; nobody may delete them meanwhile
 keys          idempotency keys: what a POST with this key has made
 api_keys      API keys of tenants: the digest of the secret, and what it may be used for
-tenants       who has ever submitted something, when a job of theirs last started, and their quotas
+tenants       who has ever submitted something, when a job of theirs last started, their quotas and webhook secret
 usage         seconds that slots worked for a tenant, by day since 1970, in shards as `tallies`
 stored        bytes that uploads and results of jobs take
 uploads       data sets and checkpoints
@@ -201,6 +201,7 @@ tenants = Table(
     Column("max_running", Integer),
     Column("gpu_hours", Double),
     Column("max_bytes", BigInteger),
+    Column("webhook_secret", Text),
 )
 
 usage = Table(
@@ -259,6 +260,7 @@ deliveries = Table(
     Column("body", Document, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("due_at", Double, nullable=False),
+    Column("tenant", Text),
 )
 Index("deliveries_due", deliveries.c.due_at)
 

@@ -28,6 +28,16 @@ class Tenants(Database):
             row = connection.execute(select(schema.tenants).where(mine)).one()
             return _as_tenant(connection, row)
 
+    def set_webhook_secret(self, tenant: str, secret: str | None) -> Tenant:
+        """From now on this signs a tenant's webhooks, calls that are made again too; None: the service's own."""
+        mine = schema.tenants.c.name == tenant
+        with self.writing() as connection:
+            shares.know(connection, tenant)
+            connection.execute(update(schema.tenants).where(mine).values(webhook_secret=secret))
+            audits.note(connection, "tenant.webhook_secret", tenant, tenant, own=secret is not None)
+            row = connection.execute(select(schema.tenants).where(mine)).one()
+            return _as_tenant(connection, row)
+
     def tenants(self, name: str | None = None) -> list[Tenant]:
         """All of them by name, or this one if it is known."""
         query = select(schema.tenants).order_by(schema.tenants.c.name)
@@ -49,4 +59,7 @@ class Tenants(Database):
 
 def _as_tenant(connection: Connection, row: Row[Any]) -> Tenant:
     found = Quotas(**{name: getattr(row, column) for name, column in _COLUMNS.items()})
-    return Tenant(name=row.name, created_at=row.created_at, quotas=found, use=quotas.used(connection, row.name))
+    return Tenant(
+        name=row.name, created_at=row.created_at, quotas=found, use=quotas.used(connection, row.name),
+        own_webhook_secret=row.webhook_secret is not None,
+    )  # fmt: skip

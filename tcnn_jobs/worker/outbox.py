@@ -73,7 +73,7 @@ async def _deliver(store: Store, due: list[Delivery], secret: str | None) -> Non
         async with httpx.AsyncClient(timeout=webhooks.TIMEOUT, limits=limits, verify=_trusted()) as client:
 
             async def one(delivery: Delivery) -> None:
-                problem = await webhooks.call(client, delivery, secret)
+                problem = await webhooks.call(client, delivery, delivery.secret or secret)
                 await loop.run_in_executor(recorder, _record, store, delivery, problem)
 
             await asyncio.gather(*map(one, due))

@@ -1,5 +1,7 @@
 """`tcnn tenants` on a service's database."""
 
+import base64
+import io
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,23 @@ def test_set_and_list(tenants: Run) -> None:
     tenants("set", "other", "--queued", 1)
     assert [one["name"] for one in tenants("list", "--json").json["data"]] == ["other", "team"]
     assert tenants("list", "--tenant", "team", "--json").json["data"] == [changed]
+
+
+def test_webhook_secret(tenants: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made and shown once, or read where nobody else can, and never shown again."""
+    made = tenants("set", "team", "--queued", 7, "--webhook-secret", "new", "--json").json
+    secret = made.pop("webhook_secret")
+    assert made["own_webhook_secret"] and made["quotas"]["queued"] == 7
+    assert len(base64.b64decode(secret.removeprefix("whsec_"), validate=True)) == 32
+    listed = tenants("list", "--json")
+    assert listed.json["data"] == [made] and secret not in listed.out
+    assert "own secret" in tenants("list").out
+    assert not tenants("set", "team", "--webhook-secret", "none", "--json").json["own_webhook_secret"]
+    assert "shown once: whsec_" in tenants("set", "team", "--webhook-secret", "new").out
+    for given, code in (("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 0), ("whsec_?\n", 2), ("", 2)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(given))
+        assert tenants("set", "team", "--webhook-secret", "-").code == code
+    assert "found another text" in tenants("set", "team", "--webhook-secret", "in-everybodys-ps").error(2)
 
 
 @pytest.mark.parametrize(

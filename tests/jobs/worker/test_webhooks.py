@@ -73,6 +73,25 @@ def test_a_finished_job_is_told_once_and_signed(house: House, receiver: Receiver
     assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
 
 
+def test_a_tenants_own_secret_signs_its_calls_and_no_others(house: House, receiver: Receiver) -> None:
+    """Also calls that are made again, and of jobs that are deleted meanwhile."""
+    own = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    house.store.set_webhook_secret("local", own)
+    mine, other = house.submit(webhook=receiver.url), house.submit(webhook=receiver.url, owner="other")
+    for job in (mine, other):
+        house.store.delete(house.store.cancel(job.id).id)
+    assert deliver_due(house.store, SECRET) == 2
+    for headers, body in receiver.calls:
+        signer = Webhook(own) if json.loads(body)["job"]["id"] == mine.id else Webhook(SECRET.encode())
+        signer.verify(body, headers)
+    assert own not in repr(house.store.due_deliveries())
+    house.store.set_webhook_secret("local", None)
+    house.store.cancel(house.submit(webhook=receiver.url).id)
+    deliver_due(house.store, SECRET)
+    headers, body = receiver.calls[-1]
+    Webhook(SECRET.encode()).verify(body, headers)
+
+
 @pytest.mark.parametrize("secret", ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "any words"])
 def test_the_official_library_accepts_the_signature(house: House, receiver: Receiver, secret: str) -> None:
     """`whsec_` and base64, as every implementation of the scheme decodes it; any other text is the key itself."""
