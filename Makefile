@@ -44,9 +44,9 @@ mutation: $(READY)  ## do the tests notice a fault? a sample of mutants (an hour
 DEVICE := cuda
 gpu:  ## on a GPU: its tests, and what the layer and networks cost there; DEVICE=cpu for a dry run, OUT=dir for the results
 	@if test -e $(READY); then python=$(BIN)/python; \
-	elif $(PYTHON) benchmarks/gpu.py --can-run; then python=$(PYTHON); \
+	elif $(PYTHON) -m benchmarks.gpu --can-run; then python=$(PYTHON); \
 	else $(MAKE) $(READY) && python=$(BIN)/python || exit 2; fi; \
-	$$python benchmarks/gpu.py --device $(DEVICE) $(if $(OUT),--out $(OUT))
+	$$python -m benchmarks.gpu --device $(DEVICE) $(if $(OUT),--out $(OUT))
 
 check: $(READY)  ## style, types, import rules
 	$(BIN)/ruff check .

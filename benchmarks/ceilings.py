@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 import torch
-from stopwatch import timed
+
+from benchmarks.stopwatch import timed
 
 
 class Ceilings(NamedTuple):

@@ -27,14 +27,19 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import tables
-from parts import DONE, FAILED, Facts, Outcome, Part, run_all, sources, told, write
+from benchmarks import tables
+from benchmarks.parts import DONE, FAILED, Facts, Outcome, Part, run_all, sources, told, write
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "speed.md"
 KEPT, DRY = ROOT / "benchmarks" / "results" / "gpu", ROOT / "build" / "gpu"
 SECONDS = 9 * 60.0
-SOURCES = ("tcnn/**/*.py", "benchmarks/*.py", "tests/*.py", "tests/gpu/*.py")
+SOURCES = (
+    "tcnn/**/*.py",
+    *(f"benchmarks/{room}*.py" for room in ("", "layer/", "networks/")),
+    "tests/*.py",
+    "tests/gpu/*.py",
+)
 
 PROBE = """
 import json, torch
@@ -77,24 +82,24 @@ def parts(device: str) -> list[Part]:
         return Part(f"tests_{name}", arguments, limit, ("pytest",), tests)
 
     def script(name: str, file: str, limit: float, *options: str) -> Part:
-        arguments = (f"benchmarks/{file}.py", "--device", device, *options, "--out", "{out}")
+        arguments = ("-m", f"benchmarks.{file}", "--device", device, *options, "--out", "{out}")
         return Part(name, (*arguments, *(("--threads", "1") if dry else ())), limit)
 
     def layer(shape: str) -> Part:
         rounds = ("--rounds", "1" if dry else "15")
-        return script(f"layer_{shape}", "gpsa", 60, "--measure", "times", "--shape", shape, *rounds)
+        return script(f"layer_{shape}", "layer.gpsa", 60, "--measure", "times", "--shape", shape, *rounds)
 
     def networks(group: str, limit: float, *options: str) -> Part:
         small = ("--base", "test_resnet", "--size", "64", "--batch", "1", "--rounds", "1")
         common = small if dry else ("--batch", "128", "--rounds", "9")
         name = f"networks_{group}" + ("_compiled" if options else "")
-        return script(name, "throughput", limit, "--groups", group, *common, *options)
+        return script(name, "networks.throughput", limit, "--groups", group, *common, *options)
 
     def training_loop() -> Part:
         tiny = "--model test_resnet --size 32 --batch-size 8 --micro-batch 4 --images 40 --workers 1 --pairs 1"
         large = "--model resnet50 --size 160 --batch-size 64 --micro-batch 64 --images 1280 --pairs 4"
         workers = f" --workers {min(12, os.cpu_count() or 1)}"
-        return script("training_loop", "train_overhead", 120, *(tiny if dry else large + workers).split())
+        return script("training_loop", "networks.train_overhead", 120, *(tiny if dry else large + workers).split())
 
     compiled = ("--compile", "aot_eager" if dry else "inductor")  # a C++ compiler would take minutes
     memory = "72x8x2" if dry else "512x32x16"
@@ -106,7 +111,7 @@ def parts(device: str) -> list[Part]:
         *(layer(shape) for shape in (("72x6x2",) if dry else ("512x14x256", "512x7x256", "512x32x16", "512x14x32"))),
         networks("stride-removed", 60),
         networks("stride-removed", 240, *compiled),
-        script("memory", "gpsa", 90, "--measure", "memory", "growth", "--memory-shape", memory),
+        script("memory", "layer.gpsa", 90, "--measure", "memory", "growth", "--memory-shape", memory),
         networks("stride-kept", 60),
         networks("botnet", 60),
         networks("convit", 60),

@@ -1,12 +1,6 @@
-"""timm's families, and one model of one of them through the check of `benchmarks/zoo.py`."""
+"""timm's families, and one model of one of them through the check of `benchmarks/zoo/sweep.py`."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-from zoo_check import VERIFIED, check
-
+from benchmarks.zoo.check import VERIFIED, check
 from tcnn.zoo import catalogue
 
 

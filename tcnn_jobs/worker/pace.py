@@ -2,8 +2,8 @@
 
 Reaping and webhooks may be done by any worker, so where many ask seldom, somebody asks as often as before. A heartbeat
 is each worker's own: a cancelled job hears of it later in a large fleet, though never later than a sixth of the lease.
-Claims keep their pace, since a free slot waits for nobody else's question. `benchmarks/queue_simulation.py` compares
-this with asking at a fixed pace.
+Claims keep their pace, since a free slot waits for nobody else's question. `benchmarks/service/queue_simulation.py`
+compares this with asking at a fixed pace.
 """
 
 import random

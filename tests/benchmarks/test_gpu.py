@@ -7,12 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gpu
 import pytest
-from parts import CUT_OFF, DONE, FAILED, Outcome
+
+from benchmarks import gpu
+from benchmarks.parts import CUT_OFF, DONE, FAILED, Outcome
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = str(ROOT / "benchmarks" / "gpu.py")
+SCRIPT = ("-m", "benchmarks.gpu")
 HARDWARE = {"name": "NVIDIA H100", "capability": "9.0", "multiprocessors": 132, "memory_gib": 79.6, "cudnn": 91002}
 FACTS = {
     "device": "cuda",
@@ -24,13 +25,13 @@ FACTS = {
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment}
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env={**os.environ, **environment}
     )
 
 
 def test_a_python_without_the_packages_is_told_apart() -> None:
-    assert run(sys.executable, SCRIPT, "--can-run").returncode == 0
-    bare = run(sys.executable, "-S", SCRIPT, "--can-run", PYTHONPATH="")
+    assert run(sys.executable, *SCRIPT, "--can-run").returncode == 0
+    bare = run(sys.executable, "-S", *SCRIPT, "--can-run", PYTHONPATH="")
     assert bare.returncode == 2
     assert len(bare.stderr.splitlines()) == 1
     assert "torch>=2.8 (none here)" in bare.stderr and "pydantic>=2.10 (none here)" in bare.stderr
@@ -42,7 +43,7 @@ def test_versions_are_compared_as_numbers() -> None:
 
 
 def test_without_a_gpu_it_says_so_and_what_to_do(tmp_path: Path) -> None:
-    done = run(sys.executable, SCRIPT, "--out", str(tmp_path / "out"), CUDA_VISIBLE_DEVICES="")
+    done = run(sys.executable, *SCRIPT, "--out", str(tmp_path / "out"), CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     assert done.stderr == "gpu: torch sees no GPU; for a dry run without one: make gpu DEVICE=cpu\n"
     assert not (tmp_path / "out").exists()
@@ -125,11 +126,12 @@ def test_make_takes_the_python_that_can(tmp_path: Path, there: str) -> None:
     """Never installs where something can run: the machine may have no network."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__init__.py").touch()
     (tmp_path / "benchmarks" / "gpu.py").write_text(STUB.format(can_run=0 if there == "a Python with torch" else 2))
     for name in ("pyproject.toml", "constraints.txt"):
         (tmp_path / name).touch()
     system = tmp_path / "system-python"
-    system.write_text(f'#!/bin/sh\necho system "$@"\nif [ "$1" = -m ]; then exit 1; fi\nexec {sys.executable} "$@"\n')
+    system.write_text(f'#!/bin/sh\necho system "$@"\nif [ "$2" = venv ]; then exit 1; fi\nexec {sys.executable} "$@"\n')
     if there == "a virtual environment":
         (tmp_path / ".venv" / "bin").mkdir(parents=True)
         (tmp_path / ".venv" / ".ready").touch()
@@ -142,7 +144,7 @@ def test_make_takes_the_python_that_can(tmp_path: Path, there: str) -> None:
     if there == "a virtual environment":
         assert said == ["venv", ran]
     elif there == "a Python with torch":
-        asked, runs = "system benchmarks/gpu.py --can-run", "system benchmarks/gpu.py --device cpu --out here"
+        asked, runs = "system -m benchmarks.gpu --can-run", "system -m benchmarks.gpu --device cpu --out here"
         assert said == [asked, "['--can-run']", runs, ran]
     else:
         assert "system -m venv .venv" in said and done.returncode != 0 and ran not in said

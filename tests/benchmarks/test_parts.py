@@ -8,9 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-import parts as under_test
 import pytest
-from parts import CUT_OFF, DONE, FAILED, NOT_RUN, Outcome, Part, run_all, sources
+
+from benchmarks import parts as under_test
+from benchmarks.parts import CUT_OFF, DONE, FAILED, NOT_RUN, Outcome, Part, run_all, sources
 
 FACTS = {"device": "cpu", "sources": "0123", "versions": {"torch": "2.8.0"}}
 

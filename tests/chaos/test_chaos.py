@@ -1,10 +1,11 @@
-"""A small chaos: what `benchmarks/chaos.py` does with sixty jobs and forty kills, with a few."""
+"""A small chaos: what `benchmarks/service/chaos.py` does with sixty jobs and forty kills, with a few."""
 
 from pathlib import Path
 
-import chaos
 import pytest
 from postgres import NoPostgres, postgres
+
+from benchmarks.service import chaos
 
 JOBS, KILLS, SEED = 3, 4, 20261121
 pytestmark = pytest.mark.slow  # 40 s on each database; tests/jobs/worker/test_real_jobs.py kills a worker in any case

@@ -2,22 +2,17 @@
 
 import ast
 import re
-import sys
 from pathlib import Path
 
-import pytest
+from benchmarks.pages import architecture
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 
-def test_the_rooms_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import architecture
-
-    assert architecture.fill(PAGE) == PAGE, "python benchmarks/architecture.py"
+def test_the_rooms_are_those_of_the_code() -> None:
+    assert architecture.fill(PAGE) == PAGE, "python -m benchmarks.pages.architecture"
     assert "tcnn/layers/backends/" in PAGE
-    sys.modules.pop("architecture")
 
 
 def test_every_step_names_what_is_there() -> None:

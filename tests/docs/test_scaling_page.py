@@ -2,16 +2,13 @@
 
 import json
 import re
-import sys
 
 import pages
 import pytest
 from pages import ROOT
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import queue_simulation
-import sizing
+from benchmarks.networks import sizing
+from benchmarks.service import queue_simulation
 
 PAGE = (ROOT / "docs/scaling.md").read_text()
 QUEUE, MEMORY = (

@@ -2,17 +2,14 @@
 
 import json
 import random
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.service.queue_costs import PARTS, Cost, Costs
+from benchmarks.service.queue_model import BEFORE, NOW, Fleet, Load, simulate
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from queue_costs import PARTS, Cost, Costs  # noqa: E402
-from queue_model import BEFORE, NOW, Fleet, Load, simulate  # noqa: E402
-
 CALLS = ("claim", "poll", "look up", "heartbeat", "finish", "reap", "count", "webhooks", "enqueue")
 RESULTS = json.loads((ROOT / "benchmarks/results/queue_simulation.json").read_text())
 

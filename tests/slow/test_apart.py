@@ -1,14 +1,11 @@
 """Server, workers and PostgreSQL apart, a store between them, and each of them killed at random moments of 20 jobs."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from postgres import NoPostgres
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import chaos
-import deployments
+from benchmarks.service import chaos, deployments
 
 JOBS, KILLS = 20, 15
 

@@ -11,8 +11,8 @@ import pytest
 import timm
 from families import smallest_of_every_family
 from tiny_runs import colours, run
-from zoo_check import plan_for
 
+from benchmarks.zoo.check import plan_for
 from tcnn.models.trace import meta_copy
 
 MODELS = smallest_of_every_family()

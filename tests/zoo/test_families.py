@@ -1,4 +1,4 @@
-"""A fixed sample of timm's families through the same check as `benchmarks/zoo.py`: one small member of each.
+"""A fixed sample of timm's families through the same check as `benchmarks/zoo/sweep.py`: one small member of each.
 
 All but `ALWAYS` are slow.
 
@@ -8,12 +8,12 @@ All but `ALWAYS` are slow.
 import pytest
 import timm
 import torch
-import zoo_check
 from families import assert_verified
 from sampled import sampled
-from zoo_check import FAILED, NOT_RUN, REFUSED, VERIFIED, Row, check
 
 import tcnn
+from benchmarks.zoo import check as zoo_check
+from benchmarks.zoo.check import FAILED, NOT_RUN, REFUSED, VERIFIED, Row, check
 
 SAMPLE = {
     "byobnet": "test_byobnet",

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import timm
-import zoo
 from forked import processes
-from zoo_check import FAILED, NOT_RUN, REFUSED, VERIFIED, Row
-from zoo_summary import summarise
+
+from benchmarks.zoo import sweep as zoo
+from benchmarks.zoo.check import FAILED, NOT_RUN, REFUSED, VERIFIED, Row
+from benchmarks.zoo.summary import summarise
 
 
 @pytest.fixture

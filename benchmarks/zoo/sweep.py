@@ -1,10 +1,10 @@
 """Every model of timm: converted and verified, refused with the reason, failed, or too large to run.
 
-    python benchmarks/zoo.py                      everything that results/zoo.csv does not have yet
-    python benchmarks/zoo.py --shard 2/4          every fourth model, beginning with the second
-    python benchmarks/zoo.py --only 'resnet*'     some models
-    python benchmarks/zoo.py --redo failed        the failed ones again
-    python benchmarks/zoo.py --summary            docs/zoo.md from the rows that are there
+    python -m benchmarks.zoo.sweep                      everything that results/zoo.csv does not have yet
+    python -m benchmarks.zoo.sweep --shard 2/4          every fourth model, beginning with the second
+    python -m benchmarks.zoo.sweep --only 'resnet*'     some models
+    python -m benchmarks.zoo.sweep --redo failed        the failed ones again
+    python -m benchmarks.zoo.sweep --summary            docs/zoo.md from the rows that are there
 
 Each model is checked by a child process under a time and a memory limit, so that no model can end the run. A row is
 written as soon as it is known; the last row of a model is the one that counts.
@@ -29,13 +29,14 @@ from pathlib import Path
 from queue import Empty, Queue
 
 import timm
-from machine import processor
 from timm.models import model_entrypoint
-from zoo_check import FAILED, NOT_RUN, Row, check, family_of
-from zoo_summary import summarise
 
-RESULTS = Path(__file__).parent / "results" / "zoo.csv"
-PAGE = Path(__file__).parent.parent / "docs" / "zoo.md"
+from benchmarks.machine import processor
+from benchmarks.zoo.check import FAILED, NOT_RUN, Row, check, family_of
+from benchmarks.zoo.summary import summarise
+
+RESULTS = Path(__file__).parents[1] / "results" / "zoo.csv"
+PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
 MODELS_PER_CHILD = 40
 """A fresh child now and then gives back what allocators and caches keep."""
 

@@ -1,6 +1,6 @@
 """The pictures of docs/dashboard.md: a real server, a real job on the demo's digits, and Debian's Chromium.
 
-python benchmarks/dashboard_pictures.py       # a few minutes; needs the extras `dev` and chromium
+python -m benchmarks.pages.dashboard_pictures       # a few minutes; needs the extras `dev` and chromium
 """
 
 import io
@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 
 from tcnn.demo.digits import write_digits
 
-IMAGES = Path(__file__).parents[1] / "docs" / "img"
+IMAGES = Path(__file__).parents[2] / "docs" / "img"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 800}
 CONFIG = {
     "epochs": 6, "warmup_epochs": 1, "anneal_epochs": 3, "batch_size": 64, "size": 96, "workers": 0, "device": "cpu",

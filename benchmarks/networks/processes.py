@@ -1,6 +1,6 @@
 """What a second process brings to training on one host: images per second of one and of two, each with as many threads.
 
-    python benchmarks/processes.py [--model resnet18] [--size 96] [--threads 1] [--pairs 3] [--device cpu]
+    python -m benchmarks.networks.processes [--model resnet18] [--size 96] [--threads 1] [--pairs 3] [--device cpu]
 
 Both are `tcnn finetune` with the same settings and one batch, which two processes share, in like parts. Each does all
 of its work, decoding included, in its threads. What does not get less by sharing, the optimizer's step and the exchange
@@ -19,12 +19,11 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from machine import processor
-from train_overhead import draw
-
+from benchmarks.machine import processor
+from benchmarks.networks.train_overhead import draw
 from tcnn.training.runs.rundir import RunDirectory
 
-RESULTS = Path(__file__).parent / "results" / "processes.json"
+RESULTS = Path(__file__).parents[1] / "results" / "processes.json"
 SKIPPED = 2
 """Steps at the start of an epoch that fill pipelines."""
 

@@ -1,6 +1,6 @@
 """What reads and changes cost when many jobs are in the store, on SQLite and on PostgreSQL.
 
-    python benchmarks/long_queue.py [--jobs 1000 100000] [--repeats 20]
+    python -m benchmarks.service.long_queue [--jobs 1000 100000] [--repeats 20]
 
 One tenant has all of the queued jobs, another has one. Timed are the store's calls behind `GET /jobs`,
 `GET /jobs/{id}`, `POST /transform`, a claim, and `DELETE /datasets/{id}` of a set that a job needs and of one that none
@@ -19,15 +19,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from machine import processor
 from sqlalchemy import text
 
+from benchmarks.machine import processor
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model import Kind, NewJob, Status, Upload
 from tcnn_jobs.store import Store, new_id
 
-RESULTS = Path(__file__).parent / "results" / "long_queue.json"
-POSTGRES = Path(__file__).parents[1] / "tests" / "postgres.py"
+RESULTS = Path(__file__).parents[1] / "results" / "long_queue.json"
+POSTGRES = Path(__file__).parents[2] / "tests" / "postgres.py"
 JOB = NewJob(owner="many", kind=Kind.FINETUNE, request={"model": "resnet50d", "dataset": "cifar10"})
 
 

@@ -1,7 +1,7 @@
 """Nothing accepted is lost: real jobs while workers, their children and the server are killed at random with SIGKILL.
 
-    python benchmarks/chaos.py [--database sqlite|postgres] [--jobs 60] [--kills 40] [--workers 2] [--seed N]
-    python benchmarks/chaos.py --apart [--jobs 20] …
+    python -m benchmarks.service.chaos [--database sqlite|postgres] [--jobs 60] [--kills 40] [--workers 2] [--seed N]
+    python -m benchmarks.service.chaos --apart [--jobs 20] …
 
 Every job converts a small network and fine-tunes it on a data set that was uploaded over HTTP. Killed workers and
 servers are started again, as systemd or Docker would. In the end every accepted job must have succeeded exactly once,
@@ -31,17 +31,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from deployments import LEASE, Apart, Deployment, commands, database, parted
-from machine import processor
 from PIL import Image
 
 import tcnn
+from benchmarks.machine import processor
+from benchmarks.service.deployments import LEASE, Apart, Deployment, commands, database, parted
 from tcnn_jobs.artifacts.opened import home_of, open_artifacts
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import janitor  # before tests/ is on the path, which has a folder of this name
+from tcnn_jobs.worker import janitor
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 VICTIMS = {"worker": 0.4, "child": 0.4, "server": 0.2}
 AWAY = 10.0
 """Seconds for which PostgreSQL is away at most."""

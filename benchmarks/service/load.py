@@ -1,6 +1,6 @@
 """The service under load, on loopback, while a job trains: submissions, pollers and listeners at once.
 
-    python benchmarks/load.py [--rate 50] [--jobs 1000] [--pollers 50] [--listeners 20] [--rounds 5]
+    python -m benchmarks.service.load [--rate 50] [--jobs 1000] [--pollers 50] [--listeners 20] [--rounds 5]
                               [--database sqlite|postgres] [--place /tmp]
 
 An open loop: submissions start on a fixed schedule, whether or not the ones before have been answered, so a slow
@@ -33,9 +33,10 @@ from typing import Any
 import aiohttp
 import httpx
 from aiohttp import ClientSession as Client
-from chaos import RESULTS, TRAINING, archive
-from deployments import database, free_port
-from machine import processor
+
+from benchmarks.machine import processor
+from benchmarks.service.chaos import RESULTS, TRAINING, archive
+from benchmarks.service.deployments import database, free_port
 
 REQUEST = {"model": "resnet50d", "pretrained": True}
 SETTLED = 1.0

@@ -1,6 +1,6 @@
 """What one GPSA layer costs beside the convolution it replaces, beside ConViT's formulation, and beside the arithmetic.
 
-    python benchmarks/gpsa.py [--device cpu|cuda] [--threads 2] [--rounds 15] [--shape CHANNELSxSIDExBATCH …]
+    python -m benchmarks.layer.gpsa [--device cpu|cuda] [--threads 2] [--rounds 15] [--shape CHANNELSxSIDExBATCH …]
                               [--measure times memory growth]
 
 All candidates get the same input, in one run, in turn; reported are medians of the ratios round by round, which hold
@@ -24,20 +24,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ceilings import Ceilings, ceilings
-from convit_layers import KERNEL, ConViT, SharedConViT, TimmConViT
-from machine import fill, hardware, versions
-from stopwatch import in_turn, ratio
-from tables import layers as table
 from torch import Tensor, nn
 
 import tcnn
+from benchmarks.ceilings import Ceilings, ceilings
+from benchmarks.layer.convit_layers import KERNEL, ConViT, SharedConViT, TimmConViT
+from benchmarks.machine import fill, hardware, versions
+from benchmarks.stopwatch import in_turn, ratio
+from benchmarks.tables import layers as table
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends.selection import use_backend
 
-RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
+RESULTS = Path(__file__).parents[1] / "results"
+PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
 SHAPES = ((512, 7, 16), (512, 14, 4), (512, 32, 1))
 """Channels, side of the map, batch."""
 MEMORY_SHAPE = (512, 32, 4)

@@ -1,6 +1,6 @@
 """Images per second of whole networks, for inference and for a training step, side by side in one run.
 
-    python benchmarks/throughput.py [--device cpu|cuda] [--threads 2] [--batch 4] [--rounds 9] [--size 224]
+    python -m benchmarks.networks.throughput [--device cpu|cuda] [--threads 2] [--batch 4] [--rounds 9] [--size 224]
                                     [--groups stride-removed stride-kept …] [--compile]
 
 Every network is run in turn, round by round; ratios are medians over the rounds. The pairs that matter: a T-CNN of the
@@ -21,20 +21,20 @@ from typing import Any, NamedTuple
 
 import timm
 import torch
-from ceilings import Ceilings, ceilings
-from machine import fill, hardware, versions
-from stopwatch import in_turn, ratio
-from tables import networks as table
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
+from benchmarks.ceilings import Ceilings, ceilings
+from benchmarks.machine import fill, hardware, versions
+from benchmarks.stopwatch import in_turn, ratio
+from benchmarks.tables import networks as table
 from tcnn.conversion.surgery import without_stride
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends.selection import use_backend
 
-RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
+RESULTS = Path(__file__).parents[1] / "results"
+PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
 
 
 class Entry(NamedTuple):

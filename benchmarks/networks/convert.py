@@ -1,6 +1,6 @@
 """What a verified conversion costs beside a plain script that only creates the model and saves it.
 
-    python benchmarks/convert.py [--runs 7] [--model resnet50d] [--out benchmarks/results/convert.json]
+    python -m benchmarks.networks.convert [--runs 7] [--model resnet50d] [--out benchmarks/results/convert.json]
 
 Both run as whole processes, in turn (A B A B …), from start to exit; the default verification is included. Reported are
 medians of wall time and peak memory, and the medians of the ratios run by run, which hold when the machine's speed
@@ -18,7 +18,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from machine import processor
+from benchmarks.machine import processor
 
 PLAIN = """
 import sys, timm
@@ -75,7 +75,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="resnet50d")
     parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "convert.json")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results" / "convert.json")
     options = parser.parse_args()
     result = compare(options.model, options.runs)
     options.out.write_text(json.dumps(result, indent=2) + "\n")

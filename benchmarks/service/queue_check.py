@@ -17,9 +17,8 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from queue_costs import JOB, POSTGRES, WAIT, Costs
-from queue_model import NOW, Fleet, Load, simulate
-
+from benchmarks.service.queue_costs import JOB, POSTGRES, WAIT, Costs
+from benchmarks.service.queue_model import NOW, Fleet, Load, simulate
 from tcnn_jobs import logs
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.home import Home

@@ -1,6 +1,6 @@
 """The rooms of docs/architecture.md, drawn from the code: what each is for, and which imports which.
 
-    python benchmarks/architecture.py      # writes between the marks on the page
+    python -m benchmarks.pages.architecture      # writes between the marks on the page
 
 An arrow that follows from others is left out, so that the picture can be read from bottom to top.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import grimp
 import networkx
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 WINGS = ("tcnn", "tcnn_jobs", "tcnn_api")
 MARK = re.compile(r"(<!-- rooms:(\w+) -->\n).*?(<!-- /rooms -->)", re.DOTALL)

@@ -1,8 +1,8 @@
 """The queue with 1,000 workers and 10,000 jobs, simulated with the costs that its store has on a real PostgreSQL.
 
-    python benchmarks/queue_simulation.py                 # measures, checks the model, simulates: about ten minutes
-    python benchmarks/queue_simulation.py --costs FILE    # simulates with the costs of an earlier run
-    python benchmarks/queue_simulation.py --show          # table and picture of the kept results again
+    python -m benchmarks.service.queue_simulation                 # measures, checks, simulates: about ten minutes
+    python -m benchmarks.service.queue_simulation --costs FILE    # simulates with the costs of an earlier run
+    python -m benchmarks.service.queue_simulation --show          # table and picture of the kept results again
 
 Three parts, all in `benchmarks/results/queue_simulation.json`:
 
@@ -27,13 +27,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from machine import processor
-from queue_costs import Costs, measured
-from queue_model import BEFORE, NOW, Fleet, Load, Policy, simulate
+from benchmarks.machine import processor
+from benchmarks.service.queue_costs import Costs, measured
+from benchmarks.service.queue_model import BEFORE, NOW, Fleet, Load, Policy, simulate
 
-RESULTS = Path(__file__).parent / "results" / "queue_simulation.json"
-PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
-PICTURE = Path(__file__).parents[1] / "docs" / "img" / "queue-simulation.png"
+RESULTS = Path(__file__).parents[1] / "results" / "queue_simulation.json"
+PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
+PICTURE = Path(__file__).parents[2] / "docs" / "img" / "queue-simulation.png"
 LIMIT = 1.0
 """Seconds from free slot to claim."""
 WORKERS, JOBS, LENGTH = 1000, 10_000, 60.0
@@ -162,7 +162,7 @@ def main() -> None:
     if options.costs:
         results = json.loads(options.costs.read_text())
     else:
-        from queue_check import check
+        from benchmarks.service.queue_check import check
 
         load = [round(os.getloadavg()[0], 1)]
         costs, server = measured(options.clients, JOBS, WORKERS)

@@ -1,7 +1,7 @@
 """How far a converted model is from its CNN, against the temperature τ: the numbers and the picture of docs/math.md.
 
-    python benchmarks/drift.py            measure (minutes, one thread), write CSV and picture, print the tables
-    python benchmarks/drift.py --redraw   picture and tables from the CSV as it stands
+    python -m benchmarks.layer.drift            measure (minutes, one thread), write CSV and picture, print the tables
+    python -m benchmarks.layer.drift --redraw   picture and tables from the CSV as it stands
 
 Seven timm models with random weights and randomised statistics, on noise; and a ResNet-20 that others trained on
 CIFAR-10 (He et al. 2016, §4.2), on the 5,000 validation images. That ResNet and the images are not part of the project:
@@ -35,7 +35,7 @@ from tcnn.models.randomise import randomised
 from tcnn.models.running import at_temperature
 from tcnn.records import ErrorStats
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/results/drift.csv"
 PICTURE = ROOT / "docs/img/temperature.png"
 DATA = Path(os.environ.get("TCNN_TEST_DATA", ROOT.parent / "shared/data"))

@@ -1,6 +1,6 @@
 """How many jobs a second can be claimed and finished, on SQLite and on PostgreSQL.
 
-    python benchmarks/claims.py [--workers 4] [--jobs 1000] [--repeats 5]
+    python -m benchmarks.service.claims [--workers 4] [--jobs 1000] [--repeats 5]
 
 Worker processes empty one queue: claim, finish with a result, again. Timed is from the moment when all of them are
 ready to when the last has found the queue empty, so start-up does not count. Every commit reaches the disk. Afterwards
@@ -22,13 +22,12 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from machine import processor
-
+from benchmarks.machine import processor
 from tcnn_jobs.model import Artifact, Claim, Kind, NewJob, Result, Status
 from tcnn_jobs.store import Store
 
-RESULTS = Path(__file__).parent / "results" / "queue.json"
-POSTGRES = Path(__file__).parents[1] / "tests" / "postgres.py"
+RESULTS = Path(__file__).parents[1] / "results" / "queue.json"
+POSTGRES = Path(__file__).parents[2] / "tests" / "postgres.py"
 FLOOR = 200  # claims a second that four workers must reach
 
 JOB = NewJob(owner="bench", kind=Kind.FINETUNE, request={"model": "resnet50d", "dataset": "cifar10"})

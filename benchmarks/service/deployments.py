@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TESTS = Path(__file__).parents[1] / "tests"
+TESTS = Path(__file__).parents[2] / "tests"
 LEASE = 5.0
 """Seconds without a heartbeat after which a worker's jobs are given away."""
 

@@ -1,7 +1,7 @@
 """The pictures of README and docs/: a small ResNet on handwritten digits, converted and fine-tuned while τ rises to 1.
 
-    python benchmarks/pictures.py                 # trains first: a few minutes
-    python benchmarks/pictures.py --runs DIR      # keeps runs and checkpoints there, and draws from them the next time
+    python -m benchmarks.pages.pictures                 # trains first: a few minutes
+    python -m benchmarks.pages.pictures --runs DIR      # keeps runs there, and draws from them the next time
 
 Besides, the converted and the fine-tuned model are evaluated on 450 held-out digits, under the fifteen corruptions and
 at several sizes.
@@ -28,7 +28,7 @@ from tcnn.evaluation.corruptions import CORRUPTIONS
 from tcnn.training.finetune import finetune
 from tcnn.training.runs.rundir import read_metrics
 
-IMAGES = Path(__file__).parents[1] / "docs" / "img"
+IMAGES = Path(__file__).parents[2] / "docs" / "img"
 WANTED = (
     "training", "gates-and-spans", "centres", "non-locality", "attention-1-combined", "attention-1-content",
     "corruptions", "resolution",

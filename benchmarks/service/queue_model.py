@@ -14,8 +14,8 @@ from heapq import heapreplace
 from typing import Any, NamedTuple
 
 import simpy
-from queue_costs import Costs
 
+from benchmarks.service.queue_costs import Costs
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.worker.worker import TICK, pace
 

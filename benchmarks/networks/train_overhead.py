@@ -1,6 +1,6 @@
 """What the training loop costs beside a bare PyTorch loop with the same loader, model and optimizer.
 
-    python benchmarks/train_overhead.py [--model resnet18] [--size 96] [--device cpu] [--pairs 10]
+    python -m benchmarks.networks.train_overhead [--model resnet18] [--size 96] [--device cpu] [--pairs 10]
 
 Both train a T-CNN on the same images in the same order, in turn (A B B A …) and in one process. Timed is from the end
 of the first step of an epoch to the end of its last, so neither start-up nor validation counts. The loop does meanwhile
@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy
 import timm
 import torch
-from machine import hardware, versions
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
 import tcnn
+from benchmarks.machine import hardware, versions
 from tcnn.config import FinetuneConfig, finetune_config
 from tcnn.data.image_set import open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
@@ -31,7 +31,7 @@ from tcnn.evaluation.evaluate import input_settings
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.step import MixedPrecision
 
-RESULTS = Path(__file__).parent / "results" / "train_overhead.json"
+RESULTS = Path(__file__).parents[1] / "results" / "train_overhead.json"
 
 
 def draw(root: Path, images: int, size: int) -> None:

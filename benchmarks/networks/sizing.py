@@ -1,7 +1,7 @@
 """GPU memory that training takes, computed: by model, way to convert, resolution, batch and precision.
 
-    python benchmarks/sizing.py            # writes benchmarks/results/sizing.json and the table of docs/scaling.md
-    python benchmarks/sizing.py --page     # fills the table from the kept results
+    python -m benchmarks.networks.sizing            # writes results/sizing.json and the table of docs/scaling.md
+    python -m benchmarks.networks.sizing --page     # fills the table from the kept results
 
 Nothing runs on a GPU, and nothing is computed but shapes: models, inputs and the step are fake tensors. Counted are
 
@@ -29,8 +29,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tcnn
 
-RESULTS = Path(__file__).parent / "results" / "sizing.json"
-PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
+RESULTS = Path(__file__).parents[1] / "results" / "sizing.json"
+PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 MODELS = ("resnet18", "resnet50", "resnet50d", "resnet101")
 WAYS = ("cnn", "keep", "remove")
 SIZES = (224, 320, 384)

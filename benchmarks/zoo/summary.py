@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from zoo_check import FAILED, NOT_RUN, REFUSED, VERIFIED, Row
+from benchmarks.zoo.check import FAILED, NOT_RUN, REFUSED, VERIFIED, Row
 
 STATUSES = (VERIFIED, REFUSED, FAILED, NOT_RUN)
 
@@ -16,9 +16,9 @@ INTRODUCTION = """\
 Every model of `timm.list_models()`, converted with the defaults of `tcnn.convert` and verified. This page is
 generated; the rows behind it are in [`benchmarks/results/zoo.csv`](../benchmarks/results/zoo.csv).
 
-    python benchmarks/zoo.py                  # the models that have no row yet; --shard I/N for a part of them
-    python benchmarks/zoo.py --redo failed    # some of them again
-    python benchmarks/zoo.py --summary        # this page
+    python -m benchmarks.zoo.sweep                  # the models that have no row yet; --shard I/N for a part of them
+    python -m benchmarks.zoo.sweep --redo failed    # some of them again
+    python -m benchmarks.zoo.sweep --summary        # this page
 
 What one row says:
 

@@ -1,0 +1,1 @@
+"""Measurements, each a script (`python -m benchmarks.ROOM.NAME`), and `results/`, what they measured."""

@@ -1,0 +1,1 @@
+"""Whole networks: what converting, running and training them costs, in time and memory."""

@@ -1,0 +1,1 @@
+"""Pictures and diagrams of the documentation."""
