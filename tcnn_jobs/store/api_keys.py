@@ -10,7 +10,7 @@ from sqlalchemy import Row, and_, func, insert, or_, select, update
 
 from tcnn_jobs.access import ApiKey, NewKey, digest, new_secret
 from tcnn_jobs.errors import KeyNotFound
-from tcnn_jobs.store import audits, shares
+from tcnn_jobs.store import audits, quotas
 from tcnn_jobs.store.changes import new_id, shown, storable
 from tcnn_jobs.store.engine import Database
 from tcnn_jobs.store.schema import api_keys, now
@@ -31,7 +31,7 @@ class ApiKeys(Database):
         identifier, secret = new_id("key"), new_secret()
         expires = None if new.lasts is None else now() + new.lasts
         with self.writing() as connection:
-            shares.know(connection, new.tenant)
+            quotas.know(connection, new.tenant)
             connection.execute(
                 insert(api_keys).values(
                     id=identifier, digest=digest(secret), tenant=new.tenant, name=new.name,

@@ -5,6 +5,7 @@ lock nothing.
 """
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, func, insert, literal_column, select
@@ -41,11 +42,23 @@ _UNDER_WAY = select(func.sum((now() - jobs.c.started_at) * jobs.c.slots)).where(
 )
 
 
+def know(connection: Connection, tenant: str) -> None:
+    """See that a tenant has a row."""
+    connection.execute(_know(connection.dialect.name), {"tenant": tenant})
+
+
+@cache
+def _know(dialect: str) -> Any:
+    added = upsert(dialect, tenants).values(name=bindparam("tenant"), created_at=now())
+    return added.on_conflict_do_nothing(index_elements=[tenants.c.name])
+
+
 def admit_job(connection: Connection, tenant: str) -> None:
-    """Raise `QuotaExceeded` if a tenant may not queue one more job now."""
+    """See that a tenant is known and may queue one more job now; raises `QuotaExceeded`."""
     name = {"tenant": tenant}
     row = connection.execute(_TENANT, name).one_or_none()
     if row is None:
+        know(connection, tenant)
         return
     if row.max_queued is not None:
         connection.execute(_LOCKED, name)
@@ -64,15 +77,20 @@ def admit_job(connection: Connection, tenant: str) -> None:
                 "submit it later, or ask for more",
                 later,
             )
-    admit_bytes(connection, tenant, 0)
+    _admit_bytes(connection, row, 0)
 
 
 def admit_bytes(connection: Connection, tenant: str, size: int) -> None:
     """Raise `BytesExceeded` if a tenant may not store so many more bytes, or has no room at all."""
-    name = {"tenant": tenant}
-    row = connection.execute(_TENANT, name).one_or_none()
-    if row is None or row.max_bytes is None:
+    row = connection.execute(_TENANT, {"tenant": tenant}).one_or_none()
+    if row is not None:
+        _admit_bytes(connection, row, size)
+
+
+def _admit_bytes(connection: Connection, row: Row[Any], size: int) -> None:
+    if row.max_bytes is None:
         return
+    name = {"tenant": row.name}
     if size:
         connection.execute(_LOCKED, name)
     has = connection.scalar(_STORED, name) or 0

@@ -19,7 +19,6 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.model import Status
 from tcnn_jobs.store import quotas
-from tcnn_jobs.store.engine import upsert
 from tcnn_jobs.store.schema import jobs, now, share_number, share_owner, tenants
 
 ABOVE_ALL = 2**31 - 1
@@ -113,17 +112,6 @@ _MARK = (
 def mark(connection: Connection, owner: str) -> None:
     """A job of this tenant starts."""
     connection.execute(_MARK, {"owner": owner})
-
-
-def know(connection: Connection, tenant: str) -> None:
-    """See that a tenant has a row."""
-    connection.execute(_know(connection.dialect.name), {"tenant": tenant})
-
-
-@cache
-def _know(dialect: str) -> Any:
-    added = upsert(dialect, tenants).values(name=bindparam("tenant"), created_at=now())
-    return added.on_conflict_do_nothing(index_elements=[tenants.c.name])
 
 
 _SLOTS = select(jobs.c.owner, func.sum(jobs.c.slots)).where(_RUNNING).group_by(jobs.c.owner)

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert,
 
 from tcnn_jobs.errors import IdempotencyMismatch, StoreUnavailable, WrongState
 from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
-from tcnn_jobs.store import audits, needs, quotas, schema, shares
+from tcnn_jobs.store import audits, needs, quotas, schema
 from tcnn_jobs.store.changes import as_job, change, find, new_id, record, storable
 from tcnn_jobs.store.engine import Database, upsert
 from tcnn_jobs.store.places import Places
@@ -53,7 +53,6 @@ class Submission(Database):
                 if winner != identifier:
                     row = find(connection, winner, None)
             if key is None or winner == identifier:
-                shares.know(connection, new.owner)
                 quotas.admit_job(connection, new.owner)
                 row = connection.execute(_ENQUEUE, {"id": identifier, **new.model_dump(mode="json")}).one()
                 record(connection, row, [NewEvent(kind="queued")])

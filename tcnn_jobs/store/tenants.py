@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
-from tcnn_jobs.store import audits, quotas, schema, shares
+from tcnn_jobs.store import audits, quotas, schema
 from tcnn_jobs.store.engine import Database
 from tcnn_jobs.tenants import Quotas, Tenant
 
@@ -21,7 +21,7 @@ class Tenants(Database):
         values = {_COLUMNS[name]: value for name, value in changes.items()}
         mine = schema.tenants.c.name == tenant
         with self.writing() as connection:
-            shares.know(connection, tenant)
+            quotas.know(connection, tenant)
             if values:
                 connection.execute(update(schema.tenants).where(mine).values(values))
             audits.note(connection, "tenant.set", tenant, tenant, **changes)
@@ -32,7 +32,7 @@ class Tenants(Database):
         """From now on this signs a tenant's webhooks, calls that are made again too; None: the service's own."""
         mine = schema.tenants.c.name == tenant
         with self.writing() as connection:
-            shares.know(connection, tenant)
+            quotas.know(connection, tenant)
             connection.execute(update(schema.tenants).where(mine).values(webhook_secret=secret))
             audits.note(connection, "tenant.webhook_secret", tenant, tenant, own=secret is not None)
             row = connection.execute(select(schema.tenants).where(mine)).one()

@@ -6,7 +6,7 @@ from sqlalchemy import Row, delete, insert, select
 
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model import Upload
-from tcnn_jobs.store import audits, quotas, shares
+from tcnn_jobs.store import audits, quotas
 from tcnn_jobs.store.changes import shown, storable
 from tcnn_jobs.store.engine import Database
 from tcnn_jobs.store.needs import refuse_if_needed
@@ -22,7 +22,7 @@ class Uploads(Database):
         """Keep a row; `created_at` becomes the database's time. Raises `BytesExceeded`."""
         values = upload.model_dump(mode="json", exclude={"created_at"})
         with self.writing() as connection:
-            shares.know(connection, upload.owner)
+            quotas.know(connection, upload.owner)
             quotas.note_upload(connection, upload)
             audits.note(connection, f"{upload.kind}.upload", upload.id, upload.owner)
             row = connection.execute(insert(uploads).values(**values, created_at=now()).returning(uploads)).one()
