@@ -19,6 +19,8 @@ from tcnn.data.image_set import open_dataset
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.training.runs.rundir import RunDirectory
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -99,7 +101,6 @@ class Killed(BaseException):
     """As if the process were gone: nothing of ours catches it."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_cut_off_again_and_again_is_uninterrupted(
     how: str, whole: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -170,7 +171,6 @@ def test_rows_of_another_measurement_are_no_part_of_a_summary(whole: Path, data:
     assert [(row["arm"], row["seed"]) for row in found["rows"]] == [("cnn", 0)]
 
 
-@pytest.mark.slow
 def test_equal_time_gives_the_epochs_that_fit(whole: Path, data: Path, tmp_path: Path) -> None:
     """By the times that stand in the results: here the T-CNN is told to have taken three times as long."""
     shutil.copytree(whole, tmp_path / "copy")
@@ -186,7 +186,6 @@ def test_equal_time_gives_the_epochs_that_fit(whole: Path, data: Path, tmp_path:
     assert row["settings"]["warmup_epochs"] == 1.5 and row["settings"]["convert"] is False
 
 
-@pytest.mark.slow
 def test_a_cnn_of_another_geometry_is_measured_as_it_was_trained(data: Path, tmp_path: Path) -> None:
     """Kept and dilated CNNs have the same weights in their files, and compute differently."""
     dilated = {"convert": False, "conversion": {"stride": "dilate"}}

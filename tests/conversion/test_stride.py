@@ -73,8 +73,7 @@ BY_HAND = {
 
 
 ALWAYS = [
-    "resnet18", "resnetblur18", "ecaresnet26t", "skresnet18", "resnest26d", "regnety_002",
-    "test_byobnet", "test_nfnet", "mobilenetv3_small_050",
+    "resnet18", "resnetblur18", "ecaresnet26t", "skresnet18", "test_byobnet",
 ]  # fmt: skip
 """Carried by a convolution, a blur, a mean, several branches, a shortcut's pool. The others are slow."""
 

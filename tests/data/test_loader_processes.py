@@ -160,6 +160,7 @@ print(next(message for message in iter(attempt, "") if message))
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_one_line(root: Path) -> None:
     """As when the kernel kills it for want of memory.
 

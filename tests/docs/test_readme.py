@@ -22,7 +22,7 @@ from tcnn.layers import filters
 from tcnn.workflows.pipeline import Source
 from tcnn.zoo import catalogue
 
-LONG = ("docs/python.md", "docs/export.md")
+LONG = ("docs/cli.md", "docs/python.md", "docs/export.md")
 """Their examples take seconds, and are run with what is slow."""
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 EXPLAINING = "cli python files conversion fold export finetune data evaluation inspect http-api storage"

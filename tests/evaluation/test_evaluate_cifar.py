@@ -27,10 +27,14 @@ def _resnet20() -> ModuleType:
 
 
 resnet20 = _resnet20()
-pytestmark = pytest.mark.skipif(
-    not (resnet20.ARCHIVE.is_file() and resnet20.WEIGHTS.is_file()),
-    reason=f"NOT TESTED ON REAL IMAGES: {resnet20.ARCHIVE} and {resnet20.WEIGHTS.name} are absent; set TCNN_TEST_DATA",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (resnet20.ARCHIVE.is_file() and resnet20.WEIGHTS.is_file()),
+        reason=f"NOT TESTED ON REAL IMAGES: {resnet20.ARCHIVE} and {resnet20.WEIGHTS.name} are absent; "
+        "set TCNN_TEST_DATA",
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +53,6 @@ def model() -> nn.Module:
     return model
 
 
-@pytest.mark.slow
 def test_the_known_network_gets_what_is_known_right(model: nn.Module, data: ImageSet) -> None:
     found = evaluate(model, data, size=32, crop_pct=1.0, batch_size=100)
     assert (found.images, found.right) == (5000, RIGHT)
@@ -59,13 +62,7 @@ def test_the_known_network_gets_what_is_known_right(model: nn.Module, data: Imag
 
 @pytest.mark.parametrize(
     ("name", "mild", "severe"),
-    [
-        ("gaussian_noise", 0.40, 0.10),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("brightness", 0.75, 0.55), ("fog", 0.75, 0.30), ("jpeg_compression", 0.70, 0.5))
-        ),
-    ],
+    [("brightness", 0.75, 0.55), ("gaussian_noise", 0.40, 0.10), ("fog", 0.75, 0.30), ("jpeg_compression", 0.70, 0.5)],
 )
 def test_corruptions_cost_accuracy(model: nn.Module, data: ImageSet, name: str, mild: float, severe: float) -> None:
     """More with severity, and about as much as CIFAR-10-C costs networks without augmentation."""

@@ -65,8 +65,8 @@ def test_compiled_gradients(relative_error: RelativeError) -> None:
     "options",
     [
         {"padding": "dynamic"},
-        {"padding": "same", "kernel_size": (2, 3), "groups": 2},
-        {"padding_mode": "circular"},
+        pytest.param({"padding": "same", "kernel_size": (2, 3), "groups": 2}, marks=pytest.mark.slow),
+        pytest.param({"padding_mode": "circular"}, marks=pytest.mark.slow),
         pytest.param({"stride": 2}, marks=pytest.mark.slow),
         pytest.param({"padding": 0}, marks=pytest.mark.slow),
         pytest.param({"padding": "dynamic", "stride": 2}, marks=pytest.mark.slow),

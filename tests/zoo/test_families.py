@@ -47,7 +47,7 @@ SAMPLE = {
     "vovnet": "ese_vovnet19b_slim_dw",
 }
 
-ALWAYS = ("byobnet", "convnext", "efficientnet", "mambaout", "nfnet", "resnet", "vovnet")
+ALWAYS = ("byobnet", "convnext", "efficientnet", "nfnet")
 
 REFUSALS = {
     "vit_tiny_patch16_224": "patch_embed.proj: it reads the image itself",

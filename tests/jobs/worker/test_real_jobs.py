@@ -16,6 +16,8 @@ from tiny_runs import colours
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn_jobs.model import Status
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -53,7 +55,6 @@ def test_a_killed_workers_job_resumes_elsewhere_and_ends_as_if_nothing_had_happe
     assert [path.name for path in house.home.job(job.id).iterdir()] == ["2"]
 
 
-@pytest.mark.slow
 def test_a_frozen_worker_that_wakes_up_changes_nothing(house: House, workers: RealWorkers, images: Path) -> None:
     job = submit(house, images, epochs=60)
     frozen = workers.start()

@@ -1,13 +1,8 @@
-"""Converted models are built where there is no data: on the meta device, with fake tensors, in a fresh process.
+"""Statements that build converted models where there is no data: on the meta device, with fake tensors.
 
-A fresh one, because a module that is imported there may compute, and a cache that is filled there stays: each is a fork
-of one process that has loaded torch and timm but nothing of tcnn.
+They are for fresh processes (`test_imports.py`), because a module that is imported there may compute, and a cache that
+is filled there stays.
 """
-
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 AFTERWARDS = """
 source = timm.create_model("test_resnet").eval()
@@ -49,30 +44,4 @@ assert {t.dtype for t in (*model.parameters(), *model.buffers()) if t.is_floatin
 """
 
 
-FRESH = """
-import json, os, sys, traceback
-import torch, timm, timm.data
-
-assert "tcnn" not in sys.modules
-codes = {}
-for name, code in json.loads(sys.argv[1]).items():
-    child = os.fork()
-    if child == 0:
-        try:
-            exec(code, {})
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    codes[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-print(json.dumps(codes))
-"""
-
-
-def test_a_model_without_data_leaves_nothing_behind() -> None:
-    root = Path(__file__).parents[2]
-    ways = {"meta": META, "fake": FAKE, "device=": DEVICE}
-    command = [sys.executable, "-c", FRESH, json.dumps({name: way + AFTERWARDS for name, way in ways.items()})]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout) == dict.fromkeys(ways, 0), done.stderr[-3000:]
+WAYS = {"meta": META + AFTERWARDS, "fake": FAKE + AFTERWARDS, "device=": DEVICE + AFTERWARDS}
