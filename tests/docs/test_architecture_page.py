@@ -4,14 +4,14 @@ import ast
 import re
 from pathlib import Path
 
-from benchmarks.pages import architecture
+from benchmarks.drawing import architecture
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 
 def test_the_rooms_are_those_of_the_code() -> None:
-    assert architecture.fill(PAGE) == PAGE, "python -m benchmarks.pages.architecture"
+    assert architecture.fill(PAGE) == PAGE, "python -m benchmarks.drawing.architecture"
     assert "tcnn/layers/backends/" in PAGE
 
 

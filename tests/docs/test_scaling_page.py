@@ -7,7 +7,7 @@ import pages
 import pytest
 from pages import ROOT
 
-from benchmarks.networks import sizing
+from benchmarks.models import sizing
 from benchmarks.service import queue_simulation
 
 PAGE = (ROOT / "docs/scaling.md").read_text()

@@ -8,7 +8,7 @@ import pytest
 from pages import ROOT
 
 from benchmarks.layer import gpsa
-from benchmarks.networks import throughput
+from benchmarks.models import throughput
 
 PAGE = (ROOT / "docs/speed.md").read_text(encoding="utf-8")
 

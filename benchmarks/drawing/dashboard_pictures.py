@@ -1,6 +1,6 @@
 """The pictures of docs/dashboard.md: a real server, a real job on the demo's digits, and Debian's Chromium.
 
-python -m benchmarks.pages.dashboard_pictures       # a few minutes; needs the extras `dev` and chromium
+python -m benchmarks.drawing.dashboard_pictures       # a few minutes; needs the extras `dev` and chromium
 """
 
 import io

@@ -1,6 +1,6 @@
 """The rooms of docs/architecture.md, drawn from the code: what each is for, and which imports which.
 
-    python -m benchmarks.pages.architecture      # writes between the marks on the page
+    python -m benchmarks.drawing.architecture      # writes between the marks on the page
 
 An arrow that follows from others is left out, so that the picture can be read from bottom to top.
 """

@@ -1,7 +1,7 @@
 """The pictures of README and docs/: a small ResNet on handwritten digits, converted and fine-tuned while τ rises to 1.
 
-    python -m benchmarks.pages.pictures                 # trains first: a few minutes
-    python -m benchmarks.pages.pictures --runs DIR      # keeps runs there, and draws from them the next time
+    python -m benchmarks.drawing.pictures                 # trains first: a few minutes
+    python -m benchmarks.drawing.pictures --runs DIR      # keeps runs there, and draws from them the next time
 
 Besides, the converted and the fine-tuned model are evaluated on 450 held-out digits, under the fifteen corruptions and
 at several sizes.

@@ -1,6 +1,6 @@
 """What a second process brings to training on one host: images per second of one and of two, each with as many threads.
 
-    python -m benchmarks.networks.processes [--model resnet18] [--size 96] [--threads 1] [--pairs 3] [--device cpu]
+    python -m benchmarks.models.processes [--model resnet18] [--size 96] [--threads 1] [--pairs 3] [--device cpu]
 
 Both are `tcnn finetune` with the same settings and one batch, which two processes share, in like parts. Each does all
 of its work, decoding included, in its threads. What does not get less by sharing, the optimizer's step and the exchange
@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.machine import processor
-from benchmarks.networks.train_overhead import draw
+from benchmarks.models.train_overhead import draw
 from tcnn.training.runs.rundir import RunDirectory
 
 RESULTS = Path(__file__).parents[1] / "results" / "processes.json"

@@ -1,6 +1,6 @@
 """What the training loop costs beside a bare PyTorch loop with the same loader, model and optimizer.
 
-    python -m benchmarks.networks.train_overhead [--model resnet18] [--size 96] [--device cpu] [--pairs 10]
+    python -m benchmarks.models.train_overhead [--model resnet18] [--size 96] [--device cpu] [--pairs 10]
 
 Both train a T-CNN on the same images in the same order, in turn (A B B A …) and in one process. Timed is from the end
 of the first step of an epoch to the end of its last, so neither start-up nor validation counts. The loop does meanwhile

@@ -1,6 +1,6 @@
 """What a verified conversion costs beside a plain script that only creates the model and saves it.
 
-    python -m benchmarks.networks.convert [--runs 7] [--model resnet50d] [--out benchmarks/results/convert.json]
+    python -m benchmarks.models.convert [--runs 7] [--model resnet50d] [--out benchmarks/results/convert.json]
 
 Both run as whole processes, in turn (A B A B …), from start to exit; the default verification is included. Reported are
 medians of wall time and peak memory, and the medians of the ratios run by run, which hold when the machine's speed

@@ -1,7 +1,7 @@
 """GPU memory that training takes, computed: by model, way to convert, resolution, batch and precision.
 
-    python -m benchmarks.networks.sizing            # writes results/sizing.json and the table of docs/scaling.md
-    python -m benchmarks.networks.sizing --page     # fills the table from the kept results
+    python -m benchmarks.models.sizing            # writes results/sizing.json and the table of docs/scaling.md
+    python -m benchmarks.models.sizing --page     # fills the table from the kept results
 
 Nothing runs on a GPU, and nothing is computed but shapes: models, inputs and the step are fake tensors. Counted are
 

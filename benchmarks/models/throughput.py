@@ -1,6 +1,6 @@
 """Images per second of whole networks, for inference and for a training step, side by side in one run.
 
-    python -m benchmarks.networks.throughput [--device cpu|cuda] [--threads 2] [--batch 4] [--rounds 9] [--size 224]
+    python -m benchmarks.models.throughput [--device cpu|cuda] [--threads 2] [--batch 4] [--rounds 9] [--size 224]
                                     [--groups stride-removed stride-kept …] [--compile]
 
 Every network is run in turn, round by round; ratios are medians over the rounds. The pairs that matter: a T-CNN of the
