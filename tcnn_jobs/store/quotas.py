@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, func, insert, literal_column, select
 
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
-from tcnn_jobs.model import Result, Status, Upload
+from tcnn_jobs.model import Status, Upload
 from tcnn_jobs.store.engine import upsert
 from tcnn_jobs.store.schema import SHARDS, jobs, now, stored, tenants, usage
 from tcnn_jobs.tenants import DAYS, Use
@@ -120,10 +120,15 @@ def held(connection: Connection, tenant: str, max_running: int | None, gpu_hours
     return None
 
 
+_BOUND = select(tenants).where(
+    tenants.c.name.in_(bindparam("names", expanding=True)),
+    tenants.c.max_running.is_not(None) | tenants.c.gpu_hours.is_not(None),
+)
+
+
 def reasons(connection: Connection, owners: Iterable[str]) -> dict[str, str]:
     """Of these tenants those whose queued jobs wait for a quota, and for which."""
-    some = tenants.c.max_running.is_not(None) | tenants.c.gpu_hours.is_not(None)
-    rows = connection.execute(select(tenants).where(tenants.c.name.in_(sorted(set(owners))), some)).all()
+    rows = connection.execute(_BOUND, {"names": sorted(set(owners))}).all()
     told = {row.name: held(connection, row.name, row.max_running, row.gpu_hours) for row in rows}
     return {name: reason for name, reason in told.items() if reason is not None}
 
@@ -157,15 +162,18 @@ def note_use(connection: Connection, row: Row[Any], ended: float) -> None:
     """A job has left its worker; `row` is as it was while it ran."""
     if row.started_at is None:
         return
+    values = {"tenant": row.owner, "day": int(ended // DAY), "shard": row.number % SHARDS}
     seconds = max(0.0, ended - row.started_at) * row.slots
-    added = upsert(connection.dialect.name, usage).values(
-        tenant=row.owner, day=int(ended // DAY), shard=row.number % SHARDS, seconds=seconds
-    )
-    connection.execute(
-        added.on_conflict_do_update(
-            index_elements=[usage.c.tenant, usage.c.day, usage.c.shard],
-            set_={"seconds": usage.c.seconds + added.excluded.seconds},
-        )
+    connection.execute(_add(connection.dialect.name), {**values, "seconds": seconds})
+
+
+@cache
+def _add(dialect: str) -> Any:
+    """Building a statement takes longer than running it."""
+    added = upsert(dialect, usage).values({name: bindparam(name) for name in ("tenant", "day", "shard", "seconds")})
+    return added.on_conflict_do_update(
+        index_elements=[usage.c.tenant, usage.c.day, usage.c.shard],
+        set_={"seconds": usage.c.seconds + added.excluded.seconds},
     )
 
 
@@ -189,12 +197,15 @@ def note_upload(connection: Connection, upload: Upload) -> None:
 
 def note_result(connection: Connection, row: Row[Any]) -> None:
     """A job has succeeded: its files are kept, whatever the quota."""
-    result = Result.model_validate(row.result)
-    size = sum(file.size for file in result.files) or (result.checkpoint.size if result.checkpoint else 0)
+    files = row.result.get("files") or [row.result.get("checkpoint") or {"size": 0}]
+    size = sum(int(file["size"]) for file in files)
     if size:
         connection.execute(_STORE, {"resource": row.id, "tenant": row.owner, "bytes": size})
 
 
+_DROP = delete(stored).where(stored.c.resource == bindparam("gone"))
+
+
 def drop(connection: Connection, resource: str) -> None:
     """A job or an upload is gone."""
-    connection.execute(delete(stored).where(stored.c.resource == resource))
+    connection.execute(_DROP, {"gone": resource})
