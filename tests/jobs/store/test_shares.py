@@ -5,15 +5,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
 from deeds import RESULT, hold, new
-from sqlalchemy import Connection, text, update
+from sqlalchemy import Connection, event, text, update
 
-from tcnn_jobs.model import Job
-from tcnn_jobs.store import Store, schema
+from tcnn_jobs.errors import WrongState
+from tcnn_jobs.model import Job, Upload
+from tcnn_jobs.store import Store, new_id, schema
 
 
 def _taken(store: Store, count: int) -> list[Job]:
@@ -204,4 +206,35 @@ def test_what_a_claim_reads_does_not_grow_with_the_queue(postgres_url: str, monk
             assert store.claim("w1") is not None
         assert len(read) >= 36
         assert max(read) < 300, (mode, known, " ".join(map(str, read)))
+    store.close()
+
+
+def test_steps_of_sqlite_do_not_grow_with_the_queue(sqlite_url: str) -> None:
+    """Its own count of what it does for a claim, for a list, and for a deletion that is refused."""
+    store = Store(sqlite_url)
+    steps = [0]
+
+    def count() -> int:
+        steps[0] += 1
+        return 0
+
+    @event.listens_for(store.engine, "connect")
+    def connected(connection: Any, record: Any) -> None:
+        connection.set_progress_handler(count, 10)
+
+    found: dict[int, list[int]] = {}
+    for size in (300, 3000):
+        needed = Upload(id=new_id("ds"), owner="many", kind="dataset", name="a", path="a", size=1, sha256="0" * 64)
+        store.add_upload(needed)
+        _many(store, "many", size, priority=size // 3000)
+        store.enqueue(new(owner="many", request={"model": "resnet18", "dataset": needed.id}, priority=-5))
+        store.enqueue(new(owner="few"))
+        store._places._good_until = time.monotonic() + 1000
+        found[size] = []
+        for call in (lambda: store.claim("w1"), lambda: store.list("few"), partial(store.remove_upload, needed.id)):
+            before = steps[0]
+            with suppress(WrongState):
+                call()
+            found[size].append(steps[0] - before)
+    assert all(large < 2 * small + 20 for small, large in zip(found[300], found[3000], strict=True)), found
     store.close()

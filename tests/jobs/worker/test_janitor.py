@@ -10,8 +10,10 @@ from houses import House
 
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.attempts.stages import Stage, resumable
+from tcnn_jobs.audit import Actor, acting
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.model import Artifact, Claim, Failure, Job, Result, Status
+from tcnn_jobs.store import schema
 from tcnn_jobs.worker import janitor
 
 
@@ -139,6 +141,19 @@ def test_when_room_is_short_the_oldest_go_first_and_no_more_than_needed(house: H
         house.home, house.store, house.settings.model_copy(update={"retention_gb": 0.0025}), LocalArtifacts(house.home)
     )
     assert [house.home.job(job.id).exists() for job in jobs] == [False, False, True, True]
+
+
+def test_the_audit_log_is_kept_for_so_many_days(house: House) -> None:
+    with acting(Actor(tenant="ann", key="key_1")):
+        old, young = house.submit(), house.submit()
+    with house.store.writing() as connection:
+        mine = schema.audit.c.resource == old.id
+        connection.execute(schema.audit.update().where(mine).values(at=schema.now() - 3 * 86400))
+    janitor.sweep(house.home, house.store, house.settings, LocalArtifacts(house.home))
+    assert len(house.store.audit()[0]) == 2
+    settings = house.settings.model_copy(update={"audit_days": 2})
+    janitor.sweep(house.home, house.store, settings, LocalArtifacts(house.home))
+    assert [entry.resource for entry in house.store.audit()[0]] == [young.id]
 
 
 def test_strays_are_swept_once_nobody_can_be_making_them(house: House) -> None:
