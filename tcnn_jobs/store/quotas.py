@@ -65,8 +65,8 @@ def admit_job(connection: Connection, tenant: str) -> None:
         count = connection.scalar(_QUEUED, name) or 0
         if count >= row.max_queued:
             raise QuotaExceeded(
-                f"{count} jobs of yours are queued, and {row.max_queued} may be; wait until some have started, "
-                "or cancel some",
+                f"expected at most {row.max_queued} queued jobs of yours, found {count} already; wait until some have "
+                "started, or cancel some",
                 SOON,
             )
     if row.gpu_hours is not None:

@@ -37,7 +37,7 @@ def test_a_full_queue(alice: TestClient, bob: TestClient, service: Service, refu
     answer = alice.post("/transform", json=MODEL)
     told = refusal(answer, 429)
     assert told["type"] == "urn:tcnn:problem:quota-exceeded"
-    assert "jobs of yours are queued, and 0 may be; wait until some have started, or cancel some" in told["detail"]
+    assert "expected at most 0 queued jobs of yours, found" in told["detail"]
     assert int(answer.headers["retry-after"]) == 60
     assert bob.post("/transform", json=MODEL).status_code == 202
 

@@ -56,7 +56,9 @@ def test_queued_jobs(store: Store) -> None:
     store.set_quotas("ann", queued=2)
     first, _ = store.enqueue(new()), store.enqueue(new())
     key = IdempotencyKey("ann", "again", "digest")
-    with pytest.raises(QuotaExceeded, match="2 jobs of yours are queued, and 2 may be") as refused:
+    with pytest.raises(
+        QuotaExceeded, match="expected at most 2 queued jobs of yours, found 2 already; wait"
+    ) as refused:
         store.enqueue(new(), key)
     assert refused.value.retry_after and not isinstance(refused.value, BytesExceeded)
     assert store.replay(key) is None
