@@ -81,7 +81,7 @@ ROOMS = {
         ),
     ),
     "store": Room(
-        ("tcnn_jobs/store",),
+        ("tcnn_jobs/store", "tcnn_jobs/database"),
         ("tests/jobs/store",),
         ("tests/jobs/store", *tests("jobs/worker", "webhooks", "janitor", "contained", "slots")),  # and on PostgreSQL
         (*tests("chaos", "chaos"), *tests("jobs/worker", "real_jobs"), *tests("jobs/client", "jobs_journey")),

@@ -10,17 +10,17 @@ from starlette.concurrency import run_in_threadpool
 from tcnn.version import __version__
 from tcnn.zoo import catalogue
 from tcnn_api import errors
-from tcnn_api.authenticate import Authenticate
+from tcnn_api.access.authenticate import Authenticate
+from tcnn_api.access.keys import keyring
+from tcnn_api.access.stored_keys import StoredKeys
 from tcnn_api.deps import Service
 from tcnn_api.description import openapi
-from tcnn_api.keys import keyring
 from tcnn_api.metrics import QueueCollector
 from tcnn_api.middleware import PICTURE, LimitBody, Observe
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.routes import ROUTERS
 from tcnn_api.settings import ApiSettings, load
-from tcnn_api.stored_keys import StoredKeys
 from tcnn_jobs.artifacts.opened import home_of, open_artifacts
 from tcnn_jobs.confined.explorers import Explorers
 from tcnn_jobs.store import Store

@@ -12,7 +12,7 @@ from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
 
 from tcnn.errors import RequestError
-from tcnn_api.keys import Principal, missing
+from tcnn_api.access.keys import Principal, missing
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.settings import ApiSettings

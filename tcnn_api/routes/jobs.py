@@ -7,10 +7,10 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from tcnn_api.access.keys import missing
 from tcnn_api.deps import AUTHENTICATED, Idempotency, JobId, Reach, ServiceDep, StoreDep, Tenant
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
-from tcnn_api.keys import missing
 from tcnn_api.schemas import JOB, JobList, JobView, page_of
 from tcnn_jobs.access import Scope
 from tcnn_jobs.model import Kind, Status

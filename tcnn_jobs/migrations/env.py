@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from tcnn_jobs.store.schema import metadata
+from tcnn_jobs.database.schema import metadata
 
 connection = context.config.attributes["connection"]
 context.configure(

@@ -11,6 +11,7 @@ A status changes along `tcnn_jobs.model.TRANSITIONS` only. What a worker writes 
 times are the database's.
 """
 
+from tcnn_jobs.database.upgrade import Upgrade
 from tcnn_jobs.store.api_keys import ApiKeys
 from tcnn_jobs.store.audits import Audits
 from tcnn_jobs.store.changes import new_id
@@ -19,7 +20,6 @@ from tcnn_jobs.store.queue import Queue
 from tcnn_jobs.store.statistics import Figures
 from tcnn_jobs.store.submission import Submission
 from tcnn_jobs.store.tenants import Tenants
-from tcnn_jobs.store.upgrade import Upgrade
 from tcnn_jobs.store.uploads import Uploads
 
 __all__ = ["Store", "new_id"]

@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import Row, and_, func, insert, or_, select, update
 
 from tcnn_jobs.access import ApiKey, NewKey, digest, new_secret
+from tcnn_jobs.database.engine import Database
+from tcnn_jobs.database.schema import api_keys, now
 from tcnn_jobs.errors import KeyNotFound
 from tcnn_jobs.store import audits, quotas
 from tcnn_jobs.store.changes import new_id, shown, storable
-from tcnn_jobs.store.engine import Database
-from tcnn_jobs.store.schema import api_keys, now
 
 MINUTE = 60.0
 """Seconds between two times that the use of a key is written down."""

@@ -9,11 +9,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Double, Row, bindparam, insert, select, update
 
+from tcnn_jobs.database import schema
+from tcnn_jobs.database.engine import upsert
+from tcnn_jobs.database.schema import jobs, now
 from tcnn_jobs.errors import JobNotFound, WrongState
 from tcnn_jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
-from tcnn_jobs.store import needs, quotas, schema
-from tcnn_jobs.store.engine import upsert
-from tcnn_jobs.store.schema import jobs, now
+from tcnn_jobs.store import needs, quotas
 
 HEARD_OF = 60.0
 """Seconds for which a silent worker still counts as one that may take a job."""

@@ -2,9 +2,9 @@
 
 from sqlalchemy import delete, select, update
 
+from tcnn_jobs.database.engine import Database
+from tcnn_jobs.database.schema import deliveries, now, tenants
 from tcnn_jobs.model import Delivery
-from tcnn_jobs.store.engine import Database
-from tcnn_jobs.store.schema import deliveries, now, tenants
 
 
 class Deliveries(Database):

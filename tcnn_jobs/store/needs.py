@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
+from tcnn_jobs.database.schema import jobs, needs, share_owner, uploads
 from tcnn_jobs.errors import WrongState
-from tcnn_jobs.store.schema import jobs, needs, share_owner, uploads
 
 _ID = re.compile(r"(job|ds|ckpt)_[0-9a-z]{8,40}")
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
+from tcnn_jobs.database.schema import jobs, now, workers
 from tcnn_jobs.model import Job, Status
 from tcnn_jobs.store import quotas
 from tcnn_jobs.store.changes import HEARD_OF, as_job
-from tcnn_jobs.store.schema import jobs, now, workers
 from tcnn_jobs.store.shares import QUEUED, Standing, standings
 
 HEAD = 250

@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import Connection, Double, Integer, Row, Text, and_, bindparam, delete, false, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from tcnn_jobs.database.engine import Database, upsert
+from tcnn_jobs.database.schema import events, finite, jobs, now, share_number, share_owner, workers
 from tcnn_jobs.errors import LostClaim
 from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status, WorkerInfo
 from tcnn_jobs.store import quotas, shares
 from tcnn_jobs.store.changes import as_job, change, record
-from tcnn_jobs.store.engine import Database, upsert
-from tcnn_jobs.store.schema import events, finite, jobs, now, share_number, share_owner, workers
 from tcnn_jobs.store.steps import Steps, is_wrong, mend
 
 Wanted = tuple[ColumnElement[bool], ...]

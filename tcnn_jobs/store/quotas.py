@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, func, insert, literal_column, select
 
+from tcnn_jobs.database.engine import upsert
+from tcnn_jobs.database.schema import SHARDS, jobs, now, stored, tenants, usage
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
 from tcnn_jobs.model import Status, Upload
-from tcnn_jobs.store.engine import upsert
-from tcnn_jobs.store.schema import SHARDS, jobs, now, stored, tenants, usage
 from tcnn_jobs.tenants import DAYS, Use
 
 DAY, HOUR = 86400.0, 3600.0

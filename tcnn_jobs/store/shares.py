@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Integer, Row, Text, bindparam, func, literal_column, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from tcnn_jobs.database.schema import jobs, now, share_number, share_owner, tenants
 from tcnn_jobs.model import Status
 from tcnn_jobs.store import quotas
-from tcnn_jobs.store.schema import jobs, now, share_number, share_owner, tenants
 
 ABOVE_ALL = 2**31 - 1
 """A priority that no job has."""

@@ -2,10 +2,10 @@
 
 from sqlalchemy import func, select
 
+from tcnn_jobs.database.engine import Database
+from tcnn_jobs.database.schema import jobs, now, tallies, workers
 from tcnn_jobs.model import Statistics, Status, WorkerInfo
 from tcnn_jobs.store.changes import HEARD_OF
-from tcnn_jobs.store.engine import Database
-from tcnn_jobs.store.schema import jobs, now, tallies, workers
 
 _HOUR = 3600.0
 _AT_WORK = select(func.count()).select_from(workers).where(workers.c.heartbeat_at > now() - HEARD_OF)

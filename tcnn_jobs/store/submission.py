@@ -5,13 +5,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select
 
+from tcnn_jobs.database import schema
+from tcnn_jobs.database.engine import Database, upsert
+from tcnn_jobs.database.schema import jobs, keys, now
 from tcnn_jobs.errors import IdempotencyMismatch, StoreUnavailable, WrongState
 from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
-from tcnn_jobs.store import audits, needs, quotas, schema
+from tcnn_jobs.store import audits, needs, quotas
 from tcnn_jobs.store.changes import as_job, change, find, new_id, record, storable
-from tcnn_jobs.store.engine import Database, upsert
 from tcnn_jobs.store.places import Places
-from tcnn_jobs.store.schema import jobs, keys, now
 
 Jobs = list[Job]  # `list` is a method below
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tcnn_api import stored_keys
+from tcnn_api.access import stored_keys
 from tcnn_api.deps import Service
 from tcnn_jobs.access import NewKey, Scope
 from tcnn_jobs.model import Status

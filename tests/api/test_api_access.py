@@ -10,10 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from tcnn.errors import RequestError
-from tcnn_api import authenticate
+from tcnn_api.access import authenticate
+from tcnn_api.access.authenticate import MOST_WRONG, OPEN, Attempts
+from tcnn_api.access.keys import keyring
 from tcnn_api.app import create_app
-from tcnn_api.authenticate import MOST_WRONG, OPEN, Attempts
-from tcnn_api.keys import keyring
 from tcnn_api.settings import load
 from tcnn_jobs.model import Status
 

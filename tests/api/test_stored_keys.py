@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from starlette.testclient import TestClient
 
-from tcnn_api import stored_keys
+from tcnn_api.access import stored_keys
 from tcnn_api.app import create_app
 from tcnn_api.settings import load
 from tcnn_jobs.access import NewKey, Scope

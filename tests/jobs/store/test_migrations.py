@@ -11,10 +11,10 @@ from alembic.migration import MigrationContext
 from deeds import RESULT, Child, hold, new
 from sqlalchemy import Connection, Table, inspect, text
 
+from tcnn_jobs.database.schema import metadata
+from tcnn_jobs.database.upgrade import _LOCK, alembic_config, head
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.store import Store
-from tcnn_jobs.store.schema import metadata
-from tcnn_jobs.store.upgrade import _LOCK, alembic_config, head
 
 
 def _tables(connection: Connection) -> set[str]:

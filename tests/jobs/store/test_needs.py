@@ -8,11 +8,11 @@ from alembic import command
 from deeds import OUCH, RESULT, hold, new
 from sqlalchemy import text
 
+from tcnn_jobs.database.upgrade import alembic_config
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model import Job, Upload
 from tcnn_jobs.store import Store, new_id
 from tcnn_jobs.store.needs import named
-from tcnn_jobs.store.upgrade import alembic_config
 
 
 def _source(store: Store) -> Job:

@@ -7,9 +7,10 @@ import pytest
 from deeds import OUCH, hold, new
 from sqlalchemy import update
 
+from tcnn_jobs.database import schema
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model import Kind, Status
-from tcnn_jobs.store import Store, places, schema
+from tcnn_jobs.store import Store, places
 
 
 def _claim_all(store: Store) -> list[str]:

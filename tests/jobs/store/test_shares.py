@@ -13,9 +13,10 @@ import pytest
 from deeds import RESULT, hold, new
 from sqlalchemy import Connection, event, text, update
 
+from tcnn_jobs.database import schema
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model import Job, Upload
-from tcnn_jobs.store import Store, new_id, schema
+from tcnn_jobs.store import Store, new_id
 
 
 def _taken(store: Store, count: int) -> list[Job]:

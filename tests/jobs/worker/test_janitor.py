@@ -11,9 +11,9 @@ from houses import House
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.attempts.stages import Stage, resumable
 from tcnn_jobs.audit import Actor, acting
+from tcnn_jobs.database import schema
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.model import Artifact, Claim, Failure, Job, Result, Status
-from tcnn_jobs.store import schema
 from tcnn_jobs.worker import janitor
 
 

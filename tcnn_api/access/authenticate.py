@@ -10,10 +10,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tcnn.errors import TcnnError
 from tcnn_api import errors
+from tcnn_api.access.keys import LOCAL, Keyring, Principal, missing
+from tcnn_api.access.stored_keys import StoredKeys
 from tcnn_api.errors import Forbidden, TooManyKeys, Unauthorized
-from tcnn_api.keys import LOCAL, Keyring, Principal, missing
 from tcnn_api.settings import is_loopback
-from tcnn_api.stored_keys import StoredKeys
 from tcnn_jobs import access
 from tcnn_jobs.audit import Actor, acting
 

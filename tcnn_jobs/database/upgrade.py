@@ -10,8 +10,8 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy import exc as sql
 
 from tcnn.errors import one_line
+from tcnn_jobs.database.engine import Database
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.store.engine import Database
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -189,7 +189,7 @@ def _engine(url: URL, wait: float) -> Engine:
         event.listen(engine, "connect", _sqlite_connection)
         event.listen(engine, "begin", _sqlite_begin)
         return engine
-    from tcnn_jobs.store.deadlines import bound  # loads psycopg, which a queue in a file does without
+    from tcnn_jobs.database.deadlines import bound  # loads psycopg, which a queue in a file does without
 
     limit = max(1, round(wait * 1000))
     engine = create_engine(

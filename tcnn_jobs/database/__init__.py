@@ -1,0 +1,1 @@
+"""The database behind the store: connections and transactions with deadlines, tables, migrations."""
