@@ -111,14 +111,15 @@ def timed(job: Job, arm: str, config: FinetuneConfig) -> FinetuneConfig:
 
 
 def training(history: list[dict[str, Any]], config: FinetuneConfig, heads: bool) -> dict[str, Any]:
-    """What a run has recorded after every epoch. Seconds are of training alone, by its own images a second."""
+    """What a run has recorded after every epoch. Seconds are of training alone, by its own images a second.
+
+    A run that was stopped at the end of every epoch has none.
+    """
     if not history:
         return {}
     updates = numpy.diff([0, *(epoch["updates"] for epoch in history)])
     rates = [epoch["images_per_second"] for epoch in history]
-    usual = statistics.median(rate for rate in rates if rate)  # an epoch that was stopped at its end has none
     images = updates * config.batch_size
-    seconds = float(sum(count / (rate or usual) for count, rate in zip(images, rates, strict=True)))
     facts: dict[str, Any] = {
         "epochs": {
             "top1": [round(epoch["val"]["top1"], 5) for epoch in history],
@@ -126,9 +127,14 @@ def training(history: list[dict[str, Any]], config: FinetuneConfig, heads: bool)
             "gate": [_mean(epoch["gate_mean"]) for epoch in history],
             "span": [_mean(epoch["span_mean"]) for epoch in history],
         },
-        "updates": history[-1]["updates"], "train_seconds": round(seconds, 1),
-        "images_per_second": round(float(images.sum()) / seconds, 1),
-    }  # fmt: skip
+        "updates": history[-1]["updates"],
+    }
+    if any(rates):
+        usual = statistics.median(rate for rate in rates if rate)  # an epoch that was stopped at its end has none
+        seconds = float(sum(count / (rate or usual) for count, rate in zip(images, rates, strict=True)))
+        facts |= {
+            "train_seconds": round(seconds, 1), "images_per_second": round(float(images.sum()) / seconds, 1),
+        }  # fmt: skip
     if heads and history[-1]["gates"]:  # of one seed, every head of every layer, as metrics.jsonl has them
         facts["heads"] = [
             {"kind": "epoch", "epoch": epoch["epoch"], **{key: _rounded(epoch[key]) for key in ("gates", "spans")}}

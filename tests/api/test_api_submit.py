@@ -22,7 +22,8 @@ def test_an_accepted_job_is_queued_and_kept(alice: TestClient, service: Service)
     job = answer.json()
     assert answer.headers["location"] == f"/jobs/{job['id']}"
     assert job | {"id": "", "created_at": "", "queue_position": 0} == {
-        "id": "", "kind": "transform", "status": "queued", "created_at": "", "started_at": None, "finished_at": None,
+        "id": "", "tenant": "alice", "kind": "transform", "status": "queued", "created_at": "", "started_at": None,
+        "finished_at": None,
         "attempt": 0, "max_attempts": 2, "priority": 7, "queue_position": 0, "waiting_for": None,
         "cancel_requested": False, "progress": None, "request": body, "result": None, "error": None,
     }  # fmt: skip

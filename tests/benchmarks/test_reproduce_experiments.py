@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 import run as runner
+from arms import training
 from experiment import load
 from tiny_experiment import TINY, call, images, write
+
+from tcnn.config import FinetuneConfig
 
 REPRODUCE = Path(__file__).parents[2] / "benchmarks" / "reproduce"
 
@@ -73,3 +76,15 @@ def test_every_experiment_loads_and_every_arm_has_its_recipe(file: Path) -> None
         configs = [experiment.config(arm, seed) for seed in experiment.seeds]
         assert [config.seed for config in configs] == list(experiment.seeds)
     assert runner.tasks(experiment, list(experiment.arms), experiment.seeds)
+
+
+@pytest.mark.parametrize(("rates", "seconds"), [([100.0, None], 2.0), ([None, None], None)])
+def test_an_epoch_that_was_stopped_at_its_end_has_no_rate(rates: list[float | None], seconds: float | None) -> None:
+    """It took as long as the others; where there are none, nothing is said of time."""
+    history: list[dict[str, Any]] = [
+        {"updates": 10 * (epoch + 1), "images_per_second": rate, "val": {"top1": 0.5}, "train_loss": 1.0, "gates": {},
+         "gate_mean": {}, "span_mean": {}, "epoch": epoch}
+        for epoch, rate in enumerate(rates)
+    ]  # fmt: skip
+    found = training(history, FinetuneConfig(batch_size=10), heads=True)
+    assert (found["updates"], found.get("train_seconds")) == (20, seconds)
