@@ -198,7 +198,7 @@ class Fates:
             seconds = sum(self.coverage.seconds.values())
             killer = self._trials.kill(mutant, [*QUICK, *_files(near)], None, 60 + 5 * seconds)
         if killer is None and thorough and self._room.others:
-            killer = self._run(self._others, mutant, self._touching(self._others, mutant), EVERYTHING)
+            killer = self._run(self._others, mutant, self._perhaps(self._others, mutant), EVERYTHING)
         return killer
 
     @cached_property
@@ -208,12 +208,16 @@ class Fates:
 
     def among_slow(self, mutant: Mutant) -> str | None:
         """The slow test that kills a mutant which lives through the others; None if it lives through all."""
-        names = {*self._slow.touching(mutant), *self._slow.elsewhere()}
-        return self._run(self._slow, mutant, sorted(names, key=self._slow.seconds.__getitem__), SLOW)
+        return self._run(self._slow, mutant, self._perhaps(self._slow, mutant), SLOW)
 
     @staticmethod
     def _touching(coverage: Coverage, mutant: Mutant) -> list[str]:
         return sorted(coverage.touching(mutant), key=coverage.seconds.__getitem__)
+
+    @staticmethod
+    def _perhaps(coverage: Coverage, mutant: Mutant) -> list[str]:
+        """With those that may run it in another process."""
+        return sorted({*coverage.touching(mutant), *coverage.elsewhere()}, key=coverage.seconds.__getitem__)
 
     def _run(self, coverage: Coverage, mutant: Mutant, names: list[str], which: tuple[str, ...]) -> str | None:
         limit = 20 + 5 * sum(coverage.seconds[name] for name in names)

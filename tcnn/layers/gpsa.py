@@ -204,11 +204,9 @@ class GPSA2d(AttentionLayer):
         layer._reset_attention(temperature, generator, query_key)
         layer.proj.zero_()
         layer.tap_proj.copy_(filter_to_proj(weight))
-        if layer.bias is not None and bias is not None:
-            layer.bias.copy_(bias)
         layer.requires_grad_(conv.weight.requires_grad)
         if layer.bias is not None and bias is not None:
-            layer.bias.requires_grad_(bias.requires_grad)
+            layer.bias.copy_(bias).requires_grad_(bias.requires_grad)
         return layer.train(conv.training)
 
     @property

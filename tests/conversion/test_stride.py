@@ -25,6 +25,7 @@ from timm.models.resnet import BasicBlock, Bottleneck, downsample_avg, downsampl
 from torch import Tensor, nn
 
 import tcnn
+from tcnn.conversion.stride import _growth
 from tcnn.errors import RequestError, UnsupportedLayerError
 from tcnn.models.trace import trace
 
@@ -233,8 +234,15 @@ class TestRefused:
 
         source = timm.create_model("resnet18")
         source.layer4.insert(1, Halve())
-        with pytest.raises(UnsupportedLayerError, match="still works at several resolutions"):
+        with pytest.raises(
+            UnsupportedLayerError, match=r"^stride=remove: the stage still works at several resolutions"
+        ):
             tcnn.convert(source, target=r"layer4\..*conv\d", stride="remove", input_size=(128, 128))
+
+    def test_a_map_that_does_not_grow_with_the_image_stays(self) -> None:
+        """As behind a pool to a fixed size; the others become as large as the first of the stage."""
+        assert _growth((8, 12), (4, 0)) == (2, 1)
+        assert _growth((4, 4), (8, 4)) == (1, 1)
 
     def test_a_model_that_does_not_run_without_its_stride(self) -> None:
         source = timm.create_model("resnet18")

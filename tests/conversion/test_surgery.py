@@ -22,6 +22,7 @@ from torch import nn
 
 import tcnn
 from tcnn.config import HARD_TEMPERATURE, ConversionConfig
+from tcnn.conversion.surgery import rebuild
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.layers import GPSA2d
 
@@ -254,3 +255,14 @@ def test_the_source_may_be_a_model_from_a_pickle_free_state_dict() -> None:
     converted, _ = tcnn.convert(source)
     assert torch.equal(converted.fc.weight, source.fc.weight)
     assert torch.equal(converted.layer4[0].conv1.proj, torch.full_like(converted.layer4[0].conv1.proj, 0.01))
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_a_conversion_is_named_as_timm_will_know_it(rebuilt: bool) -> None:
+    """And remembers the options that it was made with; the source keeps its own name."""
+    source = source_model()
+    made = tcnn.convert(source, head_dim=4)
+    model = rebuild(source, made.report) if rebuilt else made.model
+    assert model.pretrained_cfg["architecture"] == model.default_cfg["architecture"] == "t_test_resnet"
+    assert model._model_args["head_dim"] == 4
+    assert source.pretrained_cfg["architecture"] == "test_resnet"

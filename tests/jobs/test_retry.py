@@ -4,10 +4,21 @@ import signal
 
 import pytest
 
-from tcnn.errors import DivergedError, EnvironmentFailure, StorageError, TcnnError, UnknownModelError
+from tcnn.errors import DivergedError, EnvironmentFailure, StorageError, TcnnError, UnknownModelError, one_line
 from tcnn_jobs.attempt import Outcome
 from tcnn_jobs.model import Failure, Result
-from tcnn_jobs.retry import Cancel, Decision, Fail, Finish, HandBack, backoff, decide, error_code
+from tcnn_jobs.retry import (
+    MOST_INTERNAL,
+    Cancel,
+    Decision,
+    Fail,
+    Finish,
+    HandBack,
+    backoff,
+    decide,
+    error_code,
+    internal,
+)
 
 RESULT = Result(metrics={"top1": 0.5})
 WRONG = Failure(code="request", message="no")
@@ -88,6 +99,19 @@ def test_a_crash_is_told_in_one_sentence(exit_code: int, last_words: str, said: 
     decision = decide(exit_code, None, attempt=1, max_attempts=3, delay=10, last_words=last_words)
     assert decision == Fail(Failure(code="crashed", message=f"the job's process {said}; its log says more"), 10)
     assert last_words or decision == decide(exit_code, None, attempt=1, max_attempts=3, delay=10)
+
+
+def test_what_its_worker_failed_with_is_tried_a_few_times_only() -> None:
+    """In one line; however many attempts were asked for, and no more than those."""
+    error = KeyError("x\ny")
+    message = f"the worker could not go on with it: unexpected KeyError: {one_line(error)}"
+    assert "\n" not in message
+    told = Failure(code="internal", message=message)
+    assert MOST_INTERNAL > 2
+    for asked, last in ((2, 2), (MOST_INTERNAL, MOST_INTERNAL), (100, MOST_INTERNAL)):
+        for attempt in range(1, last):
+            assert internal(error, attempt, asked, 2.0) == Fail(told, backoff(attempt, 2.0))
+        assert internal(error, last, asked, 2.0) == Fail(told)
 
 
 def test_delays_double_up_to_ten_minutes() -> None:

@@ -141,6 +141,8 @@ def test_maps_smaller_than_the_kernel(form: Form) -> None:
     for module in (unpadded, FusedGPSA2d(unpadded)):
         with pytest.raises(RuntimeError, match=r"^GPSA2d: expected a map of at least 3×3 after padding, got 2×5: "):
             module(image(2, 5))
+    with pytest.raises(RuntimeError, match=r"^GPSA2d: expected a map of at least 4×7 after padding, got 3×9: "):
+        GPSA2d(4, 6, (2, 3), dilation=3, dtype=torch.float64)(image(3, 9))
     assert form()(image(1, 1)).shape == (2, 6, 1, 1)
 
 

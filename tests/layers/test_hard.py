@@ -156,6 +156,7 @@ def test_on_a_cpu_nothing_has_to_be_held(relative_error: RelativeError) -> None:
         (1 / 46, 1 / 46, True, True),
         (1 / 44, 1 / 45, True, True),
         (1 / 42, 1 / 46, True, False),  # a gate of 1 to the last bit may be one just above its limit
+        (1 / 40, 1 / 46, True, False),
         (1 / 46, 1 / 44, False, False),
         (1 / 39, 1 / 46, False, False),
         (1 / 46, 1 / 39, False, False),

@@ -17,6 +17,7 @@ from tcnn.layers import GPSA2d
 from tcnn.layers.backends import scoped
 from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.backends.selection import use_backend
+from tcnn.layers.functional import is_global
 from tcnn.layers.terms import positions, scopes
 
 RelativeError = Callable[[Tensor, Tensor], float]
@@ -218,6 +219,16 @@ def test_a_scope_as_large_as_the_map_is_global(content: str, way: str, relative_
         # The linear way is not taken here, but under a compiler it is: it gives the same.
         tokens = linear(local, x)
         assert relative_error(tokens.transpose(1, 2).unflatten(2, (6, 7)), alone(x)) < OUTPUT_TOLERANCE
+
+
+@pytest.mark.parametrize("content", ["window:6", "pooled:8"])
+def test_channels_and_images_are_no_pixels(content: str) -> None:
+    """However many there are, the scope covers the map, and then the faster way is taken."""
+    layer = GPSA2d(4, 6, 3, padding=1, content=content)
+    x = torch.empty(50, 100, 6, 5)
+    assert is_global(layer.scope, positions.pad(x, layer.geometry), x, layer.geometry)
+    larger = torch.empty(1, 1, 9, 5)
+    assert not is_global(layer.scope, positions.pad(larger, layer.geometry), larger, layer.geometry)
 
 
 @pytest.mark.parametrize("content", ["window:3", "window:3,unpadded", "pooled:2", "pooled:2,unpadded"])

@@ -26,6 +26,14 @@ def _unavailable(match: str, within: float) -> Iterator[None]:
     assert "\n" not in str(caught.value)
 
 
+def test_nobody_naps_who_is_alone(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Naps are for those whose turn it is not."""
+    store = Store(sqlite_url)
+    monkeypatch.setattr(time, "sleep", {}.__getitem__)
+    assert store.enqueue(new()).id == hold(store.claim("w1")).job
+    store.close()
+
+
 def test_sqlite_locked_by_another_process(sqlite_url: str) -> None:
     """Writers wait and say so; readers do not wait at all; the lock gone, all goes on."""
     store = Store(sqlite_url, wait=0.4)

@@ -11,6 +11,7 @@ from alembic.migration import MigrationContext
 from deeds import RESULT, Child, hold, new
 from sqlalchemy import Connection, Table, inspect, text
 
+from tcnn_jobs.database import upgrade
 from tcnn_jobs.database.schema import metadata
 from tcnn_jobs.database.upgrade import _LOCK, alembic_config, head
 from tcnn_jobs.errors import StoreUnavailable
@@ -158,6 +159,19 @@ def test_a_long_migration_of_another_process_is_waited_for(empty_url: str) -> No
         connection.commit()
         call.result(60)
     store.check()
+    store.close()
+    other.close()
+
+
+def test_a_migration_that_never_ends_is_told(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upgrade, "LONGEST", 0.1)
+    store, other = Store(empty_url, wait=0.1), Store(empty_url)
+    said = "database is locked" if other.is_sqlite else r"another process has been changing the schema for 0\.1 s"
+    with other.writing() as connection:
+        if not other.is_sqlite:
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+        with pytest.raises(StoreUnavailable, match=said):
+            store.migrate()
     store.close()
     other.close()
 
