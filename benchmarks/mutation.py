@@ -60,6 +60,7 @@ ROOMS = {
         tests("layers", "gpsa_formula", "gpsa_equivalence", "scope_layer"),
         (
             *tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "initialise", "triton_attention"),
+            *tests("layers", "hard", "citizenship", "scope_formula"),
             *tests("files", "load_older"),
         ),
         tests("layers", "citizenship_transforms", "gpsa_compile", "operator_calls"),

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from alembic import command
 from deeds import OUCH, RESULT, hold, new
-from sqlalchemy import text, update
+from sqlalchemy import delete, insert, text, update
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.upgrade import alembic_config
@@ -156,6 +156,22 @@ def test_used_gpu_hours_hold_up_what_is_new_and_what_waits(store: Store) -> None
         connection.execute(update(schema.usage).values(day=schema.usage.c.day - 1))
     assert _use(store).gpu_hours == 0.0
     assert store.claim("w1") is not None
+
+
+def test_all_gpu_hours_used_are_too_many_for_another_job(store: Store) -> None:
+    """To the second, now and when a day counts no more: then the day after it must go, too."""
+    today = int(time.time() // DAY)
+    store.finish(hold(_ran(store, HOUR)), RESULT)
+    store.set_quotas("ann", gpu_hours=1.5)
+    for days, expected in (([10, 5], 25), ([10], 20)):
+        with store.writing() as connection:
+            connection.execute(delete(schema.usage))
+            rows = [{"tenant": "ann", "day": today - day, "shard": 0, "seconds": 1.5 * HOUR} for day in days]
+            connection.execute(insert(schema.usage), rows)
+        with pytest.raises(QuotaExceeded) as refused:
+            store.enqueue(new())
+        assert refused.value.retry_after is not None
+        assert (expected - 1) * DAY <= refused.value.retry_after <= (expected + 1) * DAY
 
 
 def test_wide_jobs_use_as_many_hours_as_they_have_slots(store: Store) -> None:
