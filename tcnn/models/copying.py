@@ -8,7 +8,7 @@ from torch import nn
 def empty_tables(model: nn.Module) -> dict[int, object]:
     """A memo for `copy.deepcopy` that has the empty tables of all modules: of hooks, buffers, children.
 
-    A module has about ten of them, and to copy them one by one took two thirds of the time of copying a model without
+    A module has about ten of them, and to copy them one by one took two fifths of the time of copying a model without
     its data.
     """
     return {

@@ -10,11 +10,11 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.engine import Database, upsert
 from tcnn_jobs.database.schema import events, finite, jobs, now, share_number, share_owner, workers
+from tcnn_jobs.database.steps import Steps, is_wrong, mend
 from tcnn_jobs.errors import LostClaim
 from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status, WorkerInfo
 from tcnn_jobs.store import quotas, shares
 from tcnn_jobs.store.changes import as_job, change, record
-from tcnn_jobs.store.steps import Steps, is_wrong, mend
 
 Wanted = tuple[ColumnElement[bool], ...]
 

@@ -1,5 +1,6 @@
 """Tenants as rows: their quotas are set, and what they use is told."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
@@ -19,23 +20,19 @@ class Tenants(Database):
     def set_quotas(self, tenant: str, **changes: float | None) -> Tenant:
         """Change some of a tenant's `Quotas`, None for any amount; a tenant that is not known yet becomes so."""
         Quotas.model_validate(changes)
-        values = {_COLUMNS[name]: value for name, value in changes.items()}
+        return self._set(tenant, "tenant.set", {_COLUMNS[name]: value for name, value in changes.items()}, changes)
+
+    def set_webhook_secret(self, tenant: str, secret: str | None) -> Tenant:
+        """From now on this signs a tenant's webhooks, calls that are made again too; None: the service's own."""
+        return self._set(tenant, "tenant.webhook_secret", {"webhook_secret": secret}, {"own": secret is not None})
+
+    def _set(self, tenant: str, action: str, values: Mapping[str, Any], details: Mapping[str, Any]) -> Tenant:
         mine = schema.tenants.c.name == tenant
         with self.writing() as connection:
             quotas.know(connection, tenant)
             if values:
-                connection.execute(update(schema.tenants).where(mine).values(values))
-            audits.note(connection, "tenant.set", tenant, tenant, **changes)
-            row = connection.execute(select(schema.tenants).where(mine)).one()
-            return _as_tenant(connection, row)
-
-    def set_webhook_secret(self, tenant: str, secret: str | None) -> Tenant:
-        """From now on this signs a tenant's webhooks, calls that are made again too; None: the service's own."""
-        mine = schema.tenants.c.name == tenant
-        with self.writing() as connection:
-            quotas.know(connection, tenant)
-            connection.execute(update(schema.tenants).where(mine).values(webhook_secret=secret))
-            audits.note(connection, "tenant.webhook_secret", tenant, tenant, own=secret is not None)
+                connection.execute(update(schema.tenants).where(mine).values(**values))
+            audits.note(connection, action, tenant, tenant, **details)
             row = connection.execute(select(schema.tenants).where(mine)).one()
             return _as_tenant(connection, row)
 
