@@ -53,6 +53,8 @@ class JobLine(BaseModel):
     finished_at: str | None = None
     attempt: int = Field(description="Tries so far; 0 before the first.")
     max_attempts: int
+    max_runtime: float | None = Field(default=None, description="Seconds that it may run in all its attempts.")
+    stall_minutes: float | None = Field(default=None, description="Minutes for which it may report no progress.")
     priority: int
     queue_position: int | None = Field(
         default=None, description="Jobs that start before this one; null unless it is queued."
@@ -68,7 +70,8 @@ class JobLine(BaseModel):
         """As its owner sees it."""
         own = job.model_dump(
             include={
-                "id", "kind", "status", "attempt", "max_attempts", "priority", "queue_position", "waiting_for",
+                "id", "kind", "status", "attempt", "max_attempts", "max_runtime", "stall_minutes", "priority",
+                "queue_position", "waiting_for",
             }
         )  # fmt: skip
         return cls(

@@ -32,6 +32,12 @@ class ApiSettings(QueueSettings):
     max_files: int = Field(default=150_000, ge=1, description="Most files of an uploaded data set.")
     max_ratio: float = Field(default=100, ge=1, description="Largest size of a data set, unpacked over packed.")
     max_loader_workers: int = Field(default=16, ge=0, description="Most data-loading processes of one job.")
+    max_runtime: float | None = Field(
+        default=None, ge=1, description="Most seconds that a job may run in all its attempts; default any number."
+    )
+    stall_minutes: float = Field(
+        default=60, ge=1, description="A job that reports no progress for so long is killed, unless it asks otherwise."
+    )
     max_streams: int = Field(default=64, ge=1, description="Event streams that one tenant may have open at once.")
     min_free_gb: float = Field(default=1, ge=0, description="With less free space in TCNN_HOME `/readyz` says no.")
     dataset_roots: Paths = Field(

@@ -116,6 +116,12 @@ class Job(Model):
     webhook: str | None = None
     slots: int = 1
     """How many of one worker's slots it needs at once."""
+    max_runtime: float | None = None
+    """Seconds that it may run in all its attempts."""
+    stall_minutes: float | None = None
+    """Minutes for which it may say nothing new while it runs."""
+    ran: float = 0.0
+    """Seconds that its attempts before this one took, since it was submitted or resumed."""
     queue_position: int | None = None
     """Jobs before this one, 0 when it is next; None unless it is queued."""
     waiting_for: str | None = None
@@ -137,6 +143,8 @@ class NewJob(Model):
     max_attempts: int = Field(default=3, ge=1, le=100)
     webhook: str | None = None
     slots: int = Field(default=1, ge=1)
+    max_runtime: float | None = Field(default=None, gt=0)
+    stall_minutes: float | None = Field(default=None, gt=0)
 
 
 class IdempotencyKey(NamedTuple):

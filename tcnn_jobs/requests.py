@@ -20,6 +20,15 @@ class Options(Frozen):
     webhook: Annotated[str, Field(max_length=2000)] | None = Field(
         default=None, description="Called when the job has succeeded, failed or been cancelled."
     )
+    max_runtime: float | None = Field(
+        default=None, ge=1, le=1e9,
+        description="Seconds that it may run, in all its attempts; then it is stopped and fails. Default the server's.",
+    )  # fmt: skip
+    stall_minutes: float | None = Field(
+        default=None, ge=1, le=1e6,
+        description="Minutes without any progress after which it is killed, which is a failed try. Default the "
+        "server's.",
+    )  # fmt: skip
 
 
 class ModelReference(Frozen):

@@ -28,6 +28,13 @@ class Fail(NamedTuple):
     retry_after: float | None = None
 
 
+class Breach(NamedTuple):
+    """Why its worker ended an attempt that would have gone on, and whether a second try may help."""
+
+    failure: Failure
+    again: bool = False
+
+
 class HandBack(NamedTuple):
     """Somebody else goes on; this was no attempt."""
 
@@ -45,6 +52,7 @@ def decide(
     *,
     cancelling: bool = False,
     draining: bool = False,
+    breach: Breach | None = None,
     attempt: int,
     max_attempts: int,
     delay: float,
@@ -54,7 +62,7 @@ def decide(
 
     Args:
         exit_code: of the process, −N if signal N ended it. outcome: what it wrote last.
-        cancelling, draining: why it was asked to stop, if it was.
+        cancelling, draining: why it was asked to stop, if it was. breach: the limit that it was ended for.
         attempt: which one this was, from 1. delay: seconds before the second attempt.
         last_words: of its log, for a process that could say nothing else.
     """
@@ -62,7 +70,9 @@ def decide(
         return Finish(outcome.result)
     if cancelling:
         return Cancel()
-    if outcome is not None and outcome.error is not None:
+    if breach is not None:
+        failure, again = breach
+    elif outcome is not None and outcome.error is not None:
         failure, again = outcome.error, outcome.retry
     elif draining:
         return HandBack()

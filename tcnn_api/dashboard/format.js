@@ -94,6 +94,16 @@ export function deed(job) {
   return `${words[job.kind] ?? job.kind}${data ? ` on ${named(data)}` : ""}`;
 }
 
+const FAULTS = {
+  crashed: "crashed", timed_out: "ran longer than it may", no_progress: "made no progress",
+  worker_lost: "its worker was lost", quarantined: "costs its workers", internal: "the service failed",
+};
+
+/** What an error's code means, beside the code; codes of errors of the request say it themselves. */
+export function fault(code) {
+  return FAULTS[code] ? `${code}: ${FAULTS[code]}` : code;
+}
+
 /** Where it stands: "Training, epoch 2 of 10, 40 s left". */
 export function standing(job) {
   if (job.status === "queued") {

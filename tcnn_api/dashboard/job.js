@@ -3,7 +3,7 @@
 import { announce, h, say } from "./dom.js";
 import { curves } from "./curves.js";
 import { equivalence } from "./equivalence.js";
-import { ENDED, STATUS, bytes, date, deed, moment, number, percent, standing, title } from "./format.js";
+import { ENDED, STATUS, bytes, date, deed, fault, moment, number, percent, standing, title } from "./format.js";
 import { learn } from "./names.js";
 import { ask, get, key, once, post, save } from "./http.js";
 import { badge, bar, fileLink, setBadge, setBar, trouble } from "./parts.js";
@@ -70,7 +70,7 @@ export function show(main, id) {
       ["Learning rate", at.lr ? number(at.lr) : null],
       ["Images a second", at.images_per_second ? number(at.images_per_second) : null],
       ["Attempt", job.attempt > 1 ? `${job.attempt} of ${job.max_attempts}` : null],
-      ["Error", job.error?.code ?? null],
+      ["Error", job.error ? fault(job.error.code) : null],
     ].filter(([, value]) => value !== null);
     facts.replaceChildren(...pairs(shown));
     // Said aloud at every tenth of the way, not at every step.

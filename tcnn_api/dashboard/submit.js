@@ -23,12 +23,16 @@ export function show(main, kind, query = new URLSearchParams()) {
   const queueing = {
     priority: numeric({ placeholder: "0" }),
     max_attempts: numeric({ placeholder: "3" }),
+    max_runtime: numeric({ placeholder: "the server’s" }),
+    stall_minutes: numeric({ placeholder: "the server’s" }),
   };
   form.append(
     ...page.parts,
     h("details", { class: "card" }, h("summary", {}, "How it is queued"), h("div", { class: "fields" },
       field("priority", "Priority", queueing.priority, { hint: "−100 to 100; higher ones run first." }),
-      field("max_attempts", "Attempts", queueing.max_attempts, { hint: "Tries before the job counts as failed." }))),
+      field("max_attempts", "Attempts", queueing.max_attempts, { hint: "Tries before the job counts as failed." }),
+      field("max_runtime", "Longest run, seconds", queueing.max_runtime, { hint: "Then it is stopped and fails." }),
+      field("stall_minutes", "Longest silence, minutes", queueing.stall_minutes, { hint: "Without progress for so long it is killed and tried again." }))),
     summary, h("div", { class: "actions" }, button),
   );
   main.append(h("div", { class: "head" }, h("h1", {}, name)), h("p", { class: "lead" }, page.lead), form);

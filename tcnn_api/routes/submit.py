@@ -84,6 +84,8 @@ def _accept(
             priority=body.priority,
             max_attempts=body.max_attempts,
             webhook=body.webhook,
+            max_runtime=body.max_runtime or parts.settings.max_runtime,
+            stall_minutes=body.stall_minutes or parts.settings.stall_minutes,
             slots=num_workers(kept) if parts.settings.engine == "local" else 1,
         )
         job = parts.store.enqueue(new, key)

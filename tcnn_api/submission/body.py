@@ -44,6 +44,9 @@ def read(request: Request, settings: ApiSettings) -> Submission:
     _check_text(request.model_dump(exclude_unset=True))
     if request.webhook is not None:
         _check_webhook(request.webhook, settings.webhook_hosts)
+    most = settings.max_runtime
+    if request.max_runtime is not None and most is not None and request.max_runtime > most:
+        raise Refused("max_runtime", f"expected at most {most:g} s on this server, found {request.max_runtime:g}")
     if isinstance(request, EvaluateRequest):
         return Submission(request, evaluation=_read_evaluation(request, settings))
     if isinstance(request, FinetuneRequest):

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tcnn_jobs.attempt import AttemptDirectory, Listener
+from tcnn_jobs.attempts.limits import Limits
 from tcnn_jobs.attempts.steps import StepTime
 from tcnn_jobs.engines.base import Process
 from tcnn_jobs.model import Beat, Claim, Job, NewEvent, Progress
-from tcnn_jobs.retry import Fail
+from tcnn_jobs.retry import Breach, Fail
 
 
 class Why(StrEnum):
@@ -17,6 +18,7 @@ class Why(StrEnum):
     CANCELLED = "cancelled"
     DRAINING = "draining"
     LOST = "lost"
+    BREACH = "breach"
 
 
 @dataclass
@@ -29,22 +31,27 @@ class Attempt:
     process: Process
     directory: AttemptDirectory
     listener: Listener
+    limits: Limits
     progress: Progress | None = None
     steps: StepTime = field(default_factory=StepTime)
     events: list[NewEvent] = field(default_factory=list)
     why: Why | None = None
     kill_at: float | None = None
     exit_code: int | None = None
+    breach: Breach | None = None
+    """The limit that it was ended for."""
     broken: Fail | None = None
     """Why its worker could not go on with it."""
 
     def listen(self) -> None:
         """Take up what the process has written since."""
-        heard = self.listener.progress()
+        heard, happened, now = self.listener.progress(), self.listener.events(), time.monotonic()
         if heard is not None:
             self.progress = heard
-            self.steps.heard(heard, time.monotonic())
-        self.events += self.listener.events()
+            self.steps.heard(heard, now)
+        if heard is not None or happened:
+            self.limits.heard(now, heard)
+        self.events += happened
 
     @property
     def beat(self) -> Beat:

@@ -32,6 +32,12 @@ Workers = Annotated[int, typer.Option(help="Processes that share the training, a
 Pretrained = Annotated[bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")]
 Priority = Annotated[int, typer.Option(help="Higher ones run first, −100 to 100.", metavar="N")]
 Attempts = Annotated[int, typer.Option(help="Tries before the job counts as failed.", metavar="N")]
+Runtime = Annotated[
+    float | None, typer.Option("--max-runtime", help="Then it is stopped and fails.", metavar="SECONDS")
+]
+Stall = Annotated[
+    float | None, typer.Option("--stall-minutes", help="Killed after so many without progress.", metavar="N")
+]
 Webhook = Annotated[str | None, typer.Option(help="Called when the job has ended.", metavar="URL")]
 Once = Annotated[
     str | None, typer.Option("--idempotency-key", help="The same key and request make one job only.", metavar="KEY")
@@ -69,6 +75,8 @@ def transform(
     num_workers: Workers = 1,
     priority: Priority = 0,
     max_attempts: Attempts = 3,
+    max_runtime: Runtime = None,
+    stall_minutes: Stall = None,
     webhook: Webhook = None,
     idempotency_key: Once = None,
     watch: Watch = False,
@@ -85,7 +93,7 @@ def transform(
         "model": model,
         "pretrained": pretrained,
         **_given(conversion),
-        **_queueing(priority, max_attempts, webhook),
+        **_queueing(priority, max_attempts, max_runtime, stall_minutes, webhook),
     }
     config = _settings(assignments)
     if data is None and (val or config or num_workers > 1):
@@ -109,6 +117,8 @@ def finetune(
     pretrained: Pretrained = True,
     priority: Priority = 0,
     max_attempts: Attempts = 3,
+    max_runtime: Runtime = None,
+    stall_minutes: Stall = None,
     webhook: Webhook = None,
     idempotency_key: Once = None,
     watch: Watch = False,
@@ -121,7 +131,7 @@ def finetune(
         body = {
             **_reference(client, source, idempotency_key),
             **_training(client, data, val, preset, _settings(assignments), num_workers, idempotency_key),
-            "pretrained": pretrained, **_queueing(priority, max_attempts, webhook),
+            "pretrained": pretrained, **_queueing(priority, max_attempts, max_runtime, stall_minutes, webhook),
         }  # fmt: skip
         _submit(client, "finetune", body, idempotency_key, watch, as_json)
 
@@ -136,6 +146,8 @@ def evaluate(
     assignments: Settings = None,
     priority: Priority = 0,
     max_attempts: Attempts = 3,
+    max_runtime: Runtime = None,
+    stall_minutes: Stall = None,
     webhook: Webhook = None,
     idempotency_key: Once = None,
     watch: Watch = False,
@@ -150,7 +162,7 @@ def evaluate(
             "dataset": _dataset(client, data, idempotency_key),
             "config": _settings(assignments),
             "against": [_reference(client, other, idempotency_key) for other in against or ()],
-            **_queueing(priority, max_attempts, webhook),
+            **_queueing(priority, max_attempts, max_runtime, stall_minutes, webhook),
         }  # fmt: skip
         _submit(client, "evaluate", body, idempotency_key, watch, as_json)
 
@@ -205,8 +217,11 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _queueing(priority: int, max_attempts: int, webhook: str | None) -> dict[str, Any]:
-    return _given({"priority": priority, "max_attempts": max_attempts, "webhook": webhook})
+def _queueing(
+    priority: int, max_attempts: int, max_runtime: float | None, stall_minutes: float | None, webhook: str | None
+) -> dict[str, Any]:
+    limits = {"max_runtime": max_runtime, "stall_minutes": stall_minutes}
+    return _given({"priority": priority, "max_attempts": max_attempts, **limits, "webhook": webhook})
 
 
 def _settings(assignments: list[str] | None) -> "Json":

@@ -125,6 +125,9 @@ jobs = Table(
     Column("webhook", Text),
     Column("event_count", Integer, nullable=False),
     Column("slots", Integer, nullable=False, server_default="1"),
+    Column("max_runtime", Double),
+    Column("stall_minutes", Double),
+    Column("ran", Double, nullable=False, server_default="0"),
     UniqueConstraint("id", name="jobs_id"),
     sqlite_autoincrement=True,  # the number of a deleted job is never given again: lists are paged by it
 )

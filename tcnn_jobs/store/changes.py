@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Double, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, Double, Row, and_, bindparam, case, insert, select, update
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.engine import upsert
@@ -97,6 +97,12 @@ def change(
     return changed
 
 
+_RAN = case(
+    (and_(jobs.c.status == Status.RUNNING.value, jobs.c.started_at < now()), now() - jobs.c.started_at), else_=0.0
+)
+"""Seconds since the attempt that ends began."""
+
+
 @cache
 def _move(to: Status | None, columns: tuple[str, ...]) -> Any:
     """The UPDATE to this status that sets these columns. Building one takes longer than running it."""
@@ -104,6 +110,7 @@ def _move(to: Status | None, columns: tuple[str, ...]) -> Any:
     values["event_count"] = jobs.c.event_count + bindparam("more")
     if to is not None:
         values["status"] = to.value
+        values.setdefault("ran", jobs.c.ran + _RAN)
     if to is Status.QUEUED:
         due = now() + bindparam("after", type_=Double())
         values |= {"not_before": due, "worker": None, "started_at": None, "heartbeat_at": None}

@@ -48,6 +48,7 @@ class Outcomes:
             attempt.directory.outcome(),
             cancelling=attempt.why is Why.CANCELLED,
             draining=attempt.why is Why.DRAINING,
+            breach=attempt.breach,
             attempt=attempt.job.attempt,
             max_attempts=attempt.job.max_attempts,
             delay=self._delay,

@@ -12,6 +12,7 @@ from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.attempt import Listener
 from tcnn_jobs.attempts.held import Attempt, Why
+from tcnn_jobs.attempts.limits import Limits
 from tcnn_jobs.attempts.starting import start
 from tcnn_jobs.attempts.steps import grace
 from tcnn_jobs.engines.base import Engine
@@ -198,9 +199,8 @@ class Worker:
             return self.outcomes.internal(job, error)
         for slot in slots:
             self._free.remove(slot)
-        self._running.append(
-            Attempt(job, self._heartbeats.claim_of(job), slots, process, directory, Listener(directory))
-        )
+        claim, limits = self._heartbeats.claim_of(job), Limits(job, time.monotonic())
+        self._running.append(Attempt(job, claim, slots, process, directory, Listener(directory), limits))
         self._due["beat"] = 0.0
         return None
 
@@ -235,10 +235,24 @@ class Worker:
             try:
                 if self.draining:
                     self._ask(attempt, Why.DRAINING)
+                self._hold_to_limits(attempt)
                 if attempt.kill_at is not None and time.monotonic() >= attempt.kill_at:
                     attempt.process.kill()
             except Exception as error:
                 self._break(attempt, error)
+
+    def _hold_to_limits(self, attempt: Attempt) -> None:
+        now = time.monotonic()
+        if attempt.why is not None:
+            return
+        if (overrun := attempt.limits.overrun(now)) is not None:
+            attempt.breach = overrun
+            self._ask(attempt, Why.BREACH)
+        elif (stuck := attempt.limits.stuck(now)) is not None:
+            attempt.breach, attempt.why = stuck, Why.BREACH
+            attempt.process.kill()
+        if attempt.breach is not None:
+            log.warning("ended", job=attempt.job.id, reason=attempt.breach.failure.code)
 
     def _ask(self, attempt: Attempt, why: Why) -> None:
         """Ask a process to leave, and end it when it has not done so in time, which is set when it is first asked."""

@@ -53,7 +53,7 @@ def alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         home=root / "home", api_keys="alice:key-of-alice,bob:key-of-bob", dataset_roots=str(root / "data"),
         hub_names="hfds/timm/*,wds//shared/*,wds/s3://data/*,hf-hub:timm/*",
         webhook_hosts="hooks.example.org,*.good.example",
-        max_streams=3, max_body_mb=0.05,
+        max_streams=3, max_body_mb=0.05, max_runtime=7200,
     )  # fmt: skip
     with TestClient(create_app(settings), base_url="http://localhost", headers=ALICE) as client:
         yield client

@@ -24,12 +24,21 @@ def test_an_accepted_job_is_queued_and_kept(alice: TestClient, service: Service)
     assert job | {"id": "", "created_at": "", "queue_position": 0} == {
         "id": "", "tenant": "alice", "kind": "transform", "status": "queued", "created_at": "", "started_at": None,
         "finished_at": None,
-        "attempt": 0, "max_attempts": 2, "priority": 7, "queue_position": 0, "waiting_for": None,
+        "attempt": 0, "max_attempts": 2, "max_runtime": 7200.0, "stall_minutes": 60.0, "priority": 7,
+        "queue_position": 0, "waiting_for": None,
         "cancel_requested": False, "progress": None, "request": body, "result": None, "error": None,
     }  # fmt: skip
     kept = service.store.get(job["id"])
     assert (kept.owner, kept.priority, kept.request) == ("alice", 7, body)
     assert KINDS["transform"](**kept.request).model == "resnet50d"
+
+
+def test_a_job_may_ask_for_less_than_the_servers_limits(alice: TestClient, service: Service) -> None:
+    body = {"model": "resnet50d", "max_runtime": 600, "stall_minutes": 5}
+    job = alice.post("/transform", json=body).json()
+    assert (job["max_runtime"], job["stall_minutes"]) == (600, 5)
+    kept = service.store.get(job["id"])
+    assert (kept.max_runtime, kept.stall_minutes) == (600, 5)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +51,9 @@ def test_an_accepted_job_is_queued_and_kept(alice: TestClient, service: Service)
         ({"model": "test_resnet", "stirde": "keep"}, "stirde", "did you mean stride"),
         ({"model": "test_resnet", "stride": "both"}, "stride", "'keep', 'remove' or 'dilate'"),
         ({"model": "test_resnet", "priority": 101}, "priority", "less than or equal to 100"),
+        ({"model": "test_resnet", "max_runtime": 0}, "max_runtime", "greater than or equal to 1"),
+        ({"model": "test_resnet", "max_runtime": 7201}, "max_runtime", "at most 7200 s on this server, found 7201"),
+        ({"model": "test_resnet", "stall_minutes": 0}, "stall_minutes", "greater than or equal to 1"),
         ({"model": "test_resnet", "target": "("}, "target", "not a regular expression"),
         ({"model": "t_resnet50"}, "model", "no timm model"),
         ({"model": "https://evil.example/x"}, "model", "expected a timm name"),

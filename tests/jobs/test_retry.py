@@ -1,6 +1,7 @@
 """What becomes of a job whose process has ended."""
 
 import signal
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from tcnn_jobs.attempt import Outcome
 from tcnn_jobs.model import Failure, Result
 from tcnn_jobs.retry import (
     MOST_INTERNAL,
+    Breach,
     Cancel,
     Decision,
     Fail,
@@ -24,7 +26,7 @@ RESULT = Result(metrics={"top1": 0.5})
 WRONG = Failure(code="request", message="no")
 
 
-def of(exit_code: int, outcome: Outcome | None = None, attempt: int = 1, **why: bool) -> Decision:
+def of(exit_code: int, outcome: Outcome | None = None, attempt: int = 1, **why: Any) -> Decision:
     return decide(exit_code, outcome, attempt=attempt, max_attempts=3, delay=10, last_words="Bus error", **why)
 
 
@@ -72,6 +74,21 @@ def test_only_what_a_second_try_may_cure_is_tried_again() -> None:
     assert of(4, Outcome(error=WRONG, retry=True)) == Fail(WRONG, 10.0)
     assert of(4, Outcome(error=WRONG, retry=True), attempt=2) == Fail(WRONG, 20.0)
     assert of(4, Outcome(error=WRONG, retry=True), attempt=3) == Fail(WRONG)
+
+
+def test_what_was_ended_for_a_limit_is_told_that_and_nothing_else() -> None:
+    late, stuck = Failure(code="timed_out", message="late"), Failure(code="no_progress", message="stuck")
+    for exit_code, outcome in (
+        (75, None),
+        (-9, None),
+        (4, Outcome(error=WRONG, retry=True)),
+        (2, Outcome(error=WRONG)),
+    ):
+        assert of(exit_code, outcome, breach=Breach(late)) == Fail(late)
+        assert of(exit_code, outcome, breach=Breach(stuck, again=True)) == Fail(stuck, 10.0)
+        assert of(exit_code, outcome, attempt=3, breach=Breach(stuck, again=True)) == Fail(stuck)
+        assert of(exit_code, outcome, breach=Breach(late), cancelling=True) == Cancel()
+    assert of(0, Outcome(result=RESULT), breach=Breach(late)) == Finish(RESULT)
 
 
 def test_a_crash_is_tried_again_and_says_what_ended_it() -> None:

@@ -113,11 +113,12 @@ class TestOneJob:
 
     def test_options_become_the_request(self, run: Run) -> None:
         options = ("--stride", "remove", "--temperature", "1", "--head-dim", 8, "--num-classes", 3, "--priority", -5)
-        options += ("--content", "window:14")
+        options += ("--content", "window:14", "--max-runtime", 600, "--stall-minutes", 5)
         job = run("submit", "transform", "resnet18", "--no-pretrained", *options, "--max-attempts", 1, "--json").json
         expected = {"stride": "remove", "temperature": 1.0, "head_dim": 8, "num_classes": 3, "pretrained": False}
         assert job["request"].items() >= {**expected, "content": "window:14"}.items()
         assert (job["priority"], job["max_attempts"]) == (-5, 1)
+        assert (job["max_runtime"], job["stall_minutes"]) == (600, 5)
         assert run("cancel", job["id"]).code == 0
 
 

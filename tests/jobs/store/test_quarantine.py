@@ -4,7 +4,7 @@ from deeds import hold, info, kinds, new
 
 from tcnn_jobs.model import Beat, Failure, Job, NewEvent, Progress, Status
 from tcnn_jobs.store import Store
-from tcnn_jobs.store.queue import QUARANTINE, in_a_row
+from tcnn_jobs.store.reaping import QUARANTINE, in_a_row
 
 
 def lose(store: Store, percent: float | None = None, epoch: int | None = 1, phase: str = "training") -> Job:

@@ -1,0 +1,108 @@
+"""A job that runs for too long, or hangs, is ended by its worker, and told so in one line."""
+
+import os
+import signal
+
+import pytest
+from houses import House, processes_of, wait_for
+
+from tcnn_jobs.attempts.limits import Limits
+from tcnn_jobs.model import Job, Kind, Progress, Status
+
+AFTER = """
+if json.loads((here / "assignment.json").read_text())["claim"] > 1: succeed(); sys.exit()
+"""
+
+
+def _job(**limits: float | None) -> Job:
+    return Job(
+        id="job_0", number=1, owner="ann", kind=Kind.TRANSFORM, status=Status.RUNNING, request={}, created_at=0.0,
+        not_before=0.0, **limits,
+    )  # fmt: skip
+
+
+def test_a_job_without_limits_has_none() -> None:
+    limits = Limits(_job(), 0.0)
+    assert limits.overrun(1e9) is None and limits.stuck(1e9) is None
+
+
+def test_the_time_of_earlier_attempts_counts() -> None:
+    limits = Limits(_job(max_runtime=100.0, ran=70.0), 1000.0)
+    assert limits.overrun(1029.9) is None
+    breach = limits.overrun(1030.0)
+    assert breach is not None and not breach.again
+    assert breach.failure.code == "timed_out" and "has run for 100 s" in breach.failure.message
+
+
+def test_silence_counts_from_the_last_word_and_not_while_it_waits_for_others() -> None:
+    limits = Limits(_job(stall_minutes=2.0), 1000.0)
+    assert limits.stuck(1119.9) is None and limits.stuck(1120.0) is not None
+    limits.heard(1110.0)
+    assert limits.stuck(1229.9) is None and limits.stuck(1230.0) is not None
+    for phase in ("fetching", "waiting", "uploading"):
+        limits.heard(2000.0, Progress(phase=phase))
+        limits.heard(2001.0)
+        assert limits.stuck(9000.0) is None, phase
+    limits.heard(9000.0, Progress(phase="training"))
+    breach = limits.stuck(9120.0)
+    assert breach is not None and breach.again
+    assert breach.failure.code == "no_progress" and "for 2 minutes" in breach.failure.message
+
+
+def test_a_job_that_runs_for_too_long_saves_what_it_has_and_fails_for_good(house: House) -> None:
+    script = """
+signal.signal(signal.SIGTERM, lambda *a: ((here / "saved").touch(), sys.exit(75)))
+for step in range(1000): progress(step=step); time.sleep(0.02)
+"""
+    job = house.submit(max_runtime=0.5, max_attempts=3)
+    house.worker(script).run(until_empty=True)
+    after = house.store.get(job.id)
+    assert (after.status, after.attempt) == (Status.FAILED, 1)
+    assert after.error is not None and after.error.code == "timed_out"
+    assert (
+        after.error.message
+        == "it has run for 0.5 s, its max_runtime, and was stopped; submit it with more, or resume it"
+    )
+    assert (house.home.attempt(job.id, 1) / "saved").exists()
+    assert house.kinds(job)[-1] == "failed"
+
+
+def test_what_does_not_leave_when_its_time_is_over_is_killed(house: House) -> None:
+    job = house.submit(max_runtime=0.3)
+    house.worker("signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", grace=0.2).run(until_empty=True)
+    error = house.store.get(job.id).error
+    assert error is not None and error.code == "timed_out"
+    assert processes_of(house.home.job(job.id)) == []
+
+
+def test_a_job_whose_time_came_when_it_was_done_has_succeeded(house: House) -> None:
+    script = "signal.signal(signal.SIGTERM, lambda *a: (succeed(), sys.exit(0))); time.sleep(60)"
+    job = house.submit(max_runtime=0.5)
+    house.worker(script).run(until_empty=True)
+    assert house.store.get(job.id).status is Status.SUCCEEDED
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["hangs", "stopped"])
+def test_a_job_that_hangs_is_killed_and_tried_again(house: House, stopped: bool) -> None:
+    """Whether it hangs in its own code, deaf to signals, or the kernel has stopped it."""
+    script = AFTER + "signal.signal(signal.SIGTERM, signal.SIG_IGN); progress(step=1); event('ready'); time.sleep(60)"
+    job = house.submit(stall_minutes=0.5 / 60)
+    worker = house.worker(script)
+    house.step_until(worker, lambda: worker._running)
+    if stopped:
+        wait_for(lambda: processes_of(house.home.job(job.id)))
+        os.kill(worker._running[0].process.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+    worker.run(until_empty=True)
+    after = house.store.get(job.id)
+    assert (after.status, after.attempt) == (Status.SUCCEEDED, 2)
+    (retrying,) = [event.data for event in house.store.events(job.id) if event.kind == "retrying"]
+    assert retrying["code"] == "no_progress" and "was killed" in retrying["message"]
+
+
+def test_a_job_that_goes_on_slowly_is_left_alone(house: House) -> None:
+    job = house.submit(stall_minutes=1 / 60)
+    house.worker("for step in range(8): event('message', text=str(step)); time.sleep(0.25)\nsucceed()").run(
+        until_empty=True
+    )
+    after = house.store.get(job.id)
+    assert (after.status, after.attempt) == (Status.SUCCEEDED, 1)
