@@ -15,6 +15,10 @@ STOPPED = 75
 """The exit code of a process that was asked to stop and has saved what it had."""
 
 
+LESS_MEMORY = "ask for smaller batches or images, or fewer loader processes (`workers`), and resume or submit it again"
+"""What the owner of a job that needs too much can do."""
+
+
 class Finish(NamedTuple):
     """Publish the result."""
 
@@ -29,10 +33,13 @@ class Fail(NamedTuple):
 
 
 class Breach(NamedTuple):
-    """Why its worker ended an attempt that would have gone on, and whether a second try may help."""
+    """Why its worker ended an attempt that would have gone on, whether a second try may help, and whether it was given
+    no time to save what it had.
+    """
 
     failure: Failure
     again: bool = False
+    kill: bool = False
 
 
 class HandBack(NamedTuple):
@@ -53,6 +60,7 @@ def decide(
     cancelling: bool = False,
     draining: bool = False,
     breach: Breach | None = None,
+    starved: bool = False,
     attempt: int,
     max_attempts: int,
     delay: float,
@@ -63,6 +71,7 @@ def decide(
     Args:
         exit_code: of the process, −N if signal N ended it. outcome: what it wrote last.
         cancelling, draining: why it was asked to stop, if it was. breach: the limit that it was ended for.
+        starved: whether the system has ended processes for memory while it ran.
         attempt: which one this was, from 1. delay: seconds before the second attempt.
         last_words: of its log, for a process that could say nothing else.
     """
@@ -71,7 +80,7 @@ def decide(
     if cancelling:
         return Cancel()
     if breach is not None:
-        failure, again = breach
+        failure, again = breach.failure, breach.again
     elif outcome is not None and outcome.error is not None:
         failure, again = outcome.error, outcome.retry
     elif draining:
@@ -79,7 +88,7 @@ def decide(
     else:
         # A stop is free of charge only when this worker asked for it: whoever else can signal the process could have
         # the job begin for ever.
-        failure, again = _crash(exit_code, last_words), True
+        failure, again = _crash(exit_code, last_words, starved), True
     if again and draining:
         return HandBack()
     if again and attempt < max_attempts:
@@ -108,7 +117,10 @@ def error_code(error: BaseException) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() or "error"
 
 
-def _crash(exit_code: int, last_words: str) -> Failure:
+def _crash(exit_code: int, last_words: str, starved: bool) -> Failure:
+    if starved and exit_code == -signal.SIGKILL:
+        message = f"killed for memory: this host had none left, and the system ended the job's process; {LESS_MEMORY}"
+        return Failure(code="out_of_memory", message=message)
     if exit_code == STOPPED:
         ended = f"left with exit code {STOPPED}, asked to stop by somebody other than its worker"
     elif exit_code < 0:

@@ -47,6 +47,9 @@ class QueueSettings(BaseSettings):
     slots: int | None = Field(
         default=None, ge=1, le=256, description="Jobs at once on this host; default one a GPU, one without a GPU."
     )
+    job_memory_gb: float | None = Field(
+        default=None, gt=0, description="Of this host's memory a job may take so much for each slot; default any."
+    )
     job_environment: Words = Field(
         default=(), description="Patterns of environment variables that jobs may have too, such as `HF_TOKEN,WANDB_*`."
     )
@@ -76,6 +79,11 @@ class QueueSettings(BaseSettings):
         if value is not None:
             check_webhook_secret(value)
         return value
+
+    @property
+    def job_memory(self) -> float | None:
+        """Bytes of memory for a slot of a job."""
+        return None if self.job_memory_gb is None else self.job_memory_gb * 1e9
 
     @property
     def root(self) -> Path:

@@ -95,7 +95,7 @@ export function deed(job) {
 }
 
 const FAULTS = {
-  crashed: "crashed", timed_out: "ran longer than it may", no_progress: "made no progress",
+  crashed: "crashed", timed_out: "ran longer than it may", no_progress: "made no progress", out_of_memory: "killed for memory",
   worker_lost: "its worker was lost", quarantined: "costs its workers", internal: "the service failed",
 };
 

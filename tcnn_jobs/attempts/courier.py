@@ -96,6 +96,10 @@ class _Carried:
         else:
             self._process.terminate()
 
+    def memory(self, most: int) -> int:
+        """As `Process.memory`."""
+        return 0 if self._process is None else self._process.memory(most)
+
     def kill(self) -> None:
         """As `Process.kill`."""
         self._killed.set()

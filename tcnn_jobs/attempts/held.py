@@ -7,6 +7,7 @@ from enum import StrEnum
 from tcnn_jobs.attempt import AttemptDirectory, Listener
 from tcnn_jobs.attempts.limits import Limits
 from tcnn_jobs.attempts.steps import StepTime
+from tcnn_jobs.engines import memory
 from tcnn_jobs.engines.base import Process
 from tcnn_jobs.model import Beat, Claim, Job, NewEvent, Progress
 from tcnn_jobs.retry import Breach, Fail
@@ -40,6 +41,8 @@ class Attempt:
     exit_code: int | None = None
     breach: Breach | None = None
     """The limit that it was ended for."""
+    kills: int = field(default_factory=memory.kills)
+    """Processes that the system had ended for memory before it began."""
     broken: Fail | None = None
     """Why its worker could not go on with it."""
 
@@ -52,6 +55,11 @@ class Attempt:
         if heard is not None or happened:
             self.limits.heard(now, heard)
         self.events += happened
+
+    @property
+    def starved(self) -> bool:
+        """Whether the system has ended processes for memory since it began; it may have been one of them."""
+        return memory.kills() > self.kills
 
     @property
     def beat(self) -> Beat:

@@ -18,6 +18,10 @@ class Process(Protocol):
         """Ask it to save what it has and leave."""
         ...
 
+    def memory(self, most: int) -> int:
+        """Bytes that it and its descendants take on this host, exact if more than `most`; 0 if that is not known."""
+        ...
+
     def kill(self) -> None:
         """End it and every process that it has started."""
         ...

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tcnn.config.placement import Placement
 from tcnn_jobs.engines.environment import environment
+from tcnn_jobs.engines.memory import go_first, taken
 
 RUNNER = (sys.executable, "-m", "tcnn_jobs.child.runner")
 
@@ -31,6 +32,7 @@ class LocalProcess:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=given, start_new_session=True,
             )  # fmt: skip
         self.pid = self._child.pid
+        go_first(self.pid)
 
     def poll(self) -> int | None:
         """As `Process.poll`; when the child is gone, what it has left running goes too."""
@@ -45,6 +47,10 @@ class LocalProcess:
         if self._child.returncode is None:
             os.kill(self.pid, signal.SIGTERM)
             os.kill(self.pid, signal.SIGCONT)  # a stopped process would hear it only when it is continued
+
+    def memory(self, most: int) -> int:
+        """As `Process.memory`."""
+        return taken(self.pid, most) if self._child.returncode is None else 0
 
     def kill(self) -> None:
         """SIGKILL for the whole group."""

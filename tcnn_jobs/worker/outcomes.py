@@ -49,6 +49,7 @@ class Outcomes:
             cancelling=attempt.why is Why.CANCELLED,
             draining=attempt.why is Why.DRAINING,
             breach=attempt.breach,
+            starved=attempt.starved,
             attempt=attempt.job.attempt,
             max_attempts=attempt.job.max_attempts,
             delay=self._delay,

@@ -199,7 +199,7 @@ class Worker:
             return self.outcomes.internal(job, error)
         for slot in slots:
             self._free.remove(slot)
-        claim, limits = self._heartbeats.claim_of(job), Limits(job, time.monotonic())
+        claim, limits = self._heartbeats.claim_of(job), Limits(job, time.monotonic(), self.settings.job_memory)
         self._running.append(Attempt(job, claim, slots, process, directory, Listener(directory), limits))
         self._due["beat"] = 0.0
         return None
@@ -242,17 +242,16 @@ class Worker:
                 self._break(attempt, error)
 
     def _hold_to_limits(self, attempt: Attempt) -> None:
-        now = time.monotonic()
-        if attempt.why is not None:
+        breach = None if attempt.why is not None else attempt.limits.breach(time.monotonic(), attempt.process)
+        if breach is None:
             return
-        if (overrun := attempt.limits.overrun(now)) is not None:
-            attempt.breach = overrun
-            self._ask(attempt, Why.BREACH)
-        elif (stuck := attempt.limits.stuck(now)) is not None:
-            attempt.breach, attempt.why = stuck, Why.BREACH
+        log.warning("ended", job=attempt.job.id, claim=attempt.claim.number, reason=breach.failure.code)
+        attempt.breach = breach
+        if breach.kill:
+            attempt.why = Why.BREACH
             attempt.process.kill()
-        if attempt.breach is not None:
-            log.warning("ended", job=attempt.job.id, reason=attempt.breach.failure.code)
+        else:
+            self._ask(attempt, Why.BREACH)
 
     def _ask(self, attempt: Attempt, why: Why) -> None:
         """Ask a process to leave, and end it when it has not done so in time, which is set when it is first asked."""

@@ -50,6 +50,10 @@ def test_a_drain_has_time_and_reaches_the_server_alone(service: dict[str, str]) 
     assert service["KillMode"] == "mixed"
 
 
+def test_a_job_that_is_killed_for_memory_does_not_take_the_service_along(service: dict[str, str]) -> None:
+    assert service["OOMPolicy"] == "continue"
+
+
 def test_restarts(service: dict[str, str]) -> None:
     """A wrong setting does not get better by itself; a database that is away does."""
     final = set(map(int, service["RestartPreventExitStatus"].split()))
