@@ -204,6 +204,8 @@ class WorkerInfo(Model):
     version: str
     gpus: tuple[dict[str, Any], ...] = ()
     """For every GPU: index, name, memory_used and memory_total in bytes."""
+    lease: float = 60.0
+    """Seconds after which its silence costs it its jobs."""
     heartbeat_at: float | None = None
 
 

@@ -128,6 +128,7 @@ jobs = Table(
     Column("max_runtime", Double),
     Column("stall_minutes", Double),
     Column("ran", Double, nullable=False, server_default="0"),
+    Column("avoid", Text),
     UniqueConstraint("id", name="jobs_id"),
     sqlite_autoincrement=True,  # the number of a deleted job is never given again: lists are paged by it
 )
@@ -252,6 +253,7 @@ workers = Table(
     Column("version", Text, nullable=False),
     Column("gpus", Document, nullable=False),
     Column("heartbeat_at", Double, nullable=False),
+    Column("lease", Double, nullable=False, server_default="60"),
 )
 
 deliveries = Table(

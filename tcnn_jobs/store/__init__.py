@@ -16,6 +16,7 @@ from tcnn_jobs.store.api_keys import ApiKeys
 from tcnn_jobs.store.audits import Audits
 from tcnn_jobs.store.changes import new_id
 from tcnn_jobs.store.deliveries import Deliveries
+from tcnn_jobs.store.fleet import Fleet
 from tcnn_jobs.store.queue import Queue
 from tcnn_jobs.store.reaping import Reaping
 from tcnn_jobs.store.statistics import Figures
@@ -26,5 +27,5 @@ from tcnn_jobs.store.uploads import Uploads
 __all__ = ["Store", "new_id"]
 
 
-class Store(Submission, Queue, Reaping, Uploads, Deliveries, ApiKeys, Tenants, Audits, Figures, Upgrade):
+class Store(Submission, Queue, Reaping, Uploads, Deliveries, ApiKeys, Tenants, Audits, Fleet, Figures, Upgrade):
     """Jobs, uploads, workers, webhook calls, tenants and their API keys in one database."""

@@ -16,9 +16,6 @@ from tcnn_jobs.errors import JobNotFound, WrongState
 from tcnn_jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
 from tcnn_jobs.store import needs, quotas
 
-HEARD_OF = 60.0
-"""Seconds for which a silent worker still counts as one that may take a job."""
-
 FIELDS = tuple(name for name in Job.model_fields if name not in ("queue_position", "waiting_for"))
 
 

@@ -14,7 +14,8 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 from tcnn_jobs.database.schema import jobs, now, workers
 from tcnn_jobs.model import Job, Status
 from tcnn_jobs.store import quotas
-from tcnn_jobs.store.changes import HEARD_OF, as_job
+from tcnn_jobs.store.changes import as_job
+from tcnn_jobs.store.fleet import PRESENT
 from tcnn_jobs.store.shares import QUEUED, Standing, standings
 
 HEAD = 250
@@ -27,7 +28,7 @@ _LINE = (
     .where(QUEUED)
     .limit(bindparam("most"))
 )
-_LARGEST = select(func.max(workers.c.slots)).where(workers.c.heartbeat_at > now() - HEARD_OF)
+_LARGEST = select(func.max(workers.c.slots)).where(PRESENT)
 
 
 class _Part(NamedTuple):

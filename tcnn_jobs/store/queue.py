@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Double, Integer, Row, Text, and_, bindparam, delete, false, or_, select, update
+from sqlalchemy import Connection, Double, Integer, Row, Text, and_, bindparam, false, not_, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.engine import Database, upsert
 from tcnn_jobs.database.schema import finite, jobs, now, share_number, share_owner, workers
 from tcnn_jobs.errors import LostClaim
 from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status, WorkerInfo
-from tcnn_jobs.store import quotas, shares
+from tcnn_jobs.store import fleet, quotas, shares
 from tcnn_jobs.store.changes import as_job, change, record
+from tcnn_jobs.store.fleet import ELSEWHERE
 
 Wanted = tuple[ColumnElement[bool], ...]
 
@@ -27,11 +28,11 @@ class Queue(Database):
         worker's from now on; None if there is none.
 
         Jobs that need more than `slots` at once are passed over: they are for larger workers, or for idle ones. Those
-        that need up to `later` are not once they have been due for `after` seconds. A look that holds nobody up says
-        whose turn it is, then one UPDATE finds and takes the job. On PostgreSQL rows that others have locked are
-        skipped, not waited for.
+        that need up to `later` are not once they have been due for `after` seconds. Those that failed here, where
+        others could do them, are for `ELSEWHERE` seconds. A look that holds nobody up says whose turn it is, then one
+        UPDATE finds and takes the job. On PostgreSQL rows that others have locked are skipped, not waited for.
         """
-        bound: dict[str, Any] = {"most": slots, "later": later, "after": after}
+        bound: dict[str, Any] = {"by": worker, "most": slots, "later": later, "after": after}
         if kinds is not None:
             bound["kinds"] = list(kinds)
         wanted = _wanted(kinds is None)
@@ -42,7 +43,7 @@ class Queue(Database):
             if not turns:
                 return None
             for turn in turns:
-                taken = self._take(turn, wanted, {**bound, "by": worker})
+                taken = self._take(turn, wanted, bound)
                 if taken is not None:
                     return taken
             below = turns[0].priority  # others were faster
@@ -92,7 +93,10 @@ class Queue(Database):
             return as_job(change(connection, row, Status.SUCCEEDED, [NewEvent(kind="succeeded")], result=told))
 
     def fail(self, claim: Claim, failure: Failure, retry_after: float | None = None) -> Job:
-        """An attempt failed: for good (None), or to be tried again after so many seconds."""
+        """An attempt failed: for good (None), or to be tried again after so many seconds.
+
+        If there is another worker that could do it, this one leaves it to others for a while.
+        """
         told = failure.model_dump(mode="json")
         with self.writing() as connection:
             row = _held(_locked(connection, claim), claim)
@@ -101,7 +105,10 @@ class Queue(Database):
             if retry_after is None:
                 return as_job(change(connection, row, Status.FAILED, [NewEvent(kind="failed", data=told)], error=told))
             happened = NewEvent(kind="retrying", data={**told, "after": retry_after})
-            return as_job(change(connection, row, Status.QUEUED, [happened], after=retry_after, error=told))
+            avoid = claim.worker if fleet.others(connection, claim.worker, row.slots) else None
+            return as_job(
+                change(connection, row, Status.QUEUED, [happened], after=retry_after, error=told, avoid=avoid)
+            )
 
     def cancelled(self, claim: Claim) -> Job:
         """The job's process is gone, as its owner wished."""
@@ -117,25 +124,22 @@ class Queue(Database):
             happened = NewEvent(kind="handed_back", data={"worker": claim.worker})
             return as_job(change(connection, row, Status.QUEUED, [happened], attempt=row.attempt - 1))
 
-    def forget_worker(self, name: str) -> None:
-        """A worker has left."""
-        with self.writing() as connection:
-            connection.execute(delete(workers).where(workers.c.name == name))
-
 
 @cache
 def _wanted(any_kind: bool) -> Wanted:
-    """What a job must be that a worker takes, by `most`, `later`, `after`, and unless any kind will do `kinds`."""
+    """What a job must be that the worker `by` takes, with `most`, `later`, `after`, and unless any will do `kinds`."""
     fits = jobs.c.slots <= bindparam("most", type_=Integer())
+    elsewhere = jobs.c.not_before > now() - ELSEWHERE
+    avoided = and_(jobs.c.avoid == bindparam("by", type_=Text()), elsewhere)
     waited = jobs.c.not_before <= now() - bindparam("after", type_=Double())
     large = and_(waited, jobs.c.slots <= bindparam("later", type_=Integer()))
-    due: Wanted = (jobs.c.not_before <= now(), or_(fits, large))
+    due: Wanted = (jobs.c.not_before <= now(), or_(fits, large), or_(jobs.c.avoid.is_(None), not_(avoided)))
     return due if any_kind else (*due, jobs.c.kind.in_(bindparam("kinds", expanding=True)))
 
 
 @cache
 def _claim(wanted: Wanted) -> Any:
-    """The UPDATE of a claim; its parameters are those of `_wanted`, `by`, `level` and `tenant`."""
+    """The UPDATE of a claim; its parameters are those of `_wanted`, `level` and `tenant`."""
     first = (
         select(jobs.c.number)
         .where(
@@ -153,7 +157,7 @@ def _claim(wanted: Wanted) -> Any:
         .where(jobs.c.number == first.scalar_subquery(), jobs.c.status == Status.QUEUED)
         .values(
             status=Status.RUNNING,
-            worker=bindparam("by"),
+            worker=bindparam("by", type_=Text()),
             attempt=jobs.c.attempt + 1,
             claim=jobs.c.claim + 1,
             started_at=now(),

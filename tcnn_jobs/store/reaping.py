@@ -10,6 +10,7 @@ from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import events, jobs, now
 from tcnn_jobs.database.steps import Steps, is_wrong, mend
 from tcnn_jobs.model import Job, NewEvent, Status
+from tcnn_jobs.store import fleet
 from tcnn_jobs.store.changes import as_job, change
 
 QUARANTINE = 5
@@ -70,7 +71,8 @@ def _take_away(connection: Connection, row: Row[Any], lease: float) -> Row[Any]:
         return change(connection, row, Status.CANCELLED, [happened, NewEvent(kind="cancelled")], **ran)
     lost = in_a_row([*_stalls(connection, row), percent])
     if row.attempt < row.max_attempts and lost < QUARANTINE:
-        return change(connection, row, Status.QUEUED, [happened], **ran)
+        avoid = row.worker if fleet.others(connection, row.worker, row.slots) else None  # it may come back
+        return change(connection, row, Status.QUEUED, [happened], avoid=avoid, **ran)
     told = {
         "code": "worker_lost",
         "message": f"its worker was silent for {lease:g} s in attempt {row.attempt} of {row.max_attempts}",

@@ -105,7 +105,7 @@ class Submission(Database):
                 if row.status not in (Status.FAILED, Status.CANCELLED):
                     raise WrongState(f"{job}: is {row.status}; only a failed or cancelled job can be resumed")
                 quotas.admit_job(connection, row.owner)
-                fresh: dict[str, Any] = {"attempt": 0, "ran": 0.0, "error": None}
+                fresh: dict[str, Any] = {"attempt": 0, "ran": 0.0, "avoid": None, "error": None}
                 fresh |= {"cancel_requested": False, "finished_at": None}
                 row = change(connection, row, Status.QUEUED, [NewEvent(kind="resumed")], **fresh)
                 audits.note(connection, "job.resume", job, row.owner)

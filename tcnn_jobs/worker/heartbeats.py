@@ -17,14 +17,15 @@ class Heartbeats:
     """Those of one worker, and what of its jobs the store has heard already.
 
     Args:
-        size: the worker's slots, free or not.
+        size: the worker's slots, free or not. lease: its lease, in seconds.
         broken: called with an attempt of which the store cannot be told, and the reason.
     """
 
     def __init__(
-        self, store: Store, name: str, host: str, size: int, broken: Callable[[Attempt, Exception], None]
+        self, store: Store, name: str, host: str, size: int, lease: float, broken: Callable[[Attempt, Exception], None]
     ) -> None:
         self._store, self._name, self._host, self._size, self._broken = store, name, host, size, broken
+        self._lease = lease
         self._explained: set[Claim] = set()
         """Claims whose waiting was explained."""
 
@@ -51,8 +52,9 @@ class Heartbeats:
     def _renew(self, attempts: Sequence[Attempt], beats: dict[Claim, Beat]) -> dict[Claim, Hold]:
         """All in one transaction; if that is impossible, each by itself, to find the one that cannot be told."""
         info = WorkerInfo(
-            name=self._name, host=self._host, slots=self._size, version=versions.own(), gpus=gpus.memory()
-        )
+            name=self._name, host=self._host, slots=self._size, version=versions.own(), gpus=gpus.memory(),
+            lease=self._lease,
+        )  # fmt: skip
         try:
             return self._store.heartbeat(info, list(beats.values()))
         except StoreUnavailable:

@@ -20,5 +20,5 @@ def check_fellows(store: Store) -> None:
     if others:
         raise EnvironmentFailure(
             f"this worker has {own()}, but workers with {' and '.join(others)} are at this queue, and a job may go "
-            "from one to another; install the same here, or stop those and wait a minute"
+            "from one to another; install the same here, or stop those and wait for their TCNN_LEASE"
         )
