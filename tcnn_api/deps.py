@@ -12,7 +12,7 @@ from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
 
 from tcnn.errors import RequestError
-from tcnn_api.access.keys import Principal, missing
+from tcnn_api.access.keys import LOCAL, Principal, missing
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.settings import ApiSettings
@@ -91,6 +91,12 @@ async def _admin_only(request: Request) -> None:
         raise missing(Scope.ADMIN, principal)
 
 
+async def _operator_only(request: Request) -> None:
+    """An admin; on a server without keys, whoever is on this machine."""
+    if request.state.principal != LOCAL:
+        await _admin_only(request)
+
+
 async def _job_id(
     id: Annotated[str, Path(description="A job's id.", examples=["job_0123456789abcdef01234567"])],
 ) -> str:
@@ -108,6 +114,7 @@ StoreDep = Annotated[Store, Depends(_store)]
 Tenant = Annotated[str, Depends(_tenant)]
 Reach = Annotated[str | None, Depends(_reach)]
 AdminOnly = Depends(_admin_only)
+OperatorOnly = Depends(_operator_only)
 JobId = Annotated[str, Depends(_job_id)]
 AUTHENTICATED = [Depends(_bearer)]
 """Documents the key in OpenAPI: for `APIRouter(dependencies=AUTHENTICATED)`."""

@@ -207,6 +207,18 @@ class WorkerInfo(Model):
     lease: float = 60.0
     """Seconds after which its silence costs it its jobs."""
     heartbeat_at: float | None = None
+    started_at: float | None = None
+    """When it was first heard of."""
+
+
+class WorkerState(Model):
+    """A worker as the store sees it."""
+
+    info: WorkerInfo
+    busy: int
+    """Slots that its running jobs take."""
+    present: bool
+    """Whether it was heard of lately: within its lease, or a minute if that is longer."""
 
 
 class Upload(Model):

@@ -13,9 +13,24 @@ from tcnn_api.routes import (
     pages,
     report,
     submit,
+    workers,
 )
 
 ROUTERS = tuple(
     module.router
-    for module in (models, datasets, checkpoints, submit, jobs, events, files, report, attention, audit, health, pages)
+    for module in (
+        models,
+        datasets,
+        checkpoints,
+        submit,
+        jobs,
+        events,
+        files,
+        report,
+        attention,
+        audit,
+        workers,
+        health,
+        pages,
+    )
 )

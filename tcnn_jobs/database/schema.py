@@ -254,6 +254,7 @@ workers = Table(
     Column("gpus", Document, nullable=False),
     Column("heartbeat_at", Double, nullable=False),
     Column("lease", Double, nullable=False, server_default="60"),
+    Column("started_at", Double),
 )
 
 deliveries = Table(

@@ -2,21 +2,45 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Double, Integer, Row, Text, bindparam, case, delete, exists, func, select
+from sqlalchemy import (
+    Connection,
+    Double,
+    Integer,
+    Row,
+    Text,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    literal_column,
+    not_,
+    select,
+)
 from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import now, workers
-from tcnn_jobs.model import WorkerInfo
+from tcnn_jobs.database.schema import jobs, now, workers
+from tcnn_jobs.model import Status, WorkerInfo, WorkerState
 
 HEARD_OF = 60.0
 """Seconds for which a silent worker still counts as one that may take a job; its lease, if that is longer."""
+KEPT = 86400.0
+"""Seconds after which the row of a silent worker goes."""
 ELSEWHERE = 30.0
 """Seconds for which a job that is due again is left to other workers than the one where it failed."""
 
 PRESENT: ColumnElement[bool] = workers.c.heartbeat_at > now() - case(
     (workers.c.lease > HEARD_OF, workers.c.lease), else_=HEARD_OF
 )
+_DEAD = and_(workers.c.heartbeat_at < now() - KEPT, not_(PRESENT))
+_BUSY = (
+    select(jobs.c.worker, func.sum(jobs.c.slots).label("slots"))
+    .where(jobs.c.status == literal_column(f"'{Status.RUNNING}'", Text))
+    .group_by(jobs.c.worker)
+)
+_WORKERS = select(workers, PRESENT.label("present")).where(not_(_DEAD)).order_by(workers.c.host, workers.c.name)
 _AT_WORK = select(func.count()).select_from(workers).where(PRESENT)
 _OTHERS = select(
     exists().where(
@@ -38,6 +62,23 @@ class Fleet(Database):
         with self.reading() as connection:
             return set(connection.scalars(select(workers.c.version).where(PRESENT)))
 
+    def workers(self) -> list[WorkerState]:
+        """Every worker that was heard of in the last `KEPT` seconds and has not left properly, by host and name."""
+        with self.reading() as connection:
+            busy = {row.worker: int(row.slots) for row in connection.execute(_BUSY)}
+            rows = connection.execute(_WORKERS).all()
+        return [
+            WorkerState(info=_as_worker(row), busy=busy.get(row.name, 0), present=bool(row.present)) for row in rows
+        ]
+
+    def forget_dead_workers(self) -> int:
+        """Rows of workers that nobody has heard of for `KEPT` seconds go; returns how many."""
+        with self.reading() as connection:  # almost always there is none, and then nobody is kept waiting
+            if connection.scalar(select(exists().where(_DEAD))) is not True:
+                return 0
+        with self.writing() as connection:
+            return len(connection.execute(delete(workers).where(_DEAD).returning(workers.c.name)).all())
+
     def forget_worker(self, name: str) -> None:
         """A worker has left."""
         with self.writing() as connection:
@@ -45,10 +86,11 @@ class Fleet(Database):
 
 
 def heard(connection: Connection, seconds: float) -> list[WorkerInfo]:
-    """Workers that were heard of in so many seconds, by name; `heartbeat_at` is the age."""
+    """Workers that were heard of in so many seconds, by name; `heartbeat_at` is here the age."""
     age = (now() - workers.c.heartbeat_at).label("age")
     query = select(workers, age).where(workers.c.heartbeat_at > now() - bindparam("most", type_=Double()))
-    return [_as_worker(row) for row in connection.execute(query.order_by(workers.c.name), {"most": seconds})]
+    rows = connection.execute(query.order_by(workers.c.name), {"most": seconds})
+    return [_as_worker(row).model_copy(update={"heartbeat_at": max(0.0, row.age)}) for row in rows]
 
 
 def _as_worker(row: Row[Any]) -> WorkerInfo:
@@ -59,7 +101,8 @@ def _as_worker(row: Row[Any]) -> WorkerInfo:
         version=row.version,
         gpus=tuple(row.gpus),
         lease=row.lease,
-        heartbeat_at=max(0.0, row.age),
+        heartbeat_at=row.heartbeat_at,
+        started_at=row.started_at,
     )
 
 

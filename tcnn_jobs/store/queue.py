@@ -66,11 +66,11 @@ class Queue(Database):
 
         By claim and not by job: a worker may have lost a job and hold it again, so that two beats are of one job.
         """
-        told = info.model_dump(mode="json", exclude={"name", "heartbeat_at"}) | {"heartbeat_at": now()}
+        told = info.model_dump(mode="json", exclude={"name", "heartbeat_at", "started_at"}) | {"heartbeat_at": now()}
         with self.writing() as connection:
             connection.execute(
                 upsert(connection.dialect.name, workers)
-                .values(name=info.name, **told)
+                .values(name=info.name, started_at=now(), **told)
                 .on_conflict_do_update(index_elements=[workers.c.name], set_=told)
             )
             # In one order, so that two transactions never wait for each other.

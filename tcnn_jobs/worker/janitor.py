@@ -58,6 +58,7 @@ def sweep(home: Home, store: Store, settings: QueueSettings, artifacts: Artifact
     """The whole house: what crashes left behind, and what is past its time. Safe with many workers at once."""
     _expire(store, settings, artifacts)
     store.forget_use()
+    store.forget_dead_workers()
     store.forget_audit(settings.audit_days)
     now = time.time()
     for folder in (home.jobs, home.datasets, home.checkpoints):
