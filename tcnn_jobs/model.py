@@ -219,6 +219,8 @@ class WorkerState(Model):
     """Slots that its running jobs take."""
     present: bool
     """Whether it was heard of lately: within its lease, or a minute if that is longer."""
+    keeps_house: bool = False
+    """Whether it is the one that looks after silent workers, webhooks, and what is past its time."""
 
 
 class Upload(Model):

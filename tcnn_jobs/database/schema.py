@@ -10,6 +10,7 @@ usage         seconds that slots worked for a tenant, by day since 1970, in shar
 stored        bytes that uploads and results of jobs take
 uploads       data sets and checkpoints
 workers       who was heard of, and when
+leases        what one process at a time does, who does, and until when
 deliveries    webhook calls that are still to be made
 audit         who did what with which key
 tallies       finished jobs and their seconds, in shards, because every finish would wait for one row
@@ -255,6 +256,15 @@ workers = Table(
     Column("heartbeat_at", Double, nullable=False),
     Column("lease", Double, nullable=False, server_default="60"),
     Column("started_at", Double),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("ends_at", Double, nullable=False),
 )
 
 deliveries = Table(

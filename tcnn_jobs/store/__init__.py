@@ -17,6 +17,7 @@ from tcnn_jobs.store.audits import Audits
 from tcnn_jobs.store.changes import new_id
 from tcnn_jobs.store.deliveries import Deliveries
 from tcnn_jobs.store.fleet import Fleet
+from tcnn_jobs.store.leases import Leases
 from tcnn_jobs.store.queue import Queue
 from tcnn_jobs.store.reaping import Reaping
 from tcnn_jobs.store.statistics import Figures
@@ -27,5 +28,5 @@ from tcnn_jobs.store.uploads import Uploads
 __all__ = ["Store", "new_id"]
 
 
-class Store(Submission, Queue, Reaping, Uploads, Deliveries, ApiKeys, Tenants, Audits, Fleet, Figures, Upgrade):
+class Store(Submission, Queue, Reaping, Uploads, Deliveries, ApiKeys, Tenants, Audits, Fleet, Leases, Figures, Upgrade):
     """Jobs, uploads, workers, webhook calls, tenants and their API keys in one database."""

@@ -21,11 +21,13 @@ from sqlalchemy import (
 from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import jobs, now, workers
+from tcnn_jobs.database.schema import jobs, leases, now, workers
 from tcnn_jobs.model import Status, WorkerInfo, WorkerState
 
 HEARD_OF = 60.0
 """Seconds for which a silent worker still counts as one that may take a job; its lease, if that is longer."""
+HOUSE = "house"
+"""The lease of whoever does reaping, sweeping, purging and webhooks."""
 KEPT = 86400.0
 """Seconds after which the row of a silent worker goes."""
 ELSEWHERE = 30.0
@@ -40,6 +42,7 @@ _BUSY = (
     .where(jobs.c.status == literal_column(f"'{Status.RUNNING}'", Text))
     .group_by(jobs.c.worker)
 )
+_KEEPER = select(leases.c.holder).where(leases.c.name == HOUSE)
 _WORKERS = select(workers, PRESENT.label("present")).where(not_(_DEAD)).order_by(workers.c.host, workers.c.name)
 _AT_WORK = select(func.count()).select_from(workers).where(PRESENT)
 _OTHERS = select(
@@ -66,9 +69,13 @@ class Fleet(Database):
         """Every worker that was heard of in the last `KEPT` seconds and has not left properly, by host and name."""
         with self.reading() as connection:
             busy = {row.worker: int(row.slots) for row in connection.execute(_BUSY)}
-            rows = connection.execute(_WORKERS).all()
+            keeper = connection.scalar(_KEEPER)
+            found = [(_as_worker(row), bool(row.present)) for row in connection.execute(_WORKERS)]
         return [
-            WorkerState(info=_as_worker(row), busy=busy.get(row.name, 0), present=bool(row.present)) for row in rows
+            WorkerState(
+                info=info, busy=busy.get(info.name, 0), present=present, keeps_house=present and info.name == keeper
+            )
+            for info, present in found
         ]
 
     def forget_dead_workers(self) -> int:

@@ -11,13 +11,14 @@ from tcnn_jobs.home import Home
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker import janitor, pace
+from tcnn_jobs.worker.election import Election
 
 log = structlog.stdlib.get_logger("tcnn.chores")
 
 SWEEP = 600.0
 """Seconds between two sweeps."""
 CHECKPOINT = 60.0
-"""Seconds between two times that workers are counted and the length of SQLite's log is looked at."""
+"""Seconds between two times that the length of SQLite's log is looked at."""
 LOG = 2**26
 """Bytes after which the log is emptied: some thousand jobs."""
 
@@ -25,17 +26,18 @@ LOG = 2**26
 class Chores(threading.Thread):
     """Slow things that must not hold up a heartbeat. Ends with the process, or when told to."""
 
-    def __init__(self, store: Store, home: Home, settings: QueueSettings, artifacts: Artifacts) -> None:
+    def __init__(
+        self, store: Store, home: Home, settings: QueueSettings, artifacts: Artifacts, election: Election
+    ) -> None:
         super().__init__(name="chores", daemon=True)
         self._store, self._home, self._settings = store, home, settings
-        self._artifacts = artifacts
+        self._artifacts, self._election = artifacts, election
         self._told = threading.Event()
-        self._swept = self._emptied = float("-inf")
-        self._fellows = 1
+        self._swept = self._kept = self._emptied = float("-inf")
 
     def run(self) -> None:
         """Until `stop`."""
-        while not self._told.wait(pace.spread(pace.shared(max(1.0, self._settings.poll), self._fellows))):
+        while not self._told.wait(pace.spread(max(1.0, self._settings.poll))):
             self.step()
 
     def step(self) -> None:
@@ -44,10 +46,13 @@ class Chores(threading.Thread):
             if time.monotonic() - self._emptied > CHECKPOINT:
                 self._emptied = time.monotonic()
                 self._store.checkpoint(longer_than=LOG)
-                self._fellows = self._store.count_workers()
-            if time.monotonic() - self._swept > SWEEP:
+            # A home that all hosts share is one house; one of several has its own sweeper.
+            if time.monotonic() - self._swept > SWEEP and (self._home.shared or self._election.won()):
                 self._swept = time.monotonic()
-                janitor.sweep(self._home, self._store, self._settings, self._artifacts)
+                janitor.sweep_home(self._home, self._store, self._artifacts)
+            if time.monotonic() - self._kept > SWEEP and self._election.won():
+                self._kept = time.monotonic()
+                janitor.sweep_shared(self._store, self._settings, self._artifacts)
         except StoreUnavailable:
             return  # the worker says so
         except Exception:

@@ -56,10 +56,22 @@ def winner(job: Job) -> int:
 
 def sweep(home: Home, store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
     """The whole house: what crashes left behind, and what is past its time. Safe with many workers at once."""
+    sweep_shared(store, settings, artifacts)
+    sweep_home(home, store, artifacts)
+
+
+def sweep_shared(store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
+    """What all hosts share: rows, and the store of results, which is listed as a whole."""
     _expire(store, settings, artifacts)
     store.forget_use()
     store.forget_dead_workers()
     store.forget_audit(settings.audit_days)
+    if isinstance(artifacts, SharedArtifacts):
+        _sweep_store(artifacts, store, time.time())
+
+
+def sweep_home(home: Home, store: Store, artifacts: Artifacts) -> None:
+    """The files of this home."""
     now = time.time()
     for folder in (home.jobs, home.datasets, home.checkpoints):
         paths = {path.name.partition(".")[0]: path for path in folder.iterdir()}
@@ -80,7 +92,6 @@ def sweep(home: Home, store: Store, settings: QueueSettings, artifacts: Artifact
                 clean(home, job)
     if isinstance(artifacts, SharedArtifacts):
         artifacts.cache.sweep(24 * YOUNG)
-        _sweep_store(artifacts, store, now)
 
 
 def _sweep_store(artifacts: SharedArtifacts, store: Store, now: float) -> None:

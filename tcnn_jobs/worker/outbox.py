@@ -1,4 +1,4 @@
-"""The outbox's dispatcher: makes the webhook calls that are due, in a thread that nothing else waits for.
+"""The outbox's dispatcher: the housekeeper's webhook calls, made when they are due, in a thread that nothing waits for.
 
 Calls are made side by side, each with a deadline for all of it, so that a receiver which answers a byte at a time, or
 never, costs its own call and delays others by that deadline at most. Leases, reaping and sweeps do not pass here.
@@ -7,7 +7,6 @@ never, costs its own call and delays others by that deadline at most. Leases, re
 import asyncio
 import ssl
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -20,13 +19,12 @@ from tcnn_jobs.retry import backoff
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker import pace, webhooks
+from tcnn_jobs.worker.election import Election
 
 log = structlog.stdlib.get_logger("tcnn.outbox")
 
 AT_ONCE = 50
 """Calls that are made side by side."""
-COUNT = 60.0
-"""Seconds between two times that workers are counted: many look for calls less often each."""
 ATTEMPTS = 10
 DELAY = 10.0
 
@@ -34,20 +32,18 @@ DELAY = 10.0
 class Outbox(threading.Thread):
     """Ends with the process, or when told to; a call that is under way then is made again by another worker."""
 
-    def __init__(self, store: Store, settings: QueueSettings) -> None:
+    def __init__(self, store: Store, settings: QueueSettings, election: Election) -> None:
         super().__init__(name="outbox", daemon=True)
-        self._store, self._settings = store, settings
+        self._store, self._settings, self._election = store, settings, election
         self._told = threading.Event()
 
     def run(self) -> None:
         """Until `stop`."""
-        fellows, counted = 1, float("-inf")
-        while not self._told.wait(pace.spread(pace.shared(max(1.0, self._settings.poll), fellows))):
+        while not self._told.wait(pace.spread(max(1.0, self._settings.poll))):
             try:
-                if time.monotonic() - counted > COUNT:
-                    fellows, counted = self._store.count_workers(), time.monotonic()
-                while not self._told.is_set() and deliver_due(self._store, self._settings.webhook_secret):
-                    pass
+                while not self._told.is_set() and self._election.won():
+                    if not deliver_due(self._store, self._settings.webhook_secret):
+                        break
             except StoreUnavailable:
                 continue  # the worker says so
             except Exception:

@@ -1,7 +1,7 @@
 """How often workers ask the store: as often as `poll` says while they are few, less often the more they are.
 
-Reaping and webhooks may be done by any worker, so where many ask seldom, somebody asks as often as before. A heartbeat
-is each worker's own: a cancelled job hears of it later in a large fleet, though never later than a sixth of the lease.
+Reaping and webhooks are the housekeeper's (`election`), which asks as often however many there are. A heartbeat is each
+worker's own: a cancelled job hears of it later in a large fleet, though never later than a sixth of the lease.
 Claims keep their pace, since a free slot waits for nobody else's question. `benchmarks/service/queue_simulation.py`
 compares this with asking at a fixed pace.
 """
@@ -9,14 +9,14 @@ compares this with asking at a fixed pace.
 import random
 
 TOGETHER = 20
-"""Workers that ask once a `poll` each, all kinds of question apart; more of them ask as often as these do together."""
+"""Workers that ask once a `poll` each; more of them ask as often as these do together."""
 EARLIEST, LATEST = 0.5, 0.9
 """Parts of an interval between which the next question is drawn. Workers that were started, or lost their database,
 together would else ask together for ever. Below 1, so that with the worker's tick it is still within the interval."""
 
 
 def shared(poll: float, workers: int) -> float:
-    """Seconds between two times that one of so many workers asks what any of them may ask."""
+    """Seconds between two times that one of so many workers asks, so that they do not ask more the more they are."""
     return poll * max(1.0, workers / TOGETHER)
 
 

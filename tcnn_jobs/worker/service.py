@@ -50,7 +50,7 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     slots = slots_for(settings.slots)
     engine = carried(engine_for(settings), artifacts, home, settings.mirror)
     worker = Worker(store, home, engine, settings, name=name, host=host, slots=slots, artifacts=artifacts)
-    beside = (Chores(store, home, settings, artifacts), Outbox(store, settings))
+    beside = (Chores(store, home, settings, artifacts, worker.election), Outbox(store, settings, worker.election))
 
     def leave(number: int, frame: FrameType | None) -> None:
         worker.drain()

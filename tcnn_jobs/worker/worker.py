@@ -23,6 +23,7 @@ from tcnn_jobs.retry import Cancel, Fail, HandBack, backoff, error_code
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker import pace
+from tcnn_jobs.worker.election import Election
 from tcnn_jobs.worker.gangs import gang, left_over, widest
 from tcnn_jobs.worker.heartbeats import Heartbeats
 from tcnn_jobs.worker.outcomes import Outcomes
@@ -64,12 +65,13 @@ class Worker:
         self.artifacts = artifacts or LocalArtifacts(home)
         self.outcomes = Outcomes(store, home, settings.retry_delay)
         self._drains = 0
+        self.election = Election(store, name, settings.lease, late=settings.poll)
         self._heartbeats = Heartbeats(store, name, host, len(slots), settings.lease, self._break)
         self._widest, self._free = widest(slots), list(slots)
         self._waiting: list[Job] = []
         self._running: list[Attempt] = []
         self._ended: list[Attempt] = []
-        self._due = dict.fromkeys(("beat", "claim", "reap"), 0.0)
+        self._due = dict.fromkeys(("beat", "claim", "count", "reap"), 0.0)
         self._fellows = 1
         self._away = False
         self._failures = 0
@@ -99,6 +101,7 @@ class Worker:
             self._told.wait(min(TICK, self.settings.poll))
             self._told.clear()
         try:
+            self.store.give_up(self.name)
             self.store.forget_worker(self.name)
         except StoreUnavailable:
             log.warning("left without a word: the database is away")
@@ -117,7 +120,9 @@ class Worker:
             poll, lease = self.settings.poll, self.settings.lease
             if self._is_due("beat", pace.heartbeat(poll, self._fellows, lease, busy=self.busy > 0)):
                 self._beat()
-            if self._is_due("reap", pace.shared(poll, self._fellows)):
+            if self._is_due("count", pace.shared(poll, self._fellows)):
+                self._fellows = self.store.count_workers()
+            if self._is_due("reap", poll) and self.election.won():
                 self._reap()
             if not self.draining and self._spare and self._is_due("claim", poll):
                 claimed = self._claim()
@@ -145,7 +150,6 @@ class Worker:
         return True
 
     def _reap(self) -> None:
-        self._fellows = self.store.count_workers()
         for job in self.store.reap(self.settings.lease):
             self._due["claim"] = 0.0
             log.warning("its worker is silent", job=job.id, status=job.status, attempt=job.attempt)

@@ -13,6 +13,7 @@ from forked import processes
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model import Artifact, Claim, Failure, Job, Kind, NewJob, Result, WorkerInfo
 from tcnn_jobs.store import Store
+from tcnn_jobs.store.fleet import HOUSE
 
 RESULT = Result(checkpoint=Artifact(name="best.safetensors", path="a/1/best.safetensors", size=7, sha256="0" * 64))
 OUCH = Failure(code="diverged", message="the loss is no longer finite")
@@ -134,4 +135,10 @@ def fill(store: Store, name: str, pipe: Connection, limit: int) -> None:
     pipe.send(store.enqueue(new()).id)
 
 
-DEEDS: dict[str, Any] = {"work": work, "die": die, "migrate": migrate, "lock": lock, "fill": fill}
+def keep(store: Store, name: str, pipe: Connection, seconds: float) -> None:
+    """Keep house until killed."""
+    pipe.send(str(store.hold(HOUSE, name, seconds).mine))
+    time.sleep(600)
+
+
+DEEDS: dict[str, Any] = {"work": work, "die": die, "migrate": migrate, "lock": lock, "fill": fill, "keep": keep}

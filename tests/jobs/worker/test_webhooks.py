@@ -19,6 +19,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from tcnn_jobs.model import Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.worker import outbox, webhooks
+from tcnn_jobs.worker.election import Election
 from tcnn_jobs.worker.outbox import Outbox, deliver_due
 
 SECRET = "whsec of a test"
@@ -151,7 +152,7 @@ def test_a_receiver_that_never_answers_is_given_up(house: House, monkeypatch: py
 
 
 def test_calls_are_made_beside_the_work(house: House, receiver: Receiver) -> None:
-    dispatcher = Outbox(house.store, house.settings)
+    dispatcher = Outbox(house.store, house.settings, Election(house.store, "w1", 60))
     dispatcher.start()
     job = house.submit(webhook=receiver.url)
     house.store.cancel(job.id)

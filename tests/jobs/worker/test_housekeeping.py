@@ -1,0 +1,107 @@
+"""One worker keeps house for all, and another one when it is gone."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from houses import House, RealWorkers, wait_for
+
+from tcnn_jobs.artifacts.local import LocalArtifacts
+from tcnn_jobs.model import Status
+from tcnn_jobs.store import Store
+from tcnn_jobs.worker import janitor
+from tcnn_jobs.worker.chores import Chores
+from tcnn_jobs.worker.election import Election
+
+
+def keeper(house: House) -> str | None:
+    return next((one.info.name for one in house.store.workers() if one.keeps_house), None)
+
+
+def test_one_is_elected_and_stays_it(house: House) -> None:
+    first, second = (Election(house.store, name, 60, late=0.0) for name in ("w1", "w2"))
+    assert [first.won(), second.won(), first.won(), second.won()] == [True, False, True, False]
+
+
+def test_most_looks_ask_nobody(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    hold = Store.hold
+
+    def counted(*given: object) -> object:
+        nonlocal asked
+        asked += 1
+        return hold(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Store, "hold", counted)
+    first, second = (Election(house.store, name, 60) for name in ("w1", "w2"))
+    for _ in range(100):
+        first.won(), second.won()
+    assert asked == 2
+
+
+def test_one_that_was_frozen_does_not_believe_that_it_still_is(house: House) -> None:
+    first, second = (Election(house.store, name, 1.0, late=0.0) for name in ("w1", "w2"))
+    assert first.won()
+    time.sleep(1.1)
+    assert second.won()
+    assert not first.won()
+
+
+def test_only_the_housekeeper_takes_jobs_from_silent_workers_and_a_follower_does(house: House) -> None:
+    job = house.submit()
+    dead = house.worker("event('ready'); time.sleep(60)", lease=1)
+    house.step_until(dead, lambda: "ready" in house.kinds(job))
+    assert dead.election.won()
+    dead._running[0].process.kill()  # and nobody steps its worker any more
+    follower = house.worker("succeed()", lease=1)
+    began = time.monotonic()
+    house.step_until(follower, lambda: "stalled" in house.kinds(job))
+    assert time.monotonic() - began < 3, "a lease and a little"
+    assert keeper(house) == follower.name
+    house.step_until(follower, lambda: house.store.get(job.id).terminal)
+    assert house.store.get(job.id).status is Status.SUCCEEDED
+
+
+def test_a_worker_that_leaves_gives_the_house_up(house: House) -> None:
+    first = house.worker("succeed()")
+    house.submit()
+    first.run(until_empty=True)
+    assert Election(house.store, "w2", 60).won()
+
+
+def test_chores_of_all_are_the_housekeepers_and_a_home_of_its_own_is_each_workers(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(janitor, "sweep_home", lambda *_: done.append("home"))
+    monkeypatch.setattr(janitor, "sweep_shared", lambda *_: done.append("shared"))
+
+    def chores(name: str) -> list[str]:
+        election = Election(house.store, name, 60)
+        Chores(house.store, house.home, house.settings, LocalArtifacts(house.home), election).step()
+        found = list(done)
+        done.clear()
+        return found
+
+    assert chores("w1") == ["home", "shared"]
+    assert chores("w2") == []
+    house.home.shared = True
+    assert chores("w2") == ["home"]
+
+
+def test_a_killed_housekeeper_is_followed_within_its_lease(house: House, tmp_path: Path) -> None:
+    """Of real workers."""
+    workers = RealWorkers(house.settings.root, TCNN_LEASE="2")
+    try:
+        first = workers.start()
+        name = wait_for(lambda: keeper(house))
+        workers.start()
+        wait_for(lambda: house.store.count_workers() == 2)
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        began = time.monotonic()
+        wait_for(lambda: keeper(house) not in (None, name), 20)
+        assert time.monotonic() - began < 6, "two seconds, and what a busy machine needs"
+    finally:
+        workers.end()
