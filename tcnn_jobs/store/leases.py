@@ -50,7 +50,8 @@ class Leases(Database):
 
 @cache
 def _take(dialect: str) -> Any:
-    by, seconds = bindparam("by", type_=Text()), bindparam("for", type_=Double())
+    by: Any = bindparam("by", type_=Text())
+    seconds: Any = bindparam("for", type_=Double())
     values: dict[str, Any] = {"holder": by, "seconds": seconds, "ends_at": now() + seconds}
     return (
         upsert(dialect, leases)
