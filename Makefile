@@ -18,6 +18,9 @@ chromium:  ## Debian's Chromium for the dashboard's tests, where it is or can be
 		DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install chromium fonts-dejavu-core' \
 		>/dev/null 2>&1; } || echo "NOT TESTED: the dashboard, for lack of chromium; install it and run this again"
 
+# Without compiled files in __pycache__ every process would compile the tests and the packages anew.
+test test-slow coverage: export PYTHONDONTWRITEBYTECODE :=
+
 # One thread per process: two test processes on two cores are faster than two that fight over them.
 # In the files' order: sorted by their number of tests, those with many processes would all come last, together.
 test: $(READY) chromium  ## the tests

@@ -160,7 +160,8 @@ def _run(command: list[str], log: Path, limit: float, environment: Mapping[str, 
     with log.open("wb") as output, _terminated_as_interrupted():
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment}, start_new_session=True,
+            # Unbuffered, or what it says of its end would come before what it had said until then.
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment}, start_new_session=True,
         )  # fmt: skip
         try:
             return process.wait(limit)

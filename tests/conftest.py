@@ -5,12 +5,13 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import timm
-import torch
 from houses import House, RealWorkers
-from torch import nn
+
+if TYPE_CHECKING:  # the process that only hands out tests loads neither
+    from torch import nn
 
 SLOW = Path(__file__).parent / "slow"
 
@@ -25,13 +26,19 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("slow")
 
 
+def pytest_configure() -> None:
+    """Until all tests are found nothing is garbage: looking for it took a quarter of the time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What is loaded by now stays, and tests are short: looking for garbage took a tenth of their time."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
     """At its end the process clears what it froze: extensions count what they leave behind."""
     gc.unfreeze()
@@ -40,6 +47,8 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
     """Most models here are tiny, and the tests run side by side: one thread each is the fastest."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -47,13 +56,16 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def lively() -> Callable[..., nn.Module]:
+def lively() -> "Callable[..., nn.Module]":
     """Makes a timm model with random statistics, scales and shifts.
 
     A fresh network multiplies many residual branches by exactly zero, so the layers inside could do anything.
     """
 
-    def lively(name: str = "test_resnet", seed: int = 0, **options: object) -> nn.Module:
+    import timm
+    import torch
+
+    def lively(name: str = "test_resnet", seed: int = 0, **options: object) -> "nn.Module":
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             model = timm.create_model(name, **options).eval()
@@ -66,10 +78,11 @@ def lively() -> Callable[..., nn.Module]:
 
 
 @pytest.fixture(scope="session")
-def assert_same_state() -> Callable[[nn.Module, nn.Module], None]:
+def assert_same_state() -> "Callable[[nn.Module, nn.Module], None]":
     """Both models hold the same names, dtypes and bits, parameters and persistent buffers alike."""
+    import torch
 
-    def assert_same_state(found: nn.Module, expected: nn.Module) -> None:
+    def assert_same_state(found: "nn.Module", expected: "nn.Module") -> None:
         ours, theirs = found.state_dict(), expected.state_dict()
         assert list(ours) == list(theirs)
         for name, tensor in theirs.items():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcnn.cli import console
+from tcnn.processes import loading
 
 if TYPE_CHECKING:
     from tcnn.verification.report import VerificationReport
@@ -88,7 +89,8 @@ def command(
         check_output(output, force)  # before torch is loaded: a wrong path is answered at once
     catalogue.check(model, default_choice=stage == -1 and target is None)
 
-    from tcnn.workflows import pipeline
+    with loading():
+        from tcnn.workflows import pipeline
 
     if dry_run or output is None:
         result = pipeline.plan(model, config, num_classes)

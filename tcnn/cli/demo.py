@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcnn.cli import console
+from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
     from tcnn.demo.journey import DemoResult
@@ -23,8 +24,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train a small ResNet on digits in clutter, convert it, prove it equal, write, reload, fine-tune both, compare."""
-    from tcnn.demo.journey import run
-    from tcnn.processes import keep_freed_memory
+    with loading():
+        from tcnn.demo.journey import run
 
     keep_freed_memory()
     if out is not None:

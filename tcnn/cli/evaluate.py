@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tcnn.cli import console
+from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +62,6 @@ def command(
     """Measure top-1 and top-5 of checkpoints side by side: at several sizes, corrupted, on ImageNet-C, -A and -R."""
     from tcnn.config import build
     from tcnn.evaluation.config import EvaluationConfig
-    from tcnn.processes import keep_freed_memory
 
     keep_freed_memory()
     if csv_file is not None:
@@ -79,7 +79,8 @@ def command(
         },
     )  # fmt: skip
 
-    from tcnn.evaluation.comparison import compare
+    with loading():
+        from tcnn.evaluation.comparison import compare
 
     with _images(quiet=as_json) as progress:
         result = compare(models, data, config, progress)

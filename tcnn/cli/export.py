@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcnn.cli import console
+from tcnn.processes import loading
 
 if TYPE_CHECKING:
     from tcnn.exporting.report import ExportReport
@@ -43,8 +44,9 @@ def command(
     if kind == "onnx":
         require_onnx()
 
-    from tcnn.checkpoints.checkpoint import load
-    from tcnn.exporting.export import export
+    with loading():
+        from tcnn.checkpoints.checkpoint import load
+        from tcnn.exporting.export import export
 
     with console.steps(8, quiet=as_json) as progress:
         progress("reading")

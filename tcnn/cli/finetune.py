@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcnn.cli import console
+from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
     from tcnn.training.finetune import FinetuneResult
@@ -100,10 +101,10 @@ def command(
 
         catalogue.check(model, default_choice=settings.convert and settings.conversion == type(settings.conversion)())
 
-    from tcnn.processes import keep_freed_memory
-    from tcnn.training.launch.exchange import RunRequest
-    from tcnn.training.launch.launcher import finetune_on
-    from tcnn.training.runs.progress import Callbacks
+    with loading():
+        from tcnn.training.launch.exchange import RunRequest
+        from tcnn.training.launch.launcher import finetune_on
+        from tcnn.training.runs.progress import Callbacks
 
     keep_freed_memory()
     with console.training(quiet=as_json) as (report, say):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcnn.cli import console
+from tcnn.processes import loading
 
 if TYPE_CHECKING:
     from tcnn.folding.report import FoldResult
@@ -33,7 +34,8 @@ def command(
         raise RequestError(f"--max-error: expected a relative error of 0 or more, such as 1e-3, found {max_error}")
     check_output(output, force)  # before torch is loaded: a wrong path is answered at once
 
-    from tcnn.workflows.fold_file import fold_to_file
+    with loading():
+        from tcnn.workflows.fold_file import fold_to_file
 
     with console.steps(8, quiet=as_json) as progress:
         result = fold_to_file(checkpoint, output, max_error, images, device=device, force=force, progress=progress)

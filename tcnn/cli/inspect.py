@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcnn.cli import console
+from tcnn.processes import loading
 
 if TYPE_CHECKING:
     from tcnn.analysis.plots.style import Format
@@ -53,7 +54,8 @@ def command(
     evaluations = [read_evaluation(file) for file in evaluation or ()]
     source = checkpoint_of(model)
 
-    from tcnn.analysis.inspect import inspect
+    with loading():
+        from tcnn.analysis.inspect import inspect
 
     found = inspect(
         source, images, place, against=[checkpoint_of(name) for name in against or ()], limit=limit, shown=shown,

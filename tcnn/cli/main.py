@@ -14,6 +14,7 @@ import typer
 
 from tcnn.cli import convert, demo, evaluate, export, finetune, fold, inspect, models, report, verify
 from tcnn.errors import Stopped, TcnnError
+from tcnn.processes import QuickExit
 from tcnn.version import __version__
 
 INTERRUPTED = 130
@@ -65,6 +66,7 @@ app.command("demo")(demo.command)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with the code of the result or error (see README)."""
+    leave = QuickExit() if arguments is None else sys.exit
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -77,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     finally:
         for number, handler in before.items():  # what Python does on its way out is not to be unwound
             signal.signal(number, handler)
-    sys.exit(code)
+    leave(code)
 
 
 def _run(arguments: list[str], debug: bool) -> int:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tcnn.cli import console
+from tcnn.processes import loading
 
 
 def command(
@@ -33,7 +34,9 @@ def command(
     settings = build(VerificationConfig, bounds)
 
     from tcnn.cli.convert import show_verdict
-    from tcnn.workflows.recheck import recheck
+
+    with loading():
+        from tcnn.workflows.recheck import recheck
 
     with console.steps(7, quiet=as_json) as progress:
         report = recheck(checkpoint, settings, against, weights, images, device, progress)

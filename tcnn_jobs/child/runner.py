@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from tcnn.errors import EnvironmentFailure, Stopped, TcnnError, one_line
-from tcnn.processes import die_with_parent, keep_freed_memory, let_others_go_first
+from tcnn.processes import QuickExit, die_with_parent, keep_freed_memory, let_others_go_first, loading
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
 from tcnn_jobs.model import Failure, Progress
 from tcnn_jobs.retry import error_code
@@ -37,7 +37,8 @@ def main(directory: Path, parent: int) -> int:
         log.info("job %s, claim %d: %s", assignment.job, assignment.claim, assignment.kind)
         reporter = Reporter(attempt)
         reporter.progress(Progress(phase="starting", percent=0.0))
-        from tcnn_jobs.child import tasks  # the heavy part of starting
+        with loading():
+            from tcnn_jobs.child import tasks  # the heavy part of starting
 
         result = tasks.run(assignment, attempt, reporter)
         attempt.finish(Outcome(result=result))
@@ -91,4 +92,5 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    leave = QuickExit()
+    leave(main(Path(sys.argv[1]), int(sys.argv[2])))

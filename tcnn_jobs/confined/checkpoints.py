@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from tcnn.checkpoints.arguments import forbidden
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, TcnnError, one_line, shorten
+from tcnn.processes import loading
 from tcnn.zoo import catalogue
 
 MEMORY = 3 << 30
@@ -100,7 +101,8 @@ def check_metadata(metadata: dict[str, str]) -> ConversionReport:
 
 
 def _load(path: Path, header: Header, report: ConversionReport) -> dict[str, Any]:
-    from tcnn.checkpoints import checkpoint
+    with loading():
+        from tcnn.checkpoints import checkpoint
 
     try:
         model = checkpoint.load(path)

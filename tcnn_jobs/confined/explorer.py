@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tcnn.errors import RequestError, TcnnError, one_line, shorten
-from tcnn.processes import die_with_parent
+from tcnn.processes import QuickExit, die_with_parent, loading
 from tcnn_jobs.confined.frames import GONE, OK, REFUSED, read, write
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ class Explorer:
     """One model, and the images that it has seen."""
 
     def __init__(self, checkpoint: str) -> None:
-        import torch
+        with loading():
+            import torch
 
-        from tcnn.checkpoints import checkpoint as checkpoints
+            from tcnn.checkpoints import checkpoint as checkpoints
 
         torch.set_num_threads(max(1, min(4, os.cpu_count() or 1)))
         self.model = checkpoints.load(checkpoint).eval()
@@ -193,4 +194,6 @@ def main(parent: str, memory: str, checkpoint: str) -> None:
 
 
 if __name__ == "__main__":
+    leave = QuickExit()
     main(*sys.argv[1:])
+    leave(0)

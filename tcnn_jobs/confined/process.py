@@ -4,7 +4,6 @@
 and not the service, and the requests that wait beside it never wait for it.
 """
 
-import asyncio
 import contextlib
 import json
 import os
@@ -14,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError
-from tcnn.processes import die_with_parent
+from tcnn.processes import QuickExit, die_with_parent
 from tcnn_jobs.engines.environment import environment
 
 GIVEN_UP = 9
@@ -28,6 +27,8 @@ async def ask(module: str, function: str, *arguments: str, memory: int, seconds:
     Raises `RequestError` for what the function refuses and for what needs more than it may have, `StorageError` for a
     full disk, `EnvironmentFailure` when the process could not be started.
     """
+    import asyncio  # the child has no use for it, and would spend half of its start on it
+
     limits = str(os.getpid()), str(memory), str(seconds)
     try:
         child = await asyncio.create_subprocess_exec(
@@ -83,4 +84,6 @@ def main(parent: str, memory: str, seconds: str, module: str, function: str, *ar
 
 
 if __name__ == "__main__":
+    leave = QuickExit()
     main(*sys.argv[1:])
+    leave(0)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tcnn.errors import TcnnError
-from tcnn.processes import die_with_parent, keep_freed_memory
+from tcnn.processes import die_with_parent, keep_freed_memory, loading
 from tcnn.training.launch.exchange import Exchange, RunRequest
 from tcnn.training.runs.progress import Callbacks
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def finetune_request(request: RunRequest, callbacks: Callbacks) -> "FinetuneResult":
     """Call `finetune` with the arguments of a request."""
-    from tcnn.training.finetune import finetune  # torch is not loaded before the exchange has been read
+    with loading():
+        from tcnn.training.finetune import finetune  # torch is not loaded before the exchange has been read
 
     return finetune(
         request.model, request.data, request.val, request.config, request.out, resume=request.resume,
