@@ -24,11 +24,10 @@ import numpy as np
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import tcnn
+from benchmarks.reproduce.resnet20 import pretrained
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.models.differences import errors
 from tcnn.models.randomise import randomised
@@ -47,40 +46,6 @@ ON_PAGE = (round(HARD_TEMPERATURE, 7), 0.1, 0.2, 0.3, 0.5, 1.0)
 IMAGES = 4
 
 Row = dict[str, str]
-
-
-class BasicBlock(nn.Module):
-    """Two 3×3 convolutions; the shortcut thins the map out and pads the channels with zeros (option A)."""
-
-    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.stride, self.extra = stride, channels - channels_in
-
-    def forward(self, x: Tensor) -> Tensor:
-        before, after = self.extra // 2, self.extra - self.extra // 2
-        shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, before, after))
-        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + shortcut)
-
-
-class ResNet20(nn.Module):
-    """He et al. 2016, §4.2 with n = 3: input (B, 3, 32, 32), ten logits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = nn.Sequential(BasicBlock(16, 16, 1), BasicBlock(16, 16, 1), BasicBlock(16, 16, 1))
-        self.layer2 = nn.Sequential(BasicBlock(16, 32, 2), BasicBlock(32, 32, 1), BasicBlock(32, 32, 1))
-        self.layer3 = nn.Sequential(BasicBlock(32, 64, 2), BasicBlock(64, 64, 1), BasicBlock(64, 64, 1))
-        self.linear = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        return self.linear(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
 
 
 def cifar_validation() -> tuple[Tensor, Tensor]:
@@ -175,8 +140,7 @@ def random_model(name: str) -> Iterator[Row]:
 
 
 def trained_model() -> Iterator[Row]:
-    source = ResNet20().eval()
-    source.load_state_dict(load_file(DATA / "resnet20-cifar10.safetensors"))
+    source = pretrained(DATA / "resnet20-cifar10.safetensors")
     images, labels = cifar_validation()
     return measure(TRAINED, source, images, f"CIFAR-10 val {len(images)}×3×32×32", labels)
 
