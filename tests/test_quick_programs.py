@@ -6,13 +6,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 
-def program(
-    script: str, *arguments: str, cwd: Path | None = None, **options: object
-) -> subprocess.CompletedProcess[str]:
+def program(script: str, *arguments: str, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
         cwd=cwd, check=False, timeout=60, text=True, **{"capture_output": True, **options},
