@@ -6,7 +6,7 @@ for the GPU; later calls look the answer up and wait for nothing. The first impl
 timing would do harm or has no meaning:
 
 - under a compiler, a tracer, `torch.func`, or with fake tensors: there is nothing to run;
-- while a CUDA graph is captured: waiting is an error there;
+- while a CUDA graph is captured, unless inputs of this kind were timed before: waiting is an error there;
 - with `torch.use_deterministic_algorithms(True)`: two runs must not choose differently;
 - on a CPU.
 """
@@ -39,10 +39,12 @@ def fastest(implementations: Mapping[str, Implementation], inputs: Sequence[Tens
         timer: measures; None is `gpu_seconds`. With another timer a CPU is measured, too.
     """
     default = next(iter(implementations))
-    if len(implementations) == 1 or not _measurable(inputs, anywhere=timer is not None):
+    if len(implementations) == 1 or not _comparable(inputs, anywhere=timer is not None):
         return default
     kind = tuple(implementations), torch.is_grad_enabled(), tuple(_signature(tensor) for tensor in inputs)
     if kind not in _cache:
+        if inputs[0].device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return default
         with _measuring:
             if kind not in _cache:
                 _cache[kind] = _measure(implementations, inputs, timer or gpu_seconds)
@@ -69,16 +71,14 @@ def gpu_seconds(run: Callable[[], object], device: torch.device, runs: int = 5) 
     return start.elapsed_time(end) / 1000 / runs
 
 
-def _measurable(inputs: Sequence[Tensor], anywhere: bool) -> bool:
+def _comparable(inputs: Sequence[Tensor], anywhere: bool) -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return False
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
     if torch.are_deterministic_algorithms_enabled() or any(isinstance(tensor, FakeTensor) for tensor in inputs):
         return False
-    if anywhere:
-        return True
-    return inputs[0].device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
+    return anywhere or inputs[0].device.type == "cuda"
 
 
 def _signature(tensor: Tensor) -> Hashable:

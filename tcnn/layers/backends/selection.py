@@ -13,6 +13,7 @@ the reference (`scoped.py`).
 """
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,20 +25,28 @@ Backend = Literal["auto", "reference", "dense", "fused"]
 BACKENDS: tuple[Backend, ...] = ("auto", "reference", "dense", "fused")
 
 _forced: ContextVar[Backend | None] = ContextVar("backend", default=None)
+_forcing: list[Backend] = []
+"""What contexts of any thread force. While it is empty, a compiler need not read the context variable, which before
+torch 2.12 it could not."""
+_changing = threading.Lock()
 
 
 def backend() -> Backend:
     """The selected backend; raises `RequestError` if `TCNN_ATTENTION` names an unknown one."""
-    return _forced.get() or _from_environment()
+    return (_forced.get() if _forcing else None) or _from_environment()
 
 
 @contextmanager
 def use_backend(wanted: Backend) -> Iterator[None]:
     """Context that forces a backend in this thread or task."""
     token = _forced.set(wanted)
+    with _changing:
+        _forcing.append(wanted)
     try:
         yield
     finally:
+        with _changing:
+            _forcing.remove(wanted)
         _forced.reset(token)
 
 

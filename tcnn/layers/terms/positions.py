@@ -77,7 +77,8 @@ def tap_offsets(geometry: Geometry) -> Tensor:
 def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
     """TensorFlow's SAME padding along one axis: (before, after) so that the output has ceil(size / stride) pixels."""
     outputs = (size + stride - 1) // stride
-    total: int = torch.sym_max((outputs - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)  # type: ignore[assignment]  # SymInt under export
+    total = (outputs - 1) * stride + dilation * (kernel - 1) + 1 - size
+    total = max(total, 0) if isinstance(total, int) else torch.sym_max(total, 0)  # SymInt under export
     return total // 2, total - total // 2
 
 

@@ -59,7 +59,8 @@ class Scope:
     def pools(self, size: int | Tensor) -> int:
         """Number of pools along an axis of `size` pixels; never more than pixels."""
         size = int(size) if isinstance(size, Tensor) else size  # `torch.jit` counts in tensors
-        return torch.sym_min(self.size, size)  # type: ignore[return-value]  # SymInt under export
+        # Of plain numbers a compiler before torch 2.12 knows only Python's minimum; SymInt under export has its own.
+        return min(self.size, size) if isinstance(size, int) else torch.sym_min(self.size, size)
 
 
 UNPADDED = ",unpadded"
