@@ -33,13 +33,14 @@ class Job(NamedTuple):
     loaders: int = 0
     """Processes that load images for each arm."""
     threads: int = 1
+    cuda_graph: bool = False
     deadline: float = float("inf")
     """`time.time()` at which to save and stop."""
 
     @property
     def options(self) -> dict[str, Any]:
         """Settings that change how, not what, is computed."""
-        return {"device": self.device, "workers": self.loaders}
+        return {"device": self.device, "workers": self.loaders, "cuda_graph": self.cuda_graph}
 
     def late(self) -> bool:
         return time.time() > self.deadline

@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out = options.out or RESULTS / f"{experiment.name}.json"
         job = Job(
             experiment, options.data, options.weights, work, out, device=options.device, loaders=options.loaders,
-            threads=threads, deadline=deadline,
+            threads=threads, cuda_graph=options.cuda_graph, deadline=deadline,
         )  # fmt: skip
         results = Results(out, experiment, device=options.device)
         return go(job, tasks(experiment, chosen, options.seeds or experiment.seeds), options.workers, results)
@@ -207,6 +207,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", metavar="ARM", help="only these")
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cuda-graph", action="store_true", help="train by CUDA graphs, for small networks on a GPU")
     parser.add_argument("--work", type=Path, help="directory of the runs; default runs/NAME")
     parser.add_argument("--out", type=Path, help="default benchmarks/results/reproduce/NAME.json")
     options = parser.parse_args(arguments)

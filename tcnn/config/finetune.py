@@ -19,7 +19,17 @@ WARMUP = 5.0
 """Epochs of linear warm-up in the paper, of 50 (Transformed CNNs, §3)."""
 
 RUNTIME = frozenset(
-    {"device", "workers", "compile", "checkpoint_minutes", "checkpoint_steps", "keep", "log_steps", "tensorboard"}
+    {
+        "device",
+        "workers",
+        "compile",
+        "cuda_graph",
+        "checkpoint_minutes",
+        "checkpoint_steps",
+        "keep",
+        "log_steps",
+        "tensorboard",
+    }
 )
 """Settings that change how a run is executed but not what it computes; a resumed run may change them."""
 
@@ -172,6 +182,11 @@ class FinetuneConfig(Frozen):
     )
     channels_last: bool = Field(default=False, description="Keep images and maps channels-last.")
     compile: bool = Field(default=False, description="Compile the model with torch.compile.")
+    cuda_graph: bool = Field(
+        default=False,
+        description="Replay forward and backward pass as a CUDA graph: faster where a GPU waits for its host, as it "
+        "does for small networks and images.",
+    )
 
     # What is kept.
     checkpoint_minutes: float = Field(default=10, gt=0, description="Longest time between two resume points.")
@@ -197,6 +212,9 @@ class FinetuneConfig(Frozen):
             raise ValueError(f"warmup_epochs: expected at most the {self.epochs} epochs, found {self.warmup:g}")
         if self.matching and not (self.convert and self.anneal == "warmup" and self.filters == "pretrained"):
             raise ValueError("matching: expected a T-CNN with pretrained filters that is annealed; give it matching=0")
+        if self.cuda_graph and (self.compile or self.matching or self.amp == "float16"):
+            other = "compile" if self.compile else "matching" if self.matching else "amp=float16"
+            raise ValueError(f"cuda_graph: cannot be combined with {other}; choose one of them")
         if self.batch_size % 2 and (self.mixup or self.cutmix):
             raise ValueError(f"batch_size: mixup needs an even number, found {self.batch_size}")
         return self

@@ -15,6 +15,7 @@ from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_of
 from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.evaluate import input_settings
+from tcnn.training.cuda_graph import check_graph
 from tcnn.training.distributed import Processes, join_processes, process_device
 from tcnn.training.loop import Trainer
 from tcnn.training.prepare import Start, in_chans, prepare, teacher_for
@@ -130,6 +131,8 @@ def _finetune(
 ) -> FinetuneResult:
     started = time.monotonic()
     device = process_device(config.device, processes)
+    if config.cuda_graph:
+        check_graph(device, processes.world)
     run, source, say = directory.run, sources.model, callbacks.say
     resuming = directory.resume and run.started
     if not resuming:

@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.training.cuda_graph import GraphedPasses
 from tcnn.training.distributed import Processes
 from tcnn.training.prepare import ablate
 from tcnn.training.recipe import freezing
@@ -19,7 +20,7 @@ from tcnn.training.recipe.optim import create_optimizer, create_schedule, gpsa_l
 from tcnn.training.recipe.temperature_path import Temperatures
 from tcnn.training.runs import resume
 from tcnn.training.runs.resume import ResumePoint
-from tcnn.training.step import MicroBatch, MixedPrecision, StepLoss, accumulate, update
+from tcnn.training.step import MicroBatch, MixedPrecision, Passes, StepLoss, accumulate, update
 from tcnn.training.sync_batch import sync_batch
 
 
@@ -74,8 +75,10 @@ class Learner:
 
     @property
     def temperatures(self) -> Temperatures | None:
-        """Current temperatures, or None without a GPSA layer."""
-        return temperatures_of(next(iter(self._layers.values()))) if self._layers else None
+        """Current temperatures, or None without a GPSA layer; those that were set, for which no GPU is waited for."""
+        if self._taus is None and self._layers:
+            return temperatures_of(next(iter(self._layers.values())))
+        return self._taus
 
     def _build(self, model: nn.Module, optimizer: Optimizer, updates: int, converted_at: int | None) -> None:
         """Build task, optimizer, schedules and moving average for a model after so many updates.
@@ -96,11 +99,19 @@ class Learner:
         if self._processes.world > 1:
             self.task.prepare_distributed(device_ids=[device.index] if device.type == "cuda" else None)
         self._layers = gpsa_layers(model)
+        self._taus: Temperatures | None = None
         self._layers_ema = gpsa_layers(self.ema) if self.ema is not None else {}
         self.matching: Matching | None = None
         if self.config.matching and self._layers:
             self.matching = Matching(self.task, self._layers, self.config.matching)
+        self._passes = Passes(self.task, self.precision)
+        if self.config.cuda_graph:
+            self._passes = GraphedPasses(self.task, self.precision, self._ways)
         self.train()
+
+    def _ways(self) -> tuple[bool, ...]:
+        """Which layers are computed as a convolution: a captured pass keeps to it."""
+        return tuple(layer.known_hard for layer in self._layers.values())
 
     def train(self) -> None:
         """Set training mode, except for the trunk."""
@@ -133,13 +144,14 @@ class Learner:
             self.matching.close()
             self.matching = None
         taus = self.annealing.temperatures(updates)
+        self._taus = taus if self._layers else None
         for layer in (*self._layers.values(), *self._layers_ema.values()):
             set_temperatures(layer, taus)
 
     def accumulate(self, micro_batches: list[MicroBatch], chunk: int | None) -> StepLoss:
         """Accumulate the gradients of a batch, `chunk` images at a time; raises `torch.OutOfMemoryError`."""
         with sync_batch(self._processes):
-            return accumulate(self.task, micro_batches, self.precision, chunk)
+            return accumulate(self._passes, micro_batches, chunk)
 
     def update(self, updates: int) -> None:
         """Update the parameters, and the learning rates for the next update; `updates` counts this one."""

@@ -46,11 +46,11 @@ class MixedPrecision:
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "float16")
         self.memory_format = torch.channels_last if config.channels_last else torch.contiguous_format
 
-    def autocast(self) -> AbstractContextManager[object]:
-        """The autocast context of every forward pass."""
+    def autocast(self, cache: bool = True) -> AbstractContextManager[object]:
+        """The autocast context of every forward pass; with `cache` a weight is converted once in it."""
         if self.dtype == torch.float32:
             return nullcontext()
-        return torch.autocast(self.device.type, self.dtype)
+        return torch.autocast(self.device.type, self.dtype, cache_enabled=cache)
 
     def place(self, images: Tensor, targets: Tensor) -> MicroBatch:
         """Move a batch to the device, in the memory format of the run."""
@@ -58,9 +58,24 @@ class MixedPrecision:
         return images, targets.to(self.device, non_blocking=True)
 
 
-def accumulate(
-    task: TrainingTask, micro_batches: list[MicroBatch], precision: MixedPrecision, chunk: int | None
-) -> StepLoss:
+class Passes:
+    """Forward and backward passes of a task, operation by operation."""
+
+    def __init__(self, task: TrainingTask, precision: MixedPrecision) -> None:
+        self.task, self.precision = task, precision
+
+    def begin(self) -> None:
+        """Begin a step."""
+
+    def accumulate(self, x: Tensor, y: Tensor, share: float) -> Tensor:
+        """Add the gradients of share · loss; returns the loss, a scalar that the next call may overwrite."""
+        with self.precision.autocast():
+            loss: Tensor = self.task(x, y)["loss"]
+        self.precision.scaler.scale(loss * share).backward()
+        return loss.detach()
+
+
+def accumulate(passes: Passes, micro_batches: list[MicroBatch], chunk: int | None) -> StepLoss:
     """Accumulate the gradient of the mean loss over all micro-batches, `chunk` images at a time.
 
     Raises `torch.OutOfMemoryError`; the gradients are then incomplete.
@@ -72,15 +87,13 @@ def accumulate(
         for size in (chunk or len(x),)
         for i in range(0, len(x), size)
     ]
-    total = torch.zeros((), dtype=torch.float64 if precision.device.type != "mps" else torch.float32)
-    total = total.to(precision.device)
+    device = passes.precision.device
+    total = torch.zeros((), dtype=torch.float64 if device.type != "mps" else torch.float32).to(device)
+    passes.begin()
     for number, (x, y) in enumerate(chunks):
         last = number == len(chunks) - 1
-        with nullcontext() if last else task.no_sync():  # several processes exchange gradients once a step
-            with precision.autocast():
-                loss = task(x, y)["loss"]
-            precision.scaler.scale(loss * (len(x) / images)).backward()
-        total += loss.detach() * len(x)
+        with nullcontext() if last else passes.task.no_sync():  # several processes exchange gradients once a step
+            total += passes.accumulate(x, y, len(x) / images) * len(x)
     return StepLoss(float(total), images)
 
 

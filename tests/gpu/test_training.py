@@ -22,6 +22,7 @@ import tcnn
 from tcnn.config import finetune_config
 from tcnn.data.image_set import open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
+from tcnn.errors import EnvironmentFailure
 from tcnn.models.precision import exact_arithmetic
 from tcnn.training.finetune import finetune
 from tcnn.training.runs.progress import Progress
@@ -143,7 +144,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def train(out: Path, images: Path, device: str, killed: bool) -> None:
+def train(out: Path, images: Path, device: str, killed: bool, **options: object) -> None:
     """A run in this process, which dies in its second epoch if it is to."""
 
     def report(now: Progress) -> None:
@@ -153,25 +154,63 @@ def train(out: Path, images: Path, device: str, killed: bool) -> None:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS may add up in another order
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.set_num_threads(1)
-    config = finetune_config("quick", options=OPTIONS | {"device": device})
+    config = finetune_config("quick", options=OPTIONS | {"device": device} | options)
     finetune("test_resnet", str(images), config=config, out=out, resume=True, pretrained=False, report=report)
+
+
+def trained(out: Path, images: Path, device: torch.device, killed: bool = False, **options: object) -> int | None:
+    """The exit status of a run in a process of its own."""
+    process = processes.Process(target=train, args=(out, images, device.type, killed), kwargs=options)
+    process.start()
+    process.join(120)
+    return process.exitcode
+
+
+def assert_equal_to_the_last_bit(one: Path, other: Path) -> None:
+    for file in ("last.safetensors", "best.safetensors"):
+        expected, found = (load_file(out / file) for out in (one, other))
+        assert expected.keys() == found.keys()
+        assert [key for key, tensor in expected.items() if not tensor.equal(found[key])] == [], file
 
 
 def test_killed_and_resumed_is_uninterrupted(device: torch.device, tmp_path: Path) -> None:
     """To the last bit, in the bfloat16 that a GPU trains in, once its algorithms are told to be deterministic."""
     images = draw_classes(tmp_path / "data", ["a", "b", "c"], images=14)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert trained(whole, images, device) == 0
+    assert trained(killed, images, device, killed=True) == -signal.SIGKILL
+    assert points(killed / "resume"), "there is something to resume from"
+    assert trained(killed, images, device) == 0
+    assert_equal_to_the_last_bit(whole, killed)
 
-    def run(name: str, killed: bool = False) -> int | None:
-        process = processes.Process(target=train, args=(tmp_path / name, images, device.type, killed))
-        process.start()
-        process.join(120)
-        return process.exitcode
 
-    assert run("whole") == 0
-    assert run("killed", killed=True) == -signal.SIGKILL
-    assert points(tmp_path / "killed" / "resume"), "there is something to resume from"
-    assert run("killed") == 0
-    for file in ("last.safetensors", "best.safetensors"):
-        expected, found = (load_file(tmp_path / name / file) for name in ("whole", "killed"))
-        assert expected.keys() == found.keys()
-        assert [key for key, tensor in expected.items() if not tensor.equal(found[key])] == [], file
+@pytest.mark.gpu(only="a CPU captures no graphs")
+@pytest.mark.parametrize("anneal", ["warmup", "hold"])
+def test_a_graph_learns_what_plain_passes_learn(anneal: str, device: torch.device, tmp_path: Path) -> None:
+    """Annealed layers are no convolution from some update on; content heads learn beside taps that stay one.
+
+    In micro-batches, with drop path, mixup and a moving average; killed and resumed, too.
+    """
+    images = draw_classes(tmp_path / "data", ["a", "b", "c"], images=14)
+    options = {"anneal": anneal, "conversion": {"content_heads": 2 if anneal == "hold" else 0}}
+    plain, graph = tmp_path / "plain", tmp_path / "graph"
+    assert trained(plain, images, device, **options) == 0
+    assert trained(graph, images, device, killed=True, **options, cuda_graph=True) == -signal.SIGKILL
+    assert trained(graph, images, device, **options, cuda_graph=True) == 0
+    assert_equal_to_the_last_bit(plain, graph)
+
+
+@pytest.mark.gpu(only="a CPU captures no graphs")
+def test_a_model_that_waits_for_its_gpu_is_told(device: torch.device, tmp_path: Path) -> None:
+    model = Waiting()
+    with pytest.raises(EnvironmentFailure, match=r"cuda_graph: this model cannot be captured .*cuda_graph=false"):
+        config = tiny(size=32, epochs=1, device="cuda", cuda_graph=True, convert=False)
+        finetune(model, str(colours(tmp_path)), config=config, out=tmp_path / "run")
+
+
+class Waiting(TwoConvs):
+    """It looks at its values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = super().forward(x)
+        return y if y.abs().max().item() > 0 else -y

@@ -15,7 +15,7 @@ from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.training.recipe.objective import create_task
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.runs.resume import latest_point
-from tcnn.training.step import MicroBatch, MixedPrecision, StepLoss, accumulate, halve_chunk, update
+from tcnn.training.step import MicroBatch, MixedPrecision, Passes, StepLoss, accumulate, halve_chunk, update
 
 CPU = torch.device("cpu")
 
@@ -48,7 +48,7 @@ def gradients(
     precision = MixedPrecision(config, CPU)
     if precision.scaler.is_enabled():  # the scale that it begins with is one that overflows here
         precision.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
-    outcome = accumulate(create_task(model, config, None, CPU), parts, precision, chunk)
+    outcome = accumulate(Passes(create_task(model, config, None, CPU), precision), parts, chunk)
     scale = precision.scaler.get_scale() if precision.scaler.is_enabled() else 1.0
     return {name: p.grad / scale for name, p in model.named_parameters() if p.grad is not None}, outcome
 
@@ -93,7 +93,7 @@ def stepped(model: nn.Module, factor: float, clip: float | None, amp: str = "aut
             return {"loss": super().forward(images, targets)["loss"] * factor}
 
     task = Scaled(model, device=CPU, verbose=False)
-    accumulate(task, [batch(dtype=torch.float32)], precision, None)
+    accumulate(Passes(task, precision), [batch(dtype=torch.float32)], None)
     update(task, optimizer, precision, clip)
     assert all(parameter.grad is None for parameter in model.parameters())
     return model, precision
