@@ -36,7 +36,7 @@ KEPT, DRY = ROOT / "benchmarks" / "results" / "gpu", ROOT / "build" / "gpu"
 SECONDS = 9 * 60.0
 SOURCES = (
     "tcnn/**/*.py",
-    *(f"benchmarks/{room}*.py" for room in ("", "layer/", "networks/")),
+    *(f"benchmarks/{room}*.py" for room in ("", "layer/", "models/")),
     "tests/*.py",
     "tests/gpu/*.py",
 )
@@ -93,13 +93,13 @@ def parts(device: str) -> list[Part]:
         small = ("--base", "test_resnet", "--size", "64", "--batch", "1", "--rounds", "1")
         common = small if dry else ("--batch", "128", "--rounds", "9")
         name = f"networks_{group}" + ("_compiled" if options else "")
-        return script(name, "networks.throughput", limit, "--groups", group, *common, *options)
+        return script(name, "models.throughput", limit, "--groups", group, *common, *options)
 
     def training_loop() -> Part:
         tiny = "--model test_resnet --size 32 --batch-size 8 --micro-batch 4 --images 40 --workers 1 --pairs 1"
         large = "--model resnet50 --size 160 --batch-size 64 --micro-batch 64 --images 1280 --pairs 4"
         workers = f" --workers {min(12, os.cpu_count() or 1)}"
-        return script("training_loop", "networks.train_overhead", 120, *(tiny if dry else large + workers).split())
+        return script("training_loop", "models.train_overhead", 120, *(tiny if dry else large + workers).split())
 
     compiled = ("--compile", "aot_eager" if dry else "inductor")  # a C++ compiler would take minutes
     memory = "72x8x2" if dry else "512x32x16"
