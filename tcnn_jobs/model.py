@@ -27,7 +27,8 @@ class Status(StrEnum):
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
-    Status.QUEUED: frozenset({Status.RUNNING, Status.CANCELLED}),
+    # Failed: a job that it waits for has ended and made nothing.
+    Status.QUEUED: frozenset({Status.RUNNING, Status.CANCELLED, Status.FAILED}),
     # Back to the queue: its worker died, was drained, or the attempt failed and may be repeated.
     Status.RUNNING: frozenset({Status.QUEUED, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED}),
     Status.FAILED: frozenset({Status.QUEUED}),  # resumed by its owner

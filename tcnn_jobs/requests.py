@@ -17,6 +17,11 @@ class Options(Frozen):
 
     priority: int = Field(default=0, ge=-100, le=100, description="Higher ones run first.")
     max_attempts: int = Field(default=3, ge=1, le=100, description="Tries before the job counts as failed.")
+    depends_on: tuple[Name, ...] = Field(
+        default=(), max_length=16,
+        description="Jobs that must have succeeded before this one starts; those that it names as models are in any "
+        "case. It fails if one of them fails or is cancelled.",
+    )  # fmt: skip
     webhook: Annotated[str, Field(max_length=2000)] | None = Field(
         default=None, description="Called when the job has succeeded, failed or been cancelled."
     )

@@ -96,7 +96,7 @@ export function deed(job) {
 
 const FAULTS = {
   crashed: "crashed", timed_out: "ran longer than it may", no_progress: "made no progress", out_of_memory: "killed for memory",
-  worker_lost: "its worker was lost", quarantined: "costs its workers", internal: "the service failed",
+  source_failed: "what it needs was not made", worker_lost: "its worker was lost", quarantined: "costs its workers", internal: "the service failed",
 };
 
 /** What an error's code means, beside the code; codes of errors of the request say it themselves. */
@@ -107,6 +107,7 @@ export function fault(code) {
 /** Where it stands: "Training, epoch 2 of 10, 40 s left". */
 export function standing(job) {
   if (job.status === "queued") {
+    if (job.waiting_for?.startsWith("waits for")) return job.waiting_for.replace(/^w/, "W").replace(/job_[0-9a-z]+/g, named);
     const before = job.queue_position;
     return before === null || before === undefined ? "Waiting" : before === 0 ? "Next in line" : `${count(before)} before it`;
   }

@@ -128,7 +128,7 @@ function finetune(form, query, signal) {
   const model = modelPicker();
   const pretrained = tick(true);
   const sources = {
-    job: h("div", { class: "fields" }, field("job", "Job", jobs, { wide: true, hint: "A conversion or a fine-tuning that has succeeded." })),
+    job: h("div", { class: "fields" }, field("job", "Job", jobs, { wide: true, hint: "A conversion or a fine-tuning; one that has not ended is waited for." })),
     checkpoint: h("div", { class: "fields", hidden: true }, field("checkpoint", "Checkpoint", checkpoints, { wide: true }),
       uploader("checkpoints", "Upload a checkpoint", ".safetensors", (made) => {
         checkpoints.prepend(h("option", { value: made.id }, describeCheckpoint(made)));
@@ -146,8 +146,11 @@ function finetune(form, query, signal) {
   training.load();
 
   fill(jobs, async () => {
-    const page = await get("jobs?status=succeeded&limit=100", { signal });
-    return page.data.filter((job) => job.result?.checkpoint).map((job) => [job.id, `${title(job)} · ${job.kind}, ${date(job.finished_at)}`]);
+    const page = await get("jobs?limit=100", { signal });
+    const made = page.data.filter((job) => job.status === "succeeded" && job.result?.checkpoint);
+    const coming = page.data.filter((job) => ["queued", "running"].includes(job.status) && job.kind !== "evaluate");
+    return [...made.map((job) => [job.id, `${title(job)} · ${job.kind}, ${date(job.finished_at)}`]),
+      ...coming.map((job) => [job.id, `${title(job)} · ${job.kind}, ${job.status}: starts when it is done`])];
   }, "No job has made a model yet", wanted);
   fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map((one) => [one.id, describeCheckpoint(one)]), "None was uploaded yet");
 

@@ -24,6 +24,10 @@ FINETUNE: dict[str, Any] = {
         "summary": "Fine-tune what a job has made",
         "value": {"job": JOB, "dataset": DATASET, "preset": "quick", "config": {"epochs": 10}},
     },
+    "chain": {
+        "summary": "Fine-tune what a job will make that has not ended, after another one",
+        "value": {"job": JOB, "dataset": DATASET, "depends_on": ["job_89abcdef0123456789abcdef"]},
+    },
     "checkpoint": {
         "summary": "Fine-tune an uploaded checkpoint",
         "value": {"checkpoint": CHECKPOINT, "dataset": DATASET, "config": {"batch_size": 32, "val_split": 0.1}},

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Body, Request, Response
 
 from tcnn_api.deps import AUTHENTICATED, Idempotency, ServiceDep, Tenant
 from tcnn_api.description import examples
+from tcnn_api.description.problems import problems
 from tcnn_api.schemas import JobView
 from tcnn_api.submission.body import read
 from tcnn_api.submission.check import check
@@ -19,7 +20,8 @@ router = APIRouter(tags=["submit"], dependencies=AUTHENTICATED)
 
 LOCATION = {"Location": {"description": "Where the job can be looked at.", "schema": {"type": "string"}}}
 ACCEPTED: dict[int | str, dict[str, Any]] = {
-    202: examples.answer(examples.QUEUED, "The job is queued, and on disk.", headers=LOCATION)
+    202: examples.answer(examples.QUEUED, "The job is queued, and on disk.", headers=LOCATION),
+    **problems(409),
 }
 
 

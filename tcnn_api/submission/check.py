@@ -6,7 +6,7 @@ from tcnn.zoo.catalogue import Entry
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.submission.body import Finetuning, Submission
 from tcnn_api.submission.resolve import Resolved
-from tcnn_jobs.model import Job, Status, Upload
+from tcnn_jobs.model import Job, Kind, Status, Upload
 from tcnn_jobs.requests import EvaluateRequest, TransformRequest
 
 
@@ -17,6 +17,8 @@ def check(submission: Submission, resolved: Resolved) -> None:
             _check_model(field, entry, submission)
     for field, job in resolved.jobs.items():
         _check_job(field, job)
+    for field, job in resolved.waited_for.items():
+        _check_goes_on(field, job)
     if submission.finetuning is not None:
         _check_slots(submission.finetuning, resolved.slots)
         _check_datasets(submission.finetuning, resolved)
@@ -56,11 +58,17 @@ def _check_weights(field: str, entry: Entry, hint: str) -> None:
 
 
 def _check_job(field: str, job: Job) -> None:
-    """It has made a checkpoint."""
-    if job.status is not Status.SUCCEEDED:
-        raise Refused(field, f"expected a job that has succeeded, found {job.id}, which is {job.status}")
-    if job.result is None or job.result.checkpoint is None:
-        raise Refused(field, f"{job.id}: this job made no checkpoint; name a transform or finetune job")
+    """It has made a checkpoint, or may make one."""
+    _check_goes_on(field, job)
+    makes_none = job.kind is Kind.EVALUATE if job.result is None else job.result.checkpoint is None
+    if makes_none:
+        raise Refused(field, f"{job.id}: this job makes no checkpoint; name a transform or finetune job")
+
+
+def _check_goes_on(field: str, job: Job) -> None:
+    """It has succeeded, or may do so."""
+    if job.status in (Status.FAILED, Status.CANCELLED):
+        raise Refused(field, f"expected a job that has succeeded or goes on, found {job.id}, which is {job.status}")
 
 
 def _check_slots(finetuning: Finetuning, slots: int | None) -> None:

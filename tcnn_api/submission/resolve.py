@@ -18,6 +18,8 @@ class Resolved:
     models: Mapping[str, Entry | None] = dataclasses.field(default_factory=dict)
     """timm's models; None where the catalogue cannot tell about one."""
     jobs: Mapping[str, Job] = dataclasses.field(default_factory=dict)
+    waited_for: Mapping[str, Job] = dataclasses.field(default_factory=dict)
+    """Jobs that are named for nothing else, by `depends_on.0`."""
     checkpoints: Mapping[str, Upload] = dataclasses.field(default_factory=dict)
     datasets: Mapping[str, Dataset] = dataclasses.field(default_factory=dict)
     slots: int | None = None
@@ -30,6 +32,7 @@ def resolve(submission: Submission, lookup: Lookup) -> Resolved:
     return Resolved(
         models={field: lookup.model(field, name) for field, name in _models(submission, "model")},
         jobs={field: lookup.job(field, name) for field, name in _models(submission, "job")},
+        waited_for={field: lookup.job(field, name) for field, name in _depends_on(submission.request)},
         checkpoints={field: lookup.checkpoint(field, name) for field, name in _models(submission, "checkpoint")},
         datasets={field: lookup.dataset(field, name) for field, name in datasets_of(submission.request)},
         slots=lookup.slots() if finetuning is not None and finetuning.asked.num_workers > 1 else None,
@@ -46,6 +49,11 @@ def keep(request: Request, resolved: Resolved) -> dict[str, Any]:
             part = part[parent]
         part[last] = dataset.name
     return kept
+
+
+def _depends_on(request: Request) -> Iterator[tuple[str, str]]:
+    for place, name in enumerate(request.depends_on):
+        yield f"depends_on.{place}", name
 
 
 def _models(submission: Submission, kind: Literal["model", "job", "checkpoint"]) -> Iterator[tuple[str, str]]:

@@ -38,6 +38,9 @@ Runtime = Annotated[
 Stall = Annotated[
     float | None, typer.Option("--stall-minutes", help="Killed after so many without progress.", metavar="N")
 ]
+DependsOn = Annotated[
+    list[str] | None, typer.Option("--depends-on", help="Starts when this has succeeded, too.", metavar="JOB")
+]
 Webhook = Annotated[str | None, typer.Option(help="Called when the job has ended.", metavar="URL")]
 Once = Annotated[
     str | None, typer.Option("--idempotency-key", help="The same key and request make one job only.", metavar="KEY")
@@ -77,6 +80,7 @@ def transform(
     max_attempts: Attempts = 3,
     max_runtime: Runtime = None,
     stall_minutes: Stall = None,
+    depends_on: DependsOn = None,
     webhook: Webhook = None,
     idempotency_key: Once = None,
     watch: Watch = False,
@@ -93,7 +97,7 @@ def transform(
         "model": model,
         "pretrained": pretrained,
         **_given(conversion),
-        **_queueing(priority, max_attempts, max_runtime, stall_minutes, webhook),
+        **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook),
     }
     config = _settings(assignments)
     if data is None and (val or config or num_workers > 1):
@@ -119,6 +123,7 @@ def finetune(
     max_attempts: Attempts = 3,
     max_runtime: Runtime = None,
     stall_minutes: Stall = None,
+    depends_on: DependsOn = None,
     webhook: Webhook = None,
     idempotency_key: Once = None,
     watch: Watch = False,
@@ -131,7 +136,8 @@ def finetune(
         body = {
             **_reference(client, source, idempotency_key),
             **_training(client, data, val, preset, _settings(assignments), num_workers, idempotency_key),
-            "pretrained": pretrained, **_queueing(priority, max_attempts, max_runtime, stall_minutes, webhook),
+            "pretrained": pretrained,
+            **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook),
         }  # fmt: skip
         _submit(client, "finetune", body, idempotency_key, watch, as_json)
 
@@ -148,6 +154,7 @@ def evaluate(
     max_attempts: Attempts = 3,
     max_runtime: Runtime = None,
     stall_minutes: Stall = None,
+    depends_on: DependsOn = None,
     webhook: Webhook = None,
     idempotency_key: Once = None,
     watch: Watch = False,
@@ -162,7 +169,7 @@ def evaluate(
             "dataset": _dataset(client, data, idempotency_key),
             "config": _settings(assignments),
             "against": [_reference(client, other, idempotency_key) for other in against or ()],
-            **_queueing(priority, max_attempts, max_runtime, stall_minutes, webhook),
+            **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook),
         }  # fmt: skip
         _submit(client, "evaluate", body, idempotency_key, watch, as_json)
 
@@ -218,10 +225,11 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _queueing(
-    priority: int, max_attempts: int, max_runtime: float | None, stall_minutes: float | None, webhook: str | None
-) -> dict[str, Any]:
-    limits = {"max_runtime": max_runtime, "stall_minutes": stall_minutes}
-    return _given({"priority": priority, "max_attempts": max_attempts, **limits, "webhook": webhook})
+    priority: int, max_attempts: int, max_runtime: float | None, stall_minutes: float | None,
+    depends_on: list[str] | None, webhook: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    given = {"max_runtime": max_runtime, "stall_minutes": stall_minutes, "depends_on": depends_on, "webhook": webhook}
+    return _given({"priority": priority, "max_attempts": max_attempts, **given})
 
 
 def _settings(assignments: list[str] | None) -> "Json":

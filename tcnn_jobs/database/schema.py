@@ -130,6 +130,7 @@ jobs = Table(
     Column("stall_minutes", Double),
     Column("ran", Double, nullable=False, server_default="0"),
     Column("avoid", Text),
+    Column("unmet", Integer, nullable=False, server_default="0"),
     UniqueConstraint("id", name="jobs_id"),
     sqlite_autoincrement=True,  # the number of a deleted job is never given again: lists are paged by it
 )

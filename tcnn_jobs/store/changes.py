@@ -68,11 +68,39 @@ def change(
 ) -> Row[Any]:
     """Move a locked job to another status (None: leave it) and write down what happened.
 
-    A job that goes back to the queue is due `after` seconds from now. Raises `WrongState` for a step that
-    `TRANSITIONS` does not have.
+    A job that goes back to the queue is due `after` seconds from now. Jobs that wait for one that ends wait no more, or
+    fail with it. Raises `WrongState` for a step that `TRANSITIONS` does not have.
     """
     if to is not None and to not in TRANSITIONS[Status(row.status)]:
         raise WrongState(f"{row.id}: is {row.status}, which cannot become {to}")
+    changed = _change(connection, row, to, happened, after, values)
+    if to is Status.SUCCEEDED:
+        needs.met(connection, needs.waiting(connection, changed))
+    elif to in TERMINAL:
+        _end_with_it(connection, changed)
+    return changed
+
+
+def _end_with_it(connection: Connection, source: Row[Any]) -> None:
+    """Jobs fail that wait for one that has failed or was cancelled, and those that wait for them."""
+    sources = [source]
+    while sources:  # no recursion: a chain may be long
+        source = sources.pop()
+        message = f"{source.id} {needs.ended(source.status)}, and this job needs it; resume that one, then this one"
+        told = {"code": "source_failed", "message": message}
+        for row in needs.waiting(connection, source):
+            happened = [NewEvent(kind="failed", data=told)]
+            sources.append(_change(connection, row, Status.FAILED, happened, 0.0, {"error": told, "unmet": 0}))
+
+
+def _change(
+    connection: Connection,
+    row: Row[Any],
+    to: Status | None,
+    happened: Sequence[NewEvent],
+    after: float,
+    values: dict[str, Any],
+) -> Row[Any]:
     bound = {f"new_{name}": value for name, value in values.items()}
     if to is Status.QUEUED:
         bound["after"] = after
@@ -80,7 +108,7 @@ def change(
     changed = connection.execute(statement, {"row": row.number, "more": len(happened), **bound}).one()
     record(connection, changed, happened)
     if to is Status.QUEUED and row.status in TERMINAL:
-        needs.note(connection, changed)
+        changed = needs.note(connection, changed)
     if to is not None and row.status == Status.RUNNING:
         ended = changed.finished_at if to in TERMINAL else changed.not_before - after
         quotas.note_use(connection, row, ended)

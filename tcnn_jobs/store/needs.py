@@ -1,19 +1,22 @@
-"""Which jobs and uploads a job needs that has not ended, so that nobody deletes them meanwhile.
+"""Which jobs and uploads a job needs that has not ended: nobody deletes them meanwhile, and jobs are waited for.
 
 A row of `needs` is there exactly while the job is queued or running: what is asked before a deletion is one look into
-an index, however many jobs there are.
+an index, however many jobs there are. `jobs.unmet` counts the jobs among them that have not ended, which a job that is
+queued waits for. Whoever ends one of those counts it down, or ends the job with it.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
-from tcnn_jobs.database.schema import jobs, needs, share_owner, uploads
+from tcnn_jobs.database.schema import jobs, needs, now, share_owner, uploads
 from tcnn_jobs.errors import WrongState
+from tcnn_jobs.model import Status
 
 _ID = re.compile(r"(job|ds|ckpt)_[0-9a-z]{8,40}")
+_WAITED_FOR = (Status.QUEUED, Status.RUNNING)
 
 
 def named(request: Any) -> list[str]:
@@ -35,11 +38,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 _ADD = insert(needs).values(job=bindparam("job"), resource=bindparam("resource"))
 _DROP = delete(needs).where(needs.c.job == bindparam("number"))
-_HELD = {
-    # Shared with others that name the same rows, and with a worker's heartbeats; a deletion waits.
-    table: select(table.c.id).where(table.c.id == bindparam("resource")).with_for_update(read=True, key_share=True)
-    for table in (jobs, uploads)
-}
+# Shared with others that name the same row; a deletion waits.
+_HELD = select(uploads.c.id).where(uploads.c.id == bindparam("resource")).with_for_update(read=True, key_share=True)
+# Whoever ends this very job waits, and then finds the one that needs it; or has ended it, and is seen here.
+_SOURCE = select(jobs.c.status, jobs.c.owner).where(jobs.c.id == bindparam("resource")).with_for_update(read=True)
+_WAIT = update(jobs).where(jobs.c.number == bindparam("row")).values(unmet=bindparam("count")).returning(jobs)
 _NEEDED = (
     select(jobs.c.id, jobs.c.status)
     .join(needs, needs.c.job == jobs.c.number)
@@ -47,19 +50,75 @@ _NEEDED = (
     .where(needs.c.resource == bindparam("resource"), share_owner == bindparam("by"))
     .limit(1)
 )
+_WAITING = select(jobs.c.number).where(
+    jobs.c.number.in_(select(needs.c.job).where(needs.c.resource == bindparam("resource"))),
+    share_owner == bindparam("by"),
+    jobs.c.status == Status.QUEUED.value,
+    jobs.c.unmet > 0,
+)
 
 
-def note(connection: Connection, row: Row[Any]) -> None:
-    """Write down what a job needs that was queued just now."""
+def note(connection: Connection, row: Row[Any]) -> Row[Any]:
+    """Write down what a job needs that was queued just now; returns its row as it is then.
+
+    Raises `WrongState` if a job that it needs has failed or was cancelled.
+    """
+    unmet = 0
     for resource in named(row.request):
-        connection.execute(_HELD[jobs if resource.startswith("job_") else uploads], {"resource": resource})
+        if resource.startswith("job_"):
+            source = connection.execute(_SOURCE, {"resource": resource}).one_or_none()
+            status = source.status if source is not None and source.owner == row.owner else Status.SUCCEEDED
+            if status in (Status.FAILED, Status.CANCELLED):
+                raise WrongState(f"{resource}: {ended(status)}, and {row.id} needs it; resume that one first")
+            unmet += status in _WAITED_FOR
+        else:
+            connection.execute(_HELD, {"resource": resource})
         connection.execute(_ADD, {"job": row.number, "resource": resource})
+    return connection.execute(_WAIT, {"row": row.number, "count": unmet}).one() if unmet != row.unmet else row
+
+
+def ended(status: str) -> str:
+    """How a job ended that did not succeed, in words."""
+    return "has failed" if status == Status.FAILED else "was cancelled"
 
 
 def drop(connection: Connection, row: Row[Any]) -> None:
     """A job has ended and needs nothing any more."""
     if named(row.request):
         connection.execute(_DROP, {"number": row.number})
+
+
+def waiting(connection: Connection, source: Row[Any]) -> list[Row[Any]]:
+    """Jobs that wait for one that has ended, locked, by age."""
+    bound = {"resource": source.id, "by": source.owner}
+    found = connection.scalars(_WAITING.order_by(jobs.c.number), bound).all()  # almost always none
+    if not found:
+        return []
+    query = select(jobs).where(jobs.c.number.in_(found), jobs.c.status == Status.QUEUED.value, jobs.c.unmet > 0)
+    return list(connection.execute(query.order_by(jobs.c.number).with_for_update()).all())
+
+
+def met(connection: Connection, rows: Iterable[Row[Any]]) -> None:
+    """A job has succeeded that these waited for. The last one that is waited for makes a job due."""
+    for row in rows:
+        values: dict[str, Any] = {"unmet": row.unmet - 1} | ({"not_before": now()} if row.unmet == 1 else {})
+        connection.execute(update(jobs).where(jobs.c.number == row.number).values(values))
+
+
+def waited_for(connection: Connection, numbers: Iterable[int]) -> dict[int, list[str]]:
+    """The jobs that each of these jobs waits for, by its number."""
+    source, job = jobs.alias("source"), jobs.alias("job")
+    query = (
+        select(needs.c.job, needs.c.resource)
+        .join(source, source.c.id == needs.c.resource)
+        .join(job, job.c.number == needs.c.job)
+        .where(needs.c.job.in_(sorted(numbers)), source.c.owner == job.c.owner, source.c.status.in_(_WAITED_FOR))
+        .order_by(needs.c.resource)
+    )
+    found: dict[int, list[str]] = {}
+    for row in connection.execute(query):
+        found.setdefault(row.job, []).append(row.resource)
+    return found
 
 
 def refuse_if_needed(connection: Connection, resource: str, owner: str) -> None:

@@ -9,11 +9,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, bindparam, func, select
+from sqlalchemy import Connection, Row, and_, bindparam, func, select
 
 from tcnn_jobs.database.schema import jobs, now, workers
 from tcnn_jobs.model import Job, Status
-from tcnn_jobs.store import quotas
+from tcnn_jobs.store import needs, quotas
 from tcnn_jobs.store.changes import as_job
 from tcnn_jobs.store.fleet import PRESENT
 from tcnn_jobs.store.shares import QUEUED, Standing, standings
@@ -23,8 +23,9 @@ HEAD = 250
 OLDEST, SHARE = 1.0, 20.0
 """Seconds for which a count is good enough, and how many times longer than it took."""
 
+_DUE = and_(jobs.c.not_before <= now(), jobs.c.unmet == 0)
 _LINE = (
-    select(jobs.c.number, jobs.c.priority, jobs.c.owner, jobs.c.not_before, (jobs.c.not_before <= now()).label("due"))
+    select(jobs.c.number, jobs.c.priority, jobs.c.owner, jobs.c.not_before, _DUE.label("due"))
     .where(QUEUED)
     .limit(bindparam("most"))
 )
@@ -114,11 +115,15 @@ class Places:
         largest = (connection.scalar(_LARGEST) or 0) if wide else 1
         held = quotas.reasons(connection, {row.owner for row in queued}) if queued else {}
 
+        unmet = [row.number for row in queued if row.unmet]
+        sources = needs.waited_for(connection, unmet) if unmet else {}
+
         def placed(row: Row[Any]) -> Job:
             if row.status != Status.QUEUED:
                 return as_job(row)
             place = line.place(row.number, row.priority, row.owner, row.not_before)
-            return as_job(row, place, held.get(row.owner) or _too_wide(row.slots, largest))
+            waits = f"waits for {' and '.join(sources[row.number])}" if row.number in sources else None
+            return as_job(row, place, waits or held.get(row.owner) or _too_wide(row.slots, largest))
 
         return [placed(row) for row in rows]
 

@@ -133,7 +133,12 @@ def _wanted(any_kind: bool) -> Wanted:
     avoided = and_(jobs.c.avoid == bindparam("by", type_=Text()), elsewhere)
     waited = jobs.c.not_before <= now() - bindparam("after", type_=Double())
     large = and_(waited, jobs.c.slots <= bindparam("later", type_=Integer()))
-    due: Wanted = (jobs.c.not_before <= now(), or_(fits, large), or_(jobs.c.avoid.is_(None), not_(avoided)))
+    due: Wanted = (
+        jobs.c.unmet == 0,
+        jobs.c.not_before <= now(),
+        or_(fits, large),
+        or_(jobs.c.avoid.is_(None), not_(avoided)),
+    )
     return due if any_kind else (*due, jobs.c.kind.in_(bindparam("kinds", expanding=True)))
 
 

@@ -24,7 +24,7 @@ class Figures(Database):
             ).all()
             # `not_before` is when a job last became one that may be taken.
             oldest = connection.scalar(
-                select(now() - func.min(jobs.c.not_before)).where(jobs.c.status == Status.QUEUED)
+                select(now() - func.min(jobs.c.not_before)).where(jobs.c.status == Status.QUEUED, jobs.c.unmet == 0)
             )
             ended = connection.execute(
                 select(

@@ -45,7 +45,7 @@ class Submission(Database):
         """A job that is on disk when this returns.
 
         With a key that was used before, the job that it made then; raises `IdempotencyMismatch` if the request was
-        another one, and `QuotaExceeded`.
+        another one, `QuotaExceeded`, and `WrongState` if a job that it needs has failed or was cancelled.
         """
         identifier = new_id("job")
         with self.writing() as connection:
@@ -57,7 +57,7 @@ class Submission(Database):
                 quotas.admit_job(connection, new.owner)
                 row = connection.execute(_ENQUEUE, {"id": identifier, **new.model_dump(mode="json")}).one()
                 record(connection, row, [NewEvent(kind="queued")])
-                needs.note(connection, row)
+                row = needs.note(connection, row)
                 audits.note(connection, "job.submit", identifier, row.owner, kind=row.kind)
         return self._placed(row)
 
@@ -96,7 +96,7 @@ class Submission(Database):
     def resume(self, job: str, owner: str | None = None, key: IdempotencyKey | None = None) -> Job:
         """A failed or cancelled job is queued again with all its attempts; raises `WrongState` for any other.
 
-        Raises `QuotaExceeded` as a submission does.
+        Raises `QuotaExceeded` and `WrongState` as a submission does.
         With a key that has done it before nothing is done, and the job is returned as it is.
         """
         with self.writing() as connection:

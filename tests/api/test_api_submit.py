@@ -158,17 +158,17 @@ def test_models_that_cannot_be_finetuned(
     alice: TestClient, upload: Callable[..., str], make: Make, refusal: Refusal
 ) -> None:
     data = upload(**BIG)
-    running, bare, theirs = make(Status.RUNNING).id, make(Status.SUCCEEDED, content=None).id, make(owner="bob").id
+    failed, bare, theirs = make(Status.FAILED).id, make(Status.SUCCEEDED, content=None).id, make(owner="bob").id
     for model, field, words in (
-        ({"job": running}, "job", "is running"),
-        ({"job": bare}, "job", "made no checkpoint"),
+        ({"job": failed}, "job", "which is failed"),
+        ({"job": bare}, "job", "makes no checkpoint"),
         ({"job": theirs}, "job", "no job"),
         ({"job": "nonsense"}, "job", "no job"),
         ({"checkpoint": upload("checkpoint", owner="bob")}, "checkpoint", "POST /checkpoints"),
         ({"checkpoint": data}, "checkpoint", "POST /checkpoints"),
         ({"model": "vit_base_patch16_224"}, "model", "no k×k convolution"),
         ({}, "body", "exactly one of job, checkpoint, model"),
-        ({"job": running, "model": "resnet18"}, "body", "job and model"),
+        ({"job": failed, "model": "resnet18"}, "body", "job and model"),
     ):
         found = refusal(alice.post("/finetune", json={**model, "dataset": data}), 422, field)
         assert words in found["detail"]

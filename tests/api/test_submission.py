@@ -107,9 +107,25 @@ def test_a_model_is_judged_by_what_it_is_named_for() -> None:
 def test_a_job_must_have_made_a_checkpoint() -> None:
     asked, named = submission("finetune", job="job_1", dataset="x"), {"dataset": Dataset("x")}
     check(asked, Resolved(jobs={"job": job()}, datasets=named))
-    for unfit, words in ((job(Status.RUNNING), "which is running"), (job(checkpoint=None), "made no checkpoint")):
+    for unfit, words in (
+        (job(Status.FAILED), "goes on, found job_1, which is failed"),
+        (job(Status.CANCELLED), "goes on, found job_1, which is cancelled"),
+        (job(checkpoint=None), "makes no checkpoint"),
+        (job(Status.QUEUED).model_copy(update={"kind": Kind.EVALUATE, "result": None}), "makes no checkpoint"),
+    ):
         field, message = refused(asked, Resolved(jobs={"job": unfit}, datasets=named))
         assert (field, words in message) == ("job", True)
+
+
+def test_a_job_that_goes_on_is_waited_for() -> None:
+    asked, named = submission("finetune", job="job_1", dataset="x", depends_on=["job_2"]), {"dataset": Dataset("x")}
+    for status in (Status.QUEUED, Status.RUNNING):
+        coming = job(status).model_copy(update={"result": None})
+        measuring = coming.model_copy(update={"kind": Kind.EVALUATE})
+        check(asked, Resolved(jobs={"job": coming}, waited_for={"depends_on.0": measuring}, datasets=named))
+    gone = Resolved(jobs={"job": job()}, waited_for={"depends_on.0": job(Status.FAILED)}, datasets=named)
+    field, message = refused(asked, gone)
+    assert field == "depends_on.0" and "which is failed" in message
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_failure_codes() -> None:
     for code in re.findall(r"`failed`(?: with|,) `(\w+)`", table):
         assert code in {
             "storage", "environment", "download", "diverged", "worker_lost", "internal", "request", "quarantined",
-            "timed_out", "no_progress", "out_of_memory",
+            "timed_out", "no_progress", "out_of_memory", "source_failed",
         }  # fmt: skip
 
 

@@ -114,12 +114,16 @@ class TestOneJob:
     def test_options_become_the_request(self, run: Run) -> None:
         options = ("--stride", "remove", "--temperature", "1", "--head-dim", 8, "--num-classes", 3, "--priority", -5)
         options += ("--content", "window:14", "--max-runtime", 600, "--stall-minutes", 5)
+        first = run("submit", "transform", "resnet18", "--no-pretrained").out.strip()
+        options += ("--depends-on", first)
         job = run("submit", "transform", "resnet18", "--no-pretrained", *options, "--max-attempts", 1, "--json").json
         expected = {"stride": "remove", "temperature": 1.0, "head_dim": 8, "num_classes": 3, "pretrained": False}
         assert job["request"].items() >= {**expected, "content": "window:14"}.items()
         assert (job["priority"], job["max_attempts"]) == (-5, 1)
         assert (job["max_runtime"], job["stall_minutes"]) == (600, 5)
-        assert run("cancel", job["id"]).code == 0
+        assert (job["request"]["depends_on"], job["waiting_for"]) == ([first], f"waits for {first}")
+        assert run("cancel", first).code == 0
+        assert run("show", job["id"], "--json").json["error"]["code"] == "source_failed"
 
 
 def _connections(server: Server) -> bool:
