@@ -34,9 +34,11 @@ class QueueCollector(Collector):
 
 def _queue(statistics: Statistics) -> list[Metric]:
     queued = GaugeMetricFamily("tcnn_jobs_queued", "Jobs that wait.", labels=("kind",))
+    blocked = GaugeMetricFamily("tcnn_jobs_blocked", "Jobs that wait for other jobs.", labels=("kind",))
     running = GaugeMetricFamily("tcnn_jobs_running", "Jobs that run.", labels=("kind",))
     for kind in Kind:
         queued.add_metric((kind,), statistics.queued.get(kind, 0))
+        blocked.add_metric((kind,), statistics.blocked.get(kind, 0))
         running.add_metric((kind,), statistics.running.get(kind, 0))
     oldest = GaugeMetricFamily(
         "tcnn_queue_oldest_seconds", "Age of the job that has waited longest.", statistics.oldest_queued_seconds
@@ -47,7 +49,7 @@ def _queue(statistics: Statistics) -> list[Metric]:
     for kind_name, outcomes in statistics.finished.items():
         for outcome, (jobs, seconds) in outcomes.items():
             ended.add_metric((kind_name, outcome), jobs, seconds)
-    return [queued, running, oldest, ended]
+    return [queued, blocked, running, oldest, ended]
 
 
 def _workers(statistics: Statistics) -> list[Metric]:
@@ -63,6 +65,7 @@ def _workers(statistics: Statistics) -> list[Metric]:
         slots.add_metric((worker.name,), worker.slots)
         for gpu in worker.gpus:
             place = (worker.name, str(gpu.get("index", "")), str(gpu.get("name", "")))
-            used.add_metric(place, gpu.get("memory_used", 0))
-            total.add_metric(place, gpu.get("memory_total", 0))
+            if "memory_total" in gpu:
+                used.add_metric(place, gpu["memory_used"])
+                total.add_metric(place, gpu["memory_total"])
     return [age, slots, used, total]

@@ -23,6 +23,7 @@ from typing import Any
 from pydantic import Field
 
 from tcnn.config.placement import Placement
+from tcnn.files import folder_to_disk, to_disk
 from tcnn_jobs.artifacts.base import Reference
 from tcnn_jobs.model import Failure, Kind, Model, NewEvent, Progress, Result
 
@@ -89,7 +90,7 @@ class AttemptDirectory:
     def finish(self, outcome: Outcome) -> None:
         """The last word of the job's process; whole or not there."""
         outcome = outcome.model_copy(update={"token": self.assignment().token})
-        _replace(self.path / "outcome.json", outcome.model_dump_json())
+        _replace(self.path / "outcome.json", outcome.model_dump_json(), keep=True)
 
     def outcome(self) -> Outcome | None:
         """What the process of this very assignment said in the end, if it came to that."""
@@ -181,7 +182,12 @@ class Listener:
         return tuple(events)
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, text: str, keep: bool = False) -> None:
+    """With `keep` it is on disk, name and all, when this returns; else it is as old as it likes after a power cut."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text, encoding="utf-8")
+    if keep:
+        to_disk(temporary)
     temporary.replace(path)
+    if keep:
+        folder_to_disk(path.parent)

@@ -204,7 +204,7 @@ class WorkerInfo(Model):
     slots: int
     version: str
     gpus: tuple[dict[str, Any], ...] = ()
-    """For every GPU: index, name, memory_used and memory_total in bytes."""
+    """For every GPU: index, name, and where it is known memory_used and memory_total in bytes."""
     lease: float = 60.0
     """Seconds after which its silence costs it its jobs."""
     heartbeat_at: float | None = None
@@ -255,6 +255,9 @@ class Statistics(Model):
     """The queue in numbers, for Prometheus. Seconds are ages and sums."""
 
     queued: dict[str, int] = {}
+    """Those that could start, or wait for their next attempt."""
+    blocked: dict[str, int] = {}
+    """Those that wait for other jobs."""
     running: dict[str, int] = {}
     oldest_queued_seconds: float = 0.0
     finished: dict[str, dict[str, tuple[int, float]]] = {}

@@ -33,7 +33,7 @@ class WorkerView(BaseModel):
     started_at: str | None = Field(description="When it was first heard of.")
     heartbeat_at: str = Field(description="When it was last heard of.")
     lease: float = Field(description="Seconds of silence after which it loses its jobs.")
-    gpus: list[dict[str, Any]] = Field(description="Index, name, and bytes of memory used and in all.")
+    gpus: list[dict[str, Any]] = Field(description="Index, name, and where known bytes of memory used and in all.")
 
     @classmethod
     def of(cls, state: WorkerState) -> "WorkerView":

@@ -1,31 +1,37 @@
 """The queue in numbers."""
 
-from sqlalchemy import func, select
+from sqlalchemy import Text, func, literal_column, select
 
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import jobs, now, tallies
 from tcnn_jobs.model import Statistics, Status
 from tcnn_jobs.store import fleet
+from tcnn_jobs.store.backlog import Backlog
 
 _HOUR = 3600.0
+_RUNNING = (
+    select(jobs.c.kind, func.count().label("jobs"))
+    .where(jobs.c.status == literal_column(f"'{Status.RUNNING}'", Text))
+    .group_by(jobs.c.kind)
+)
 
 
 class Figures(Database):
     """What Prometheus asks for."""
 
+    def __init__(self, url: str, *, wait: float = 5.0) -> None:
+        super().__init__(url, wait=wait)
+        self._backlog = Backlog()
+
     def statistics(self) -> Statistics:
-        """Jobs by status and kind, the age of the oldest one that waits, what has ended since ever, and who works."""
-        waiting = (Status.QUEUED, Status.RUNNING)
+        """Jobs by status and kind, the age of the oldest one that waits, what has ended since ever, and who works.
+
+        What is said of a long queue may be some seconds old (`backlog`).
+        """
         with self.reading() as connection:
-            counts = connection.execute(
-                select(jobs.c.status, jobs.c.kind, func.count().label("jobs"))
-                .where(jobs.c.status.in_(waiting))
-                .group_by(jobs.c.status, jobs.c.kind)
-            ).all()
-            # `not_before` is when a job last became one that may be taken.
-            oldest = connection.scalar(
-                select(now() - func.min(jobs.c.not_before)).where(jobs.c.status == Status.QUEUED, jobs.c.unmet == 0)
-            )
+            running = connection.execute(_RUNNING).all()
+            backlog = self._backlog.counted(connection)
+            time = connection.scalar(select(now())) or 0.0
             ended = connection.execute(
                 select(
                     tallies.c.kind,
@@ -39,9 +45,10 @@ class Figures(Database):
         for row in ended:
             finished.setdefault(row.kind, {})[row.outcome] = (int(row.jobs), float(row.seconds))
         return Statistics(
-            queued={row.kind: row.jobs for row in counts if row.status == Status.QUEUED},
-            running={row.kind: row.jobs for row in counts if row.status == Status.RUNNING},
-            oldest_queued_seconds=max(0.0, oldest or 0.0),
+            queued=backlog.free,
+            blocked=backlog.blocked,
+            running={row.kind: row.jobs for row in running},
+            oldest_queued_seconds=0.0 if backlog.since is None else max(0.0, time - backlog.since),
             finished=finished,
             workers=tuple(heard),
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tcnn_jobs import attempt
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Listener, Outcome, Reporter
 from tcnn_jobs.model import Failure, Kind, Progress, Result
 
@@ -151,3 +152,23 @@ def test_last_words_are_the_logs_last_line(directory: AttemptDirectory) -> None:
     directory.log.write_bytes(b"x" * 10_000 + b"\nfirst\nSegmentation fault \xff\n\n  \n")
     assert directory.last_words() == "Segmentation fault \ufffd"
     assert len(AttemptDirectory(directory.path).last_words(5)) == 5
+
+
+def test_an_outcome_is_on_disk_before_anybody_is_told(
+    directory: AttemptDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First the file, then its name; progress is worth nothing after a power cut, and waits for no disk."""
+    outcome, order = directory.path / "outcome.json", []
+
+    def file(path: Path) -> None:
+        order.append((path.name, outcome.exists()))
+
+    def folder(path: Path) -> None:
+        order.append((path.name, outcome.exists()))
+
+    monkeypatch.setattr(attempt, "to_disk", file)
+    monkeypatch.setattr(attempt, "folder_to_disk", folder)
+    Reporter(directory).progress(Progress(phase="training", step=1))
+    assert order == []
+    directory.finish(Outcome(result=Result(metrics={"top1": 0.5})))
+    assert order == [(".outcome.json.tmp", False), (directory.path.name, True)]

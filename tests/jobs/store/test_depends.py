@@ -57,7 +57,7 @@ def test_its_place_is_behind_all_that_could_start(store: Store) -> None:
         assert store.claim("w1") is not None, one.id
     assert store.get(job.id).queue_position == 0
     found = store.statistics()
-    assert (found.queued, found.oldest_queued_seconds) == ({"finetune": 1}, 0)
+    assert (found.queued, found.blocked, found.oldest_queued_seconds) == ({}, {"finetune": 1}, 0)
 
 
 def _fail(store: Store, job: Job) -> object:

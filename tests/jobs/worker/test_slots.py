@@ -1,7 +1,10 @@
 """Slots, and the GPU that goes with each."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pynvml
 import pytest
 from houses import House
 
@@ -41,6 +44,35 @@ def test_a_host_without_a_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert gpus.memory() == ()
     assert gpus.visible() == []
+
+
+def test_a_gpu_without_a_figure_is_a_gpu_and_a_lost_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's answers are played; on a GPU `tests/gpu` asks the real one."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def answer(name: str, answers: list[Any]) -> None:
+        def ask(index: int) -> Any:
+            if isinstance(answers[index], pynvml.NVMLError):
+                raise answers[index]
+            return answers[index]
+
+        monkeypatch.setattr(pynvml, name, ask)
+
+    for name in ("nvmlInit", "nvmlShutdown"):
+        monkeypatch.setattr(pynvml, name, lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 4)
+    lost, unsupported = (
+        pynvml.NVMLError(code) for code in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    )
+    answer("nvmlDeviceGetHandleByIndex", [0, lost, 2, 3])
+    answer("nvmlDeviceGetName", ["GB10", lost, "H200", unsupported])
+    answer("nvmlDeviceGetMemoryInfo", [unsupported, lost, SimpleNamespace(used=3, total=100), unsupported])
+    assert gpus.visible() == ["0", "2", "3"]
+    assert gpus.memory() == (
+        {"index": 0, "name": "GB10"},
+        {"index": 2, "name": "H200", "memory_used": 3, "memory_total": 100},
+        {"index": 3, "name": "unknown"},
+    )
 
 
 def test_jobs_at_once_have_a_gpu_each(house: House) -> None:
