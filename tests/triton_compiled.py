@@ -3,7 +3,7 @@ does not see, what a program needs of a GPU, and that no sum is made by atomics.
 """
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -68,7 +68,34 @@ def compile_for(kind: Kind, capability: int) -> Compiled:
             if number % 16 == 0:
                 multiples[place,] = [["tt.divisibility", 16]]
     source = compiler.ASTSource(kernel, signature, constexprs=known, attrs=multiples)
-    options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "enable_fp_fusion": True}
+    return _compiled(
+        source, {"num_warps": tiles.warps, "num_stages": tiles.stages, "enable_fp_fusion": True}, capability
+    )
+
+
+def compile_maps_for(name: str, keys: int, dtype: torch.dtype, capability: int) -> Compiled:
+    """A kernel of `map_kernels.py`, for rows of so many keys, a multiple of 8, as a launch would compile it."""
+    from tcnn.layers.triton import map_kernels
+    from tcnn.layers.triton.maps import launch_options
+
+    kernel, constants = getattr(map_kernels, name), launch_options(196, keys)
+    short = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
+    signature, known, multiples = {}, {}, {}
+    for place, argument in enumerate(kernel.arg_names):
+        if argument in constants:
+            signature[argument], known[argument] = "constexpr", constants[argument]
+        elif argument in ("heads", "queries", "keys", "pixels"):
+            signature[argument] = "i32"
+        elif argument == "sink":
+            signature[argument] = "fp32"
+        else:
+            signature[argument] = "*fp32" if argument in ("gated", "share", "sums") else short
+            multiples[place,] = [["tt.divisibility", 16]]
+    source = compiler.ASTSource(kernel, signature, constexprs=known, attrs=multiples)
+    return _compiled(source, {"num_warps": constants["num_warps"]}, capability)
+
+
+def _compiled(source: Any, options: dict[str, object], capability: int) -> Compiled:
     try:
         found = compiler.compile(source, target=targets.GPUTarget("cuda", capability, 32), options=options)
     except (FileNotFoundError, AttributeError, RuntimeError) as error:

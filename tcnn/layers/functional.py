@@ -109,19 +109,19 @@ def attend(
     map, and `dense.gated_positional` of them or None.
     """
     backend = selection.backend()
-    padded, gated = positions.pad(x, geometry), None
+    size, gated = positions.padded_size(x.shape[-2:], geometry), None
     if positional is None:
-        factors = positional_factors(parameters, (padded.shape[-2], padded.shape[-1]), geometry)
+        factors = positional_factors(parameters, size, geometry)
     else:
         factors, gated = positional(x)
-    inputs = AttentionInputs(x, padded, geometry, scope, factors, parameters)
+    inputs = AttentionInputs(x, geometry, scope, factors, parameters)
     if backend == "reference":
         tokens = reference.attend(inputs)
-    elif not is_global(scope, padded, x, geometry):
+    elif not is_global(scope, x, geometry):
         tokens = scoped.attend(inputs)
     else:
         tokens = _attend_global(dense.compute_heads(inputs, gated), parameters, backend)
-    return to_map(tokens, positions.output_size(padded.shape[-2:], geometry))
+    return to_map(tokens, positions.output_size(size, geometry))
 
 
 def _attend_global(heads: Heads, parameters: Parameters, backend: Backend) -> Tensor:
@@ -174,17 +174,17 @@ def positional_factors(parameters: Parameters, size: Pair, geometry: Geometry) -
     return (pad(rows, content), pad(columns, content)) if p.content_heads else (rows, columns)
 
 
-def is_global(scope: Scope, padded: Tensor, x: Tensor, geometry: Geometry) -> bool:
+def is_global(scope: Scope, x: Tensor, geometry: Geometry) -> bool:
     """Whether content attention is global: its keys are the whole map, or all of it except zero padding.
 
     Under a compiler the size of the map is not read, so that one graph serves all sizes: a layer whose scope covers the
     map gives the same result when computed within its scope.
     """
-    if not scope.padding and geometry.padding_mode != "zeros" and padded.shape != x.shape:
+    inner = x.shape[-2], x.shape[-1]
+    size = positions.padded_size(inner, geometry)
+    if not scope.padding and geometry.padding_mode != "zeros" and size != inner:
         return False
-    return scope.kind == "global" or (
-        not torch.compiler.is_compiling() and scope.covers(padded.shape[-2:], x.shape[-2:])
-    )
+    return scope.kind == "global" or (not torch.compiler.is_compiling() and scope.covers(size, inner))
 
 
 def check_input(x: Tensor, channels: int, geometry: Geometry) -> None:
@@ -193,8 +193,7 @@ def check_input(x: Tensor, channels: int, geometry: Geometry) -> None:
         raise UnsupportedLayerError(f"GPSA2d: expected an input of shape (B, {channels}, H, W), got {tuple(x.shape)}")
     if torch.compiler.is_compiling():
         return
-    left, right, top, bottom = positions.padding_of(x.shape[-2:], geometry)
-    size = top + x.shape[-2] + bottom, left + x.shape[-1] + right
+    size = positions.padded_size(x.shape[-2:], geometry)
     if min(positions.output_size(size, geometry)) < 1:
         spans = [d * (k - 1) + 1 for k, d in zip(geometry.kernel_size, geometry.dilation, strict=True)]
         raise EmptyMapError(

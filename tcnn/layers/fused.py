@@ -92,17 +92,14 @@ class FusedGPSA2d(ConvolutionShaped):
         return found
 
     def _positional(self, size: Pair) -> Factors:
-        return functional.positional_factors(self.attention_parameters(), self._padded(size), self.geometry)
-
-    def _padded(self, size: Pair) -> Pair:
-        left, right, top, bottom = positions.padding_of(size, self.geometry)
-        return top + size[0] + bottom, left + size[1] + right
+        padded = positions.padded_size(size, self.geometry)
+        return functional.positional_factors(self.attention_parameters(), padded, self.geometry)
 
     def _gated_positional(self, factors: Factors, size: Pair) -> Tensor | None:
         """`dense.gated_positional`, if content attention is global and the result is small enough to cache."""
         rows, columns = dense.crop_factors(factors, size, self.geometry)
         elements = rows.numel() * columns.numel() // max(1, self.heads)
-        if elements > MAX_CACHED_ELEMENTS or not self.scope.covers(self._padded(size), size):
+        if elements > MAX_CACHED_ELEMENTS or not self.scope.covers(positions.padded_size(size, self.geometry), size):
             return None
         sinks = 0 if positions.zero_padded(self.geometry) else None  # their number has no influence here
         heads = dense.Heads(rows, rows, rows, rows, columns, self.attention_parameters().gate, sinks)

@@ -231,9 +231,8 @@ class GPSA2d(AttentionLayer):
     def attention(self, x: Tensor) -> AttentionMaps:
         """Attention maps on an input (B, C_in, H, W), for inspection: the maps that `forward` applies."""
         check_input(x, self.in_channels, self.geometry)
-        padded = positions.pad(x, self.geometry)
-        factors = self.positional_factors((padded.shape[-2], padded.shape[-1]))
-        return reference.maps(AttentionInputs(x, padded, self.geometry, self.scope, factors, self.tensors))
+        factors = self.positional_factors(positions.padded_size(x.shape[-2:], self.geometry))
+        return reference.maps(AttentionInputs(x, self.geometry, self.scope, factors, self.tensors))
 
     def extra_repr(self) -> str:
         g = self.geometry

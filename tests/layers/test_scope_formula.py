@@ -226,9 +226,9 @@ def test_channels_and_images_are_no_pixels(content: str) -> None:
     """However many there are, the scope covers the map, and then the faster way is taken."""
     layer = GPSA2d(4, 6, 3, padding=1, content=content)
     x = torch.empty(50, 100, 6, 5)
-    assert is_global(layer.scope, positions.pad(x, layer.geometry), x, layer.geometry)
+    assert is_global(layer.scope, x, layer.geometry)
     larger = torch.empty(1, 1, 9, 5)
-    assert not is_global(layer.scope, positions.pad(larger, layer.geometry), larger, layer.geometry)
+    assert not is_global(layer.scope, larger, layer.geometry)
 
 
 @pytest.mark.parametrize("content", ["window:3", "window:3,unpadded", "pooled:2", "pooled:2,unpadded"])
@@ -246,7 +246,7 @@ def test_everything_is_made_where_the_map_is(content: str) -> None:
 def linear(layer: GPSA2d, x: Tensor) -> Tensor:
     padded = positions.pad(x, layer.geometry)
     factors = layer.positional_factors((padded.shape[-2], padded.shape[-1]))
-    return scoped.attend(AttentionInputs(x, padded, layer.geometry, layer.scope, factors, layer.tensors))
+    return scoped.attend(AttentionInputs(x, layer.geometry, layer.scope, factors, layer.tensors))
 
 
 def test_positions_by_two_products(relative_error: RelativeError) -> None:

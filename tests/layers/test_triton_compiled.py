@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from triton_compiled import Kind, check
+from triton_compiled import Kind, check, compile_maps_for
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,11 @@ def test_compiles_for_ampere(kind: Kind) -> None:
 
 def test_compiles_for_hopper() -> None:
     assert "wgmma.mma_async" in check(Kind("forward", (14, 14), 56), 90).ptx, "its own tensor cores"
+
+
+@pytest.mark.parametrize("keys", [8, 200, 1032, 8192])
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_what_is_between_logits_and_maps_compiles(name: str, keys: int) -> None:
+    found = compile_maps_for(name, keys, torch.bfloat16, 90)
+    assert " atom." not in found.ptx and " red." not in found.ptx
+    assert ".local" not in found.ptx, "a row of numbers does not fit into the registers"

@@ -8,7 +8,6 @@ Shapes: B batch, C channels, R' keys, Ho×Wo output map, M = Ho·Wo queries, K h
 queries of a chunk.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -19,8 +18,9 @@ from torch import Tensor
 from tcnn.layers.backends import dense
 from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
+from tcnn.layers.backends.maps import maps_for
 from tcnn.layers.terms.eager import is_eager
-from tcnn.layers.terms.parameters import Parameters, at_least_float32
+from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.products import Matrix, Packed, linear
 
 AttentionOf = Callable[[Heads], Callable[[Chunk], tuple[Tensor, Tensor]]]
@@ -117,9 +117,9 @@ def forward_chunks(
     """Forward pass over all chunks: output tokens, (B, M, C_out).
 
     Args:
-        activations: receives content attention and mixed values of the chunks that fit into `plan.saved` bytes.
+        activations: receives what is kept and the mixed values of the chunks that fit into `plan.saved` bytes.
         attention_of: called with the heads restricted to some query rows; returns a function that maps a chunk of these
-            rows to its content attention, (b, K, m, R'), and its mixed values, (b, m·K, C_in).
+            rows to what is kept of its content attention, (b, K, m, R'), and its mixed values, (b, m·K, C_in).
     """
     left = plan.saved
     batch, count, queries, _ = heads.query.shape
@@ -141,14 +141,14 @@ def forward_chunks(
 
 
 def _forward(heads: Heads, parameters: Parameters, plan: ChunkPlan, activations: list[Tensor] | None) -> Tensor:
-    share = (1 - heads.gate)[:, None]
+    share, maps = 1 - heads.gate, maps_for(heads)
 
     def attention_of(some: Heads) -> Callable[[Chunk], tuple[Tensor, Tensor]]:
         gated = dense.gated_positional(some).contiguous()
 
         def attention(chunk: Chunk) -> tuple[Tensor, Tensor]:
-            content = chunk_content(chunk, heads)
-            return content, torch.bmm(_maps(content, gated, share, chunk), chunk.value)
+            kept = maps.kept(chunk)
+            return kept, torch.bmm(maps.maps(kept, gated, share, chunk.value.dtype), chunk.value)
 
         return attention
 
@@ -183,7 +183,7 @@ def _backward(
     heads: Heads, parameters: Parameters, plan: ChunkPlan, activations: tuple[Tensor, ...], gradient: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Gradients of query, key, value, rows, columns, gate, proj and bias, from that of the tokens (B, M, C_out)."""
-    share, stored = (1 - heads.gate)[:, None], iter(activations)
+    share, stored, maps_from = 1 - heads.gate, iter(activations), maps_for(heads)
     inputs = InputGradients(heads, plan)
     grad_rows: list[Tensor] = []
     columns: Tensor | None = None
@@ -196,9 +196,9 @@ def _backward(
             ).contiguous()
         gated, grad_gated = graph.detach(), None
         for chunk in chunks:
-            content, mixed = next(stored, None), next(stored, None)
-            content = chunk_content(chunk, heads) if content is None else content
-            maps = _maps(content, gated, share, chunk)
+            kept, mixed = next(stored, None), next(stored, None)
+            kept = maps_from.kept(chunk) if kept is None else kept
+            maps = maps_from.maps(kept, gated, share, chunk.value.dtype)
             mixed = torch.bmm(maps, chunk.value) if mixed is None else mixed
             grad_mixed, grad_proj = projection_gradients(gradient[chunk.images, chunk.queries], mixed, parameters)
             proj = _accumulate(proj, grad_proj)
@@ -206,15 +206,10 @@ def _backward(
             grad_maps = grad_maps.unflatten(1, (-1, len(share)))  # (b, m, K, R')
             grad_value = torch.bmm(maps.transpose(1, 2), grad_mixed)
             del maps, mixed, grad_mixed
-            grad_maps = at_least_float32(grad_maps)
-            grad_gated = _accumulate(grad_gated, grad_maps.sum(0))
-            # The softmax's own gradient: content · (grad_maps − Σ content · grad_maps), times the share of content.
-            logits = grad_maps.transpose(1, 2).mul(content)  # (b, K, m, R')
+            grad_gated = _accumulate(grad_gated, grad_maps.sum(0, dtype=gated.dtype))
+            logits, sums = maps_from.gradients(kept, share, grad_maps)
             del grad_maps
-            sums = logits.sum(-1, keepdim=True)
-            gate = _accumulate(gate, sums.sum((0, 2, 3)).neg_())
-            logits.addcmul_(content, sums, value=-1).mul_(share[:, :, None])
-            logits = logits.flatten(0, 1).to(chunk.query.dtype)
+            gate = _accumulate(gate, sums.sum((0, 2)).neg_())
             inputs.add(chunk, logits, grad_value)
         some_rows, some_columns, some_gate = torch.autograd.grad(graph, leaves, grad_gated)
         grad_rows.append(some_rows)
@@ -227,22 +222,6 @@ def _backward(
 def _accumulate(total: Tensor | None, more: Tensor) -> Tensor:
     """Add to a running sum in place; None is 0."""
     return more if total is None else total.add_(more)
-
-
-def chunk_content(chunk: Chunk, heads: Heads) -> Tensor:
-    """Content attention of a chunk, as `dense.content_attention`, (b, K, m, R')."""
-    logits = at_least_float32(torch.bmm(chunk.query, chunk.key.transpose(1, 2)))
-    if heads.sinks is not None:
-        last = chunk.key.shape[1] - heads.pixels
-        logits[..., -last:].fill_(math.log(heads.sinks / last) if heads.sinks else -math.inf)
-    return torch.softmax(logits, dim=-1).unflatten(0, (-1, heads.gate.shape[0]))
-
-
-def _maps(content: Tensor, gated: Tensor, share: Tensor, chunk: Chunk) -> Tensor:
-    """Attention maps A_h of a chunk, query-major, (b, m·K, R'), in the dtype of the values."""
-    maps = content.new_empty(content.shape[0], *gated.shape)
-    torch.addcmul(gated, share, content.transpose(1, 2), out=maps)
-    return maps.flatten(1, 2).to(chunk.value.dtype)
 
 
 def projection_gradients(gradient: Tensor, mixed: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor]:

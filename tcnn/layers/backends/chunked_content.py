@@ -14,6 +14,7 @@ from torch import Tensor
 from tcnn.layers.backends import chunked
 from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
+from tcnn.layers.backends.maps import PlainMaps
 from tcnn.layers.terms.parameters import Parameters, at_least_float32
 
 
@@ -57,10 +58,10 @@ def _unpack(given: tuple[Any, ...]) -> tuple[Heads, Parameters, ChunkPlan]:
 
 
 def _forward(heads: Heads, parameters: Parameters, plan: ChunkPlan, activations: list[Tensor] | None) -> Tensor:
-    count = len(heads.gate)
+    count, maps = len(heads.gate), PlainMaps(heads)
 
     def attention(chunk: Chunk) -> tuple[Tensor, Tensor]:
-        content = chunked.chunk_content(chunk, heads)
+        content = maps.kept(chunk)
         mixed = torch.bmm(content.flatten(1, 2).to(chunk.value.dtype), chunk.value)
         return content, _query_major(mixed, count)
 
@@ -76,7 +77,7 @@ def _backward(
     proj: Tensor | None = None
     for chunk in (chunk for _, chunks in chunks_of(heads, plan) for chunk in chunks):
         content, mixed = next(stored, None), next(stored, None)
-        content = chunked.chunk_content(chunk, heads) if content is None else content
+        content = PlainMaps(heads).kept(chunk) if content is None else content
         maps = content.flatten(1, 2).to(chunk.value.dtype)  # (b, K·m, R')
         mixed = _query_major(torch.bmm(maps, chunk.value), count) if mixed is None else mixed
         grad_mixed, grad_proj = chunked.projection_gradients(gradient[chunk.images, chunk.queries], mixed, parameters)

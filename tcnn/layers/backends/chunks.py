@@ -21,6 +21,10 @@ MAX_CHUNKS = 3
 """Largest number of chunks into which a batch is cut for speed alone: each costs some twenty operator calls."""
 
 
+SAVED_SHARE = 64
+"""Share of a GPU's memory that a layer may save for the backward pass: a stage of six such layers a tenth of it."""
+
+
 class ChunkPlan(NamedTuple):
     """How a batch is cut into chunks."""
 
@@ -42,7 +46,7 @@ def plan_for(heads: Heads) -> ChunkPlan:
     query_rows, width = heads.rows.shape[1], heads.columns.shape[1]
     line = heads.gate.shape[0] * width * max(heads.key.shape[2], heads.value.shape[2])  # elements of the largest tensor
     memory = memory_of(heads.value.device)
-    saved = memory // 256
+    saved = memory // (256 if heads.value.device.type == "cpu" else SAVED_SHARE)
     if heads.value.device.type == "cpu":
         if query_rows * line > CPU_CHUNK // 2:
             return ChunkPlan(1, max(1, CPU_CHUNK // 4 // line), saved)

@@ -69,19 +69,23 @@ def compute_heads(inputs: AttentionInputs, gated: Tensor | None = None) -> Heads
         inputs: of the scope only `padding` is used: whether zeros around the map are among the keys.
         gated: `gated_positional` of these heads, where it was precomputed.
     """
-    x, padded, geometry, scope, factors, p = inputs
+    x, geometry, scope, factors, p = inputs
     rows, columns = crop_factors(factors, x.shape[-2:], geometry)
-    zeros = positions.zero_padded(geometry)
+    pixels = x.shape[-2] * x.shape[-1]
+    padded, sinks = None if queries_are_keys(geometry) else inputs.padded, None
     # In order once, (B, R', C_in), and not again in each of the products.
-    tokens, sinks = attention.to_tokens(padded).contiguous(), None
-    if zeros:
-        tokens = F.pad(attention.to_tokens(x), (0, 0, 0, sink_count(x.shape[-2] * x.shape[-1])))
-        sinks = padded.shape[-2] * padded.shape[-1] - x.shape[-2] * x.shape[-1] if scope.padding else 0
+    if positions.zero_padded(geometry):
+        height, width = inputs.size
+        tokens = F.pad(attention.to_tokens(x), (0, 0, 0, sink_count(pixels)))
+        sinks = height * width - pixels if scope.padding else 0
+    else:
+        assert padded is not None  # noqa: S101 - without zeros queries are not taken for keys
+        tokens = attention.to_tokens(padded).contiguous()
     scale = p.head_dim**-0.5
-    if queries_are_keys(geometry):
+    if padded is None:
         both = stack_query_key(p) if p.query_key is None else p.query_key
         query, key = linear(tokens, both).unflatten(2, (2, p.heads, -1)).permute(2, 0, 3, 1, 4)  # (2, B, K, R', d)
-        query = query[:, :, : x.shape[-2] * x.shape[-1]]
+        query = query[:, :, :pixels]
     else:
         query_tokens = attention.to_tokens(positions.take_query_pixels(padded, geometry))
         query = attention.split_heads(query_tokens, require_matrix(p.query), p.heads) * scale

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from tcnn.layers.terms import positions
 from tcnn.layers.terms.parameters import Parameters
-from tcnn.layers.terms.positions import Geometry
+from tcnn.layers.terms.positions import Geometry, Pair
 from tcnn.layers.terms.scopes import Scope
 
 Factors = tuple[Tensor, Tensor]
@@ -20,10 +21,18 @@ class AttentionInputs(NamedTuple):
 
     x: Tensor
     """The map, (B, C_in, h, w)."""
-    padded: Tensor
-    """The map after `positions.pad`, (B, C_in, H, W)."""
     geometry: Geometry
     scope: Scope
     factors: Factors
     """Of `positions.positional_attention` on the padded map."""
     parameters: Parameters
+
+    @property
+    def size(self) -> Pair:
+        """Size (H, W) of the padded map."""
+        return positions.padded_size(self.x.shape[-2:], self.geometry)
+
+    @property
+    def padded(self) -> Tensor:
+        """The map after `positions.pad`, (B, C_in, H, W): computed when it is asked for, which few backends do."""
+        return positions.pad(self.x, self.geometry)

@@ -14,15 +14,20 @@ from tcnn.layers.terms.parameters import require_matrix
 
 def attend(inputs: AttentionInputs) -> Tensor:
     """Output tokens of the attention, (B, M, C_out)."""
-    parameters, tokens = inputs.parameters, attention.to_tokens(inputs.padded)
+    parameters, padded = inputs.parameters, inputs.padded
+    tokens = attention.to_tokens(padded)
     value = tokens if parameters.value is None else F.linear(tokens, parameters.value)  # (B, N, C_in)
-    weights = maps(inputs).total.to(value.dtype)
+    weights = _maps(inputs, padded).total.to(value.dtype)
     return attention.project(weights @ value[:, None], parameters.proj, parameters.bias, parameters.groups)
 
 
 def maps(inputs: AttentionInputs) -> AttentionMaps:
     """Attention maps of every head over all pixels of the padded map."""
-    x, padded, geometry, scope, factors, parameters = inputs
+    return _maps(inputs, inputs.padded)
+
+
+def _maps(inputs: AttentionInputs, padded: Tensor) -> AttentionMaps:
+    x, geometry, scope, factors, parameters = inputs
     size = padded.shape[-2], padded.shape[-1]
     query_tokens = attention.to_tokens(positions.take_query_pixels(padded, geometry))
     query = attention.split_heads(query_tokens, require_matrix(parameters.query), parameters.heads)

@@ -39,8 +39,8 @@ class Windows(NamedTuple):
 
 def attend(inputs: AttentionInputs) -> Tensor:
     """Output tokens of the attention, (B, M, C_out); the scope is `window:W`, `pooled:R`, or `global` as one window."""
-    x, padded, geometry, scope, factors, p = inputs
-    gate = p.gate
+    x, geometry, scope, factors, p = inputs
+    gate, padded = p.gate, inputs.padded
     pixels = padded.permute(0, 2, 3, 1)  # (B, H, W, C_in)
     values = _apply_value(pixels, p.value)
     query_pixels = positions.take_query_pixels(padded, geometry).permute(0, 2, 3, 1)

@@ -93,6 +93,12 @@ def padding_of(size: Sequence[int], geometry: Geometry) -> Quad:
     return left, right, top, bottom
 
 
+def padded_size(size: Sequence[int], geometry: Geometry) -> Pair:
+    """Size (H, W) of a map of `size` (h, w) after `pad`."""
+    left, right, top, bottom = padding_of(size, geometry)
+    return top + size[0] + bottom, left + size[1] + right
+
+
 def origin(size: Sequence[int], geometry: Geometry) -> Pair:
     """Position (row, column) on the padded map of the first pixel of a map of `size` (h, w)."""
     left, _, top, _ = padding_of(size, geometry)

@@ -64,15 +64,18 @@ def supported(query: Tensor, value: Tensor) -> bool:
     CPU. An exported model must run without Triton; the operator has neither tangents nor rules for `torch.func`.
     """
     fits = (
-        _runs_on(query.device)
-        and query.dtype in DTYPES
-        and _compute_dtype(value) in DTYPES
+        available(query, value)
         and query.shape[-1] % 8 == 0
         and 0 < query.shape[-1] <= MAX_HEAD_DIM
         and query.shape[1] * query.shape[2] * value.shape[1] * value.shape[2] > 0
         and query.shape[1] * query.shape[2] * value.shape[2] < MAX_OUTPUT_ELEMENTS
     )
     return fits and _plain_autograd()
+
+
+def available(query: Tensor, value: Tensor) -> bool:
+    """Whether kernels run where these tensors are, and know their dtypes."""
+    return _runs_on(query.device) and query.dtype in DTYPES and _compute_dtype(value) in DTYPES
 
 
 def _compute_dtype(value: Tensor) -> torch.dtype:
@@ -119,7 +122,7 @@ def gated_attention(
     tiles = _tiles("forward", query, value, rows, columns)
     programs = query.shape[0] * query.shape[1] * prod(triton_tiles.count(_map_sizes(rows, columns)[0], tiles.query))
     if programs:
-        with _current_device(query.device):
+        with current_device(query.device):
             triton_kernels.forward[(programs,)](
                 query, key, value, rows, columns, gate, out, lse,
                 *_strides(query, key), *value.stride()[:2], *_sizes(query, value, rows, columns), float(sinks), scale,
@@ -164,7 +167,7 @@ def gated_attention_backward(
     grad_rows = lse.new_empty(images, heads, over, down, across, few.query[0], key_size[0])
     grad_columns = lse.new_empty(images, heads, over, down, few.query[1], key_size[1])
     given = query, key, value, rows, columns, gate, lse, gradient
-    with _current_device(query.device):
+    with current_device(query.device):
         if not tiles.whole:
             triton_backward.backward_queries[(images * heads * down * over,)](
                 *given, expected, grad_query, grad_rows, grad_columns, *strides, *spans, *sizes, scale,
@@ -283,6 +286,6 @@ def _constants(tiles: Tiles, query: Tensor) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _current_device(device: torch.device) -> AbstractContextManager[object]:
+def current_device(device: torch.device) -> AbstractContextManager[object]:
     """Context that makes a GPU current, where Triton launches its kernels."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

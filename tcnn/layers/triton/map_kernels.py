@@ -1,0 +1,70 @@
+"""Triton kernels between logits and attention maps: softmax and gating in one pass over memory, and its backward pass.
+
+For head h, query m and key r, with content attention C = softmax_r(logits) and gated positional attention P,
+
+    A[m, r] = P[m, r] + s·C[m, r],   ∂/∂logits = s·C·(D − Σ_r C D),   D = ∂/∂A.
+
+Matrix products before and behind are the library's, which reach several times the rate of a kernel that keeps the map
+in registers (`kernels.py`), where a map of bfloat16 is no larger than the values that it mixes. Plain operations read
+and write a map of float32 a dozen times; these kernels read it once and write it once, in 16 bits.
+
+Shapes: B images, K heads, M queries, R keys and the sinks behind them R', which is what a row of a map holds. Logits
+are (B, K, M, R'), maps (B, M, K, R').
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _content(logits, row, r, here, pixels, keys, sink):
+    """Content attention of some rows of logits; every sink has the same logit, whatever is stored."""
+    found = tl.load(logits + row[:, None] * keys + r[None, :], mask=here, other=0.0).to(tl.float32)
+    found = tl.where((r < pixels)[None, :], found, tl.where((r < keys)[None, :], sink, float("-inf")))
+    weights = tl.exp(found - tl.max(found, axis=1)[:, None])
+    return weights / tl.sum(weights, axis=1)[:, None]
+
+
+@triton.jit
+def _rows(heads, queries, ROWS: tl.constexpr):
+    """Of a program: the image, the head, and the queries."""
+    program = tl.program_id(0)
+    blocks = tl.cdiv(queries, ROWS)
+    image = (program // (blocks * heads)).to(tl.int64)
+    return image, program // blocks % heads, program % blocks * ROWS + tl.arange(0, ROWS)
+
+
+@triton.jit
+def forward(
+    logits, gated, share, maps, heads, queries, keys, pixels, sink, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Maps (B, M, K, R') of logits (B, K, M, R'), gated positional attention (M, K, R') and shares (K,)."""
+    image, head, m = _rows(heads, queries, ROWS)
+    r = tl.arange(0, BLOCK)
+    here = (m < queries)[:, None] & (r < keys)[None, :]
+    content = _content(logits, (image * heads + head) * queries + m, r, here, pixels, keys, sink)
+    positional = tl.load(gated + (m * heads + head)[:, None] * keys + r[None, :], mask=here, other=0.0)
+    mixed = positional + tl.load(share + head) * content
+    row = (image * queries + m) * heads + head
+    tl.store(maps + row[:, None] * keys + r[None, :], mixed.to(maps.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def backward(
+    logits, share, grad_maps, grad_logits, sums, heads, queries, keys, pixels, sink,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the logits (B, K, M, R'), 0 at the sinks, and Σ_r C D (B, K, M), of that of the maps."""
+    image, head, m = _rows(heads, queries, ROWS)
+    r = tl.arange(0, BLOCK)
+    here = (m < queries)[:, None] & (r < keys)[None, :]
+    plane = (image * heads + head) * queries + m
+    content = _content(logits, plane, r, here, pixels, keys, sink)
+    row = (image * queries + m) * heads + head
+    upstream = tl.load(grad_maps + row[:, None] * keys + r[None, :], mask=here, other=0.0).to(tl.float32)
+    moved = content * upstream
+    total = tl.sum(moved, axis=1)
+    tl.store(sums + plane, total, mask=m < queries)
+    found = tl.load(share + head) * (moved - content * total[:, None])
+    found = tl.where((r < pixels)[None, :], found, 0.0)
+    tl.store(grad_logits + plane[:, None] * keys + r[None, :], found.to(grad_logits.dtype.element_ty), mask=here)
