@@ -1,9 +1,11 @@
 """A house with a real queue in a SQLite file, and workers whose jobs are small scripts or the real thing."""
 
+import functools
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,14 +34,27 @@ def wait_for_stop(): signal.signal(signal.SIGTERM, lambda *a: sys.exit(75)); eve
 """What a script that plays a job can do: all that the runner does, without loading torch."""
 
 
+@functools.cache
+def migrated() -> bytes:
+    """A SQLite file in which all tables are made, for others to begin as: migrations take longer than most tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tcnn.db"
+        store = Store(f"sqlite:///{path}")
+        store.migrate()
+        store.close()
+        return path.read_bytes()
+
+
 class House:
     """Store, home and settings; `worker(script)` makes a worker in this process."""
 
     def __init__(self, root: Path) -> None:
         self.settings = QueueSettings(home=root, lease=60, grace=5, poll=0.02, retry_delay=0)
         self.home = Home(root).create()
+        database = root / "tcnn.db"
+        if not database.exists():
+            database.write_bytes(migrated())
         self.store = Store(self.settings.database)
-        self.store.migrate()
         self._made = 0
         self.workers: list[Worker] = []
 

@@ -4,11 +4,14 @@ Triton reads `TRITON_INTERPRET` when it is imported and when a kernel is defined
 of PyTorch's compiler, would be interpreted in this process, too. Hence one of its own, in which nothing is loaded yet.
 """
 
+import atexit
 import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
+
+from tcnn.processes import loading
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,6 +32,9 @@ class Interpreter:
 
 def _begin() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
-    import torch
+    atexit.register(os._exit, 0)  # the first handler runs last: what is loaded is not cleared, which takes a second
+    with loading():
+        import timm  # noqa: F401 - as what is tested does
+        import torch
 
     torch.set_num_threads(1)

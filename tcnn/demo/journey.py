@@ -181,11 +181,16 @@ def _share(predicted: Tensor, labels: Tensor) -> float:
 
 
 _PREDICT = """
-import sys, torch, tcnn
-from safetensors.torch import load_file, save_file
+import sys
+from tcnn.processes import QuickExit, loading
+leave = QuickExit()
+with loading():
+    import torch, tcnn
+    from safetensors.torch import load_file, save_file
 model, images, out = tcnn.load(sys.argv[1]), load_file(sys.argv[2])["images"], sys.argv[3]
 with torch.no_grad():
     save_file({"predictions": torch.cat([model(b).argmax(1) for b in images.split(256)])}, out)
+leave(0)
 """
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
 from pydantic import TypeAdapter
-from schemathesis import checks
+from schemathesis import GenerationMode, checks
 
 from tcnn_api import schemas
 from tcnn_api.app import create_app
@@ -24,6 +25,7 @@ from tcnn_jobs.requests import KINDS
 ROOT = Path(__file__).parents[2]
 DOCUMENT = create_app(load(home="/nonexistent")).openapi()
 OPERATIONS = [(path, method, one) for path, methods in DOCUMENT["paths"].items() for method, one in methods.items()]
+NAMES = [f"{method.upper()} {path}" for path, method, _ in OPERATIONS]
 KEY = {"Authorization": "Bearer key-of-alice"}
 EXAMPLES = 8
 """Requests of each kind to each operation; the whole takes less than a minute."""
@@ -45,7 +47,7 @@ def test_neither_the_app_nor_its_document_loads_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=NAMES)
 def test_every_operation_is_described(path: str, method: str, operation: dict[str, Any]) -> None:
     assert operation["summary"]
     assert operation["description"]
@@ -68,12 +70,12 @@ def test_every_operation_is_described(path: str, method: str, operation: dict[st
 
 
 def test_every_example_of_a_request_is_one() -> None:
-    for kind, given in (
+    for kind, bodies in (
         ("transform", examples.TRANSFORM),
         ("finetune", examples.FINETUNE),
         ("evaluate", examples.EVALUATE),
     ):
-        for example in given.values():
+        for example in bodies.values():
             request = KINDS[kind](**example["value"])
             for part in (request, getattr(request, "finetune", None)):
                 assert not hasattr(type(part), "settings") or part.settings.batch_size > 0
@@ -94,7 +96,11 @@ def ids(make: Callable[..., Any], upload: Callable[..., str]) -> dict[str, Itera
     return {"/jobs": cycle(jobs), "/datasets": cycle(data), "/checkpoints": cycle([upload("checkpoint")])}
 
 
-schema = schemathesis.openapi.from_dict(DOCUMENT)
+@pytest.fixture(scope="module")
+def schema() -> Any:
+    return schemathesis.openapi.from_dict(DOCUMENT)
+
+
 CHECKS = [
     checks.not_a_server_error,
     checks.status_code_conformance,
@@ -102,15 +108,54 @@ CHECKS = [
     checks.response_headers_conformance,
     checks.response_schema_conformance,
 ]
+FEW = settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
 
 
-@schema.parametrize()
-@settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=True, database=None,
-    suppress_health_check=list(HealthCheck),
-)  # fmt: skip
-def test_nothing_undocumented_is_answered(case: Any, url: str, ids: dict[str, Iterator[str]]) -> None:
+def ask(case: Any, url: str, ids: dict[str, Iterator[str]]) -> None:
     known = ids.get("/" + case.operation.path.split("/")[1])
     if "id" in (case.path_parameters or {}) and known and len(str(case.path_parameters["id"])) % 2:
         case.path_parameters["id"] = next(known)
     case.call_and_validate(base_url=url, headers=KEY, checks=CHECKS, timeout=30)
+
+
+@pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: mode.value)
+@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=NAMES)
+def test_nothing_undocumented_is_answered(
+    path: str, method: str, operation: dict[str, Any], mode: GenerationMode, schema: Any, url: str,
+    ids: dict[str, Iterator[str]],
+) -> None:  # fmt: skip
+    """Not by `schema.parametrize()`: its tests share one name, and of those pytest-xdist runs a single one."""
+    asked = 0
+
+    @FEW
+    @given(case=schema[path][method].as_strategy(generation_mode=mode))
+    def requests(case: Any) -> None:
+        nonlocal asked
+        asked += 1
+        ask(case, url, ids)
+
+    try:
+        requests()
+    except Unsatisfiable:
+        assert mode.is_negative and not (operation.get("parameters") or operation.get("requestBody"))
+    else:
+        assert asked
+
+
+@pytest.mark.slow
+def test_nothing_undocumented_is_answered_to_every_kind_of_request(url: str, tmp_path: Path) -> None:
+    """Each wrong value of each parameter and field, one after the other: thousands of requests."""
+    document = tmp_path / "openapi.json"
+    document.write_text(json.dumps(DOCUMENT), encoding="utf-8")
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("schemathesis"), "run", document, "--url", url, "--no-color",
+            "--phases", "examples,coverage", "--generation-deterministic",
+            "--checks", ",".join(check.__name__ for check in CHECKS),
+            "--header", "Authorization:" + KEY["Authorization"],
+        ],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout

@@ -1,11 +1,11 @@
 """One suite, two real databases: a SQLite file and a PostgreSQL server that the tests start themselves."""
 
 import itertools
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from houses import migrated
 from postgres import NoPostgres, Server, postgres
 
 from tcnn_jobs.store import Store
@@ -26,16 +26,6 @@ def postgres_server() -> Iterator[Server]:
         pytest.skip(f"POSTGRESQL IS NOT TESTED: {error}")
 
 
-@pytest.fixture(scope="session")
-def sqlite_migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file that others are copied from."""
-    path = tmp_path_factory.mktemp("sqlite") / "migrated.db"
-    store = Store(f"sqlite:///{path}")
-    store.migrate()
-    store.close()
-    return path
-
-
 @pytest.fixture
 def postgres_url(postgres_server: Server) -> Iterator[str]:
     """A migrated database of this test alone."""
@@ -45,10 +35,10 @@ def postgres_url(postgres_server: Server) -> Iterator[str]:
 
 
 @pytest.fixture
-def sqlite_url(sqlite_migrated: Path, tmp_path: Path) -> str:
+def sqlite_url(tmp_path: Path) -> str:
     """A migrated file of this test alone."""
     path = tmp_path / "tcnn.db"
-    shutil.copyfile(sqlite_migrated, path)
+    path.write_bytes(migrated())
     return f"sqlite:///{path}"
 
 
