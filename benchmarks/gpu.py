@@ -74,12 +74,9 @@ def parts(device: str) -> list[Part]:
     """What is run, the most valuable first; on a CPU everything is tiny."""
     dry = device == "cpu"
 
-    def tested(name: str, limit: float) -> Part:
-        arguments = (
-            "-m", "pytest", f"tests/gpu/test_{name}.py", "--confcutdir=tests/gpu", "-q", "-p", "no:cacheprovider",
-            "--junitxml={out}",
-        )  # fmt: skip
-        return Part(f"tests_{name}", arguments, limit, ("pytest",), tests)
+    def tested(*names: str) -> Part:
+        files = [f"tests/gpu/test_{name}.py" for name in names]
+        return Part("tests", ("-m", "benchmarks.gpu_tests", *files, "--out", "{out}"), 200, ("pytest",), tests)
 
     def script(name: str, file: str, limit: float, *options: str) -> Part:
         arguments = ("-m", f"benchmarks.{file}", "--device", device, *options, "--out", "{out}")
@@ -104,10 +101,7 @@ def parts(device: str) -> list[Part]:
     compiled = ("--compile", "aot_eager" if dry else "inductor")  # a C++ compiler would take minutes
     memory = "72x8x2" if dry else "512x32x16"
     return [
-        tested("layer", 150),
-        tested("kernels", 90),
-        tested("execution", 90),
-        tested("training", 90),
+        tested("layer", "kernels", "execution", "training"),
         *(layer(shape) for shape in (("72x6x2",) if dry else ("512x14x256", "512x7x256", "512x32x16", "512x14x32"))),
         networks("stride-removed", 60),
         networks("stride-removed", 240, *compiled),
@@ -214,7 +208,7 @@ def _rows(results: dict[str, Any], prefix: str) -> list[dict[str, Any]]:
 
 def _part_line(outcome: Outcome) -> str:
     what = outcome.status
-    if outcome.part.startswith("tests_") and outcome.result:
+    if outcome.part == "tests" and outcome.result:
         skipped = sum(outcome.result["skipped"].values())
         what += f", {outcome.result['passed']} passed, {len(outcome.result['failed'])} failed, {skipped} skipped"
     elif outcome.reason:

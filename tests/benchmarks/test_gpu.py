@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -55,13 +56,26 @@ def test_every_part_is_there_on_both_devices() -> None:
     for device in ("cuda", "cpu"):
         parts = gpu.parts(device)
         assert len({part.name for part in parts}) == len(parts)
-        assert [part.name.startswith("tests_") for part in parts[:5]] == [True, True, True, True, False]
+        assert [part.name == "tests" for part in parts[:2]] == [True, False]
         assert {f"tests/gpu/{path.name}" for path in (ROOT / "tests/gpu").glob("test_*.py")} == {
             argument for part in parts for argument in part.arguments if argument.startswith("tests/gpu/")
         }
         assert all(any("{out}" in argument for argument in part.arguments) for part in parts)
+        assert all(part.arguments[0] == "-m" and find_spec(part.arguments[1]) for part in parts), (
+            "there is such a module"
+        )
         kinds[device] = {part.name.partition("_")[0] for part in parts}
     assert kinds["cuda"] == kinds["cpu"]
+    assert [pattern for pattern in gpu.SOURCES if not any(ROOT.glob(pattern))] == []
+
+
+def test_tests_run_side_by_side_and_are_read_together(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("def test_a(): pass\n")
+    (tmp_path / "test_two.py").write_text("def test_b(): assert False\ndef test_c(): pass\n")
+    found = tmp_path / "found.xml"
+    files = [str(tmp_path / f"test_{name}.py") for name in ("one", "two")]
+    assert run(sys.executable, "-m", "benchmarks.gpu_tests", *files, "--out", str(found)).returncode == 1
+    assert gpu.tests(found) == {"passed": 2, "failed": ["test_b"], "skipped": {}}
 
 
 def test_what_pytest_found_is_read(tmp_path: Path) -> None:
@@ -87,7 +101,7 @@ def outcomes() -> list[Outcome]:
         "giga_multiply_adds": 7.26, "floor_share": 0.41, "against": "resnet50, stride removed",
     }  # fmt: skip
     return [
-        Outcome("tests_layer", FAILED, 31.0, "1 failed", {"passed": 55, "failed": ["test_a"], "skipped": {}}),
+        Outcome("tests", FAILED, 31.0, "1 failed", {"passed": 55, "failed": ["test_a"], "skipped": {}}),
         Outcome("layer_512x14x4", DONE, 9.0, "", {**layer, "multiply_adds_per_second": 4e14, "bytes_per_second": 4e12}),
         Outcome("networks_stride-removed_compiled", DONE, 80.0, "", {"rows": [network]}),
         Outcome("memory", CUT_OFF, 3.0, "still running | after 3 s"),
@@ -103,7 +117,7 @@ def test_the_tables_show_what_was_measured_and_what_was_not() -> None:
     (row,) = [r for r in rows if (r["map"], r["what"], r["name"]) == ("14x14", "forward", "gpsa")]
     assert f"| 512, 14x14, 4 | forward | gpsa | {row['ms']:.1f} | {row['of_convolution']:.2f} |" in text
     assert "| T-resnet50 | inference | compiled | 4322 | 7.26 | 0.41 | resnet50, stride removed | 0.87 |" in text
-    assert "| tests_layer | failed, 55 passed, 1 failed, 0 skipped | 31 |" in text
+    assert "| tests | failed, 55 passed, 1 failed, 0 skipped | 31 |" in text
     assert "| memory | cut off: still running / after 3 s | 3 |" in text
     assert "window:14` a 64×64" not in text, "of what was cut off there are no numbers"
 
