@@ -43,7 +43,7 @@ def compile_for(kind: Kind, capability: int) -> Compiled:
     tiles = triton_tiles.choose(kind.kernel, kind.map, kind.map, kind.width, kind.channels, kind.dtype.itemsize)
     constants: dict[str, object] = {
         "Q_ROWS": tiles.query[0], "Q_COLUMNS": tiles.query[1], "K_ROWS": tiles.key[0], "K_COLUMNS": tiles.key[1],
-        "WIDTH": triton_tiles.width(kind.width), "CHANNELS": tiles.channels, "WHOLE": tiles.whole,
+        "WIDTH": triton_tiles.width(kind.width, kind.dtype.itemsize), "CHANNELS": tiles.channels, "WHOLE": tiles.whole,
     }  # fmt: skip
     numbers = {
         "heads": kind.heads, "width": kind.width, "channels": kind.channels, "out_height": kind.map[0],

@@ -4,6 +4,7 @@ A timer of the test's own tells how long each way takes; the ways run for real.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -58,9 +59,9 @@ def inputs() -> tuple[Tensor, Tensor]:
 def test_the_fastest_is_chosen_and_measured_once(seconds: dict[str, float], inputs: tuple[Tensor, Tensor]) -> None:
     ways = Ways(**seconds)
     assert [ways(*inputs) for _ in range(3)] == [min(seconds, key=lambda name: seconds[name])] * 3
-    assert ways.ran == ["dense", "kernel"]
+    assert ways.ran == ["dense", "dense", "kernel", "kernel"], "timed, then compared"
     ways(inputs[0] + 1, inputs[1] * 2)
-    assert len(ways.ran) == 2, "other values are the same kind"
+    assert len(ways.ran) == 4, "other values are the same kind"
 
 
 def test_every_kind_of_inputs_is_measured(inputs: tuple[Tensor, Tensor]) -> None:
@@ -71,7 +72,7 @@ def test_every_kind_of_inputs_is_measured(inputs: tuple[Tensor, Tensor]) -> None
         ways(*kind)
     with torch.no_grad():
         ways(x, weight)
-    assert len(ways.ran) == 2 * (len(kinds) + 1)
+    assert len(ways.ran) == 2 * 2 * (len(kinds) + 1)
 
 
 def test_backward_is_measured_where_it_will_be_run(inputs: tuple[Tensor, Tensor]) -> None:
@@ -81,7 +82,7 @@ def test_backward_is_measured_where_it_will_be_run(inputs: tuple[Tensor, Tensor]
     ways(inputs[0], inputs[1].detach())
     assert ways.gradients == []
     ways(*inputs)
-    assert ways.gradients == ["dense", "kernel"]
+    assert ways.gradients == ["dense", "dense", "kernel", "kernel"]
 
 
 def test_a_measurement_leaves_no_trace(inputs: tuple[Tensor, Tensor]) -> None:
@@ -110,7 +111,7 @@ def test_autocast_is_in_force(inputs: tuple[Tensor, Tensor]) -> None:
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
         fastest({"dense": way, "kernel": way}, inputs, time)
-    assert dtypes == [torch.bfloat16] * 2
+    assert dtypes == [torch.bfloat16] * 4
 
 
 def test_what_cannot_run_is_not_chosen(inputs: tuple[Tensor, Tensor]) -> None:
@@ -125,6 +126,41 @@ def test_what_cannot_run_is_not_chosen(inputs: tuple[Tensor, Tensor]) -> None:
     with pytest.warns(UserWarning, match="kernel does not run here and will not be used: no compiler"):
         assert fastest({"kernel": compiler, **ways.by_name}, inputs, ways.time) == "dense"
     assert fastest({"large": memory, "larger": memory}, inputs, ways.time) == "large", "whoever runs it will be told"
+
+
+class Halved(torch.autograd.Function):
+    """A product whose second gradient lacks half of it, as a compiler once made a kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradient @ weight.mT, x.mT @ gradient / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda x, w: x @ w + 0.5 * x.mean(), lambda x, w: x @ w * float("nan"), Halved.apply],
+    ids=["another output", "NaN", "another gradient"],
+)
+def test_what_computes_something_else_is_not_chosen(
+    wrong: Callable[..., Tensor], dtype: torch.dtype, inputs: tuple[Tensor, Tensor]
+) -> None:
+    given = tuple(tensor.detach().to(dtype).requires_grad_() for tensor in inputs)
+    ways = {"right": torch.matmul, "wrong": wrong, "other order": lambda x, w: (w.mT @ x.mT).mT}
+    seconds = iter([3.0, 1.0, 2.0])
+
+    def time(run: Callable[[], object], device: torch.device) -> float:
+        run()
+        return next(seconds)
+
+    with pytest.warns(UserWarning, match="wrong does not compute the same here and will not be used"):
+        assert fastest(ways, given, time) == "other order"
 
 
 def test_where_nothing_is_measured(inputs: tuple[Tensor, Tensor]) -> None:

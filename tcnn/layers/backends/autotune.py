@@ -1,9 +1,10 @@
 """Autotuning: time several exact implementations on this GPU once for each kind of inputs, and use the fastest.
 
-All give the same result to rounding, so a choice can never make a result wrong. The first call with inputs of a kind
-(shapes, dtype, device, which of them need gradients) times every implementation on random inputs of that kind and waits
-for the GPU; later calls look the answer up and wait for nothing. The first implementation is used without timing where
-timing would do harm or has no meaning:
+All give the same result to rounding, so a choice can never make a result wrong; that is looked at, too, for what a
+compiler makes of a kernel differs between GPUs: one whose output or gradients are others than the first one's is not
+used. The first call with inputs of a kind (shapes, dtype, device, which of them need gradients) times every
+implementation on random inputs of that kind and waits for the GPU; later calls look the answer up and wait for nothing.
+The first implementation is used without timing where timing would do harm or has no meaning:
 
 - under a compiler, a tracer, `torch.func`, or with fake tensors: there is nothing to run;
 - while a CUDA graph is captured, unless inputs of this kind were timed before: waiting is an error there;
@@ -11,6 +12,7 @@ timing would do harm or has no meaning:
 - on a CPU.
 """
 
+import math
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -24,6 +26,10 @@ from torch.autograd import forward_ad
 Implementation = Callable[..., Tensor]
 Timer = Callable[[Callable[[], object], torch.device], float]
 """Times a function on a device; returns seconds per run."""
+
+SAME = {torch.float64: 1e-6, torch.float32: 1e-2, torch.bfloat16: 0.1, torch.float16: 0.1}
+"""Relative L2 difference of outputs and of gradients up to which rounding explains it, by the coarsest dtype of the
+inputs; float32 may be multiplied as TF32."""
 
 _cache: dict[Hashable, str] = {}
 _measuring = threading.Lock()
@@ -92,15 +98,26 @@ def _measure(implementations: Mapping[str, Implementation], inputs: Sequence[Ten
     autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
     def measure() -> dict[str, float]:
-        times = {}
+        times, reference = {}, None
         with torch.set_grad_enabled(grad), torch.autocast(kind, enabled=autocast[0], dtype=autocast[1]):
             for name, implementation in implementations.items():
+                run = _random_run(implementation, inputs)
                 try:
-                    times[name] = timer(_random_run(implementation, inputs), device)
+                    seconds, found = timer(run, device), run()
                 except torch.OutOfMemoryError:  # whatever fits is faster
                     continue
                 except Exception as error:  # a kernel is compiled here for the first time, which needs more than a GPU
                     warnings.warn(f"{name} does not run here and will not be used: {error}", stacklevel=2)
+                    continue
+                reference = found if reference is None else reference
+                if (apart := _difference(found, reference)) > max(SAME[tensor.dtype] for tensor in inputs):
+                    warnings.warn(
+                        f"{name} does not compute the same here and will not be used (a relative difference of "
+                        f"{apart:.1g}); please report it, with your GPU and version of Triton",
+                        stacklevel=2,
+                    )
+                    continue
+                times[name] = seconds
         return times
 
     with ThreadPoolExecutor(1) as thread:
@@ -108,20 +125,33 @@ def _measure(implementations: Mapping[str, Implementation], inputs: Sequence[Ten
     return min(times, key=lambda name: times[name], default=next(iter(implementations)))
 
 
-def _random_run(implementation: Implementation, inputs: Sequence[Tensor]) -> Callable[[], object]:
-    """A function that runs an implementation on random inputs: forward, and backward if an input needs gradients."""
+def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest relative L2 difference of two tensors; NaN is infinite."""
+    worst = 0.0
+    for ours, theirs in zip(found, expected, strict=True):
+        difference, size = (float(tensor.double().norm()) for tensor in (ours - theirs, theirs))
+        worst = max(worst, difference / max(size, 1e-30) if math.isfinite(difference) else math.inf)
+    return worst
+
+
+def _random_run(implementation: Implementation, inputs: Sequence[Tensor]) -> Callable[[], Sequence[Tensor]]:
+    """A function that runs an implementation on random inputs: forward, and backward if an input needs gradients.
+
+    It returns the output and those gradients.
+    """
     generator = torch.Generator(inputs[0].device).manual_seed(0)
     drawn = [torch.empty_like(tensor).uniform_(generator=generator) for tensor in inputs]
     leaves = [ours for ours, theirs in zip(drawn, inputs, strict=True) if theirs.requires_grad]
     for tensor in leaves:
         tensor.requires_grad_()
     if not (leaves and torch.is_grad_enabled()):
-        return lambda: implementation(*drawn)
+        return lambda: (implementation(*drawn),)
     upstream: list[Tensor] = []
 
-    def both() -> None:
+    def both() -> Sequence[Tensor]:
         out = implementation(*drawn)
-        upstream[:] = upstream or [torch.ones_like(out)]
-        torch.autograd.grad(out, leaves, upstream[0])
+        # In the order of the indices, whatever that of the output in memory is.
+        upstream[:] = upstream or [out.new_empty(out.shape).uniform_(-1, 1, generator=generator)]
+        return (out.detach(), *torch.autograd.grad(out, leaves, upstream[0]))
 
     return both

@@ -281,7 +281,7 @@ def _strides(query: Tensor, key: Tensor) -> tuple[int, ...]:
 def _constants(tiles: Tiles, query: Tensor) -> dict[str, int]:
     return {
         "Q_ROWS": tiles.query[0], "Q_COLUMNS": tiles.query[1], "K_ROWS": tiles.key[0], "K_COLUMNS": tiles.key[1],
-        "WIDTH": triton_tiles.width(query.shape[3]), "CHANNELS": tiles.channels,
+        "WIDTH": triton_tiles.width(query.shape[3], query.element_size()), "CHANNELS": tiles.channels,
         "num_warps": tiles.warps, "num_stages": tiles.stages, "enable_fp_fusion": True,
     }  # fmt: skip
 
