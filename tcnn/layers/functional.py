@@ -57,9 +57,10 @@ def gpsa(
     check_input(x, parameters.in_channels, geometry)
     backend = selection.backend()
     if backend == "auto" and (known_hard or in_hard_limit(parameters, geometry)):
-        y = convolution.attend(x, parameters.positional, geometry)
-        if parameters.content_heads:
-            y = y + attend(x, parameters.content, geometry, scope)
+        if not parameters.content_heads:
+            return match_memory_format(x, convolution.attend(x, parameters, geometry))
+        positional, content = parameters.parts
+        y = convolution.attend(x, positional, geometry) + attend(x, content, geometry, scope)
         return match_memory_format(x, y)
     return match_memory_format(x, attend(x, parameters, geometry, scope))
 
@@ -166,7 +167,8 @@ def positional_factors(parameters: Parameters, size: Pair, geometry: Geometry) -
     p = parameters
     if p.gating_param is None or p.attention_centers is None:
         counts = positions.output_size(size, geometry)
-        rows, columns = (p.gate.new_zeros(p.heads, m, n) for m, n in zip(counts, size, strict=True))
+        nothing = p.gate.new_zeros(())
+        rows, columns = (nothing.expand(p.heads, m, n) for m, n in zip(counts, size, strict=True))
         return rows, columns
     rows, columns = positions.positional_attention(p.strength, at_least_float32(p.attention_centers), size, geometry)
     content = (0, 0, 0, 0, 0, p.content_heads)

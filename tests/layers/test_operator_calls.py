@@ -13,10 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends import chunks
 
-MOST = 80
+MOST_FORWARD, MOST_BACKWARD = 36, 68
+"""Of a soft layer on a square map; a processor may cut it into three parts."""
 LAUNCH_NOTHING = {
     "view", "_unsafe_view", "unsqueeze", "squeeze", "transpose", "permute", "slice", "select", "t", "detach", "alias",
-    "expand", "unbind", "split", "unfold", "as_strided", "_reshape_alias", "new_empty", "empty_like", "empty",
+    "expand", "unbind", "split", "split_with_sizes", "unfold", "as_strided", "_reshape_alias", "new_empty", "empty_like", "empty",
     "new_empty_strided", "empty_strided",
 }  # fmt: skip
 
@@ -52,7 +53,7 @@ def launches(device: str, batch: int, channels: int, side: int) -> tuple[Launche
 def test_launches_do_not_grow_with_the_batch(batch: int, side: int) -> None:
     """512 channels. Parts sized for a processor's caches once cost 734 and 1,980 calls at batch 256."""
     forward, backward = launches("meta", batch, 512, side)
-    assert (forward.count <= MOST) and (backward.count <= MOST), (forward.count, backward.count)
+    assert forward.count <= MOST_FORWARD and backward.count <= MOST_BACKWARD, (forward.count, backward.count)
 
 
 def test_what_does_not_fit_is_cut_into_as_few_parts_as_fit() -> None:
@@ -69,5 +70,5 @@ def test_what_does_not_fit_is_cut_into_as_few_parts_as_fit() -> None:
 def test_a_processor_gets_few_parts(batch: int) -> None:
     """Cut for its caches, but into three at most; a call costs microseconds there, and the work milliseconds."""
     forward, backward = launches("cpu", batch, 16, 14)
-    assert forward.count <= MOST
-    assert backward.count <= 2 * MOST
+    assert forward.count <= 2 * MOST_FORWARD
+    assert backward.count <= 2 * MOST_BACKWARD

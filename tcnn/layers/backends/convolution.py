@@ -83,6 +83,6 @@ def with_zero_gradients(parameters: Parameters, unaffected: tuple[object, ...]) 
     bias = parameters.bias
     if bias is None:
         bias = parameters.plain_proj.new_zeros(parameters.plain_proj.shape[0])
-    for tensor in trainable:
-        bias = bias + tensor.flatten()[:0].sum().to(bias.dtype)
-    return bias
+    # In one dtype, whatever autocast or the layer's own: as few operations as there can be, for a GPU waits for them.
+    nothing = torch.cat([tensor.flatten()[:0].to(bias.dtype) for tensor in trainable])
+    return bias + nothing.sum()

@@ -22,7 +22,7 @@ from tcnn.layers.terms import attention, positions
 from tcnn.layers.terms.eager import is_transformed
 from tcnn.layers.terms.parameters import Parameters, at_least_float32, require_matrix
 from tcnn.layers.terms.positions import Geometry
-from tcnn.layers.terms.products import linear
+from tcnn.layers.terms.products import as_multiplied, linear
 
 
 class Heads(NamedTuple):
@@ -73,6 +73,7 @@ def compute_heads(inputs: AttentionInputs, gated: Tensor | None = None) -> Heads
     rows, columns = crop_factors(factors, x.shape[-2:], geometry)
     pixels = x.shape[-2] * x.shape[-1]
     padded, sinks = None if queries_are_keys(geometry) else inputs.padded, None
+    x = as_multiplied(x)
     # In order once, (B, R', C_in), and not again in each of the products.
     if positions.zero_padded(geometry):
         height, width = inputs.size

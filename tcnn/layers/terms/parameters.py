@@ -52,28 +52,35 @@ class Parameters(NamedTuple):
     @property
     def positional(self) -> "Parameters":
         """The parameters of the heads with a positional part, with W_val and the bias."""
-        return self._of_heads(slice(None, self.heads - self.content_heads)) if self.content_heads else self
+        return self.parts[0] if self.content_heads else self
 
     @property
     def content(self) -> "Parameters":
         """The parameters of the content heads, without a bias."""
-        alone = self._of_heads(slice(self.heads - self.content_heads, None))
-        return alone._replace(
-            bias=None, gating_param=None, locality_raw=None, attention_centers=None, gate_temperature=None,
-            position_temperature=None,
-        )  # fmt: skip
+        return self.parts[1]
 
-    def _of_heads(self, some: slice) -> "Parameters":
-        """The query, key and projection matrices of some heads, as views; the matrices must not be packed."""
+    @property
+    def parts(self) -> tuple["Parameters", "Parameters"]:
+        """`positional` and `content`, as views; the matrices must not be packed."""
+        count = self.content_heads
         query, key = self.query, self.key
         assert isinstance(query, Tensor) and isinstance(key, Tensor)  # noqa: S101 - only whole layers are prepared
-        count = len(range(*some.indices(self.heads)))
-        return self._replace(
-            query=query.unflatten(0, (self.heads, -1))[some].flatten(0, 1),
-            key=key.unflatten(0, (self.heads, -1))[some].flatten(0, 1),
-            proj=self.plain_proj.unflatten(1, (self.heads, -1))[:, some].flatten(1),
-            heads=count,
+        taps = self.heads - count
+        # Cut once, and not a slice for each of the two: their gradients are then put together by one operation.
+        queries, keys = (
+            [part.flatten(0, 1) for part in matrix.unflatten(0, (self.heads, -1)).split([taps, count])]
+            for matrix in (query, key)
         )
+        projs = [part.flatten(1) for part in self.plain_proj.unflatten(1, (self.heads, -1)).split([taps, count], 1)]
+        positional = self._replace(query=queries[0], key=keys[0], proj=projs[0], heads=taps)
+        return positional, self._alone(queries[1], keys[1], projs[1], count)
+
+    def _alone(self, query: Tensor, key: Tensor, proj: Tensor, count: int) -> "Parameters":
+        """Of so many content heads."""
+        return self._replace(
+            query=query, key=key, proj=proj, heads=count, bias=None, gating_param=None, locality_raw=None,
+            attention_centers=None, gate_temperature=None, position_temperature=None,
+        )  # fmt: skip
 
     @property
     def head_dim(self) -> int:

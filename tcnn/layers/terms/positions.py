@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tcnn.layers.terms.eager import is_transformed
+
 Pair = tuple[int, int]
 Quad = tuple[int, int, int, int]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
@@ -139,14 +141,14 @@ def axis_attention(strength: Tensor, centre: Tensor, queries: Tensor, size: int)
 
     Args:
         strength: α/τ of every head, in 1/pixel², (K,).
-        centre: Δ along this axis, in pixels, (K,).
+        centre: Δ along this axis, in pixels, (K,); or along several axes that are alike, (axes, K).
         queries: positions of the queries along the axis, in pixels, (Q,).
         size: number of keys along the axis.
 
-    Returns: (K, Q, size); every row sums to 1.
+    Returns: (K, Q, size) or (axes, K, Q, size); every row sums to 1.
     """
     keys = torch.arange(size, device=strength.device, dtype=strength.dtype)
-    distance = keys - queries[None, :, None] - centre[:, None, None]
+    distance = keys - queries[:, None] - centre[..., None, None]
     return torch.softmax(-strength[:, None, None] * distance.square(), dim=-1)
 
 
@@ -164,10 +166,14 @@ def positional_attention(
     products of such factors are subnormal numbers, which processors multiply up to a hundred times more slowly.
     """
     lost = 2 * torch.finfo(strength.dtype).tiny ** 0.5
-    factors = []
-    for axis, count in enumerate(output_size(size, geometry)):
-        steps = torch.arange(count, device=strength.device, dtype=strength.dtype)
-        queries = geometry.centre[axis] + geometry.stride[axis] * steps
-        weights = axis_attention(strength, centres[:, axis], queries, size[axis])
-        factors.append(F.threshold(weights, lost, 0.0))
-    return factors[0], factors[1]
+
+    def along(centre: Tensor, keys: int, count: int, first: int, stride: int) -> Tensor:
+        queries = first + stride * torch.arange(count, device=strength.device, dtype=strength.dtype)
+        return F.threshold(axis_attention(strength, centre, queries, keys), lost, 0.0)
+
+    down, across = zip(size, output_size(size, geometry), geometry.centre, geometry.stride, strict=True)
+    # Both axes in one go where they are alike, unless a tracer would learn from one map that they always are.
+    if not is_transformed() and down == across:
+        rows, columns = along(centres.t(), *down).unbind()
+        return rows, columns
+    return along(centres[:, 0], *down), along(centres[:, 1], *across)

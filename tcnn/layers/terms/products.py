@@ -60,6 +60,14 @@ def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
     return y.unflatten(0, x.shape[:-1])
 
 
+def as_multiplied(x: Tensor) -> Tensor:
+    """The dtype that autocast would convert x to in every product, converted once; without autocast x."""
+    kind = x.device.type
+    if is_transformed() or x.dtype != torch.float32 or not torch.amp.is_autocast_available(kind):
+        return x
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
 def pack(weight: Matrix) -> Matrix:
     """Pack a matrix into oneDNN's layout if that is possible here, else return it unchanged."""
     if isinstance(weight, Packed) or not packable(weight):
