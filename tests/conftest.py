@@ -1,7 +1,10 @@
 """What all tests share: one thread, source models whose every branch matters, a disk that fills up, a house of jobs."""
 
+import atexit
 import gc
+import os
 import resource
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -47,9 +50,30 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_unconfigure() -> None:
-    """At its end the process clears what it froze: extensions count what they leave behind."""
+def pytest_sessionfinish(exitstatus: int) -> None:
+    _codes[:] = [int(exitstatus)]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Where pytest is not the program, what was frozen is cleared with all else: extensions count what they leave."""
     gc.unfreeze()
+    program = Path(sys.argv[0])
+    if not (hasattr(config, "workerinput") or program.name == "pytest" or program.match("pytest/__main__.py")):
+        _codes.clear()
+
+
+def _leave() -> None:
+    """End the process without clearing its memory, which takes a second or two once torch is loaded."""
+    if _codes and not hasattr(sys, "last_value"):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_codes[0])
+
+
+_codes: list[int] = []
+"""The exit status, once it is known."""
+atexit.register(_leave)  # before others are, so that it is the last to run
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from interpreted import Interpreter
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -31,6 +32,14 @@ def relative_error() -> Callable[[Tensor, Tensor], float]:
         return (found - expected).norm().item() / scale
 
     return relative_error
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[Interpreter]:
+    """One process for all files: to load torch takes as long as a file's tests."""
+    interpreter = Interpreter()
+    yield interpreter
+    interpreter.end()
 
 
 class Operations(TorchDispatchMode):

@@ -151,7 +151,7 @@ def test_every_tensor_is_linear_in_the_pixels(content: str, stride: int, operati
         assert large <= 4.6 * held[0][name], f"{name}: {held[0][name]} → {large}"  # 22² queries → 46²: 4.37
 
 
-@pytest.mark.parametrize("content", ["window:14", "pooled:7"])
+@pytest.mark.parametrize("content", [pytest.param("window:14", marks=pytest.mark.slow), "pooled:7"])
 def test_a_map_of_64_by_64_holds_nothing_of_its_square(content: str, operations: Operations) -> None:
     """Forward and backward at C = 256; the full attention has 170 million elements."""
     torch.manual_seed(0)

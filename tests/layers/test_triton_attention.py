@@ -6,8 +6,9 @@ tests/gpu/test_kernels.py.
 """
 
 import importlib
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -35,13 +36,6 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.triton import attention as triton_attention
 from tcnn.layers.triton import tiles as triton_tiles
 from tcnn.layers.triton.attention import attend, supported
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    interpreter = Interpreter()
-    yield interpreter
-    interpreter.end()
 
 
 @pytest.mark.parametrize(
@@ -171,6 +165,7 @@ def compiled() -> tuple[int, bool]:
     return len(graphs), all(same)
 
 
+@pytest.mark.slow  # a compiler's start; the layer's own graph in test_gpsa_compile.py stays
 def test_one_graph_for_every_size(interpreter: Interpreter) -> None:
     assert interpreter(compiled) == (1, True)
 
@@ -235,7 +230,7 @@ def layer_by_kernel(options: dict[str, Any]) -> tuple[list[float], list[int]]:
     ], runs
 
 
-@pytest.mark.parametrize("options", [{"padding": 1}, {}], ids=str)
+@pytest.mark.parametrize("options", [{"padding": 1}, pytest.param({}, marks=pytest.mark.slow)], ids=str)
 def test_a_layer_by_the_kernel(options: dict[str, Any], interpreter: Interpreter) -> None:
     """Where a CPU can choose, it does not choose the kernel, which is for GPUs."""
     errors, runs = interpreter(layer_by_kernel, options)
@@ -280,16 +275,26 @@ def test_few_operators_and_no_map_in_memory(interpreter: Interpreter) -> None:
 
 
 def without_triton() -> bool:
-    """Whether attention is supported once it is imported again and Triton is nowhere to be found."""
-    ours = [name for name in sys.modules if name.startswith("tcnn.layers.triton")]
-    with patch.dict(sys.modules, {"triton": None}):
-        for name in ours:
-            del sys.modules[name]
-        again = importlib.import_module("tcnn.layers.triton.attention")
-        return bool(again.supported(torch.zeros(1, 2, 4, 8), torch.zeros(1, 4, 16)))
+    """Whether attention is supported once it is imported again and Triton is nowhere to be found.
+
+    In a fork, which alone has the operators twice.
+    """
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            for name in [name for name in sys.modules if name.startswith("tcnn.layers.triton")]:
+                del sys.modules[name]
+            sys.modules["triton"] = None  # type: ignore[assignment]
+            again = importlib.import_module("tcnn.layers.triton.attention")
+            os.write(writing, str(again.supported(torch.zeros(1, 2, 4, 8), torch.zeros(1, 4, 16))).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.wait()
+    with os.fdopen(reading) as pipe:
+        return {"True": True, "False": False}[pipe.read()]
 
 
 def test_triton_is_not_needed_to_import_it(interpreter: Interpreter) -> None:
-    """The last that is asked of that process."""
     assert interpreter(supported, torch.zeros(1, 2, 4, 8), torch.zeros(1, 4, 16))
     assert not interpreter(without_triton)

@@ -5,7 +5,6 @@ The kernels run in Triton's interpreter, in a process of its own; what a GPU mak
 
 import copy
 import math
-from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
@@ -24,13 +23,6 @@ FLOAT32 = 1e-6
 """Relative L2. Measured: at most 2e-7."""
 LAYER = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 """The same of a whole layer, against float64. Measured: at most 4e-7 and 7e-3."""
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    interpreter = Interpreter()
-    yield interpreter
-    interpreter.end()
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -125,10 +117,21 @@ def layer_errors(form: str, unpadded: bool, dtype: torch.dtype, plan: ChunkPlan 
     return [relative(a, b) for a, b in zip(found, expected, strict=True)]
 
 
-@pytest.mark.parametrize("dtype", LAYER, ids=str)
+UNPADDED = (("padding", True), ("stride", True))
+
+
 @pytest.mark.parametrize(
-    ("form", "unpadded"), [*((form, False) for form in FORMS), ("padding", True), ("stride", True)]
-)
+    ("form", "unpadded", "dtype"),
+    [
+        *((form, False, torch.float32) for form in FORMS),
+        *((form, unpadded, torch.float32) for form, unpadded in UNPADDED), ("padding", False, torch.bfloat16),
+        *(
+            pytest.param(form, unpadded, torch.bfloat16, marks=pytest.mark.slow)
+            for form, unpadded in [*((form, False) for form in FORMS if form != "padding"), *UNPADDED]
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
 def test_a_layer_equals_its_formula(form: str, unpadded: bool, dtype: torch.dtype, interpreter: Interpreter) -> None:
     errors = interpreter(layer_errors, form, unpadded, dtype, None)
     assert max(errors) < LAYER[dtype], errors
