@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tcnn.conversion.surgery import without_stride as without_stride
     from tcnn.errors import TcnnError as TcnnError
     from tcnn.evaluation.evaluate import evaluate as evaluate
+    from tcnn.evaluation.predict import predict as predict
     from tcnn.exporting.export import export as export
     from tcnn.exporting.report import ExportReport as ExportReport
     from tcnn.folding.fold import Folding as Folding
@@ -58,6 +59,7 @@ _HOMES = {
     "fuse": "tcnn.folding.fuse",
     "inspect": "tcnn.analysis.inspect",
     "load": "tcnn.checkpoints.checkpoint",
+    "predict": "tcnn.evaluation.predict",
     "report": "tcnn.analysis.report",
     "save": "tcnn.checkpoints.checkpoint",
     "save_directory": "tcnn.checkpoints.hub",

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from tcnn.cli import convert, demo, evaluate, export, finetune, fold, inspect, models, report, verify
+from tcnn.cli import convert, demo, evaluate, export, finetune, fold, inspect, models, predict, report, verify
 from tcnn.errors import Stopped, TcnnError
 from tcnn.processes import QuickExit
 from tcnn.version import __version__
@@ -57,6 +57,7 @@ app.command("verify")(verify.command)
 app.command("models")(models.command)
 app.command("finetune")(finetune.command)
 app.command("evaluate")(evaluate.command)
+app.command("predict")(predict.command)
 app.command("inspect")(inspect.command)
 app.command("report")(report.command)
 app.command("fold")(fold.command)

@@ -17,8 +17,8 @@ MOST_FORWARD, MOST_BACKWARD = 36, 68
 """Of a soft layer on a square map; a processor may cut it into three parts."""
 LAUNCH_NOTHING = {
     "view", "_unsafe_view", "unsqueeze", "squeeze", "transpose", "permute", "slice", "select", "t", "detach", "alias",
-    "expand", "unbind", "split", "split_with_sizes", "unfold", "as_strided", "_reshape_alias", "new_empty", "empty_like", "empty",
-    "new_empty_strided", "empty_strided",
+    "expand", "unbind", "split", "split_with_sizes", "unfold", "as_strided", "_reshape_alias", "new_empty",
+    "empty_like", "empty", "new_empty_strided", "empty_strided",
 }  # fmt: skip
 
 

@@ -1,0 +1,131 @@
+"""`tcnn predict`: what images show, by one model, or by a T-CNN and the CNN that it was made from side by side."""
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tcnn.cli import console
+from tcnn.processes import keep_freed_memory, loading
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tcnn.evaluation.predict import Prediction, PredictionReport
+
+
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A tcnn checkpoint, a run's directory, a timm name, local-dir:PATH or hf-hub:ORG/NAME.", metavar="CKPT"
+        ),
+    ],
+    images: Annotated[list[str], typer.Argument(help="Image files, and folders of images.", metavar="IMAGE...")],
+    compare: Annotated[
+        str | None, typer.Option(help="Another model beside it, as the CNN that it was made from.", metavar="CKPT")
+    ] = None,
+    top: Annotated[int, typer.Option(help="Classes for each image.", min=1, metavar="N")] = 5,
+    size: Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160.", metavar="S")] = None,
+    crop_pct: Annotated[
+        float | None, typer.Option(help="The crop's share of the resized image; default the model's own.", metavar="F")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Images of one forward pass.", min=1, metavar="N")] = 32,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = "auto",
+    amp: Annotated[str, typer.Option(help="float32, bfloat16 or float16.", metavar="DTYPE")] = "float32",
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write one line per guess.", metavar="FILE")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of --csv.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what images show: the most probable classes, by one model or by two side by side.
+
+    Examples: tcnn predict best.safetensors photo.jpg · tcnn predict t.safetensors photos/ --compare resnet50d --json
+    """
+    from tcnn.errors import RequestError
+
+    keep_freed_memory()
+    if force and csv_file is None:
+        raise RequestError("--force: there is no --csv FILE to replace")
+    if amp not in ("float32", "bfloat16", "float16"):
+        raise RequestError(f"--amp: expected float32, bfloat16 or float16, found {amp!r}")
+    if csv_file is not None:
+        from tcnn.files import check_output
+
+        check_output(csv_file, force)
+    with loading():
+        from tcnn.analysis.rundirs import checkpoint_of
+        from tcnn.evaluation.comparison import open_model
+        from tcnn.evaluation.predict import image_files, predict, side_by_side
+        from tcnn.workflows.pipeline import usable_device
+
+    files, place = image_files(images), usable_device(device)
+    names = list(dict.fromkeys((model, compare))) if compare else [model]
+    found: dict[str, list[Prediction]] = {}
+    with console.steps(len(names), quiet=as_json) as step:
+        for name in filter(None, names):
+            step(name)
+            found[name] = predict(
+                open_model(checkpoint_of(name)), files, top=top, size=_size(size), crop_pct=crop_pct,
+                batch_size=batch_size, device=place, amp=amp,  # type: ignore[arg-type]
+            )  # fmt: skip
+    if csv_file is not None:
+        _write_csv(found, csv_file, force)
+    report = side_by_side(found)
+    if as_json:
+        console.print_json(report)
+    else:
+        _show(report, console.stdout())
+    unread = [prediction for prediction in found[model] if prediction.unreadable]
+    if len(unread) == len(files):
+        raise RequestError(f"no image could be read: {unread[0].file} ({unread[0].unreadable})")
+
+
+def _size(text: str | None) -> tuple[int, int] | None:
+    from tcnn.cli.evaluate import sizes
+    from tcnn.errors import RequestError
+
+    found = sizes(text)
+    if len(found) > 1:
+        raise RequestError(f"--size: expected one size, such as 224 or 224x160 (height × width), found {text!r}")
+    return found[0] if found else None
+
+
+def _show(report: "PredictionReport", out: "Console") -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("image", overflow="fold")
+    for answers in report.models:
+        table.add_column(answers.model if len(report.models) > 1 else "class", overflow="fold")
+        table.add_column("", justify="right")
+    for predictions in zip(*(answers.images for answers in report.models), strict=True):
+        first = predictions[0]
+        if first.unreadable:
+            table.add_row(escape(first.file), f"cannot be read: {escape(first.unreadable)}")
+        for place in range(max(len(prediction.guesses) for prediction in predictions)):
+            cells = [escape(first.file) if place == 0 else ""]
+            for prediction in predictions:
+                guess = prediction.guesses[place] if place < len(prediction.guesses) else None
+                cells += [escape(guess.name), f"{guess.probability:.1%}"] if guess else ["", ""]
+            table.add_row(*cells)
+    out.print(table)
+    if report.compared is not None:
+        out.print(f"the same first answer on {report.same_first_guess} of {report.compared} images", markup=False)
+
+
+def _write_csv(found: "dict[str, list[Prediction]]", file: Path, force: bool) -> None:
+    from tcnn.files import replacing
+
+    fields = ("model", "file", "rank", "index", "name", "probability", "unreadable")
+    with replacing(file, force) as temporary, temporary.open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, fields)
+        writer.writeheader()
+        for model, predictions in found.items():
+            for prediction in predictions:
+                line: dict[str, Any] = {"model": model, "file": prediction.file}
+                if prediction.unreadable:
+                    writer.writerow(line | {"unreadable": prediction.unreadable})
+                for rank, guess in enumerate(prediction.guesses, 1):
+                    writer.writerow(line | {"rank": rank, **guess.model_dump()})

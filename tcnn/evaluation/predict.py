@@ -1,0 +1,187 @@
+"""Classify images: the most probable classes of each, with their names, by one model or by two side by side."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+from timm.data import ImageNetInfo
+from torch import Tensor, nn
+
+from tcnn.data.decode import UnreadableImage, decode, mode_of, reason
+from tcnn.data.sources.folder import walk
+from tcnn.data.sources.names import is_image, sort_key
+from tcnn.errors import RequestError
+from tcnn.evaluation.evaluate import Amp, Progress, transform_for
+from tcnn.folding.fuse import fused
+from tcnn.models.trace import evaluating, input_shape
+
+IMAGENET = 1000
+
+
+class Guess(BaseModel):
+    """A class and its probability."""
+
+    index: int
+    """Of the model's output."""
+    name: str
+    probability: float
+
+
+class Prediction(BaseModel):
+    """What a model takes an image for."""
+
+    file: str
+    guesses: list[Guess]
+    """The most probable first; none of an image that cannot be read."""
+    unreadable: str | None = None
+    """Why it cannot be read."""
+
+
+class Answers(BaseModel):
+    """What one model makes of the images."""
+
+    model: str
+    images: list[Prediction]
+
+
+class PredictionReport(BaseModel):
+    """What one or two models make of the same images."""
+
+    models: list[Answers]
+    same_first_guess: int | None = None
+    """Of two models: on how many images their first guesses have the same name,"""
+    compared: int | None = None
+    """and how many both could read."""
+
+
+def predict(
+    model: nn.Module | str | Path,
+    images: Iterable[str | Path],
+    *,
+    top: int = 5,
+    size: int | tuple[int, int] | None = None,
+    crop_pct: float | None = None,
+    batch_size: int = 32,
+    device: torch.device | str | None = None,
+    amp: Amp = "float32",
+    progress: Progress | None = None,
+) -> list[Prediction]:
+    """Classify image files; preprocessing is timm's for the model.
+
+    Args:
+        model: a module, or the name of one as `tcnn evaluate` takes it.
+        images: files, and folders of which every image is taken, in natural order.
+        top: classes for each image; fewer if the model has fewer.
+        size: side, or (height, width), in pixels that the images are cropped to; default the model's own.
+        crop_pct: the crop's share of the resized image; default the model's own.
+        device: the model is moved there; default where it is.
+        amp: the dtype of autocast.
+        progress: called after each batch with the number of its images.
+
+    Returns: one prediction for each image, in order. One that cannot be read has no guesses, and says why.
+
+    Raises: `RequestError` if a file does not exist, or there is no image.
+    """
+    for setting, value in (("top", top), ("batch_size", batch_size)):
+        if value < 1:
+            raise RequestError(f"{setting}: expected at least 1, found {value}")
+    files = image_files(images)
+    if not isinstance(model, nn.Module):
+        from tcnn.evaluation.comparison import open_model
+
+        model = open_model(str(model))
+    place = torch.device(device) if device is not None else next((p.device for p in model.parameters()), None)
+    place = place or torch.device("cpu")
+    transform, mode = transform_for(model, size, crop_pct), mode_of(input_shape(model)[0])
+    found: list[Prediction] = []
+    autocast = torch.autocast(place.type, getattr(torch, amp), enabled=amp != "float32")
+    with evaluating(model), fused(model.to(place)), torch.inference_mode(), autocast:
+        for names in (files[start : start + batch_size] for start in range(0, len(files), batch_size)):
+            read = [_read(file, transform, mode) for file in names]
+            tensors = [tensor for tensor in read if isinstance(tensor, Tensor)]
+            answers = iter(_guesses(model, torch.stack(tensors).to(place), top) if tensors else ())
+            for file, tensor in zip(names, read, strict=True):
+                if isinstance(tensor, Tensor):
+                    found.append(Prediction(file=str(file), guesses=next(answers)))
+                else:
+                    found.append(Prediction(file=str(file), guesses=[], unreadable=tensor))
+            if progress is not None:
+                progress(len(names))
+    return found
+
+
+def image_files(images: Iterable[str | Path]) -> list[Path]:
+    """Files as they are named, and of a folder every image below it, in natural order.
+
+    Raises `RequestError` for what does not exist, for a folder without an image, and if nothing is named.
+    """
+    found: list[Path] = []
+    for name in images:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            inside = sorted(walk(path)[0], key=sort_key)
+            if not inside:
+                raise RequestError(f"{path}: there is no image in this folder")
+            found += [path / file for file in inside]
+        elif path.exists():
+            found.append(path)
+        else:
+            hint = "" if is_image(path.name) or path.suffix else "; images are files or folders"
+            raise RequestError(f"{path}: no such image{hint}")
+    if not found:
+        raise RequestError("expected at least one image, or a folder of images")
+    return found
+
+
+def class_names(model: nn.Module, outputs: int) -> tuple[str, ...]:
+    """The names of a model's outputs: its own, ImageNet's in words for a thousand, else their numbers."""
+    cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+    own = cfg.get("label_names")
+    if own and len(own) == outputs:
+        return tuple(str(name) for name in own)
+    if outputs == IMAGENET:
+        known = ImageNetInfo("imagenet-1k")
+        return tuple(known.index_to_description(index) for index in range(IMAGENET))
+    return tuple(str(index) for index in range(outputs))
+
+
+def side_by_side(found: Mapping[str, Sequence[Prediction]]) -> PredictionReport:
+    """The report of one model, or of two and how far they agree."""
+    report = PredictionReport(models=[Answers(model=name, images=list(images)) for name, images in found.items()])
+    if len(found) == 2:
+        one, other = found.values()
+        pairs = [(a.guesses[0], b.guesses[0]) for a, b in zip(one, other, strict=True) if a.guesses and b.guesses]
+        report.same_first_guess = sum(mine.name == theirs.name for mine, theirs in pairs)
+        report.compared = len(pairs)
+    return report
+
+
+def _read(file: Path, transform: Any, mode: Any) -> Tensor | str:
+    """The image as the model takes it, or why it cannot be read."""
+    try:
+        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
+            tensor: Tensor = transform(decode(opened, mode))
+            return tensor
+    except UnreadableImage as error:
+        return error.reason
+    except Exception as error:  # PIL's decoders raise almost anything on broken files
+        return reason(error)
+
+
+def _guesses(model: nn.Module, images: Tensor, top: int) -> Iterator[list[Guess]]:
+    logits = model(images)
+    if not isinstance(logits, Tensor) or logits.dim() != 2:
+        raise RequestError(f"predict: expected logits (B, classes) of {type(model).__name__}, found {_kind(logits)}")
+    names = class_names(model, logits.shape[1])
+    values, places = logits.float().softmax(1).topk(min(top, logits.shape[1]))
+    for row, indices in zip(values.tolist(), places.tolist(), strict=True):
+        yield [
+            Guess(index=index, name=names[index], probability=value) for value, index in zip(row, indices, strict=True)
+        ]
+
+
+def _kind(value: object) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

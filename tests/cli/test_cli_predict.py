@@ -1,0 +1,90 @@
+"""`tcnn predict`: the table, JSON, CSV, two models side by side, and one line for everything that is wrong."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch import nn
+
+import tcnn as package
+from tcnn.evaluation.predict import PredictionReport
+
+
+@pytest.fixture
+def files(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
+    """A converted model, the CNN that it was made from, two pictures, and one that is none."""
+    source = lively(num_classes=10)
+    package.save(package.convert(source).model, tmp_path / "t.safetensors")
+    (tmp_path / "photos").mkdir()
+    random = np.random.default_rng(0)
+    for name in ("a [b].png", "c.png"):
+        Image.fromarray(random.integers(0, 256, (40, 50, 3), np.uint8)).save(tmp_path / "photos" / name)
+    (tmp_path / "torn.png").write_bytes(b"no picture")
+    return tmp_path
+
+
+def test_a_table_of_the_most_probable_classes(tcnn: Any, files: Path) -> None:
+    result = tcnn("predict", "t.safetensors", "photos", "torn.png", "--top", 2)
+    assert (result.code, result.err) == (0, "")
+    header, *rows = result.out.splitlines()
+    assert header.split() == ["image", "class"]
+    assert [row.rstrip()[-1] for row in rows] == ["%", "%", "%", "%", "e"]
+    assert rows[0].startswith("photos/a [b].png") and rows[2].startswith("photos/c.png")
+    assert "torn.png" in rows[4] and "cannot be read: not an image" in rows[4]
+
+
+def test_side_by_side_as_json_and_csv(tcnn: Any, files: Path, local_source: str) -> None:
+    result = tcnn(
+        "predict", "t.safetensors", "photos/c.png", "photos", "--compare", local_source, "--size", "40x48",
+        "--batch-size", 1, "--amp", "bfloat16", "--csv", "out.csv", "--json",
+    )  # fmt: skip
+    assert (result.code, result.err) == (0, "")
+    report = PredictionReport.model_validate(result.json)
+    assert [answers.model for answers in report.models] == ["t.safetensors", local_source]
+    assert [len(answers.images) for answers in report.models] == [3, 3]
+    assert report.compared == 3
+    with (files / "out.csv").open(newline="") as handle:
+        lines = list(csv.DictReader(handle))
+    assert len(lines) == 2 * 3 * 5
+    first = report.models[0].images[0].guesses[0]
+    assert (lines[0]["model"], lines[0]["file"], lines[0]["rank"]) == ("t.safetensors", "photos/c.png", "1")
+    assert (int(lines[0]["index"]), float(lines[0]["probability"])) == (first.index, first.probability)
+
+
+def test_the_converted_models_table_says_how_far_both_agree(tcnn: Any, files: Path) -> None:
+    package.save(package.load(files / "t.safetensors"), files / "again.safetensors")
+    result = tcnn("predict", "t.safetensors", "photos", "--compare", "again.safetensors", "--top", 1)
+    assert result.out.splitlines()[-1] == "the same first answer on 2 of 2 images"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("t.safetensors", "missing.png"), 2, "missing.png: no such image"),
+        (("t.safetensors", "photos", "--size", "32,40"), 2, "--size: expected one size"),
+        (("t.safetensors", "photos", "--amp", "int8"), 2, "--amp: expected float32, bfloat16 or float16, found 'int8'"),
+        (("t.safetensors", "photos", "--force"), 2, "--force: there is no --csv FILE to replace"),
+        (("t.safetensors", "photos", "--csv", "torn.png"), 2, "torn.png"),
+        (("absent.safetensors", "photos"), 2, "absent.safetensors"),
+        (("t.safetensors", "photos", "--device", "cuda:9"), 4, "cuda:9"),
+    ],
+)
+def test_wrong_requests(arguments: tuple[str, ...], code: int, message: str, tcnn: Any, files: Path) -> None:
+    assert message in tcnn("predict", *arguments).error(code)
+
+
+def test_a_run_is_its_best_checkpoint(tcnn: Any, files: Path) -> None:
+    (files / "run").mkdir()
+    (files / "t.safetensors").rename(files / "run" / "best.safetensors")
+    (run,) = tcnn("predict", "run", "photos/c.png", "--json").json["models"]
+    assert run["model"] == "run" and len(run["images"][0]["guesses"]) == 5
+
+
+def test_nothing_readable_is_an_error_after_the_table(tcnn: Any, files: Path) -> None:
+    result = tcnn("predict", "t.safetensors", "torn.png")
+    assert result.code == 2
+    assert result.err == "error: no image could be read: torn.png (not an image)\n"

@@ -1,0 +1,111 @@
+"""`tcnn.predict`: the classes of images, against the model called by hand."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import tcnn
+from tcnn.errors import RequestError
+from tcnn.evaluation.evaluate import transform_for
+from tcnn.evaluation.predict import predict, side_by_side
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Five pictures of other sizes, one of them damaged, in a folder and one below it, with junk."""
+    random = np.random.default_rng(0)
+    (tmp_path / "photos" / "more").mkdir(parents=True)
+    for number, name in enumerate(("2.png", "10.png", "1.png", "more/3.png")):
+        pixels = random.integers(0, 256, (40 + number, 60, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / name)
+    (tmp_path / "photos" / "torn.jpg").write_bytes(b"\xff\xd8 not a picture")
+    (tmp_path / "photos" / "notes.txt").write_text("no picture")
+    return tmp_path / "photos"
+
+
+def by_hand(model: nn.Module, file: Path) -> torch.Tensor:
+    with Image.open(file) as image, torch.no_grad():
+        return model.eval()(transform_for(model)(image.convert("RGB"))[None]).double().softmax(1)[0]
+
+
+def test_every_image_in_natural_order_with_its_most_probable_classes(
+    photos: Path, lively: Callable[..., nn.Module]
+) -> None:
+    model = lively(num_classes=10)
+    for batch_size in (1, 2, 32):
+        found = predict(model, [photos], top=3, batch_size=batch_size)
+        names = ["1.png", "2.png", "10.png", "more/3.png", "torn.jpg"]
+        assert [Path(p.file) for p in found] == [photos / name for name in names]
+        for prediction in found[:-1]:
+            expected = by_hand(model, Path(prediction.file))
+            values, places = expected.topk(3)
+            assert [guess.index for guess in prediction.guesses] == places.tolist()
+            assert [guess.name for guess in prediction.guesses] == [str(place) for place in places.tolist()]
+            assert [guess.probability for guess in prediction.guesses] == pytest.approx(values.tolist(), rel=1e-4)
+        assert found[-1].guesses == [] and found[-1].unreadable
+
+
+def test_names_are_the_models_own_or_imagenets(photos: Path, lively: Callable[..., nn.Module]) -> None:
+    model = lively(num_classes=3)
+    model.pretrained_cfg = {**model.pretrained_cfg, "label_names": ["ant", "bee", "cat"]}  # type: ignore[assignment, dict-item]
+    (found,) = predict(model, [photos / "1.png"], top=9)
+    assert {guess.name for guess in found.guesses} == {"ant", "bee", "cat"}
+    (found,) = predict(lively(num_classes=1000), [photos / "1.png"], top=1000)
+    assert next(guess for guess in found.guesses if guess.index == 0).name.startswith("tench")
+
+
+def test_a_converted_model_gives_the_answers_of_its_source(photos: Path, lively: Callable[..., nn.Module]) -> None:
+    source = lively(num_classes=10)
+    converted = tcnn.convert(source).model
+    assert predict.__module__ == tcnn.predict.__module__
+    report = side_by_side({"cnn": predict(source, [photos]), "t-cnn": predict(converted, [photos])})
+    assert (report.same_first_guess, report.compared) == (4, 4)
+    assert converted.training is source.training
+
+
+def test_half_precision_and_another_size(photos: Path, lively: Callable[..., nn.Module]) -> None:
+    model = lively(num_classes=10)
+    exact, rounded, larger = (
+        predict(model, [photos / "1.png"], top=10, **options)[0].guesses
+        for options in ({}, {"amp": "bfloat16"}, {"size": 96, "crop_pct": 1.0})  # type: ignore[var-annotated]
+    )
+    of = {guess.index: guess.probability for guess in exact}
+    assert all(abs(of[guess.index] - guess.probability) < 0.05 for guess in rounded)
+    assert any(abs(of[guess.index] - guess.probability) > 1e-6 for guess in larger)
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "message"),
+    [
+        ([], {}, "expected at least one image, or a folder of images"),
+        (["missing.png"], {}, "missing.png: no such image"),
+        (["missing"], {}, "missing: no such image; images are files or folders"),
+        (["empty"], {}, "empty: there is no image in this folder"),
+        (["1.png"], {"top": 0}, "top: expected at least 1, found 0"),
+        (["1.png"], {"batch_size": 0}, "batch_size: expected at least 1, found 0"),
+    ],
+)
+def test_wrong_requests(
+    images: list[str], options: dict[str, int], message: str, photos: Path, lively: Callable[..., nn.Module],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (photos / "empty").mkdir()
+    monkeypatch.chdir(photos)
+    with pytest.raises(RequestError) as error:
+        predict(lively(num_classes=2), images, **options)  # type: ignore[arg-type]
+    assert str(error.value) == message
+
+
+class Features(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_a_model_without_logits_is_told(photos: Path) -> None:
+    with pytest.raises(RequestError, match=r"expected logits \(B, classes\) of Features, found a tensor \(1, 3, "):
+        predict(Features(), [photos / "1.png"])
