@@ -10,11 +10,12 @@ in exit code 1 and says what. Results go to `benchmarks/results/chaos_DATABASE.j
 
 With `--apart` the server and every worker have a home of their own, and share PostgreSQL by TCP and an S3 server; then
 PostgreSQL is killed, too, and stays away for up to ten seconds. Results go to `chaos_apart.json`.
+
+With `--faults N` so many other faults are drawn beside the kills (`faults.py`). Results go to `chaos_faults_….json`.
 """
 
 import argparse
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -25,7 +26,6 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,17 @@ from typing import Any
 import httpx
 from PIL import Image
 
-import tcnn
 from benchmarks.machine import processor
 from benchmarks.service.deployments import LEASE, Apart, Deployment, commands, database, parted
-from tcnn_jobs.artifacts.opened import home_of, open_artifacts
-from tcnn_jobs.settings import QueueSettings
-from tcnn_jobs.store import Store
-from tcnn_jobs.worker import janitor
+from benchmarks.service.faults import LIMIT, Faults, Neighbour, Receivers
+from benchmarks.service.promises import broken, states
 
 RESULTS = Path(__file__).parents[1] / "results"
 VICTIMS = {"worker": 0.4, "child": 0.4, "server": 0.2}
+KEY, CALM = "key-of-chaos", "key-of-the-neighbour"
+SETTINGS = {"TCNN_API_KEYS": f"chaos:{KEY},calm:{CALM}", "TCNN_WEBHOOK_HOSTS": "127.0.0.1"}
+STARTING = 30.0
+"""Seconds that a server which was killed has to be there again, on a machine that trains."""
 AWAY = 10.0
 """Seconds for which PostgreSQL is away at most."""
 TRAINING = {
@@ -54,9 +55,10 @@ TRAINING = {
 class Client:
     """HTTP calls that go on through a server's death, and see to it that there is a new one."""
 
-    def __init__(self, deployment: Deployment) -> None:
-        self._http = httpx.Client(base_url=deployment.url, timeout=30)
-        self._revive = deployment.revive
+    def __init__(self, deployment: Deployment, key: str | None = None) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(base_url=deployment.url, timeout=30, headers=headers)
+        self.meanwhile = deployment.revive
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         """The first answer that is none of a server that is going or gone."""
@@ -71,7 +73,7 @@ class Client:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{method} {path}: no answer for two minutes")
             time.sleep(0.2)
-            self._revive()
+            self.meanwhile()
 
 
 def archive(images: int = 10) -> bytes:
@@ -88,56 +90,152 @@ def archive(images: int = 10) -> bytes:
 
 def run(
     database: str | None, jobs: int, kills: int, workers: int, seed: int, root: Path, pace: float = 6.0,
-    apart: Apart | None = None,
+    apart: Apart | None = None, faults: int = 0, server: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The whole story, a kill every `pace` seconds on average; returns what was measured, and all that is wrong."""
-    luck = random.Random(seed)
-    deployment = Deployment(root, database, workers, apart)
-    client = Client(deployment)
-    started = time.monotonic()
-    killed: Counter[str] = Counter()
-    accepted: list[str] = []
-    try:
-        deployment.revive()
-        data = archive()
-        dataset = client.call(
-            "POST", "/datasets", files={"file": ("set.zip", data)}, headers={"Idempotency-Key": f"data-{seed}"}
-        ).json()["id"]
+    """The whole story, a kill or a fault every `pace` seconds on average; what was measured, and all that is wrong.
+
+    `server` is the PostgreSQL of the database's URL, which faults freeze.
+    """
+    with contextlib.ExitStack() as stack:
+        return _Story(database, jobs, kills, workers, seed, root, apart, faults, server, stack).told(pace)
+
+
+class _Story:
+    """One run; `doomed` are jobs that must fail."""
+
+    def __init__(
+        self, database: str | None, jobs: int, kills: int, workers: int, seed: int, root: Path, apart: Apart | None,
+        faults: int, server: Any, stack: contextlib.ExitStack,
+    ) -> None:  # fmt: skip
+        self.luck, self.seed, self.jobs = random.Random(seed), seed, jobs
+        self.wanted = {"kills": kills, "faults": faults}
+        self.receivers = stack.enter_context(contextlib.closing(Receivers()))
+        self.deployment = Deployment(root, database, workers, apart, SETTINGS if faults else {})
+        stack.callback(self.deployment.end)
+        self.client = Client(self.deployment, KEY if faults else None)
+        self.faults = Faults(self.deployment, server, self.luck, KEY, self._doom)
+        stack.callback(self.faults.end)
+        self.client.meanwhile = self._meanwhile
+        self.neighbour = Neighbour(self.deployment.url, CALM)
+        self.killed: Counter[str] = Counter()
+        self.accepted: list[str] = []
+        self.doomed: list[str] = []
+        self.dark: list[tuple[float, float]] = []
+
+    def told(self, pace: float) -> dict[str, Any]:
+        """From the first submission to the last look."""
+        started = time.monotonic()
+        self._work(pace)
+        seconds = time.monotonic() - started
+        self.faults.end()
+        problems = list(broken(self.client.call, self.deployment, self.accepted, self.doomed))
+        problems += self.faults.problems + self._unheard()
+        attempts = Counter(self.client.call("GET", f"/jobs/{job}").json()["attempt"] for job in self.accepted)
+        waits = self._waits()
+        self.deployment.drain()
+        home = str(self.deployment.home)
+        problems += [f"process left over: {words[:200]}" for _, words in commands() if home in words]
+        kind = "postgresql" if self.deployment.database else "sqlite"
+        result = {
+            "database": "apart" if self.deployment.apart else kind, "seed": self.seed, "jobs": self.jobs,
+            "workers": len(self.deployment.processes) - 1, "kills": dict(self.killed),
+            "attempts": {str(key): attempts[key] for key in sorted(attempts)},
+            "lease_seconds": LEASE, "seconds": round(seconds, 1), "problems": problems,
+        }  # fmt: skip
+        if self.wanted["faults"]:
+            result |= {"faults": dict(self.faults.made), "doomed": len(self.doomed), "neighbour": waits}
+        return result
+
+    def _work(self, pace: float) -> None:
+        luck, key = self.luck, f"chaos-{self.seed}"
+        self.deployment.revive()
+        form = {"files": {"file": ("set.zip", archive())}, "headers": {"Idempotency-Key": f"data-{self.seed}"}}
+        self.dataset = self.client.call("POST", "/datasets", **form).json()["id"]
+        if self.wanted["faults"]:
+            self.neighbour.start()
+        due = time.monotonic() + luck.uniform(5, 10)
+        deadline = time.monotonic() + 60 * (self.jobs + sum(self.wanted.values()))
+        while time.monotonic() < deadline:
+            self._meanwhile()
+            if len(self.accepted) < self.jobs:
+                self.accepted.append(self._submit(f"{key}-{len(self.accepted)}", webhook=self._webhook()))
+            left = self.wanted["kills"] - self.killed.total(), self.wanted["faults"] - self.faults.made.total()
+            if time.monotonic() >= due and max(left) > 0:
+                due = time.monotonic() + 1 + luck.expovariate(1 / (pace - 1))
+                self._fault() if luck.random() * sum(left) < left[1] else self._kill()
+            if len(self.accepted) == self.jobs:
+                found = states(self.client.call)
+                _show(found, self.killed)
+                done = all(found.get(job) == "succeeded" for job in self.accepted)
+                if done and all(found.get(job) == "failed" for job in self.doomed) and max(left) <= 0:
+                    return
+                time.sleep(0.5)
+
+    def _meanwhile(self) -> None:
+        self.deployment.revive()
+        self.faults.pass_time()
+
+    def _submit(self, key: str, epochs: int = 3, **more: Any) -> str:
+        given = {name: value for name, value in more.items() if value is not None}
         request = {
             "model": "test_resnet", "pretrained": False, "max_attempts": 100,
-            "finetune": {"dataset": dataset, "preset": "quick", "config": TRAINING},
+            "finetune": {"dataset": self.dataset, "preset": "quick", "config": TRAINING | {"epochs": epochs}}, **given,
         }  # fmt: skip
-        next_kill = time.monotonic() + luck.uniform(5, 10)
-        deadline = time.monotonic() + 60 * (jobs + kills)
-        while True:
-            deployment.revive()
-            if len(accepted) < jobs:
-                key = {"Idempotency-Key": f"chaos-{seed}-{len(accepted)}"}
-                accepted.append(client.call("POST", "/transform", json=request, headers=key).json()["id"])
-            if time.monotonic() >= next_kill and killed.total() < kills:
-                next_kill = time.monotonic() + 1 + luck.expovariate(1 / (pace - 1))
-                _kill(deployment, luck, killed)
-            if len(accepted) == jobs:
-                states = _states(client)
-                _show(states, killed)
-                if all(states.get(job) == "succeeded" for job in accepted) and killed.total() >= kills:
-                    break
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(0.5)
-        seconds = time.monotonic() - started
-        problems = list(_wrong(client, deployment, accepted))
-        attempts = Counter(client.call("GET", f"/jobs/{job}").json()["attempt"] for job in accepted)
-        deployment.drain()
-        problems += [f"process left over: {words[:200]}" for _, words in commands() if str(deployment.home) in words]
-    finally:
-        deployment.end()
-    return {
-        "database": "apart" if apart else "postgresql" if database else "sqlite",
-        "seed": seed, "jobs": jobs, "workers": workers,
-        "kills": dict(killed), "attempts": {str(key): attempts[key] for key in sorted(attempts)},
-        "lease_seconds": LEASE, "seconds": round(seconds, 1), "problems": problems,
-    }  # fmt: skip
+        return str(self.client.call("POST", "/transform", json=request, headers={"Idempotency-Key": key}).json()["id"])
+
+    def _webhook(self) -> str | None:
+        if not self.wanted["faults"]:
+            return None
+        return self.receivers.alive if len(self.accepted) % 2 else self.receivers.dead
+
+    def _doom(self) -> None:
+        """A job that may run for a second, and one that waits for it. Its worker may be frozen for longer than that, so
+        it must have more to do than can be done meanwhile.
+        """
+        key = f"doomed-{self.seed}-{len(self.doomed)}"
+        first = self._submit(key, epochs=1000, max_runtime=1)
+        self.doomed.append(first)
+        with contextlib.suppress(httpx.HTTPStatusError):  # it has failed already, and nobody may wait for it
+            self.doomed.append(self._submit(f"{key}-after", depends_on=[first]))
+
+    def _fault(self) -> None:
+        self.faults.draw()
+        if self.faults.dark_until > time.monotonic():
+            self.dark.append((time.monotonic() - 1, self.faults.dark_until))
+
+    def _kill(self) -> None:
+        before = self.killed["server"]
+        _kill(self.deployment, self.luck, self.killed)
+        if self.killed["server"] > before:
+            self.dark.append((time.monotonic() - 1, time.monotonic() + STARTING))
+
+    def _unheard(self) -> list[str]:
+        """Jobs whose webhook was not called though somebody answers there."""
+        expected = set(self.accepted[1::2]) if self.wanted["faults"] else set()
+        deadline = time.monotonic() + 90
+        while (left := expected - self.receivers.heard.keys()) and time.monotonic() < deadline:
+            self.deployment.revive()
+            time.sleep(0.5)
+        wrong = {job: types for job, types in self.receivers.heard.items() if types != {"job.succeeded"}}
+        return [f"{job}: no webhook" for job in sorted(left)] + [
+            f"{job}: webhooks {types}" for job, types in wrong.items()
+        ]
+
+    def _waits(self) -> dict[str, Any]:
+        """How long the neighbour waited while neither the database was frozen nor the server starting."""
+        if not self.wanted["faults"]:
+            return {}
+        self.neighbour.stop()
+        answers = sorted(
+            asked.seconds
+            for asked in self.neighbour.asked
+            if asked.status == 200 and not any(begin - asked.seconds <= asked.began <= end for begin, end in self.dark)
+        )
+        return {
+            "asked": len(self.neighbour.asked), "answers": len(answers),
+            "median_seconds": round(answers[len(answers) // 2], 3), "slowest_seconds": round(answers[-1], 3),
+            "over_two_seconds": sum(seconds > LIMIT for seconds in answers),
+        }  # fmt: skip
 
 
 def _kill(deployment: Deployment, luck: random.Random, killed: Counter[str]) -> None:
@@ -153,76 +251,9 @@ def _kill(deployment: Deployment, luck: random.Random, killed: Counter[str]) -> 
             killed[kind] += 1
 
 
-def _states(client: Client) -> dict[str, str]:
-    page = client.call("GET", "/jobs", params={"limit": 100}).json()
-    return {job["id"]: job["status"] for job in page["data"]}
-
-
 def _show(states: dict[str, str], killed: Counter[str]) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{dict(Counter(states.values()))} killed {dict(killed)}      ")
-
-
-def _wrong(client: Client, deployment: Deployment, accepted: list[str]) -> Iterator[str]:
-    """Everything that is not as promised."""
-    known = _states(client)
-    if set(known) != set(accepted) or len(set(accepted)) != len(accepted):
-        yield f"{len(accepted)} jobs were accepted, the store has {len(known)}"
-    for job in accepted:
-        view = client.call("GET", f"/jobs/{job}").json()
-        if view["status"] != "succeeded":
-            yield f"{job}: {view['status']} {view['error']}"
-            continue
-        events = Counter(event["kind"] for event in client.call("GET", f"/jobs/{job}/events").json()["data"])
-        if events["succeeded"] != 1:
-            yield f"{job}: succeeded {events['succeeded']} times"
-        content = client.call("GET", f"/jobs/{job}/checkpoint").content
-        if hashlib.sha256(content).hexdigest() != view["result"]["checkpoint"]["sha256"]:
-            yield f"{job}: the download is not what was promised"
-        file = deployment.root / "check.safetensors"
-        file.write_bytes(content)
-        if len(tcnn.load(file).state_dict()) == 0:
-            yield f"{job}: an empty model"
-        file.unlink()
-    # The last worker to hear of a finished job cleans up after it, within a beat or two.
-    deadline = time.monotonic() + 3 * LEASE
-    while (left := list(_left(deployment, accepted))) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    yield from left
-
-
-def _left(deployment: Deployment, accepted: list[str]) -> Iterator[str]:
-    if deployment.apart is None:
-        yield from _left_over(deployment.home, accepted)
-    else:
-        yield from _left_over_apart(deployment, accepted)
-
-
-def _left_over_apart(deployment: Deployment, accepted: list[str]) -> Iterator[str]:
-    """After a sweep, which else comes every ten minutes: of every job one attempt in the store, nothing at home."""
-    store = Store(deployment.database)
-    for place in deployment.homes:
-        settings = QueueSettings(home=place, artifacts=os.environ["TCNN_ARTIFACTS"])
-        home = home_of(settings).create()
-        artifacts = open_artifacts(settings, home)
-        janitor.sweep(home, store, settings, artifacts)
-        yield from (f"left at home: {path}" for path in (*home.jobs.iterdir(), *home.incoming.iterdir()))
-    for job in accepted:
-        if len(artifacts.published(job)) != 1:
-            yield f"{job}: attempts {artifacts.published(job)} are in the store"
-    store.close()
-
-
-def _left_over(home: Path, accepted: list[str]) -> Iterator[str]:
-    folders = {path.name: path for path in (home / "jobs").iterdir()}
-    if folders.keys() != set(accepted):
-        yield f"folders of {len(folders)} jobs, {len(accepted)} were accepted"
-    for path in folders.values():
-        attempts = [entry.name for entry in path.iterdir()]
-        if len(attempts) != 1:
-            yield f"{path.name}: attempts {sorted(attempts)} are left"
-    yield from (f"stray file {path}" for path in home.rglob("*") if ".tmp" in path.name or path.name.startswith("."))
-    yield from (f"stray upload {path}" for path in (home / "incoming").iterdir())
 
 
 def main() -> None:
@@ -231,21 +262,28 @@ def main() -> None:
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--faults", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.apart and options.faults:
+        parser.error("--faults: freezes a PostgreSQL that --apart kills; use one of them")
     print(f"seed {options.seed}")
     jobs = options.jobs or (20 if options.apart else 60)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url, apart = stack.enter_context(parted()) if options.apart else (None, None)
+        server = apart.cluster if apart else None
         if not options.apart:
-            url = stack.enter_context(database(options.database))
-        result = run(url, jobs, options.kills, options.workers, options.seed, scratch, apart=apart)
+            url, server = stack.enter_context(database(options.database))
+        result = run(
+            url, jobs, options.kills, options.workers, options.seed, scratch, apart=apart, faults=options.faults,
+            server=server,
+        )  # fmt: skip
     result["hardware"] = processor()
     result["versions"] = {name: version(name) for name in ("tcnn", "torch", "sqlalchemy")}
-    out = options.out or RESULTS / f"chaos_{result['database']}.json"
+    out = options.out or RESULTS / f"chaos_{'faults_' * bool(options.faults)}{result['database']}.json"
     out.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
     sys.exit(1 if result["problems"] else 0)

@@ -6,8 +6,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 TESTS = Path(__file__).parents[2] / "tests"
@@ -25,7 +26,10 @@ class Apart(NamedTuple):
 class Deployment:
     """A server and workers on one home directory, or each on its own, started again whenever they are found dead."""
 
-    def __init__(self, root: Path, database: str | None, workers: int, apart: Apart | None = None) -> None:
+    def __init__(
+        self, root: Path, database: str | None, workers: int, apart: Apart | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self.root, self.home, self.apart = root, root / "home", apart
         self.database = database
         self._back_at: float | None = None
@@ -36,7 +40,7 @@ class Deployment:
         self._environment = {
             **os.environ, "TCNN_HOME": str(self.home), "TCNN_LEASE": str(LEASE), "TCNN_POLL": "0.5", "TCNN_GRACE": "10",
             "TCNN_RETRY_DELAY": "0.5", "OMP_NUM_THREADS": "1", **({"TCNN_DATABASE_URL": database} if database else {}),
-            **(apart.store if apart else {}),
+            **(apart.store if apart else {}), **settings,
         }  # fmt: skip
         self._commands = {"server": ["serve", "--no-worker", "--port", str(self.port)]}
         self._commands |= {f"worker-{number}": ["worker", "--slots", "1"] for number in range(workers)}
@@ -129,13 +133,13 @@ def parted() -> Iterator[tuple[str, Apart]]:
 
 
 @contextlib.contextmanager
-def database(kind: str, place: str = "/tmp") -> Iterator[str | None]:
-    """The URL of a PostgreSQL of its own, whose files lie in `place`, or None for SQLite."""
+def database(kind: str, place: str = "/tmp") -> Iterator[tuple[str | None, Any]]:
+    """The URL of a PostgreSQL of its own, whose files lie in `place`, and its server; None and None for SQLite."""
     if kind == "sqlite":
-        yield None
+        yield None, None
         return
     sys.path.insert(0, str(TESTS))
     from postgres import postgres
 
     with postgres(durable=True, place=place) as server:
-        yield server.create("chaos")
+        yield server.create("chaos"), server

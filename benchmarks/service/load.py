@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with (
-        database(options.database, options.place) as address,
+        database(options.database, options.place) as (address, _),
         tempfile.TemporaryDirectory(dir=options.place) as scratch,
     ):
         port = free_port()

@@ -26,3 +26,16 @@ def test_nothing_is_lost_on_postgresql(tmp_path: Path) -> None:
         pytest.skip(f"NOT TESTED ON POSTGRESQL: {missing}")
     assert result["problems"] == []
     assert sum(result["kills"].values()) == KILLS
+
+
+def test_nothing_is_lost_among_other_faults(tmp_path: Path) -> None:
+    """Frozen workers and databases, poison, slow clients, a receiver that never answers: nobody else waits for them."""
+    try:
+        with postgres(durable=True) as server:
+            url = server.create("faults")
+            result = chaos.run(url, JOBS, 2, 2, SEED + 2, tmp_path, pace=2.5, faults=8, server=server)
+    except NoPostgres as missing:
+        pytest.skip(f"NOT TESTED ON POSTGRESQL: {missing}")
+    assert result["problems"] == []
+    assert sum(result["faults"].values()) >= 8
+    assert result["neighbour"]["over_two_seconds"] == 0
