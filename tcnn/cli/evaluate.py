@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 def command(
     models: Annotated[
         list[str],
-        typer.Argument(help="tcnn checkpoints, timm names, local-dir:PATH or hf-hub:ORG/NAME.", metavar="CKPT..."),
+        typer.Argument(
+            help="tcnn checkpoints, runs, timm names, local-dir:PATH or hf-hub:ORG/NAME.", metavar="CKPT..."
+        ),
     ],
     data: Annotated[
-        str, typer.Option(help="Images: a folder, a .tar, hfds/…, torch/…, wds/…, ImageNet-C.", metavar="DATASET")
-    ],
+        str | None,
+        typer.Option(
+            help="Images: a folder, a .tar, hfds/…, torch/…, wds/…, ImageNet-C; default what a run was validated on.",
+            metavar="DATASET",
+        ),
+    ] = None,
     split: Annotated[str, typer.Option(help="Which part of the data set, where it has parts.")] = "val",
     size: Annotated[
         str | None, typer.Option(help="Pixels: 224, or several as 160,224,320, or 224x160.", metavar="S")
@@ -80,8 +86,12 @@ def command(
     )  # fmt: skip
 
     with loading():
+        from tcnn.analysis.rundirs import checkpoint_of
         from tcnn.evaluation.comparison import compare
+        from tcnn.evaluation.held_out import measured_by_default
 
+    models = [checkpoint_of(name) for name in models]
+    data = measured_by_default(models) if data is None else data
     with _images(quiet=as_json) as progress:
         result = compare(models, data, config, progress)
     if csv_file is not None:
@@ -204,6 +214,11 @@ def _show_classes(rows: "list[Row]", out: "Console") -> None:
 
 
 def _show_notes(result: "Comparison", out: "Console") -> None:
+    if result.held_out:
+        out.print("measured on the images that training had held out, and on no others", markup=False)
+    if result.trained_on:
+        names = ", ".join(result.trained_on)
+        out.print(f"trained on these images, so this tells nothing about others: {names}", markup=False)
     for row in {row.model: row for row in result.rows}.values():
         if row.classes < row.outputs:
             out.print(f"{row.model}: {row.classes} of its {row.outputs} classes compete", markup=False)

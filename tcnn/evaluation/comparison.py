@@ -13,6 +13,7 @@ from tcnn.checkpoints import checkpoint
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, shorten
 from tcnn.evaluation import corruptions as effects
+from tcnn.evaluation import held_out
 from tcnn.evaluation import imagenet_variants as imagenet
 from tcnn.evaluation.config import ALEXNET, EvaluationConfig
 from tcnn.evaluation.evaluate import NAMED_UNREADABLE, Evaluation, evaluate
@@ -43,6 +44,8 @@ def compare(
         models: tcnn checkpoints (files or hub-layout directories), timm names, `local-dir:PATH` or `hf-hub:ORG/NAME`.
         data: as for `open_dataset`, or an ImageNet-C folder.
 
+    Of a data set that one of them was trained on, the part that its training held out is measured, for all of them.
+
     Raises: `RequestError` (`CheckpointError`, `UnknownModelError`, …) when something does not fit;
     `EnvironmentFailure` when the device or its memory does not suffice.
     """
@@ -52,6 +55,8 @@ def compare(
     config = config.model_copy(update={"device": str(device)})
     cases = plan(data, config)
     opened = _DataSets(config, data)
+    unseen = held_out.Unseen(None, ()) if cases[0].folder else held_out.unseen(models, data, lambda: opened(None))
+    opened.restrict(unseen.files)
     first = opened(cases[0].folder)
     baseline = _baseline(models, config, cases, first)
     sizes: tuple[tuple[int, int] | None, ...] = config.sizes or (None,)
@@ -87,6 +92,8 @@ def compare(
         split=config.split,
         layout=", ".join(dict.fromkeys(layouts)),
         images=len(first),
+        held_out=unseen.files is not None,
+        trained_on=list(unseen.trained_on),
         baseline=baseline,
         seconds=round(time.monotonic() - started, 3),
         rows=rows,
@@ -143,12 +150,20 @@ class _DataSets:
 
     def __init__(self, config: EvaluationConfig, data: str) -> None:
         self._config, self._data = config, data
+        self._files: frozenset[str] | None = None
         self._sets: dict[tuple[str, int, tuple[str, ...] | None], ImageSet] = {}
+
+    def restrict(self, files: frozenset[str] | None) -> None:
+        """From now on only the images with these names; None are all."""
+        if files is not None:
+            self._files = files
+            self._sets.clear()
 
     def __call__(self, folder: Path | None, channels: int = 3, class_names: tuple[str, ...] | None = None) -> ImageSet:
         key = (str(folder or self._data), channels, class_names)
         if key not in self._sets:
             images = open_dataset(key[0], self._config.split, class_names=class_names, in_chans=channels)
+            images = held_out.only(images, self._files)
             if self._config.limit is not None:
                 images = first_of_each(images, self._config.limit)
             self._sets[key] = images

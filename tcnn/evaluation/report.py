@@ -46,6 +46,10 @@ class Comparison(BaseModel):
     layout: str
     images: int
     """Number of images of one pass, readable or not."""
+    held_out: bool = False
+    """Whether only the part of the data set was measured that a model's training had held out."""
+    trained_on: list[str] = []
+    """Models that were trained on some of the images."""
     baseline: str | None
     """The model whose errors CE and mCE are relative to."""
     seconds: float

@@ -1,0 +1,110 @@
+"""Which images of a data set a checkpoint has not been trained on, by what it records of its training.
+
+A model that is measured on the images that it learned from looks better than it is. A run with `val_split` held a part
+of its training set out; that part is found again from the share and the seed, and is what may be measured.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
+
+from tcnn.data.image_set import ImageSet, open_dataset, split_off
+from tcnn.errors import RequestError
+
+
+class Training(NamedTuple):
+    """What a checkpoint says of the data that it was trained on."""
+
+    data: str
+    val: str | None
+    """Another data set that every epoch was validated on."""
+    val_split: float | None
+    """The share of the training set that was held out."""
+    seed: int
+
+
+class Unseen(NamedTuple):
+    """The images of a data set that may be measured."""
+
+    files: frozenset[str] | None
+    """Their names; None are all."""
+    trained_on: tuple[str, ...]
+    """Models that were trained on some of them: nothing can be said about others from these."""
+
+
+def training_of(name: str) -> Training | None:
+    """What a checkpoint of a run says; None for any other model, and for what cannot be read."""
+    path = Path(name)
+    file = path / "model.safetensors" if path.is_dir() else path
+    try:
+        with safe_open(file, framework="numpy") as handle:
+            record: Any = json.loads((handle.metadata() or {}).get("training", "null"))
+        config: Mapping[str, Any] = record["config"]
+        return Training(str(record["data"]), record.get("val"), config.get("val_split"), int(config.get("seed", 0)))
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def measured_by_default(models: Sequence[str]) -> str:
+    """The data set that the first model with a record was validated on, or held a part of out.
+
+    Raises `RequestError` if none of them says.
+    """
+    for name in models:
+        found = training_of(name)
+        if found is not None:
+            return found.val or found.data
+    raise RequestError(
+        f"--data: expected a data set to measure on, for {', '.join(models)} does not say what it was trained on"
+    )
+
+
+def unseen(models: Sequence[str], data: str, opening: Callable[[], ImageSet]) -> Unseen:
+    """Which images of a data set the models have not been trained on; `opening` opens it, if that must be known.
+
+    Raises `RequestError` for models that have held out different parts of it.
+    """
+    parts: dict[tuple[float, int], str] = {}
+    trained_on = []
+    for name in models:
+        training = training_of(name)
+        if training is None or not _same(training.data, data):
+            continue
+        opened = opening()
+        train = open_dataset(data, "train", in_chans=3 if opened.mode == "RGB" else 1)
+        if opened.split != train.split:
+            continue  # a part of its own, of which training has seen nothing
+        if training.val is None and training.val_split:
+            parts[training.val_split, training.seed] = name
+        else:
+            trained_on.append(name)
+    if len(parts) > 1:
+        one, other = list(parts.values())[:2]
+        raise RequestError(
+            f"{data}: {one} and {other} were trained on different parts of it; measure them apart, or on images that "
+            "neither has seen"
+        )
+    if not parts:
+        return Unseen(None, tuple(trained_on))
+    ((share, seed),) = parts
+    _, held_out = split_off(train, share, seed)
+    return Unseen(frozenset(map(held_out.filename, range(len(held_out)))), tuple(trained_on))
+
+
+def only(images: ImageSet, files: frozenset[str] | None) -> ImageSet:
+    """The images with these names."""
+    if files is None:
+        return images
+    return images.subset([index for index in range(len(images)) if images.filename(index) in files])
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two names are of one data set: paths of one place, or the same text."""
+    first, second = Path(one).expanduser(), Path(other).expanduser()
+    try:
+        return one == other or first.samefile(second)
+    except OSError:
+        return False

@@ -1,0 +1,79 @@
+"""What a run has held out is measured, and nothing that it has learned from."""
+
+from pathlib import Path
+
+import pytest
+from data_pictures import draw_classes
+from tiny_runs import tiny
+
+import tcnn
+from tcnn.checkpoints.checkpoint import read
+from tcnn.data.image_set import open_dataset, split_off
+from tcnn.errors import RequestError
+from tcnn.evaluation.comparison import compare
+from tcnn.evaluation.config import EvaluationConfig
+from tcnn.evaluation.held_out import measured_by_default, training_of
+
+CPU = EvaluationConfig(device="cpu")
+CLASSES = ["ant", "bee", "cat"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undivided data set, one with splits, and runs on them."""
+    root = tmp_path_factory.mktemp("held_out")
+    draw_classes(root / "photos", CLASSES, 8)
+    for split in ("train", "val"):
+        draw_classes(root / "divided" / split, CLASSES, 4)
+    run(root, "tenth", "photos", val_split=0.25)
+    run(root, "other", "photos", val_split=0.25, seed=1)
+    run(root, "apart", "divided", val_split=None)
+    run(root, "elsewhere", "photos", val=str(root / "divided"))
+    return root
+
+
+def run(root: Path, name: str, data: str, val: str | None = None, **options: object) -> None:
+    config = tiny(epochs=1, size=32, device="cpu", **options)
+    tcnn.finetune("test_resnet", str(root / data), val=val, config=config, out=root / name, pretrained=False)
+
+
+def checkpoint(place: Path, run: str) -> str:
+    return str(place / run / "last.safetensors")
+
+
+def test_the_part_that_was_held_out_is_measured(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, held_out = split_off(open_dataset(str(place / "photos"), "train"), 0.25, 0)
+    monkeypatch.chdir(place)
+    for data in (str(place / "photos"), "photos", "./photos/"):
+        result = compare([checkpoint(place, "tenth")], data, CPU)
+        assert (result.held_out, result.trained_on, result.images) == (True, [], len(held_out)) == (True, [], 6)
+    recorded = read(checkpoint(place, "tenth")).section("training")["metrics"]["val"]
+    assert result.rows[0].clean and result.rows[0].clean.top1 == recorded["top1"]
+
+
+def test_a_split_of_its_own_is_measured_whole(place: Path) -> None:
+    for split, seen in (("val", []), ("train", [checkpoint(place, "apart")])):
+        config = EvaluationConfig(device="cpu", split=split)
+        result = compare([checkpoint(place, "apart")], str(place / "divided"), config)
+        assert (result.held_out, result.trained_on, result.images) == (False, seen, 12)
+
+
+def test_a_model_that_has_seen_all_of_it_is_named(place: Path) -> None:
+    one = checkpoint(place, "elsewhere")
+    result = compare([one], str(place / "photos"), CPU)
+    assert (result.held_out, result.trained_on, result.images) == (False, [one], 24)
+    assert compare([one], str(place / "divided"), CPU).trained_on == []
+
+
+def test_models_with_other_parts_are_not_set_side_by_side(place: Path) -> None:
+    one, other = checkpoint(place, "tenth"), checkpoint(place, "other")
+    with pytest.raises(RequestError, match="were trained on different parts of it; measure them apart, or on images"):
+        compare([one, other], str(place / "photos"), CPU)
+
+
+def test_what_a_run_was_validated_on_is_the_default(place: Path) -> None:
+    assert measured_by_default([checkpoint(place, "tenth")]) == str(place / "photos")
+    assert measured_by_default(["resnet18", checkpoint(place, "elsewhere")]) == str(place / "divided")
+    with pytest.raises(RequestError, match=r"--data: expected a data set to measure on, for resnet18 does not say"):
+        measured_by_default(["resnet18"])
+    assert training_of("resnet18") is None and training_of(str(place / "tenth" / "config.json")) is None
