@@ -28,7 +28,7 @@ def _photos() -> dict[str, tuple[str, bytes]]:
         for label in ("cat", "dog"):
             picture = io.BytesIO()
             Image.new("RGB", (8, 8)).save(picture, "png")
-            archive.writestr(f"{label}/1.png", picture.getvalue())
+            archive.writestr(zipfile.ZipInfo(f"{label}/1.png"), picture.getvalue())  # the same bytes at any time
     return {"file": ("photos.zip", packed.getvalue())}
 
 
