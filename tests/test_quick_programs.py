@@ -92,8 +92,8 @@ def torch_that_tells(directory: Path) -> None:
 
 COMMANDS = (
     ("convert", "test_resnet", "--dry-run"), ("verify", "a.safetensors"), ("fold", "a.safetensors", "b.safetensors"),
-    ("export", "a.safetensors", "b.pt2"), ("inspect", "a.safetensors"), ("demo",),
-    ("evaluate", "a.safetensors", "--data", "images"), ("finetune", "test_resnet", "--data", "images"),
+    ("export", "a.safetensors", "b.pt2"), ("inspect", "a.safetensors"), ("predict", "a.safetensors", "b.png"),
+    ("evaluate", "a.safetensors", "--data", "images"), ("finetune", "test_resnet", "--data", "images"), ("demo",),
 )  # fmt: skip
 
 
