@@ -10,11 +10,10 @@ from pydantic import BaseModel, ValidationError
 
 from tcnn.analysis.evaluations import EvaluationFile, read_evaluation
 from tcnn.analysis.records import Inspection
+from tcnn.checkpoints.places import CHECKPOINTS, checkpoint_file
 from tcnn.errors import RequestError
 from tcnn.training.runs.rundir import read_metrics
 
-CHECKPOINTS = ("best.safetensors", "last.safetensors", "converted.safetensors", "model.safetensors")
-"""Checkpoint files in order of preference."""
 MAX_HEADER = 100 * 2**20
 """Largest header of a safetensors file in bytes; safetensors refuses a larger one, too."""
 
@@ -171,11 +170,7 @@ def checkpoint_of(name: str) -> str:
     folder = Path(name)
     if not folder.is_dir() or (folder / "model.safetensors").is_file():
         return name
-    for place in (folder, folder / "run"):
-        found = next((place / file for file in CHECKPOINTS if (place / file).is_file()), None)
-        if found is not None:
-            return str(found)
-    return name
+    return str(checkpoint_file(folder) or name)
 
 
 def metrics_beside(checkpoint: str) -> list[dict[str, Any]]:

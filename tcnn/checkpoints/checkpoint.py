@@ -20,6 +20,7 @@ from timm.models._input import get_model_args
 from torch import Tensor, nn
 
 from tcnn.checkpoints.arguments import forbidden
+from tcnn.checkpoints.places import checkpoint_file
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.ties import still_tied
@@ -141,10 +142,10 @@ def digest(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
 
 
 def read(path: str | Path) -> Checkpoint:
-    """Read and check a file (or the `model.safetensors` of a directory); raises `CheckpointError` with one line."""
+    """Read and check a file, or that of a directory (`checkpoint_file`); raises `CheckpointError` with one line."""
     path = Path(path)
-    file = path / "model.safetensors" if path.is_dir() else path
-    if not file.is_file():
+    file = checkpoint_file(path)
+    if file is None:
         raise CheckpointError(
             f"{path}: expected a tcnn checkpoint, found {'no model.safetensors' if path.is_dir() else 'nothing'}"
         )

@@ -83,6 +83,10 @@ def command(
         raise typer.BadParameter(
             "missing; name a .safetensors file or a directory, or give --dry-run", param_hint="OUT"
         )
+    if dry_run and weights is not None and not weights.is_file():
+        from tcnn.errors import RequestError
+
+        raise RequestError(f"--weights: {weights} is no file")
     if output is not None and not dry_run:
         from tcnn.files import check_output
 

@@ -86,11 +86,9 @@ def command(
     )  # fmt: skip
 
     with loading():
-        from tcnn.analysis.rundirs import checkpoint_of
         from tcnn.evaluation.comparison import compare
         from tcnn.evaluation.held_out import measured_by_default
 
-    models = [checkpoint_of(name) for name in models]
     data = measured_by_default(models) if data is None else data
     with _images(quiet=as_json) as progress:
         result = compare(models, data, config, progress)

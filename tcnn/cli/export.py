@@ -32,13 +32,14 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a model as ONNX or as a torch.export program, checked against PyTorch; exit code 3 if it differs."""
-    from tcnn.exporting.options import check_options, format_of, parse_axes, parse_size, require_onnx
+    from tcnn.exporting.options import check_axes, check_options, format_of, parse_axes, parse_size, require_onnx
     from tcnn.files import check_output
 
     # Before torch is loaded: a wrong request is answered at once.
     kind = format_of(output, format)
     shape = None if size is None else parse_size(size)
     axes = () if fixed else parse_axes([name.strip() for name in dynamic.split(",") if name.strip()])
+    check_axes(dynamic, fixed)
     check_options(shape, batch, tolerance)
     check_output(output, force)
     if kind == "onnx":

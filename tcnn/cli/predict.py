@@ -54,7 +54,6 @@ def command(
 
         check_output(csv_file, force)
     with loading():
-        from tcnn.analysis.rundirs import checkpoint_of
         from tcnn.evaluation.comparison import open_model
         from tcnn.evaluation.predict import image_files, predict, side_by_side
         from tcnn.workflows.pipeline import usable_device
@@ -66,7 +65,7 @@ def command(
         for name in filter(None, names):
             step(name)
             found[name] = predict(
-                open_model(checkpoint_of(name)), files, top=top, size=_size(size), crop_pct=crop_pct,
+                open_model(name), files, top=top, size=_size(size), crop_pct=crop_pct,
                 batch_size=batch_size, device=place, amp=amp,  # type: ignore[arg-type]
             )  # fmt: skip
     if csv_file is not None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
+from tcnn.checkpoints.places import checkpoint_file
 from tcnn.data.image_set import ImageSet, open_dataset, split_off
 from tcnn.errors import RequestError
 
@@ -37,8 +38,9 @@ class Unseen(NamedTuple):
 
 def training_of(name: str) -> Training | None:
     """What a checkpoint of a run says; None for any other model, and for what cannot be read."""
-    path = Path(name)
-    file = path / "model.safetensors" if path.is_dir() else path
+    file = checkpoint_file(name)
+    if file is None:
+        return None
     try:
         with safe_open(file, framework="numpy") as handle:
             record: Any = json.loads((handle.metadata() or {}).get("training", "null"))

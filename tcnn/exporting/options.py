@@ -14,7 +14,9 @@ NEEDED = ("onnx", "onnxscript", "onnxruntime")
 def format_of(path: Path, wanted: str | None = None) -> Format:
     """The format of the file: as requested, or by its suffix."""
     if wanted is not None:
-        for known in SUFFIXES.values():
+        for suffix, known in SUFFIXES.items():
+            if wanted == known and SUFFIXES.get(path.suffix.lower(), known) != known:
+                raise RequestError(f"--format {wanted}: {path} would be taken for the other format; end it in {suffix}")
             if wanted == known:
                 return known
         raise RequestError(f"--format: expected onnx or torch, found {wanted!r}")
@@ -40,6 +42,12 @@ def parse_axes(names: Collection[str]) -> tuple[Axis, ...]:
     if unknown:
         raise RequestError(f"dynamic axes: expected some of {', '.join(AXES)}, found {unknown[0]!r}")
     return tuple(axis for axis in AXES if axis in names)
+
+
+def check_axes(dynamic: str, fixed: bool) -> None:
+    """Raise `RequestError` for free axes beside `--fixed`."""
+    if fixed and dynamic != ",".join(AXES):
+        raise RequestError(f"--fixed: no axis is free then; leave --dynamic {dynamic} out, or --fixed")
 
 
 def check_options(size: tuple[int, int] | None, batch: int, tolerance: float) -> None:

@@ -10,6 +10,7 @@ from timm.layers import DropPath
 from torch import nn
 
 from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.places import checkpoint_file
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
@@ -127,7 +128,7 @@ def is_checkpoint(source: str | Path) -> bool:
     path = Path(source)
     if path.suffix == ".safetensors" or isinstance(source, Path):
         return True
-    return path.is_dir() and (path / "model.safetensors").is_file()
+    return path.is_dir() and checkpoint_file(path) is not None
 
 
 def in_chans(source: str | Path | nn.Module) -> int:

@@ -39,6 +39,11 @@ def recheck(
     model = checkpoint.assemble(content, name=str(path)).to(place)
     recorded = Source.model_validate(content.section("source")) if "source" in content.metadata else None
     unknown = against is None and weights is None
+    if unknown and "training" in content.metadata:
+        raise RequestError(
+            f"{path}: has been trained since it was converted, so it equals no source any more; to compare it with a "
+            "model all the same, name that with --against MODEL"
+        )
     if recorded is None and unknown:
         raise RequestError(
             f"{path}: saved from Python, which records no source; name it with --against MODEL, or give --weights FILE"

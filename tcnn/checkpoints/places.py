@@ -1,0 +1,17 @@
+"""Where a checkpoint lies: a file, a directory in timm's hub layout, or the directory of a run. Without torch."""
+
+from pathlib import Path
+
+CHECKPOINTS = ("best.safetensors", "last.safetensors", "converted.safetensors", "model.safetensors")
+"""Checkpoint files of a run, or of a job, in order of preference."""
+
+
+def checkpoint_file(path: str | Path) -> Path | None:
+    """The checkpoint that a name stands for, or None: of a run's directory the best one."""
+    path = Path(path)
+    if not path.is_dir():
+        return path if path.is_file() else None
+    if (path / "model.safetensors").is_file():
+        return path / "model.safetensors"
+    found = (place / name for place in (path, path / "run") for name in CHECKPOINTS)
+    return next((file for file in found if file.is_file()), None)

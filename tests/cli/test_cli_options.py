@@ -1,0 +1,67 @@
+"""No option is ignored in silence, and a run's directory stands for its best checkpoint everywhere."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_pictures import draw_classes
+from torch import nn
+
+import tcnn as package
+
+
+@pytest.fixture
+def files(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
+    package.save(package.convert(lively(num_classes=3)).model, tmp_path / "t.safetensors")
+    draw_classes(tmp_path / "p", ["a", "b", "c"], 8)
+    return tmp_path
+
+
+RUN = ("finetune", "t.safetensors", "--data", "p")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*RUN, "--weights", "w.pth"), "--weights: t.safetensors brings weights of its own; leave it out"),
+        ((*RUN, "--no-pretrained"), "--no-pretrained: t.safetensors brings weights of its own; leave it out"),
+        ((*RUN, "--set", "conversion.stride=remove"), "--set conversion.stride=remove: t.safetensors is converted"),
+        ((*RUN, "--resume", "--force"), "--force: with --resume no run is replaced; give one of the two"),
+        ((*RUN, "--allow-changes"), "--allow-changes: a new run has nothing to differ from; give --resume as well"),
+        ((*RUN, "--val", "p", "--val-split", "0.1"), "--val-split: --val names the images to validate on; give one of"),
+        (("export", "t.safetensors", "x.onnx", "--dynamic", "batch", "--fixed"), "--fixed: no axis is free then; "),
+        (("export", "t.safetensors", "x.onnx", "--format", "torch"), "--format torch: x.onnx would be taken for "),
+        (("export", "t.safetensors", "x.pt2", "--format", "onnx"), "--format onnx: x.pt2 would be taken for the other"),
+        (("convert", "test_resnet", "--dry-run", "--weights", "no.pth"), "--weights: no.pth is no file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_an_option_without_effect_is_refused(arguments: tuple[str, ...], message: str, tcnn: Any, files: Path) -> None:
+    before = sorted(files.rglob("*"))
+    assert tcnn(*arguments).error(2).startswith(message)
+    assert sorted(files.rglob("*")) == before, "nothing is written"
+
+
+def test_a_run_stands_for_its_best_checkpoint(tcnn: Any, files: Path) -> None:
+    short = (
+        "--val-split",
+        0.25,
+        "--preset",
+        "quick",
+        "--epochs",
+        1,
+        "--batch-size",
+        8,
+        "--size",
+        32,
+        "--device",
+        "cpu",
+    )
+    assert tcnn(*RUN, *short, "--workers", 0, "--out", "run").code == 0
+    assert tcnn("export", "run", "x.pt2", "--fixed").code == 0
+    assert tcnn("fold", "run", "folded.safetensors").code == 0
+    assert tcnn("finetune", "run", "--data", "p", *short, "--workers", 0, "--out", "again").code == 0
+    (row,) = tcnn("evaluate", "run", "--json").json["rows"]
+    assert row["model"] == "run"
+    assert tcnn("verify", "run").error(2).startswith("run: has been trained since it was converted, so it equals no ")
