@@ -1,6 +1,7 @@
 """A job that takes too much memory dies, and nothing beside it: real processes that really take it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -79,7 +80,8 @@ def test_a_greedy_job_is_killed_and_its_neighbour_is_not(house: House) -> None:
     failed = house.store.get(greedy.id)
     assert (failed.status, failed.attempt) == (Status.FAILED, 2)
     assert failed.error is not None and failed.error.code == "out_of_memory"
-    assert failed.error.message.startswith("killed for memory: it took 0.2")
+    # More than it may, however far it had come when it was looked at.
+    assert re.match(r"killed for memory: it took 0\.[12]", failed.error.message)
     assert "may take 0.1 (TCNN_JOB_MEMORY_GB); ask for smaller batches" in failed.error.message
     assert house.store.get(modest.id).status is Status.SUCCEEDED
     assert processes_of(house.home.job(greedy.id)) == []
