@@ -77,7 +77,7 @@ def command(
     config = build(
         EvaluationConfig,
         {
-            "split": split, "layout": layout, "sizes": sizes(size), "crop_pct": crop_pct,
+            "split": split, "layout": layout, "sizes": _sizes(size), "crop_pct": crop_pct,
             "severities": tuple(_whole(s, "--severities") for s in _listed(severities)),
             "baseline": baseline, "batch_size": batch_size, "workers": workers, "device": device, "amp": amp,
             "channels_last": channels_last, "limit": limit, "seed": seed, "per_class": per_class,
@@ -100,7 +100,7 @@ def command(
         _show(result, console.stdout())
 
 
-def sizes(text: str | None) -> tuple[tuple[int, int], ...]:
+def _sizes(text: str | None) -> tuple[tuple[int, int], ...]:
     """Parse sizes: `160,224x192` → ((160, 160), (224, 192))."""
     from tcnn.errors import RequestError
 

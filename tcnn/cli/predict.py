@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tcnn.cli import console
+from tcnn.cli.finetune import parse_size
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def command(
     keep_freed_memory()
     if force and csv_file is None:
         raise RequestError("--force: there is no --csv FILE to replace")
+    if compare == model:
+        raise RequestError(f"--compare: {model} is the model itself; name another one")
     if amp not in ("float32", "bfloat16", "float16"):
         raise RequestError(f"--amp: expected float32, bfloat16 or float16, found {amp!r}")
     if csv_file is not None:
@@ -59,13 +62,13 @@ def command(
         from tcnn.workflows.pipeline import usable_device
 
     files, place = image_files(images), usable_device(device)
-    names = list(dict.fromkeys((model, compare))) if compare else [model]
+    names = [model] if compare is None else [model, compare]
     found: dict[str, list[Prediction]] = {}
     with console.steps(len(names), quiet=as_json) as step:
-        for name in filter(None, names):
+        for name in names:
             step(name)
             found[name] = predict(
-                open_model(name), files, top=top, size=_size(size), crop_pct=crop_pct,
+                open_model(name), files, top=top, size=parse_size(size), crop_pct=crop_pct,
                 batch_size=batch_size, device=place, amp=amp,  # type: ignore[arg-type]
             )  # fmt: skip
     if csv_file is not None:
@@ -80,16 +83,6 @@ def command(
         raise RequestError(f"no image could be read: {unread[0].file} ({unread[0].unreadable})")
 
 
-def _size(text: str | None) -> tuple[int, int] | None:
-    from tcnn.cli.evaluate import sizes
-    from tcnn.errors import RequestError
-
-    found = sizes(text)
-    if len(found) > 1:
-        raise RequestError(f"--size: expected one size, such as 224 or 224x160 (height × width), found {text!r}")
-    return found[0] if found else None
-
-
 def _show(report: "PredictionReport", out: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
@@ -97,7 +90,7 @@ def _show(report: "PredictionReport", out: "Console") -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("image", overflow="fold")
     for answers in report.models:
-        table.add_column(answers.model if len(report.models) > 1 else "class", overflow="fold")
+        table.add_column(escape(answers.model) if len(report.models) > 1 else "class", overflow="fold")
         table.add_column("", justify="right")
     for predictions in zip(*(answers.images for answers in report.models), strict=True):
         first = predictions[0]

@@ -71,12 +71,13 @@ def unseen(models: Sequence[str], data: str, opening: Callable[[], ImageSet]) ->
     """
     parts: dict[tuple[float, int], str] = {}
     trained_on = []
+    train: ImageSet | None = None
     for name in models:
         training = training_of(name)
         if training is None or not _same(training.data, data):
             continue
         opened = opening()
-        train = open_dataset(data, "train", in_chans=3 if opened.mode == "RGB" else 1)
+        train = train or open_dataset(data, "train", in_chans=3 if opened.mode == "RGB" else 1)
         if opened.split != train.split:
             continue  # a part of its own, of which training has seen nothing
         if training.val is None and training.val_split:
@@ -89,7 +90,7 @@ def unseen(models: Sequence[str], data: str, opening: Callable[[], ImageSet]) ->
             f"{data}: {one} and {other} were trained on different parts of it; measure them apart, or on images that "
             "neither has seen"
         )
-    if not parts:
+    if not parts or train is None:
         return Unseen(None, tuple(trained_on))
     ((share, seed),) = parts
     _, held_out = split_off(train, share, seed)

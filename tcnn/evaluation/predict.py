@@ -1,6 +1,5 @@
 """Classify images: the most probable classes of each, with their names, by one model or by two side by side."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from pydantic import BaseModel
 from timm.data import ImageNetInfo
 from torch import Tensor, nn
 
-from tcnn.data.decode import UnreadableImage, decode, mode_of, reason
-from tcnn.data.sources.folder import walk
+from tcnn.data.decode import decode, mode_of, reason
+from tcnn.data.sources.folder import open_at_once, walk
 from tcnn.data.sources.names import is_image, sort_key
 from tcnn.errors import RequestError
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
@@ -162,11 +161,9 @@ def side_by_side(found: Mapping[str, Sequence[Prediction]]) -> PredictionReport:
 def _read(file: Path, transform: Any, mode: Any) -> Tensor | str:
     """The image as the model takes it, or why it cannot be read."""
     try:
-        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
+        with open(file, "rb", opener=open_at_once) as opened:
             tensor: Tensor = transform(decode(opened, mode))
             return tensor
-    except UnreadableImage as error:
-        return error.reason
     except Exception as error:  # PIL's decoders raise almost anything on broken files
         return reason(error)
 

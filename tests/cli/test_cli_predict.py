@@ -65,7 +65,8 @@ def test_the_converted_models_table_says_how_far_both_agree(tcnn: Any, files: Pa
     ("arguments", "code", "message"),
     [
         (("t.safetensors", "missing.png"), 2, "missing.png: no such image"),
-        (("t.safetensors", "photos", "--size", "32,40"), 2, "--size: expected one size"),
+        (("t.safetensors", "photos", "--size", "32,40"), 2, "--size: expected pixels"),
+        (("t.safetensors", "photos", "--compare", "t.safetensors"), 2, "--compare: t.safetensors is the model itself"),
         (("t.safetensors", "photos", "--amp", "int8"), 2, "--amp: expected float32, bfloat16 or float16, found 'int8'"),
         (("t.safetensors", "photos", "--force"), 2, "--force: there is no --csv FILE to replace"),
         (("t.safetensors", "photos", "--csv", "torn.png"), 2, "torn.png"),

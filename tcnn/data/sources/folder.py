@@ -25,7 +25,7 @@ class FolderSource:
         return str(self.root / os.fsdecode(self.paths[index]))
 
     def open(self, index: int) -> BinaryIO:
-        return open(self.filename(index), "rb", opener=_at_once)
+        return open(self.filename(index), "rb", opener=open_at_once)
 
 
 def open_folder(root: Path, split: str, complete: bool) -> Found:
@@ -95,7 +95,7 @@ def empty_classes(images: Iterable[str], folders: Iterable[str]) -> list[str]:
     )
 
 
-def _at_once(path: str, flags: int) -> int:
+def open_at_once(path: str, flags: int) -> int:
     """Open without blocking: a named pipe called `x.jpg` would stop the run for ever."""
     return os.open(path, flags | os.O_NONBLOCK)
 
