@@ -38,13 +38,23 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 """From a status to those that may follow it. Every other change is a bug, and the store refuses it."""
 
 
+REQUEST_VERSION = 2
+"""The newest requests that this code understands (`tcnn_jobs.requests.ADDED`); a worker leaves newer ones to others."""
+
+
 class Model(BaseModel):
     """A value that is compared and passed around, never changed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Progress(Model):
+class Told(Model):
+    """What a job's process said, read back from the store: a newer worker may have said more, which is passed over."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Progress(Told):
     """How far a running job is; the trainer's own figures. `percent` is of the whole phase, 0 to 100."""
 
     phase: str
@@ -61,7 +71,7 @@ class Progress(Model):
     top1: float | None = None
 
 
-class Artifact(Model):
+class Artifact(Told):
     """A file that a job hands back. `path` is relative to the jobs' folder: `job_…/3/run/best.safetensors`."""
 
     name: str
@@ -70,7 +80,7 @@ class Artifact(Model):
     sha256: str
 
 
-class Result(Model):
+class Result(Told):
     """What a succeeded job gives. `checkpoint` is the one to use; `files` are all that can be downloaded."""
 
     checkpoint: Artifact | None = None
@@ -80,7 +90,7 @@ class Result(Model):
     notes: tuple[str, ...] = ()
 
 
-class Failure(Model):
+class Failure(Told):
     """Why a job failed, in one line; `code` is the error's class name in snake case, such as `unknown_model`."""
 
     code: str
@@ -123,6 +133,8 @@ class Job(Model):
     """Minutes for which it may say nothing new while it runs."""
     ran: float = 0.0
     """Seconds that its attempts before this one took, since it was submitted or resumed."""
+    request_version: int = 1
+    """What a worker must understand to take it."""
     queue_position: int | None = None
     """Jobs before this one, 0 when it is next; None unless it is queued."""
     waiting_for: str | None = None
@@ -146,6 +158,7 @@ class NewJob(Model):
     slots: int = Field(default=1, ge=1)
     max_runtime: float | None = Field(default=None, gt=0)
     stall_minutes: float | None = Field(default=None, gt=0)
+    request_version: int = Field(default=1, ge=1)
 
 
 class IdempotencyKey(NamedTuple):
@@ -210,6 +223,8 @@ class WorkerInfo(Model):
     heartbeat_at: float | None = None
     started_at: float | None = None
     """When it was first heard of."""
+    request_version: int = 1
+    """The newest requests that it understands."""
 
 
 class WorkerState(Model):

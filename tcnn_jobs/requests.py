@@ -116,6 +116,24 @@ KINDS: dict[str, type[Request]] = {
 }
 
 
+ADDED: dict[str, int] = {"depends_on": 2}
+"""Fields of requests, and settings in them, that older workers refuse, and the version that brought each. What is not
+here every worker understands. Whoever adds one raises `REQUEST_VERSION` once a release."""
+
+
+def version_of(request: Any) -> int:
+    """The version that a worker must understand for a request as it is kept: that of its newest field."""
+    newest, waiting = 1, [request]  # no recursion: a request may be deep
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            newest = max([newest, *(ADDED[name] for name in item if name in ADDED)])
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple):
+            waiting.extend(item)
+    return newest
+
+
 def num_workers(request: dict[str, Any]) -> int:
     """How many processes share the training of a job, by its request as it is kept."""
     training = request.get("finetune") or request

@@ -13,7 +13,7 @@ from tcnn_api.submission.check import check
 from tcnn_api.submission.lookup import Lookup
 from tcnn_api.submission.resolve import keep, resolve
 from tcnn_jobs.model import IdempotencyKey, Job, Kind, NewJob
-from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, TransformRequest, num_workers
+from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, TransformRequest, num_workers, version_of
 from tcnn_jobs.requests import Request as JobRequest
 
 router = APIRouter(tags=["submit"], dependencies=AUTHENTICATED)
@@ -88,6 +88,7 @@ def _accept(
             webhook=body.webhook,
             max_runtime=body.max_runtime or parts.settings.max_runtime,
             stall_minutes=body.stall_minutes or parts.settings.stall_minutes,
+            request_version=version_of(kept),
             slots=num_workers(kept) if parts.settings.engine == "local" else 1,
         )
         job = parts.store.enqueue(new, key)

@@ -14,7 +14,7 @@ router = APIRouter(tags=["operation"], dependencies=[*AUTHENTICATED, OperatorOnl
 
 EXAMPLE: dict[str, Any] = {
     "name": "gpu1-4242-9f86d0", "host": "gpu1", "version": "tcnn 0.1.0, torch 2.15.0", "slots": 2, "busy": 1,
-    "present": True, "keeps_house": True, "started_at": "2026-11-21T08:00:00.123Z",
+    "request_version": 2, "present": True, "keeps_house": True, "started_at": "2026-11-21T08:00:00.123Z",
     "heartbeat_at": "2026-11-21T12:00:00.123Z", "lease": 60.0,
     "gpus": [{"index": 0, "name": "NVIDIA H100", "memory_used": 3221225472, "memory_total": 85899345920}],
 }  # fmt: skip
@@ -26,6 +26,7 @@ class WorkerView(BaseModel):
     name: str
     host: str
     version: str = Field(description="What it runs: tcnn and torch.")
+    request_version: int = Field(description="The newest requests that it understands; it leaves newer jobs to others.")
     slots: int = Field(description="Jobs that it runs at once.")
     busy: int = Field(description="Slots that its running jobs take.")
     present: bool = Field(description="Whether it was heard of lately: within a minute, or within its lease.")
@@ -38,7 +39,7 @@ class WorkerView(BaseModel):
     @classmethod
     def of(cls, state: WorkerState) -> "WorkerView":
         """As an admin sees it."""
-        told = state.info.model_dump(include={"name", "host", "version", "slots", "lease", "gpus"})
+        told = state.info.model_dump(include={"name", "host", "version", "request_version", "slots", "lease", "gpus"})
         times = {"started_at": iso(state.info.started_at), "heartbeat_at": iso(state.info.heartbeat_at)}
         return cls(**told, **times, **state.model_dump(include={"busy", "present", "keeps_house"}))
 

@@ -14,6 +14,7 @@ leases        what one process at a time does, who does, and until when
 deliveries    webhook calls that are still to be made
 audit         who did what with which key
 tallies       finished jobs and their seconds, in shards, because every finish would wait for one row
+compatibility the oldest revision of these tables whose code can use them as they are
 
 `tcnn_jobs/migrations` makes these tables; a test holds the two to each other.
 """
@@ -131,6 +132,7 @@ jobs = Table(
     Column("ran", Double, nullable=False, server_default="0"),
     Column("avoid", Text),
     Column("unmet", Integer, nullable=False, server_default="0"),
+    Column("request_version", Integer, nullable=False, server_default="1"),
     UniqueConstraint("id", name="jobs_id"),
     sqlite_autoincrement=True,  # the number of a deleted job is never given again: lists are paged by it
 )
@@ -257,6 +259,7 @@ workers = Table(
     Column("heartbeat_at", Double, nullable=False),
     Column("lease", Double, nullable=False, server_default="60"),
     Column("started_at", Double),
+    Column("request_version", Integer, nullable=False, server_default="1"),
 )
 
 leases = Table(
@@ -308,3 +311,5 @@ tallies = Table(
     Column("jobs", BigInteger, nullable=False),
     Column("seconds", Double, nullable=False),
 )
+
+compatibility = Table("compatibility", metadata, Column("oldest", Text, primary_key=True))

@@ -6,11 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy import exc as sql
 
 from tcnn.errors import one_line
 from tcnn_jobs.database.engine import Database
+from tcnn_jobs.database.schema import compatibility
 from tcnn_jobs.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Upgrade(Database):
 
         if self.is_sqlite:
             self._use_wal()
-        if self._is_new():
+        if self._is_usable():
             return
         with self.writing(wait=LONGEST) as connection:
             if not self.is_sqlite:
@@ -55,10 +56,10 @@ class Upgrade(Database):
                     "nothing was changed; give this user a database of its own"
                 ) from error
 
-    def _is_new(self) -> bool:
+    def _is_usable(self) -> bool:
         """Whether there is nothing to do, so that nobody is waited for."""
         with self.reading() as connection:
-            return _current(connection) == head()
+            return _usable(connection, _current(connection))
 
     def _take_turn(self, connection: Connection) -> None:
         """Look again and again: one long wait could not be told from a server that is frozen."""
@@ -72,7 +73,8 @@ class Upgrade(Database):
         """Whether the database can be used now; raises `StoreUnavailable`."""
         with self.reading() as connection:
             found = _current(connection)
-        if found != head():
+            usable = _usable(connection, found)
+        if not usable:
             raise StoreUnavailable(
                 f"{self.place}: the schema is {found or 'empty'}, expected {head()}; "
                 "start tcnn serve or tcnn worker of this version, which bring it up to date"
@@ -113,6 +115,22 @@ def head() -> str:
     from alembic.script import ScriptDirectory
 
     return ScriptDirectory.from_config(alembic_config()).get_current_head() or ""
+
+
+@cache
+def _known() -> frozenset[str]:
+    from alembic.script import ScriptDirectory
+
+    return frozenset(script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions())
+
+
+def _usable(connection: Connection, found: str | None) -> bool:
+    """Whether the tables are ours, or a newer version's that has only added to them: while a service is brought up to
+    date host by host, the version before works beside the new one."""
+    if found is None or found == head() or found in _known():
+        return found == head()
+    oldest = connection.scalar(select(compatibility.c.oldest))
+    return oldest is not None and oldest <= head()
 
 
 def _current(connection: Connection) -> str | None:

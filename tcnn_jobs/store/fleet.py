@@ -60,10 +60,15 @@ class Fleet(Database):
         with self.reading() as connection:
             return connection.scalar(_AT_WORK) or 0
 
-    def versions(self) -> set[str]:
-        """The versions of workers that were heard of lately."""
+    def versions(self) -> dict[str, int]:
+        """The versions of workers that were heard of lately, and the newest requests that each understands."""
         with self.reading() as connection:
-            return set(connection.scalars(select(workers.c.version).where(PRESENT)))
+            rows = connection.execute(
+                select(workers.c.version, func.min(workers.c.request_version).label("requests"))
+                .where(PRESENT)
+                .group_by(workers.c.version)
+            )
+            return {row.version: row.requests for row in rows}
 
     def workers(self) -> list[WorkerState]:
         """Every worker that was heard of in the last `KEPT` seconds and has not left properly, by host and name."""
@@ -110,6 +115,7 @@ def _as_worker(row: Row[Any]) -> WorkerInfo:
         lease=row.lease,
         heartbeat_at=row.heartbeat_at,
         started_at=row.started_at,
+        request_version=row.request_version,
     )
 
 

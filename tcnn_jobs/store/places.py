@@ -30,6 +30,7 @@ _LINE = (
     .limit(bindparam("most"))
 )
 _LARGEST = select(func.max(workers.c.slots)).where(PRESENT)
+_NEWEST = select(func.max(workers.c.request_version)).where(PRESENT)
 
 
 class _Part(NamedTuple):
@@ -113,6 +114,8 @@ class Places:
         line = self._line(connection) if queued else self._whole
         wide = any(row.slots > 1 for row in queued)
         largest = (connection.scalar(_LARGEST) or 0) if wide else 1
+        new = any(row.request_version > 1 for row in queued)
+        newest = (connection.scalar(_NEWEST) or 0) if new else 0
         held = quotas.reasons(connection, {row.owner for row in queued}) if queued else {}
 
         unmet = [row.number for row in queued if row.unmet]
@@ -123,7 +126,8 @@ class Places:
                 return as_job(row)
             place = line.place(row.number, row.priority, row.owner, row.not_before)
             waits = f"waits for {' and '.join(sources[row.number])}" if row.number in sources else None
-            return as_job(row, place, waits or held.get(row.owner) or _too_wide(row.slots, largest))
+            held_up = held.get(row.owner) or _too_new(row.request_version, newest) or _too_wide(row.slots, largest)
+            return as_job(row, place, waits or held_up)
 
         return [placed(row) for row in rows]
 
@@ -144,6 +148,11 @@ class Places:
         finally:
             ended = time.monotonic()
             self._good_until = ended + max(OLDEST, SHARE * (ended - started))
+
+
+def _too_new(version: int, newest: int) -> str | None:
+    """Why a queued job waits for a worker of a newer release, if it does."""
+    return "waits for a worker of a newer release" if 0 < newest < version else None
 
 
 def _too_wide(slots: int, largest: int) -> str | None:

@@ -10,7 +10,19 @@ from sqlalchemy.sql.elements import ColumnElement
 from tcnn_jobs.database.engine import Database, upsert
 from tcnn_jobs.database.schema import finite, jobs, now, share_number, share_owner, workers
 from tcnn_jobs.errors import LostClaim
-from tcnn_jobs.model import Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status, WorkerInfo
+from tcnn_jobs.model import (
+    REQUEST_VERSION,
+    Beat,
+    Claim,
+    Failure,
+    Hold,
+    Job,
+    Kind,
+    NewEvent,
+    Result,
+    Status,
+    WorkerInfo,
+)
 from tcnn_jobs.store import fleet, quotas, shares
 from tcnn_jobs.store.changes import as_job, change, record
 from tcnn_jobs.store.fleet import ELSEWHERE
@@ -22,7 +34,14 @@ class Queue(Database):
     """Claiming jobs, holding them, and letting go of them."""
 
     def claim(
-        self, worker: str, kinds: Sequence[Kind] | None = None, *, slots: int = 1, later: int = 0, after: float = 0.0
+        self,
+        worker: str,
+        kinds: Sequence[Kind] | None = None,
+        *,
+        slots: int = 1,
+        later: int = 0,
+        after: float = 0.0,
+        understands: int = REQUEST_VERSION,
     ) -> Job | None:
         """Of the due jobs of the highest priority, the oldest of the tenant whose turn it is (`shares`) is this
         worker's from now on; None if there is none.
@@ -31,8 +50,12 @@ class Queue(Database):
         that need up to `later` are not once they have been due for `after` seconds. Those that failed here, where
         others could do them, are for `ELSEWHERE` seconds. A look that holds nobody up says whose turn it is, then one
         UPDATE finds and takes the job. On PostgreSQL rows that others have locked are skipped, not waited for.
+
+        Requests newer than `understands` are left to newer workers: while a service is brought up to date host by
+        host, both share the queue.
         """
         bound: dict[str, Any] = {"by": worker, "most": slots, "later": later, "after": after}
+        bound["understands"] = understands
         if kinds is not None:
             bound["kinds"] = list(kinds)
         wanted = _wanted(kinds is None)
@@ -127,7 +150,8 @@ class Queue(Database):
 
 @cache
 def _wanted(any_kind: bool) -> Wanted:
-    """What a job must be that the worker `by` takes, with `most`, `later`, `after`, and unless any will do `kinds`."""
+    """What a job must be that the worker `by` takes, with `most`, `later`, `after`, `understands`, and unless any will
+    do `kinds`."""
     fits = jobs.c.slots <= bindparam("most", type_=Integer())
     elsewhere = jobs.c.not_before > now() - ELSEWHERE
     avoided = and_(jobs.c.avoid == bindparam("by", type_=Text()), elsewhere)
@@ -138,6 +162,7 @@ def _wanted(any_kind: bool) -> Wanted:
         jobs.c.not_before <= now(),
         or_(fits, large),
         or_(jobs.c.avoid.is_(None), not_(avoided)),
+        jobs.c.request_version <= bindparam("understands", type_=Integer()),
     )
     return due if any_kind else (*due, jobs.c.kind.in_(bindparam("kinds", expanding=True)))
 

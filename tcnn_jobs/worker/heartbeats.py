@@ -6,7 +6,7 @@ import structlog
 
 from tcnn_jobs.attempts.held import Attempt
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model import Beat, Claim, Hold, Job, NewEvent, Progress, WorkerInfo
+from tcnn_jobs.model import REQUEST_VERSION, Beat, Claim, Hold, Job, NewEvent, Progress, WorkerInfo
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker import gpus, versions
 
@@ -53,7 +53,7 @@ class Heartbeats:
         """All in one transaction; if that is impossible, each by itself, to find the one that cannot be told."""
         info = WorkerInfo(
             name=self._name, host=self._host, slots=self._size, version=versions.own(), gpus=gpus.memory(),
-            lease=self._lease,
+            lease=self._lease, request_version=REQUEST_VERSION,
         )  # fmt: skip
         try:
             return self._store.heartbeat(info, list(beats.values()))

@@ -9,7 +9,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from deeds import RESULT, Child, hold, new
-from sqlalchemy import Connection, Table, inspect, text
+from sqlalchemy import Connection, MetaData, Table, inspect, text
 
 from tcnn_jobs.database import upgrade
 from tcnn_jobs.database.schema import metadata
@@ -44,14 +44,30 @@ def test_the_schema_is_the_code(empty_url: str) -> None:
     migrated.migrate()
     with migrated.writing() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
-        assert compare_metadata(context, metadata) == []
         found = _described(connection)
+        with connection.begin_nested() as looked:
+            assert compare_metadata(context, _readable(connection)) == []
+            looked.rollback()
     with migrated.writing() as connection:
         command.downgrade(alembic_config(connection), "base")
         assert _tables(connection) == set()
         metadata.create_all(connection)
         assert _described(connection) == found
     migrated.close()
+
+
+def _readable(connection: Connection) -> MetaData:
+    """The tables without what Alembic cannot read: of SQLite, indexes of expressions, which `_described` compares."""
+    if connection.dialect.name != "sqlite":
+        return metadata
+    tables = MetaData()
+    for table in metadata.sorted_tables:
+        copy = table.to_metadata(tables)
+        for index in list(copy.indexes):
+            if index.name == "jobs_share":
+                index.drop(connection)
+                copy.indexes.remove(index)
+    return tables
 
 
 def _described(connection: Connection) -> object:
@@ -97,16 +113,6 @@ def test_down_and_up(store: Store) -> None:
     assert store.list() == ([], False)
     store.enqueue(new())
     assert store.finish(hold(store.claim("w1")), RESULT).number == 1
-
-
-def test_a_database_of_a_newer_version(store: Store) -> None:
-    """Is left alone, and told."""
-    with store.writing() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StoreUnavailable, match=f"the schema is 9999, expected {head()}"):
-        store.check()
-    with pytest.raises(StoreUnavailable, match=r"does not know its schema, 9999; use the version that made it"):
-        store.migrate()
 
 
 def test_a_migration_that_fails_changes_nothing(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
