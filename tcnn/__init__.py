@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tcnn.folding.fold import fold as fold
     from tcnn.folding.fuse import fuse as fuse
     from tcnn.layers.gpsa import GPSA2d as GPSA2d
+    from tcnn.planning.plan import plan as plan
     from tcnn.training.finetune import finetune as finetune
     from tcnn.verification.verify import verify as verify
 
@@ -59,6 +60,7 @@ _HOMES = {
     "fuse": "tcnn.folding.fuse",
     "inspect": "tcnn.analysis.inspect",
     "load": "tcnn.checkpoints.checkpoint",
+    "plan": "tcnn.planning.plan",
     "predict": "tcnn.evaluation.predict",
     "report": "tcnn.analysis.report",
     "save": "tcnn.checkpoints.checkpoint",

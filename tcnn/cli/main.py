@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from tcnn.cli import convert, demo, evaluate, export, finetune, fold, inspect, models, predict, report, verify
+from tcnn.cli import convert, demo, evaluate, export, finetune, fold, inspect, models, plan, predict, report, verify
 from tcnn.errors import Stopped, TcnnError
 from tcnn.processes import QuickExit
 from tcnn.version import __version__
@@ -55,6 +55,7 @@ def _root(
 app.command("convert")(convert.command)
 app.command("verify")(verify.command)
 app.command("models")(models.command)
+app.command("plan")(plan.command)
 app.command("finetune")(finetune.command)
 app.command("evaluate")(evaluate.command)
 app.command("predict")(predict.command)

@@ -11,12 +11,11 @@ from pathlib import Path
 import timm
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from tcnn.config import ConversionConfig
 from tcnn.conversion.surgery import convert
 from tcnn.errors import NothingToConvertError, RequestError
-from tcnn.layers.backends.selection import use_backend
+from tcnn.models.flops import flops
 from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import input_shape
 from tcnn.zoo.catalogue import PATH, Entry
@@ -52,17 +51,6 @@ def describe(name: str) -> Entry:
         converted_flops=flops(converted, shape),
         stride_removable=_stride_removable(model),
     )
-
-
-def flops(model: nn.Module, shape: tuple[int, ...]) -> int | None:
-    """FLOPs of one image, 2 × multiply-adds of the reference formula with padding; None where torch cannot count."""
-    counter = FlopCounterMode(display=False)
-    try:
-        with counter, use_backend("reference"), torch.no_grad(), torch.device("meta"):
-            model(torch.zeros(1, *shape))
-    except AssertionError:  # it loses track of a parameter that is expanded without gradients, as CaiT's class token
-        return None
-    return int(counter.get_total_flops())
 
 
 def _stride_removable(model: nn.Module) -> bool:

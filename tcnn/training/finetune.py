@@ -149,7 +149,7 @@ def _finetune(
     if teacher is not None:
         check_teacher(teacher, start.model, len(train_set.class_names))
     record = _record(sources, config, start, train_set)
-    loader = _loader(start, train_set, config, processes, device)
+    loader = training_loader(start, train_set, config, processes, device)
     # Before an existing run is replaced: an optimizer that cannot be created must not cost it.
     create_optimizer(start.model, config)
     notes = [*start.notes, *annealing_notes(start.model, config, loader.steps)]
@@ -209,9 +209,10 @@ def open_data_sets(
     return train, held_out
 
 
-def _loader(
+def training_loader(
     start: Start, data: ImageSet, config: FinetuneConfig, processes: Processes, device: torch.device
 ) -> TrainingLoader:
+    """The loader of a run's augmented batches; raises `RequestError` for a batch that the data cannot fill."""
     settings = input_settings(start.model)
     transform = training_transform(
         size=start.size, mean=settings["mean"], std=settings["std"], interpolation=config.train_interpolation,

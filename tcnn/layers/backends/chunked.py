@@ -19,7 +19,7 @@ from tcnn.layers.backends import dense
 from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.maps import maps_for
-from tcnn.layers.terms.eager import is_eager
+from tcnn.layers.terms.eager import runs_eagerly
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.products import Matrix, Packed, linear
 
@@ -30,8 +30,8 @@ def supported(heads: Heads, parameters: Parameters) -> bool:
     """Whether this backend can be used: its backward pass does not support function transforms of PyTorch."""
     proj = parameters.proj
     if isinstance(proj, Packed):
-        return is_eager(*heads.tensors) and len(heads.value) > 0 and not needs_gradients(heads.tensors)
-    return is_eager(*heads.tensors, proj, parameters.bias) and len(heads.value) > 0
+        return runs_eagerly(*heads.tensors) and len(heads.value) > 0 and not needs_gradients(heads.tensors)
+    return runs_eagerly(*heads.tensors, proj, parameters.bias) and len(heads.value) > 0
 
 
 def needs_gradients(tensors: Iterable[object]) -> bool:

@@ -4,9 +4,34 @@ Under a compiler, a tracer, a transform of `torch.func`, forward-mode differenti
 consist of PyTorch operators only: it may neither read a value nor use an operator of its own.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
+
+_as_real: ContextVar[bool] = ContextVar("fake tensors as real ones", default=False)
+
+
+@contextmanager
+def fake_as_real() -> Iterator[None]:
+    """Context in which layers compute fake tensors in the same parts as real ones, to see what memory they take."""
+    token = _as_real.set(True)
+    try:
+        yield
+    finally:
+        _as_real.reset(token)
+
+
+def runs_eagerly(*tensors: Tensor | None) -> bool:
+    """`is_eager`, or in `fake_as_real` the same of fake tensors, whose values cannot be read."""
+    if is_eager(*tensors):
+        return True
+    kinds = (Tensor, nn.Parameter, FakeTensor)
+    return _as_real.get() and not is_transformed() and all(isinstance(t, kinds) for t in tensors if t is not None)
 
 
 def is_eager(*tensors: Tensor | None) -> bool:

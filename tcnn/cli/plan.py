@@ -1,0 +1,137 @@
+"""`tcnn plan`: what fine-tuning will take in memory, time and disk, before it begins."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcnn.cli import console
+from tcnn.cli.finetune import default_name, parse_size
+from tcnn.processes import keep_freed_memory, loading
+
+if TYPE_CHECKING:
+    from tcnn.planning.report import PlannedMemory, PlannedModel, TrainingPlan
+
+
+def command(
+    model: Annotated[
+        str, typer.Argument(help="A tcnn checkpoint, a timm name, local-dir:PATH or hf-hub:ORG/NAME.", metavar="MODEL")
+    ],
+    data: Annotated[str, typer.Option(help="Training images, as for `tcnn finetune`.", metavar="DATASET")],
+    val: Annotated[
+        str | None, typer.Option(help="Validation images; default the validation split of --data.", metavar="DATASET")
+    ] = None,
+    val_split: Annotated[
+        float | None, typer.Option(help="Hold this share of the training images out instead.", metavar="F")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="Settings to begin with: paper, quick, cifar.", metavar="NAME")] = "paper",
+    config: Annotated[Path | None, typer.Option(help="Settings from a YAML or JSON file.", metavar="FILE")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training set.", metavar="N")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images per optimizer step.", metavar="N")] = None,
+    size: Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")] = None,
+    convert: Annotated[
+        bool | None, typer.Option("--convert/--no-convert", help="The T-CNN, or the CNN with the same recipe.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other setting of the run.", metavar="KEY=VALUE")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the run is to be, for its disk; default runs/MODEL.", metavar="DIR")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(help="About so many seconds of real steps; 0 for none.", min=0, metavar="S")
+    ] = 20.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Plan a fine-tuning run: its parameters, FLOPs, memory, time and disk, by computation and by a few real steps.
+
+    Weights are random, so nothing is downloaded, and nothing is written. One process is planned for. Exit code 4 means
+    that memory or disk do not suffice; what would is said.
+
+    Examples: tcnn plan resnet50d --data photos/ --val-split 0.1 · tcnn plan resnet50d --data photos/ --preset quick
+    --batch-size 32 --seconds 60 --json
+    """
+    from tcnn.config import finetune_config
+    from tcnn.errors import RequestError
+
+    if val is not None and val_split is not None:
+        raise RequestError("--val-split: --val names the images to validate on; give one of the two")
+    given = {
+        "epochs": epochs, "batch_size": batch_size, "size": parse_size(size), "convert": convert, "workers": workers,
+        "device": device, "val_split": val_split,
+    }  # fmt: skip
+    options = {key: value for key, value in given.items() if value is not None}
+    settings = finetune_config(preset, config, assignments or (), options)
+    keep_freed_memory()
+    with loading():
+        from tcnn.planning.plan import plan
+
+    with console.steps(6, quiet=as_json) as step:
+        made = plan(
+            model, data, val, settings, out or Path("runs") / default_name(model), seconds=seconds, say=step
+        )  # fmt: skip
+    if as_json:
+        console.print_json(made)
+    else:
+        show(made)
+    if made.problems:
+        raise typer.Exit(4)
+
+
+def show(plan: "TrainingPlan") -> None:
+    """Print a plan: one line each for images, model, memory, time and disk, then notes and problems."""
+    from rich.table import Table
+
+    out = console.stdout()
+    height, width = plan.size
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_row(
+        "images",
+        f"{plan.train_images} to train on, {plan.val_images} to validate on, {plan.classes} classes, "
+        f"{height}×{width} pixels",
+    )
+    for name, each in (("CNN", plan.source), ("T-CNN" if plan.result.layers else "CNN", plan.result)):
+        if each is not None:
+            table.add_row(name, _model(each))
+    table.add_row("memory", _memory(plan.memory))
+    for phase in plan.phases:
+        table.add_row(
+            phase.name, f"updates {phase.begin + 1}–{phase.end}: {phase.images_per_second:.3g} images/s, "
+            f"validation {console.duration(phase.seconds_per_validation)}",
+        )  # fmt: skip
+    if plan.seconds is not None:
+        first, last = plan.epoch_seconds[0], plan.epoch_seconds[-1]
+        span = console.duration(first) + ("" if round(first) == round(last) else f" to {console.duration(last)}")
+        table.add_row("time", f"{span} an epoch, {console.duration(plan.seconds)} in all ({plan.epochs} epochs, "
+                      f"{plan.updates} updates) on {plan.device}")  # fmt: skip
+    table.add_row(
+        "disk",
+        f"{_bytes(plan.disk.total)} (checkpoint {_bytes(plan.disk.checkpoint)}, resume point "
+        f"{_bytes(plan.disk.resume_point)}); {_bytes(plan.disk.free)} free",
+    )
+    out.print(table)
+    for note in plan.notes:
+        out.print(note, markup=False)
+    for problem in plan.problems:
+        typer.echo(f"problem: {problem}", err=True)
+
+
+def _model(model: "PlannedModel") -> str:
+    work = "" if model.flops is None else f", {console.scale(model.flops)}FLOPs an image"
+    frozen = model.parameters - model.trained_parameters
+    learns = f", {console.scale(frozen)} of them frozen" if frozen else ""
+    layers = f", {model.layers} GPSA layers" if model.layers else ""
+    return f"{console.scale(model.parameters)} parameters{learns}{work}{layers}"
+
+
+def _memory(memory: "PlannedMemory") -> str:
+    how = "computed" if memory.measured is None else "measured"
+    free = "" if memory.free is None else f"; {_bytes(memory.free)} free"
+    at_once = f"with {memory.micro_batch} images at once" if memory.micro_batch > 1 else "with one image at once"
+    return f"{_bytes(memory.peak)}, {how}, {at_once} (tensors {_bytes(memory.computed)}){free}"
+
+
+def _bytes(count: float) -> str:
+    return f"{console.scale(count)}B"

@@ -1,0 +1,212 @@
+"""`plan`: what a fine-tuning run takes in memory, time and disk, from shapes and from a few of its real steps."""
+
+import copy
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tcnn.config import FinetuneConfig, build
+from tcnn.conversion.surgery import convert
+from tcnn.data.image_set import ImageSet
+from tcnn.data.loader import TrainingLoader
+from tcnn.errors import RequestError
+from tcnn.models.flops import flops
+from tcnn.models.parameters import parameter_count
+from tcnn.models.trace import input_shape, meta_copy
+from tcnn.planning import machine
+from tcnn.planning.memory import step_bytes
+from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
+from tcnn.planning.trial import Pace, Phase, Trial
+from tcnn.training.distributed import Processes, process_device
+from tcnn.training.finetune import open_data_sets, training_loader
+from tcnn.training.learner import Learner
+from tcnn.training.prepare import Start, conversion_at, in_chans, is_checkpoint, prepare, teacher_for
+from tcnn.training.recipe.annealing import annealing_notes, annealing_schedule, set_temperatures
+from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
+from tcnn.training.runs.progress import Say
+from tcnn.training.step import MixedPrecision
+
+SECONDS = 20.0
+"""Seconds of real steps, shared by the phases of the run."""
+
+
+def plan(
+    model: str | Path | nn.Module,
+    data: str | ImageSet,
+    val: str | ImageSet | None = None,
+    config: FinetuneConfig | None = None,
+    out: str | Path = "run",
+    *,
+    seconds: float = SECONDS,
+    say: Say = lambda message: None,
+    **options: object,
+) -> TrainingPlan:
+    """Plan a run of `finetune`: its memory, time and disk, the models' sizes, and what would end it.
+
+    The steps of a trial are those of the run, with random weights: no weights are downloaded and nothing is written.
+    Where they would not fit into the memory there is none, and the plan says how many images would.
+
+    Args:
+        model, data, val, config, options: as for `finetune`.
+        out: where the run is to be: only its disk is looked at.
+        seconds: of real steps; 0 for a plan by computation alone.
+        say: called with what is being done, one line each.
+
+    Raises: what `finetune` raises for a wrong request.
+    """
+    config = build(FinetuneConfig, options, config)
+    scaled = config.scaled()
+    if seconds < 0:
+        raise RequestError(f"seconds: expected 0 or more, found {seconds:g}")
+    processes = Processes()
+    device = process_device(config.device, processes)
+    train, validation = open_data_sets(data, val, config, in_chans(model))
+    say("building the model")
+    start = prepare(model, config, train.class_names, pretrained=False)
+    loader = training_loader(start, train, config, processes, device)
+    notes = [*start.notes, *annealing_notes(start.model, config, loader.steps)]
+    teacher = teacher_for(model, config, pretrained=False)
+    say("computing memory")
+    end = _at_end(start, config, loader.steps)
+    memory = _memory(end, start.size, config, loader, device, teacher)
+    disk, result = _disk(end, config, Path(out)), _described(end, start.size)
+    source = _described(_before(model, config, train, start), start.size) if gpsa_layers(end) else None
+    del end
+    paces: list[tuple[Phase, Pace]] = []
+    if seconds and memory.fits:
+        machine.reset_peak(device)
+        learner = Learner(
+            start.model, scaled, steps=loader.steps, precision=MixedPrecision(scaled, device), processes=processes,
+            teacher=teacher, trunk=start.trunk,
+        )  # fmt: skip
+        trial = Trial(learner, loader, validation, scaled, start.size)
+        try:
+            for phase in trial.phases():
+                say(f"taking a few steps: {phase.name}")
+                paces.append((phase, trial.time(phase, seconds / 3)))
+        finally:
+            loader.close()
+        peak = machine.peak_bytes(device)
+        memory = memory.model_copy(update={"measured": None if peak is None else peak + memory.waiting})
+    return TrainingPlan(
+        model=str(model) if not isinstance(model, nn.Module) else type(model).__name__,
+        device=str(device), size=start.size, classes=len(train.class_names), train_images=len(train),
+        val_images=len(validation), epochs=scaled.epochs, updates=scaled.epochs * loader.steps,
+        batch_size=config.batch_size, source=source if source != result else None, result=result, memory=memory,
+        phases=tuple(_timed(phase, pace, loader, config.batch_size) for phase, pace in paces),
+        epoch_seconds=tuple(epoch_seconds(paces, loader.steps, scaled.epochs, loader.micro_batches)) if paces else (),
+        disk=disk, notes=tuple(notes), problems=tuple(_problems(memory, disk, device)),
+    )  # fmt: skip
+
+
+def epoch_seconds(paces: Iterable[tuple[Phase, Pace]], steps: int, epochs: int, micro_batches: int) -> Iterator[float]:
+    """Seconds of every epoch of `steps` updates, each of so many micro-batches, and of what follows the epoch."""
+    paces = list(paces)
+    for begin in range(0, steps * epochs, steps):
+        end = begin + steps
+        training = sum(
+            max(0, min(end, phase.end) - max(begin, phase.begin)) * (micro_batches * pace.micro_batch + pace.update)
+            for phase, pace in paces
+        )
+        after = next(pace for phase, pace in paces if phase.begin < end <= phase.end)
+        yield training + after.reestimation + after.validation
+
+
+def _before(model: str | Path | nn.Module, config: FinetuneConfig, train: ImageSet, start: Start) -> nn.Module:
+    """The CNN before its conversion; a T-CNN that is given is what it is."""
+    if config.convert_at is not None or (not isinstance(model, nn.Module) and is_checkpoint(model)):
+        return start.model
+    if isinstance(model, nn.Module) and gpsa_layers(model):
+        return start.model
+    unfrozen = config.model_copy(update={"convert": False, "freeze": "none"})
+    return prepare(model, unfrozen, train.class_names, pretrained=False).model
+
+
+def _at_end(start: Start, config: FinetuneConfig, steps: int) -> nn.Module:
+    """A copy of the model as the last update finds it: converted, at its last τ."""
+    scaled, model = config.scaled(), start.model
+    if config.convert_at is not None:
+        model = convert(model, conversion_at(config, start.size)).model
+        begin = (scaled.convert_at or 0) * steps
+    else:
+        model, begin = copy.deepcopy(model), None
+    taus = annealing_schedule(model, scaled, steps, begin).temperatures(scaled.epochs * steps - 1)
+    for layer in gpsa_layers(model).values():
+        set_temperatures(layer, taus)
+    return model.train()
+
+
+def _described(model: nn.Module, size: tuple[int, int]) -> PlannedModel:
+    return PlannedModel(
+        parameters=parameter_count(model),
+        trained_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        layers=len(gpsa_layers(model)),
+        flops=flops(meta_copy(model).eval(), input_shape(model, size)),
+    )
+
+
+def _memory(
+    model: nn.Module,
+    size: tuple[int, int],
+    config: FinetuneConfig,
+    loader: TrainingLoader,
+    device: torch.device,
+    teacher: nn.Module | None,
+) -> PlannedMemory:
+    """Memory by computation: of the configured micro-batch, and of a smaller one where that does not fit."""
+    shape = input_shape(model, size)
+    image = 4 * math.prod(shape)
+    own = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
+    taken, free = machine.taken_bytes(device), machine.free_bytes(device)
+    configured = micro = loader.micro_batch
+    while True:
+        tensors = step_bytes(
+            model, lambda made: create_optimizer(made, config), (micro, *shape), MixedPrecision(config, device).dtype,
+            teacher,
+        )  # fmt: skip
+        waiting = image * (loader.share - micro)
+        needed = tensors + waiting + (own if config.ema is not None else 0)
+        if free is None or needed <= free or micro == 1:
+            break
+        # What a pass takes is proportional to its images, but for parameters, gradients and the optimizer's state.
+        passes = micro * max(0, free - 4 * own - waiting) // max(1, tensors - 4 * own)
+        micro = max(1, min(micro // 2, 1 << max(0, passes.bit_length() - 1)))
+    enough = free is None or needed <= free
+    return PlannedMemory(
+        micro_batch=micro if enough else 0, configured=configured, computed=tensors, waiting=waiting,
+        expected=taken + needed, measured=None, free=free,
+    )  # fmt: skip
+
+
+def _disk(model: nn.Module, config: FinetuneConfig, out: Path) -> PlannedDisk:
+    weights = sum(tensor.nbytes for tensor in model.state_dict().values())
+    moments = 2 * sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    point = weights * (1 if config.ema is None else 2) + moments
+    return PlannedDisk(
+        checkpoint=weights, resume_point=point, total=2 * weights + (config.keep + 1) * point,
+        free=machine.free_disk_bytes(out),
+    )  # fmt: skip
+
+
+def _timed(phase: Phase, pace: Pace, loader: TrainingLoader, batch_size: int) -> PlannedPhase:
+    seconds = loader.micro_batches * pace.micro_batch + pace.update
+    return PlannedPhase(
+        name=phase.name, begin=phase.begin, end=phase.end, seconds_per_update=seconds,
+        images_per_second=batch_size / seconds, seconds_per_validation=pace.reestimation + pace.validation,
+    )  # fmt: skip
+
+
+def _problems(memory: PlannedMemory, disk: PlannedDisk, device: torch.device) -> Iterator[str]:
+    """What would end the run, one line each."""
+    if not memory.fits:
+        assert memory.free is not None  # noqa: S101 - else everything fits
+        held = f"memory: {memory.configured} images at once do not fit into the {memory.free / 1e9:.3g} GB free"
+        if memory.micro_batch:
+            yield f"{held} on {device}; give --set micro_batch={memory.micro_batch}"
+        else:
+            yield f"{held} on {device}, nor does one; choose a smaller --size, --batch-size or model"
+    if disk.total > disk.free:
+        yield f"disk: the run takes {disk.total / 1e9:.2f} GB, {disk.free / 1e9:.2f} GB are free; choose another --out"

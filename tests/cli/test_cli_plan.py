@@ -1,0 +1,72 @@
+"""`tcnn plan`: what it prints, its exit codes, and what it refuses."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Result
+from tiny_runs import colours
+
+from tcnn.planning import machine
+
+QUICK = ("--preset", "quick", "--size", "64", "--batch-size", "8", "--workers", "0", "--device", "cpu", "--epochs", "2")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colours(tmp_path_factory.mktemp("photos"))
+
+
+def test_a_plan_in_words(tcnn: Callable[..., Result], photos: Path, tmp_path: Path) -> None:
+    """No network is asked for weights, and nothing is written."""
+    found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--seconds", "0.1")
+    assert found.code == 0, found
+    lines = {line.split()[0]: line for line in found.out.splitlines()}
+    assert "24 to train on, 6 to validate on, 3 classes, 64×64 pixels" in lines["images"]
+    assert "373.0 k parameters" in lines["CNN"]
+    assert "2 GPSA layers" in lines["T-CNN"]
+    assert "measured, with 8 images at once" in lines["memory"]
+    assert "updates 1–6" in lines["convolution"]
+    assert "in all (2 epochs, 6 updates) on cpu" in lines["time"]
+    assert "checkpoint" in lines["disk"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_as_json_by_computation_alone(tcnn: Callable[..., Result], photos: Path) -> None:
+    found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--seconds", "0", "--json").json
+    assert found["updates"] == 6
+    assert found["phases"] == found["epoch_seconds"] == []
+    assert found["memory"]["measured"] is None
+    assert found["result"]["layers"] == 2
+
+
+def test_what_would_end_the_run_ends_the_plan(
+    tcnn: Callable[..., Result], photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    little = tmp_path_factory.mktemp("proc") / "meminfo"
+    little.write_text("MemAvailable: 100 kB\n")
+    monkeypatch.setattr(machine, "MEMINFO", little)
+    found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK)
+    assert found.code == 4
+    assert found.err.startswith("problem: memory: 8 images at once do not fit into the 0.000102 GB free on cpu")
+    assert "computed, with 1 images" not in found.out
+    assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("test_resnet",), "Missing option '--data'"),
+        (("test_resnet", "--data", "nowhere/"), "nowhere"),
+        (("no_such_net", "--data", "PHOTOS", "--val-split", "0.2"), "no_such_net"),
+        (("test_resnet", "--data", "PHOTOS"), "no validation split"),
+        (("test_resnet", "--data", "PHOTOS", "--val", "PHOTOS", "--val-split", "0.2"), "give one of the two"),
+        (("test_resnet", "--data", "PHOTOS", "--val-split", "0.2", "--seconds", "-1"), "--seconds"),
+        (("test_resnet", "--data", "PHOTOS", "--val-split", "0.2", "--batch-size", "512"), "batch_size: 512 is more"),
+    ],
+)  # fmt: skip
+def test_a_wrong_request_is_one_line(
+    tcnn: Callable[..., Result], photos: Path, arguments: tuple[str, ...], expected: str
+) -> None:
+    given = [str(photos) if argument == "PHOTOS" else argument for argument in arguments]
+    assert expected in tcnn("plan", *given).error(2)
