@@ -7,7 +7,7 @@ threads of a process take turns, and processes look again after a few millisecon
 
 PostgreSQL: connections are tried before they are used; locks and absent servers are waited for `wait` seconds, and
 every single answer for little more than twice as long, by the server's timeouts and, should it be frozen, by ours
-(`deadlines`).
+(`postgres`).
 """
 
 import os
@@ -15,7 +15,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ LONGEST_LOG = 50_000
 """Pages of 4 KiB after which a writer empties SQLite's log itself, should nobody else do so."""
 
 _NAP = 0.2
+_DUE = "tcnn_due"
 _TURN = 0.0005, 0.003  # seconds between two looks whether another process has finished its transaction
 _MISSING_TABLE, _NO_PERMISSION = "42P01", "42501"  # of PostgreSQL
 _BUSY = ("55P03", "57014")
@@ -128,8 +129,38 @@ class Database:
             if not self.is_sqlite:
                 driver: Any = connection.connection.dbapi_connection
                 driver.patience = 2 * self.wait + 2 if patience is None else patience
-            with connection, connection.begin():
-                yield connection
+            connection.info.pop(_DUE, None)  # of a transaction that has not happened
+            with connection:
+                with connection.begin():
+                    if not self.is_sqlite:
+                        driver.limit()
+                    yield connection
+                if connection.info.pop(_DUE, False) and not self.is_sqlite:
+                    from tcnn_jobs.database.notices import ring
+
+                    ring(driver)
+
+    def listen(self, heard: Callable[[], None], told: threading.Event) -> bool:
+        """Call `heard` whenever a job has become due, until `told`; returns False at once where nobody tells: for a
+        file, and through a pooler, which gives what a server process hears to whoever has it just then.
+
+        Raises `StoreUnavailable` when the database goes away.
+        """
+        if self.is_sqlite:
+            return False
+        from tcnn_jobs.database.notices import listen
+
+        with self.translated(), self._connect(time.monotonic() + self.wait) as connection:
+            driver: Any = connection.connection.dbapi_connection
+            if driver.pooled:
+                return False
+            connection.detach()  # nobody else gets it, and the pool another one
+            try:
+                listen(driver, heard, told, patience=2 * self.wait + 2)
+            except Exception as error:
+                connection.invalidate()
+                raise StoreUnavailable(f"{self.place}: {one_line(error)}") from error
+        return True
 
     def _connect(self, deadline: float) -> Connection:
         """A connection; a server that is being restarted is asked again until `deadline`."""
@@ -178,6 +209,11 @@ def parsed(url: str) -> URL:
     return found.set(drivername="postgresql+psycopg")
 
 
+def due(connection: Connection) -> None:
+    """A job will be due when this transaction has happened: those who wait for one are told then."""
+    connection.info[_DUE] = True
+
+
 def upsert(dialect: str, table: Any) -> Any:
     """An INSERT that knows `on_conflict_…`, in SQLite's or PostgreSQL's dialect."""
     return (sqlite if dialect == "sqlite" else postgresql).insert(table)
@@ -189,26 +225,9 @@ def _engine(url: URL, wait: float) -> Engine:
         event.listen(engine, "connect", _sqlite_connection)
         event.listen(engine, "begin", _sqlite_begin)
         return engine
-    from tcnn_jobs.database.deadlines import bound  # loads psycopg, which a queue in a file does without
+    from tcnn_jobs.database.postgres import connecting  # loads psycopg, which a queue in a file does without
 
-    limit = max(1, round(wait * 1000))
-    engine = create_engine(
-        url,
-        **_pool(20, wait),
-        pool_pre_ping=True,
-        connect_args={
-            "connect_timeout": max(2, round(wait)),  # less is not heard by libpq
-            "options": f"{url.query.get('options', '')} -c lock_timeout={limit}"
-            f" -c statement_timeout={2 * limit + 1000} -c idle_in_transaction_session_timeout={10 * limit + 1000}",
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 2 * limit + 1000,
-            "application_name": "tcnn",
-        },
-    )
-    bound(engine, ping=max(1.0, wait / 2))
-    return engine
+    return connecting(url, wait, **_pool(20, wait))
 
 
 def _pool(connections: int, wait: float) -> dict[str, Any]:

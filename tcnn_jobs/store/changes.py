@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Double, Row, and_, bindparam, case, insert, select, update
 
 from tcnn_jobs.database import schema
-from tcnn_jobs.database.engine import upsert
+from tcnn_jobs.database.engine import due, upsert
 from tcnn_jobs.database.schema import jobs, now
 from tcnn_jobs.errors import JobNotFound, WrongState
 from tcnn_jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
@@ -107,6 +107,8 @@ def _change(
     statement = _move(to, tuple(sorted(values)))
     changed = connection.execute(statement, {"row": row.number, "more": len(happened), **bound}).one()
     record(connection, changed, happened)
+    if to is Status.QUEUED and not after:
+        due(connection)
     if to is Status.QUEUED and row.status in TERMINAL:
         changed = needs.note(connection, changed)
     if to is not None and row.status == Status.RUNNING:

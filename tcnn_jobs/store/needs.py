@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
+from tcnn_jobs.database.engine import due
 from tcnn_jobs.database.schema import jobs, needs, now, share_owner, uploads
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model import Status
@@ -103,6 +104,7 @@ def met(connection: Connection, rows: Iterable[Row[Any]]) -> None:
     for row in rows:
         values: dict[str, Any] = {"unmet": row.unmet - 1} | ({"not_before": now()} if row.unmet == 1 else {})
         connection.execute(update(jobs).where(jobs.c.number == row.number).values(values))
+        due(connection)
 
 
 def waited_for(connection: Connection, numbers: Iterable[int]) -> dict[int, list[str]]:

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select
 
 from tcnn_jobs.database import schema
-from tcnn_jobs.database.engine import Database, upsert
+from tcnn_jobs.database.engine import Database, due, upsert
 from tcnn_jobs.database.schema import jobs, keys, now
 from tcnn_jobs.errors import IdempotencyMismatch, StoreUnavailable, WrongState
 from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
@@ -58,6 +58,7 @@ class Submission(Database):
                 row = connection.execute(_ENQUEUE, {"id": identifier, **new.model_dump(mode="json")}).one()
                 record(connection, row, [NewEvent(kind="queued")])
                 row = needs.note(connection, row)
+                due(connection)
                 audits.note(connection, "job.submit", identifier, row.owner, kind=row.kind)
         return self._placed(row)
 

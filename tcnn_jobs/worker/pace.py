@@ -26,6 +26,11 @@ def heartbeat(poll: float, workers: int, lease: float, *, busy: bool) -> float:
     return min(shared(poll, workers), max(poll, longest)) if busy else longest
 
 
+def answering(workers: int) -> float:
+    """The part of so many workers that look at the queue at once when a job is said to be due."""
+    return min(1.0, TOGETHER / max(1, workers))
+
+
 def spread(interval: float) -> float:
     """A length near this interval, and not above it, that is another one every time."""
     return interval * random.uniform(EARLIEST, LATEST)  # noqa: S311 - nobody gains from guessing it

@@ -22,6 +22,7 @@ from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker import gpus
 from tcnn_jobs.worker.chores import Chores
+from tcnn_jobs.worker.listening import Listening
 from tcnn_jobs.worker.outbox import Outbox
 from tcnn_jobs.worker.versions import check_fellows
 from tcnn_jobs.worker.worker import Worker
@@ -50,7 +51,11 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     slots = slots_for(settings.slots)
     engine = carried(engine_for(settings), artifacts, home, settings.mirror)
     worker = Worker(store, home, engine, settings, name=name, host=host, slots=slots, artifacts=artifacts)
-    beside = (Chores(store, home, settings, artifacts, worker.election), Outbox(store, settings, worker.election))
+    beside = (
+        Chores(store, home, settings, artifacts, worker.election),
+        Outbox(store, settings, worker.election),
+        Listening(store, worker),
+    )
 
     def leave(number: int, frame: FrameType | None) -> None:
         worker.drain()

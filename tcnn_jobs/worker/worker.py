@@ -72,7 +72,8 @@ class Worker:
         self._running: list[Attempt] = []
         self._ended: list[Attempt] = []
         self._due = dict.fromkeys(("beat", "claim", "count", "reap"), 0.0)
-        self._fellows = 1
+        self.fellows = 1
+        """Workers at the queue, this one too."""
         self._away = False
         self._failures = 0
         self._told = threading.Event()
@@ -85,6 +86,11 @@ class Worker:
     def drain(self) -> None:
         """Claim nothing more, let the jobs save what they have, and hand them back. Twice: without waiting."""
         self._drains += 1
+        self._told.set()
+
+    def look(self) -> None:
+        """A job may be due: ask for it at once, if there is a slot for it. Any thread may call it."""
+        self._due["claim"] = 0.0
         self._told.set()
 
     @property
@@ -118,10 +124,10 @@ class Worker:
             self._enforce()
             self._settle()
             poll, lease = self.settings.poll, self.settings.lease
-            if self._is_due("beat", pace.heartbeat(poll, self._fellows, lease, busy=self.busy > 0)):
+            if self._is_due("beat", pace.heartbeat(poll, self.fellows, lease, busy=self.busy > 0)):
                 self._beat()
-            if self._is_due("count", pace.shared(poll, self._fellows)):
-                self._fellows = self.store.count_workers()
+            if self._is_due("count", pace.shared(poll, self.fellows)):
+                self.fellows = self.store.count_workers()
             if self._is_due("reap", poll) and self.election.won():
                 self._reap()
             if not self.draining and self._spare and self._is_due("claim", poll):

@@ -49,9 +49,9 @@ def test_a_worker_learns_how_many_there_are(tmp_path_factory: pytest.TempPathFac
         worker._due["count"] = 0.0
         worker.step()
         assert worker._due["count"] - worker._due["claim"] > 0.4 * worker.settings.poll
-        worker._fellows = 60_000
+        worker.fellows = 60_000
         worker._due["count"] = worker._due["beat"] = 0.0
         worker.step()
-        assert worker._fellows == 61, "counted again"
+        assert worker.fellows == 61, "counted again"
     finally:
         house.store.close()

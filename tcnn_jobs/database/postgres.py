@@ -1,0 +1,103 @@
+"""Connections to PostgreSQL: every wait has an end on this side, and a pooler between is noticed.
+
+A server that is stopped (SIGSTOP, a frozen virtual machine) still acknowledges packets, so that neither its own
+timeouts nor TCP's end a wait for it.
+
+Through a pooler such as PgBouncer each transaction may have another process of the server, so nothing may be left there
+for later: no prepared statement, no setting, no LISTEN. It may refuse settings of a connection, too; then each
+transaction sets its own.
+"""
+
+import time
+from collections.abc import Generator
+from typing import Any
+
+import psycopg
+from sqlalchemy import URL, Engine, create_engine, event
+
+
+class Bounded(psycopg.Connection[Any]):
+    """A connection that waits `patience` seconds for each answer; then it is closed, and `OperationalError` raised."""
+
+    patience: float = 60.0
+    pooled: bool = False
+    """Whether a pooler stands between."""
+    limits: str = ""
+    """What sets the server's limits for a transaction."""
+
+    def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+        """Run one of psycopg's generators to its end, or to the deadline."""
+        return super().wait(self._until(gen, time.monotonic() + self.patience), *arguments, **options)
+
+    def _until(self, gen: Any, deadline: float) -> Generator[Any, Any, Any]:
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > deadline:  # woken by the clock, not by the socket
+                    gen.close()
+                    self.close()
+                    raise psycopg.OperationalError(f"no answer within {self.patience:g} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+
+    def limit(self) -> None:
+        """Begin a transaction with the server's limits, unless the connection has them."""
+        if self.pooled:
+            self.execute(self.limits)
+
+    def look(self) -> None:
+        """See whether there is a pooler: it numbers the server's processes in its own way."""
+        with self.cursor() as cursor:
+            number = cursor.execute("SELECT pg_backend_pid()").fetchone()
+        self.rollback()
+        self.pooled = number is None or number[0] != self.info.backend_pid
+        if self.pooled:
+            self.prepare_threshold = None
+
+
+def connecting(url: URL, wait: float, **pool: Any) -> Engine:
+    """An engine of such connections. Locks are waited for `wait` seconds, and every answer for little more than twice
+    as long; a connection that comes out of the pool must answer within half of it."""
+    limit, ping = max(1, round(wait * 1000)), max(1.0, wait / 2)
+    limits = {
+        "lock_timeout": limit,
+        "statement_timeout": 2 * limit + 1000,
+        "idle_in_transaction_session_timeout": 10 * limit + 1000,
+    }
+    given = str(url.query.get("options", ""))
+    engine = create_engine(
+        url,
+        **pool,
+        pool_pre_ping=True,
+        connect_args={
+            "connect_timeout": max(2, round(wait)),  # less is not heard by libpq
+            "options": " ".join([given, *(f"-c {name}={value}" for name, value in limits.items())]),
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": limits["statement_timeout"],
+            "application_name": "tcnn",
+        },
+    )
+
+    @event.listens_for(engine, "do_connect")
+    def connect(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> Bounded:
+        try:
+            connection = Bounded.connect(*arguments, **options)
+        except psycopg.OperationalError as error:
+            if "unsupported startup parameter" not in str(error):
+                raise
+            connection = Bounded.connect(*arguments, **{**options, "options": given})
+        connection.patience = ping
+        connection.limits = "; ".join(f"SET LOCAL {name} = {value}" for name, value in limits.items())
+        connection.look()
+        return connection
+
+    @event.listens_for(engine, "checkin")
+    def back(connection: Any, record: Any) -> None:
+        if connection is not None:
+            connection.patience = ping
+
+    return engine
