@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from tcnn.errors import RequestError
 from tcnn_api.access.keys import LOCAL, Principal, missing
 from tcnn_api.pools import Pools
-from tcnn_api.responses.stream import Streams
+from tcnn_api.responses.stream import Still, Streams
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.access import Scope
 from tcnn_jobs.artifacts.base import Artifacts
@@ -85,6 +85,12 @@ async def _reach(request: Request) -> str | None:
     return None if Scope.ADMIN in principal.scopes else principal.tenant
 
 
+async def _still(request: Request) -> Still:
+    """Tells whether the key of the request is still valid."""
+    found: Still = request.state.still
+    return found
+
+
 async def _admin_only(request: Request) -> None:
     principal: Principal = request.state.principal
     if Scope.ADMIN not in principal.scopes:
@@ -113,6 +119,7 @@ ArtifactsDep = Annotated[Artifacts, Depends(_artifacts)]
 StoreDep = Annotated[Store, Depends(_store)]
 Tenant = Annotated[str, Depends(_tenant)]
 Reach = Annotated[str | None, Depends(_reach)]
+StillValid = Annotated[Still, Depends(_still)]
 AdminOnly = Depends(_admin_only)
 OperatorOnly = Depends(_operator_only)
 JobId = Annotated[str, Depends(_job_id)]

@@ -3,6 +3,7 @@
 import re
 import time
 from collections import OrderedDict
+from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -62,11 +63,21 @@ class Authenticate:
             return
         if not (self.keys or await self.stored.there()):
             _check_near(scope, headers)
-            principal = LOCAL
+            principal, state["still"] = LOCAL, self._still_open
         else:
-            principal = await self._principal(scope, headers.get("authorization", ""))
+            given = headers.get("authorization", "")
+            principal = await self._principal(scope, given)
             _check_scope(principal, scope["method"], path)
+            state["still"] = partial(self._still_valid, given.partition(" ")[2].strip())
         state["principal"], state["tenant"], state["key"] = principal, principal.tenant, principal.key
+
+    async def _still_open(self) -> bool:
+        """Whether everybody on this machine may go on: until the first key is made."""
+        return not (self.keys or await self.stored.there())
+
+    async def _still_valid(self, key: str) -> bool:
+        """Whether a key that was valid still is: long answers ask again. Raises `StoreUnavailable`."""
+        return self.keys.find(key) is not None or await self.stored.find(key) is not None
 
     async def _principal(self, scope: Scope, given: str) -> Principal:
         scheme, _, key = given.partition(" ")

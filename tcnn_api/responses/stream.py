@@ -6,7 +6,7 @@ twice. `progress` messages carry none: they are a state, and only the newest is 
 """
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 from anyio import CapacityLimiter, sleep, to_thread
@@ -19,6 +19,8 @@ from tcnn_jobs.errors import JobNotFound, StoreUnavailable
 from tcnn_jobs.model import Event, Job
 from tcnn_jobs.store import Store
 
+Still = Callable[[], Awaitable[bool]]
+"""Whether whoever listens still may, for a stream can outlive its key. May raise `StoreUnavailable`."""
 POLL = 1.0
 """Seconds between two looks at the database."""
 PAGE = 500
@@ -53,11 +55,16 @@ class Streams:
         """How many a tenant has."""
         return self._open.get(tenant, 0)
 
-    async def follow(self, store: Store, job: str, owner: str | None, after: int) -> AsyncIterator[ServerSentEvent]:
-        """Messages about a job from the event after number `after` on; ends with the job, or when it is deleted."""
+    async def follow(
+        self, store: Store, job: str, owner: str | None, after: int, still: Still
+    ) -> AsyncIterator[ServerSentEvent]:
+        """Messages about a job from the event after number `after` on; ends with the job, with the key, or when the job
+        is deleted."""
         told: str | None = None
         while True:
             try:
+                if not await still():
+                    return
                 now, events = await to_thread.run_sync(partial(_look, store, job, owner, after), limiter=self._threads)
             except StoreUnavailable:  # it will come back; until then the pings say that we are here
                 await sleep(POLL)
@@ -79,12 +86,15 @@ class Streams:
             told = progress
             await sleep(POLL)
 
-    async def watch(self, look: Callable[[], tuple[list[Job], bool]]) -> AsyncIterator[ServerSentEvent]:
-        """A page of jobs, whenever something of it changes: the order of all, and those that have changed."""
+    async def watch(self, look: Callable[[], tuple[list[Job], bool]], still: Still) -> AsyncIterator[ServerSentEvent]:
+        """A page of jobs, whenever something of it changes: the order of all, and those that have changed. Ends with
+        the key."""
         told: dict[str, str] = {}
         order: list[str] | None = None
         while True:
             try:
+                if not await still():
+                    return
                 found, more = await to_thread.run_sync(look, limiter=self._threads)
             except StoreUnavailable:
                 await sleep(POLL)

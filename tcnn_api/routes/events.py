@@ -6,7 +6,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query
 from starlette.responses import JSONResponse, Response
 
-from tcnn_api.deps import AUTHENTICATED, JobId, Reach, ServiceDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, JobId, Reach, ServiceDep, StillValid, Tenant
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
 from tcnn_api.schemas import EventList, EventView, page_of
@@ -38,6 +38,7 @@ async def events(
     parts: ServiceDep,
     owner: Reach,
     own: Tenant,
+    still: StillValid,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
     after: Annotated[int, Query(ge=0, le=MOST, description="Only events after this number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000, description="Events a page; a stream has no pages.")] = 100,
@@ -57,4 +58,4 @@ async def events(
     if now.terminal and not await to_thread.run_sync(lambda: parts.store.events(job, owner, after=after, limit=1)):
         return Response(status_code=204)  # an EventSource would come back for ever
     entered = parts.streams.enter(own)
-    return entered.response(parts.streams.follow(parts.store, job, owner, after))
+    return entered.response(parts.streams.follow(parts.store, job, owner, after, still))

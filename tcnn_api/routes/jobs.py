@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from tcnn_api.access.keys import missing
-from tcnn_api.deps import AUTHENTICATED, Idempotency, JobId, Reach, ServiceDep, StoreDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, Idempotency, JobId, Reach, ServiceDep, StillValid, StoreDep, Tenant
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
 from tcnn_api.schemas import JOB, JobList, JobView, page_of
@@ -37,6 +37,7 @@ async def index(
     parts: ServiceDep,
     owner: Reach,
     own: Tenant,
+    still: StillValid,
     request: Request,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
     after: Annotated[str | None, Query(description="The last id of the page before.", examples=[JOB])] = None,
@@ -64,7 +65,7 @@ async def index(
         except BaseException:
             entered.leave()
             raise
-        return entered.response(parts.streams.watch(look))
+        return entered.response(parts.streams.watch(look, still))
 
     def page() -> Response:
         found, more = look()

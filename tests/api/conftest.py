@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,12 @@ def listening(app: FastAPI) -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
         thread.join()
+
+
+@pytest.fixture
+def listens() -> Callable[[FastAPI], AbstractContextManager[str]]:
+    """Puts an app on a real port for the time of a block, which gets its URL."""
+    return listening
 
 
 @pytest.fixture(scope="module")

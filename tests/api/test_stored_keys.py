@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from sqlalchemy import text
 from starlette.testclient import TestClient
 
@@ -13,10 +16,12 @@ from tcnn_api.access import stored_keys
 from tcnn_api.app import create_app
 from tcnn_api.settings import load
 from tcnn_jobs.access import NewKey, Scope
+from tcnn_jobs.model import Kind, NewJob
 from tcnn_jobs.store import Store
 
 Refusal = Callable[..., dict[str, Any]]
 Ask = Callable[..., Any]
+Listens = Callable[[FastAPI], AbstractContextManager[str]]
 MODEL = {"model": "resnet18", "pretrained": False}
 
 
@@ -156,3 +161,41 @@ def test_keys_of_the_settings_go_on_beside_them(tmp_path: Path, store: Store) ->
         with store.writing() as connection:
             connection.execute(text("ALTER TABLE api_keys RENAME TO gone"))
         assert client.get("/jobs", headers={"Authorization": "Bearer key-of-bob"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/{}/events"])
+def test_a_stream_ends_with_its_key(
+    store: Store, tmp_path: Path, path: str, listens: Listens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Revoked, it is over; those of another key, and of the settings', go on."""
+    monkeypatch.setattr(stored_keys, "LIFE", 0.2)
+    job = store.enqueue(NewJob(owner="ann", kind=Kind.TRANSFORM, request=MODEL)).id
+    key, secret = store.create_key(NewKey(tenant="ann"))
+    app = create_app(load(home=tmp_path, api_keys="ann:key-of-ann"))
+    with listens(app) as url, ExitStack() as stack:
+        streams = {}
+        for name, given in (("stored", secret), ("settings", "key-of-ann")):
+            headers = {"Authorization": f"Bearer {given}", "Accept": "text/event-stream"}
+            asked = httpx.stream("GET", url + path.format(job), headers=headers, timeout=60, trust_env=False)
+            streams[name] = stack.enter_context(asked).iter_lines()
+            assert next(streams[name]).startswith(("id: 1", "event: jobs"))
+        store.revoke_key(key.id)
+        assert not any(line.startswith(": ping") for line in streams["stored"]), (
+            "it ends before anybody asks for a sign"
+        )
+        store.cancel(job)
+        assert any("cancelled" in line for line in streams["settings"])
+
+
+def test_a_stream_without_a_key_ends_with_the_first_key(
+    store: Store, tmp_path: Path, listens: Listens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_keys, "LIFE", 0.2)
+    with (
+        listens(create_app(load(home=tmp_path))) as url,
+        httpx.stream("GET", f"{url}/jobs", headers={"Accept": "text/event-stream"}, timeout=60, trust_env=False) as web,
+    ):
+        lines = web.iter_lines()
+        assert next(lines) == "event: jobs"
+        store.create_key(NewKey(tenant="ann"))
+        assert not any(line.startswith(": ping") for line in lines)
