@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tcnn.folding.fuse import fuse as fuse
     from tcnn.layers.gpsa import GPSA2d as GPSA2d
     from tcnn.planning.plan import plan as plan
+    from tcnn.publishing.push import push_to_hub as push_to_hub
     from tcnn.training.finetune import finetune as finetune
     from tcnn.verification.verify import verify as verify
 
@@ -62,6 +63,7 @@ _HOMES = {
     "load": "tcnn.checkpoints.checkpoint",
     "plan": "tcnn.planning.plan",
     "predict": "tcnn.evaluation.predict",
+    "push_to_hub": "tcnn.publishing.push",
     "report": "tcnn.analysis.report",
     "save": "tcnn.checkpoints.checkpoint",
     "save_directory": "tcnn.checkpoints.hub",

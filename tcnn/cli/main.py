@@ -12,7 +12,21 @@ from typing import Any
 
 import typer
 
-from tcnn.cli import convert, demo, evaluate, export, finetune, fold, inspect, models, plan, predict, report, verify
+from tcnn.cli import (
+    convert,
+    demo,
+    evaluate,
+    export,
+    finetune,
+    fold,
+    inspect,
+    models,
+    plan,
+    predict,
+    push,
+    report,
+    verify,
+)
 from tcnn.errors import Stopped, TcnnError
 from tcnn.processes import QuickExit
 from tcnn.version import __version__
@@ -63,6 +77,7 @@ app.command("inspect")(inspect.command)
 app.command("report")(report.command)
 app.command("fold")(fold.command)
 app.command("export")(export.command)
+app.command("push")(push.command)
 app.command("demo")(demo.command)
 
 

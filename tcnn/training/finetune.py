@@ -248,6 +248,7 @@ def _record(sources: _Sources, config: FinetuneConfig, start: Start, train: Imag
         "model": _name(sources.model),
         "data": data if isinstance(data, str) else repr(data),
         "val": val if isinstance(val, str) else None if val is None else repr(val),
+        "weights": start.origin or ("file" if sources.weights else "pretrained" if sources.pretrained else "random"),
         "size": list(start.size),
         "class_names": list(train.class_names),
         "config": config.model_dump(mode="json"),

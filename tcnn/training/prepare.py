@@ -38,6 +38,8 @@ class Start(NamedTuple):
     """Notes for the user: a replaced classifier, a rate that the model does not support."""
     trunk: tuple[str, ...] = ()
     """The frozen modules (`freezing`)."""
+    origin: str | None = None
+    """What the weights of a checkpoint or module were before its conversion, as far as that is known."""
 
 
 def prepare(
@@ -57,13 +59,14 @@ def prepare(
     Raises: `RequestError`, and the errors of loading and converting.
     """
     notes: list[str] = []
+    origin: str | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if isinstance(source, nn.Module):
-            model = _copy(source)
+            model, origin = _copy(source), "unknown"
             _check_drop_path(model, config, notes)
         elif is_checkpoint(source):
-            model = _load_checkpoint(Path(source), config, notes)
+            model, origin = _load_checkpoint(Path(source), config, notes)
         else:
             model = _build_model(str(source), config, pretrained, weights, notes)
         record = getattr(model, "conversion_report", None)
@@ -90,7 +93,7 @@ def prepare(
         _check_outputs(model, input_shape(model, size), len(class_names))
     trunk = _freeze(model, config, size, notes)
     _set_metadata(model, size, class_names)
-    return Start(model.train(), size, tuple(notes), trunk)
+    return Start(model.train(), size, tuple(notes), trunk, origin)
 
 
 def _freeze(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], notes: list[str]) -> tuple[str, ...]:
@@ -175,16 +178,17 @@ def _copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model)
 
 
-def _load_checkpoint(path: Path, config: FinetuneConfig, notes: list[str]) -> nn.Module:
+def _load_checkpoint(path: Path, config: FinetuneConfig, notes: list[str]) -> tuple[nn.Module, str]:
     content = checkpoint.read(path)
     report = content.conversion
+    origin = content.section("weights") or (content.section("training") or {}).get("weights") or "unknown"
     rate = drop_path_for(config, report.base_model.partition(".")[0], report.parameters_before)
     try:
-        return checkpoint.assemble(content, None, str(path), drop_path_rate=rate)
+        return checkpoint.assemble(content, None, str(path), drop_path_rate=rate), origin
     except CheckpointError:
         model = checkpoint.assemble(content, None, str(path))  # raises again if the rate was not what was wrong
         _without_drop_path(report.base_model, config, notes)
-        return model
+        return model, origin
 
 
 def _build_model(

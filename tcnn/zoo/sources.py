@@ -1,14 +1,7 @@
 """Create the source CNN from a timm name, a local directory or a hub repository, with the requested weights."""
 
-import logging
-import os
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlparse
 
-import huggingface_hub.constants
 import timm
 import torch
 from safetensors import SafetensorError
@@ -17,6 +10,7 @@ from torch import nn
 
 from tcnn.errors import DownloadError, RequestError, UnknownModelError, WeightsError, one_line
 from tcnn.zoo import catalogue
+from tcnn.zoo.hub import is_hub_error, offline_if_unreachable, quiet_hub
 
 BUILD_ERRORS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 """Errors that timm and the readers of weights raise for an invalid configuration or file."""
@@ -47,16 +41,16 @@ def create_source(
             f"{name}: timm has no pretrained weights for it; give --weights FILE, or --no-pretrained for random ones"
         )
     try:
-        with _offline_if_unreachable(), _quiet_hub():
+        with offline_if_unreachable(), quiet_hub():
             return timm.create_model(name, pretrained=pretrained, **model_args).eval()
     except FileNotFoundError as error:
-        if _is_hub_error(error):
+        if is_hub_error(error):
             raise _download_error(name, error) from error
         raise WeightsError(f"{name}: {one_line(error)}") from error
     except (OSError, ConnectionError) as error:
         raise _download_error(name, error) from error
     except BUILD_ERRORS as error:
-        if _is_hub_error(error):
+        if is_hub_error(error):
             raise _download_error(name, error) from error
         raise WeightsError(f"{name}: cannot be built with its weights: {one_line(error)}") from error
 
@@ -66,7 +60,7 @@ def create_structure(name: str, num_classes: int | None = None) -> nn.Module:
     check_name(name)
     options: dict[str, object] = {} if num_classes is None else {"num_classes": num_classes}
     try:
-        with torch.device("meta"), _offline_if_unreachable(), _quiet_hub():
+        with torch.device("meta"), offline_if_unreachable(), quiet_hub():
             return timm.create_model(name, pretrained=False, **options).eval()
     except OSError as error:
         raise _download_error(name, error) from error
@@ -132,40 +126,6 @@ def _mismatch(model: nn.Module, state: dict[str, object], error: Exception) -> s
             return f"{key}: expected {tuple(tensor.shape)}, found {found}{hint}"
     extra = next((key for key in state if key not in expected), None)
     return f"{extra}: in the file, not in the model" if extra else one_line(error)
-
-
-@contextmanager
-def _offline_if_unreachable() -> Iterator[None]:
-    """Context that uses the hub's cache only if there is no network: its client would retry for a minute per file."""
-    host = urlparse(huggingface_hub.constants.ENDPOINT).hostname or ""
-    proxied = any(os.environ.get(key) for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"))
-    before = huggingface_hub.constants.HF_HUB_OFFLINE
-    if not before and not proxied:
-        try:
-            socket.create_connection((host, 443), timeout=3).close()
-        except OSError:
-            huggingface_hub.constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        huggingface_hub.constants.HF_HUB_OFFLINE = before
-
-
-@contextmanager
-def _quiet_hub() -> Iterator[None]:
-    logger = logging.getLogger("huggingface_hub")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-def _is_hub_error(error: Exception) -> bool:
-    return any(
-        kind.__module__.split(".")[0] in ("huggingface_hub", "httpx", "requests") for kind in type(error).__mro__
-    )
 
 
 def _download_error(name: str, error: Exception) -> DownloadError:

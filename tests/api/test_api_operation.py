@@ -65,6 +65,7 @@ def test_a_locked_database_is_503_and_nothing_is_lost(own: TestClient, refusal: 
 def test_a_database_of_another_version_is_not_ready(own: TestClient, refusal: Refusal) -> None:
     with sqlite3.connect(parts_of(own).settings.root / "tcnn.db") as database:
         database.execute("UPDATE alembic_version SET version_num = 'other'")
+        database.execute("UPDATE compatibility SET oldest = 'other'")
     assert "database" in refusal(own.get("/readyz"), 503, "database")["detail"]
     assert own.get("/readyz").headers["retry-after"]
 

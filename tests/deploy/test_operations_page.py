@@ -101,5 +101,10 @@ def test_time_to_stop_is_enough() -> None:
 def test_links() -> None:
     targets = re.findall(r"\]\(([^)\s]+)\)", PAGE)
     assert targets
+    headings = {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", PAGE, re.M)
+    }
     for target in targets:
-        assert (ROOT / "docs" / target).exists(), target
+        place, _, anchor = target.partition("#")
+        assert (ROOT / "docs" / place).exists(), target
+        assert place or anchor in headings, target

@@ -14,6 +14,7 @@ from tcnn.demo.journey import DemoResult, Row
 from tcnn.exporting.report import ExportAxis, ExportCheck, ExportReport
 from tcnn.folding.report import FoldedLayer, FoldReport, FoldResult, Speed
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
+from tcnn.publishing.push import PushedFile, PushReport
 from tcnn.records import ErrorStats
 from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
 from tcnn.workflows.pipeline import ConversionResult
@@ -134,6 +135,7 @@ def test_error_names() -> None:
         ("convert", [ConversionResult, ConversionReport, LayerReport, SkippedLayer]),
         ("verify", [VerificationReport, DtypePass, AsRun, ErrorStats, LayerError, Drift]),
         ("plan", [TrainingPlan, PlannedModel, PlannedMemory, PlannedPhase, PlannedDisk]),
+        ("push", [PushReport, PushedFile]),
         ("fold", [FoldResult, FoldReport, FoldedLayer, ErrorStats, Speed]),
         ("export", [ExportReport, ExportAxis, ExportCheck, ErrorStats]),
         ("models", [Entry]),

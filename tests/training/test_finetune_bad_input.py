@@ -13,7 +13,7 @@ import tcnn
 from tcnn.data.image_set import open_dataset
 from tcnn.errors import RequestError, TcnnError
 from tcnn.training.distributed import Processes
-from tcnn.training.finetune import _loader
+from tcnn.training.finetune import training_loader
 from tcnn.training.prepare import prepare
 
 RUN = "out"
@@ -154,5 +154,5 @@ def test_mixup_needs_pairs_on_every_device(data: Path) -> None:
     images = open_dataset(str(data))
     start = prepare(seeded(TwoConvs), config, images.class_names)
     with pytest.raises(RequestError, match="mixup needs an even number on each of 2 devices, found 6 over all of them"):
-        _loader(start, images, config, Processes(0, 2), torch.device("cpu"))
-    assert _loader(start, images, config, Processes(0, 3), torch.device("cpu")).share == 2
+        training_loader(start, images, config, Processes(0, 2), torch.device("cpu"))
+    assert training_loader(start, images, config, Processes(0, 3), torch.device("cpu")).share == 2

@@ -14,7 +14,7 @@ from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
 from tcnn.evaluation.evaluate import input_settings
 from tcnn.training.distributed import Processes
-from tcnn.training.finetune import _loader
+from tcnn.training.finetune import training_loader
 from tcnn.training.prepare import prepare
 from tcnn.training.runs.progress import Progress
 from tcnn.training.runs.rundir import RunDirectory
@@ -40,7 +40,7 @@ def test_how_crops_are_resized(tmp_path: Path, ways: list[str], choice: dict[str
     images = open_dataset(str(tmp_path))
     config = tiny(batch_size=16, scale=(1, 1), ratio=(1, 1), hflip=0, **choice)
     start = prepare(seeded(lambda: TwoConvs(2)), config, images.class_names)
-    (batch,) = _loader(start, images, config, Processes(), torch.device("cpu")).epoch(0)
+    (batch,) = training_loader(start, images, config, Processes(), torch.device("cpu")).epoch(0)
     settings = input_settings(start.model)
     plain = {
         way: plain_transform(size=(32, 32), crop_pct=1, interpolation=way.lower(), mean=settings["mean"],

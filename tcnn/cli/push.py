@@ -1,0 +1,82 @@
+"""`tcnn push`: publish a T-CNN on the Hugging Face Hub."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcnn.cli import console
+from tcnn.processes import loading
+
+if TYPE_CHECKING:
+    from tcnn.publishing.push import PushReport
+
+
+def command(
+    source: Annotated[
+        str,
+        typer.Argument(help="A tcnn checkpoint, a run's directory, or one in timm's hub layout.", metavar="CKPT"),
+    ],
+    repository: Annotated[str, typer.Argument(help="The repository; made where there is none.", metavar="ORG/NAME")],
+    evaluation: Annotated[
+        list[Path] | None,
+        typer.Option(help="What `tcnn evaluate --json` printed, for the card; may be repeated.", metavar="FILE"),
+    ] = None,
+    images: Annotated[
+        str | None, typer.Option(help="A picture, or a folder of them, for attention maps.", metavar="DIR")
+    ] = None,
+    pictures: Annotated[
+        bool, typer.Option("--pictures/--no-pictures", help="Draw where heads look, if matplotlib is there.")
+    ] = True,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also publish model.onnx, which needs no tcnn.")] = False,
+    license: Annotated[
+        str | None, typer.Option(help="The Hub's name of one; default that of the source weights.", metavar="NAME")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make the repository private, if it is made.")] = False,
+    revision: Annotated[str | None, typer.Option(help="An existing branch.", metavar="BRANCH")] = None,
+    pull_request: Annotated[
+        bool, typer.Option("--pull-request", help="Open a pull request instead of committing.")
+    ] = False,
+    message: Annotated[str | None, typer.Option(help="Of the commit.", metavar="TEXT")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Prepare and show every file, and ask the Hub nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Publish on the Hugging Face Hub: weights, timm's config, a model card with accuracy and pictures, in one commit.
+
+    The token is the one that `hf auth login` has kept, or HF_TOKEN.
+
+    Examples: tcnn push runs/photos my-team/t_resnet50d-photos --dry-run · tcnn push t_resnet50d.safetensors
+    my-team/t_resnet50d --evaluation accuracy.json --images photos/ --private
+    """
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()  # there is one already
+    with loading():
+        from tcnn.publishing.push import push_to_hub
+
+    with console.steps(4, quiet=as_json) as step:
+        report = push_to_hub(
+            source, repository, evaluations=evaluation or (), images=images, pictures=pictures, onnx=onnx,
+            license=license, private=private, revision=revision, create_pr=pull_request, message=message,
+            dry_run=dry_run, say=step,
+        )  # fmt: skip
+    if as_json:
+        console.print_json(report)
+    else:
+        show(report)
+
+
+def show(report: "PushReport") -> None:
+    """Print the files with their sizes, the card of a dry run, and where it is."""
+    out = console.stdout()
+    for file in report.files:
+        out.print(f"{console.scale(file.bytes):>9}B  {file.name}", markup=False)
+    if report.commit is None:
+        typer.echo(f"\n{report.card}")
+        out.print(f"dry run: nothing was published at {report.url}", markup=False)
+    else:
+        out.print(f"published: {report.pull_request or report.commit}", markup=False)
+        out.print(f'load it: timm.create_model("hf-hub:{report.repository}", pretrained=True), with tcnn imported',
+                  markup=False)  # fmt: skip

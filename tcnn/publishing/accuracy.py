@@ -1,0 +1,87 @@
+"""Accuracy of a model and of others on the same images, with confidence intervals, from runs and evaluation files."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+from tcnn.analysis.evaluations import read_evaluation
+
+THIS = "this model"
+"""What the model is called whose own run measured it."""
+NORMAL = NormalDist().inv_cdf(0.975)
+
+
+class Accuracy(NamedTuple):
+    """Top-1 accuracy of a model on a data set; shares between 0 and 1."""
+
+    model: str
+    data: str
+    images: int
+    top1: float
+    top5: float | None
+    corrupted: float | None
+    """Mean over corruptions and severities, where they were measured."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of top-1."""
+        return wilson(self.top1, self.images)
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """95 % interval of a share that was found among `count` independent images (Wilson 1927)."""
+    square = NORMAL**2
+    middle = (share + square / (2 * count)) / (1 + square / count)
+    half = NORMAL / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def of_files(files: Sequence[Path]) -> list[Accuracy]:
+    """What files of `tcnn evaluate --json` say, in their order; raises `RequestError` for another file."""
+    return [found for file in files for found in _of_rows(file)]
+
+
+def _of_rows(file: Path) -> Iterator[Accuracy]:
+    content = read_evaluation(file)
+    several = len({(row.height, row.width) for row in content.rows}) > 1
+    for row in content.rows:
+        if row.clean is not None:
+            yield Accuracy(
+                model=row.title + (f" at {row.size} pixels" if several else ""), data=_last(content.data),
+                images=row.clean.images, top1=row.clean.top1, top5=row.clean.top5, corrupted=row.corruption_top1,
+            )  # fmt: skip
+
+
+def of_training(training: Mapping[str, Any] | None) -> list[Accuracy]:
+    """What a checkpoint's training section says of the epoch that it was saved after."""
+    scores = ((training or {}).get("metrics") or {}).get("val") or {}
+    if not training or not scores.get("images") or scores.get("top1") is None:
+        return []
+    data = training.get("val") or f"{_last(str(training.get('data')))}, held out"
+    return [
+        Accuracy(
+            model=THIS, data=_last(str(data)), images=scores["images"], top1=scores["top1"],
+            top5=scores.get("top5"), corrupted=None,
+        )
+    ]  # fmt: skip
+
+
+def _last(data: str) -> str:
+    """A data set's name without the folders before it, which are somebody's own."""
+    return data.rstrip("/").rpartition("/")[2] or data
+
+
+def table(rows: Sequence[Accuracy]) -> str:
+    """A Markdown table, one line a model."""
+    corrupted = any(row.corrupted is not None for row in rows)
+    lines = ["| model | images | top-1 | 95 % interval | top-5 |" + (" corrupted |" if corrupted else "")]
+    lines.append("|---" * (6 if corrupted else 5) + "|")
+    for row in rows:
+        low, high = row.interval
+        cells = [row.model, f"{row.images:,} of {row.data}", f"{row.top1:.2%}", f"{low:.2%} to {high:.2%}"]
+        cells += ["–" if row.top5 is None else f"{row.top5:.2%}"]
+        cells += ["–" if row.corrupted is None else f"{row.corrupted:.2%}"] if corrupted else []
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,212 @@
+"""`push_to_hub`: publish a T-CNN as a repository on the Hugging Face Hub, in one commit, or show what it would hold."""
+
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, EvalResult, HfApi, constants
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
+from torch import nn
+
+from tcnn.checkpoints import checkpoint, hub
+from tcnn.checkpoints.card import model_card
+from tcnn.checkpoints.places import checkpoint_file
+from tcnn.errors import DownloadError, RequestError, one_line
+from tcnn.exporting.export import export
+from tcnn.publishing import accuracy
+from tcnn.publishing.accuracy import Accuracy
+from tcnn.publishing.pictures import Drawn, draw
+from tcnn.records import Record
+from tcnn.training.runs.progress import Say
+from tcnn.verification.report import VerificationReport
+from tcnn.version import __version__
+from tcnn.zoo.hub import is_hub_error
+
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+class PushedFile(Record):
+    """A file of the repository."""
+
+    name: str
+    bytes: int
+
+
+class PushReport(Record):
+    """What was published, or with a dry run would be."""
+
+    repository: str
+    url: str
+    revision: str | None
+    commit: str | None
+    """The commit's address; null in a dry run."""
+    pull_request: str | None
+    files: tuple[PushedFile, ...]
+    card: str
+    """The model card."""
+
+
+def push_to_hub(
+    source: str | Path | nn.Module,
+    repository: str,
+    *,
+    evaluations: Sequence[str | Path] = (),
+    images: str | Path | None = None,
+    pictures: bool = True,
+    onnx: bool = False,
+    license: str | None = None,
+    private: bool = False,
+    revision: str | None = None,
+    create_pr: bool = False,
+    message: str | None = None,
+    token: str | None = None,
+    dry_run: bool = False,
+    say: Say = lambda message: None,
+) -> PushReport:
+    """Publish a T-CNN on the Hugging Face Hub: weights, timm's config, model card, pictures, in one commit.
+
+    Afterwards ``timm.create_model("hf-hub:ORG/NAME", pretrained=True)`` builds it wherever tcnn is imported.
+
+    Args:
+        source: a tcnn checkpoint, a run's directory, a directory in timm's hub layout, or a converted timm model.
+        repository: ORG/NAME; it is made where there is none, and what else it contains stays.
+        evaluations: files of `tcnn evaluate --json`: rows of the card's accuracy table. A run's own is there anyway.
+        images: a picture or a folder of pictures, for attention maps in the card.
+        pictures: whether the card has any; they need matplotlib, and are left out without it.
+        onnx: also write model.onnx, which needs neither tcnn nor PyTorch.
+        license: the Hub's name of it; default that of the source weights.
+        private: make a private repository, if it is made.
+        revision: branch to commit to; it must be there.
+        create_pr: open a pull request instead.
+        token: default the one that `hf auth login` has kept, or `HF_TOKEN`.
+        dry_run: prepare everything, ask the Hub nothing.
+        say: called with what is being done, one line each.
+
+    Raises: `RequestError` for what cannot be published or is refused by the Hub, `DownloadError` where the Hub cannot
+    be reached, and the errors of loading and exporting.
+    """
+    _check(repository, license)
+    if images is not None and not pictures:
+        raise RequestError("images: attention maps are pictures; give images, or no pictures")
+    rows = accuracy.of_files([Path(file) for file in evaluations])
+    model, verification, sections = _opened(source)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = hub.save_directory(model, Path(temporary) / "repository", verification, sections)
+        training = sections.get("training")
+        rows = [*rows, *accuracy.of_training(training if isinstance(training, dict) else None)]
+        say("drawing pictures")
+        drawn = draw(model, images, folder) if pictures else []
+        if onnx:
+            say("exporting to ONNX")
+            export(model, folder / "model.onnx")
+        card = model_card(
+            model, verification, sections, place=f"hf-hub:{repository}", title=repository.partition("/")[2],
+            license=license, results=[_result(row) for row in rows if row.model in _names(source)],
+            parts=_parts(rows, drawn, onnx),
+        )  # fmt: skip
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        report = PushReport(
+            repository=repository, url=f"{constants.ENDPOINT}/{repository}", revision=revision, commit=None,
+            pull_request=None, card=card,
+            files=tuple(PushedFile(name=str(f.relative_to(folder)), bytes=f.stat().st_size) for f in files),
+        )  # fmt: skip
+        if dry_run:
+            return report
+        say("uploading")
+        operations = [CommitOperationAdd(name.name, folder / name.name) for name in report.files]
+        return _uploaded(report, operations, private, create_pr, message, token)
+
+
+def _check(repository: str, license: str | None) -> None:
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise RequestError(f"{repository!r}: expected a repository as ORG/NAME ({one_line(error)})") from error
+    if repository.count("/") != 1:
+        raise RequestError(f"{repository!r}: expected a repository as ORG/NAME, such as my-team/t_resnet50d")
+    if license is not None and not LICENSE.fullmatch(license):
+        raise RequestError(f"license: expected the Hub's name of one, such as apache-2.0 or mit, found {license!r}")
+
+
+def _opened(source: str | Path | nn.Module) -> tuple[nn.Module, VerificationReport | None, dict[str, Any]]:
+    """The model, its verification, and the further sections of its file."""
+    if isinstance(source, nn.Module):
+        return source, None, {}
+    if checkpoint_file(source) is None:
+        raise RequestError(f"{source}: no such checkpoint; convert first: tcnn convert MODEL OUT.safetensors")
+    content = checkpoint.read(source)
+    model = checkpoint.assemble(content, None, str(source))
+    sections = {name: content.section(name) for name in content.metadata.keys() - checkpoint.RESERVED}
+    return model, content.verification, sections
+
+
+def _names(source: str | Path | nn.Module) -> set[str]:
+    """What the accuracy table may call this model; only its own rows stand in the card's head."""
+    if isinstance(source, nn.Module):
+        return set()
+    file = checkpoint_file(source)
+    return {accuracy.THIS, Path(source).name, *([file.name] if file else [])}
+
+
+def _parts(rows: Sequence[Accuracy], drawn: Sequence[Drawn], onnx: bool) -> list[str]:
+    parts = []
+    if rows:
+        parts.append(
+            f"## Accuracy\n\n{accuracy.table(rows)}\n\n"
+            "Intervals are Wilson's, over images; "
+            "that of a difference between two models on the same images is smaller."
+        )
+    if drawn:
+        parts.append(
+            "## Attention\n\n" + "\n\n".join(f"![{each.caption}]({each.file})\n\n{each.caption}" for each in drawn)
+        )
+    if onnx:
+        parts.append(
+            "`model.onnx` runs in onnxruntime: images normalised as `config.json` says, (N, C, H, W), float32."
+        )
+    return parts
+
+
+def _result(row: Accuracy) -> EvalResult:
+    """A row as the Hub shows it beside the card."""
+    return EvalResult(
+        task_type="image-classification", dataset_type=re.sub(r"\W+", "-", row.data).strip("-").lower() or "images",
+        dataset_name=row.data, metric_type="accuracy", metric_value=round(row.top1, 4),
+        metric_name=f"top-1, {row.model}",
+    )  # fmt: skip
+
+
+def _uploaded(
+    report: PushReport,
+    operations: Sequence[CommitOperationAdd],
+    private: bool,
+    create_pr: bool,
+    message: str | None,
+    token: str | None,
+) -> PushReport:
+    api = HfApi(endpoint=constants.ENDPOINT, token=token, library_name="tcnn", library_version=__version__)
+    try:
+        api.create_repo(report.repository, private=private or None, exist_ok=True)
+        commit = api.create_commit(
+            report.repository, operations, commit_message=message or "T-CNN, made by tcnn", revision=report.revision,
+            create_pr=create_pr,
+        )  # fmt: skip
+    except HfHubHTTPError as error:
+        raise RequestError(f"{report.repository}: the Hub refused ({_reason(error)})") from error
+    except Exception as error:  # of a client whose library has changed its name before
+        if not (isinstance(error, OSError) or is_hub_error(error)):
+            raise
+        raise DownloadError(
+            f"{constants.ENDPOINT}: cannot be reached ({one_line(error)}); nothing was published"
+        ) from error
+    return report.model_copy(update={"commit": commit.commit_url, "pull_request": commit.pr_url})
+
+
+def _reason(error: HfHubHTTPError) -> str:
+    status = error.response.status_code
+    advice = "; log in with `hf auth login`, or give a token that may write there" if status in (401, 403) else ""
+    return f"{status}: {error.server_message or one_line(error)}{advice}"
