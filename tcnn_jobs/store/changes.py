@@ -64,16 +64,18 @@ def change(
     happened: Sequence[NewEvent],
     *,
     after: float = 0.0,
+    worked_until: float | None = None,
     **values: Any,
 ) -> Row[Any]:
     """Move a locked job to another status (None: leave it) and write down what happened.
 
-    A job that goes back to the queue is due `after` seconds from now. Jobs that wait for one that ends wait no more, or
+    A job that goes back to the queue is due `after` seconds from now. Its tenant is charged for the slots until now, or
+    `worked_until` then. Jobs that wait for one that ends wait no more, or
     fail with it. Raises `WrongState` for a step that `TRANSITIONS` does not have.
     """
     if to is not None and to not in TRANSITIONS[Status(row.status)]:
         raise WrongState(f"{row.id}: is {row.status}, which cannot become {to}")
-    changed = _change(connection, row, to, happened, after, values)
+    changed = _change(connection, row, to, happened, after, values, worked_until)
     if to is Status.SUCCEEDED:
         needs.met(connection, needs.waiting(connection, changed))
     elif to in TERMINAL:
@@ -100,6 +102,7 @@ def _change(
     happened: Sequence[NewEvent],
     after: float,
     values: dict[str, Any],
+    worked_until: float | None = None,
 ) -> Row[Any]:
     bound = {f"new_{name}": value for name, value in values.items()}
     if to is Status.QUEUED:
@@ -113,7 +116,7 @@ def _change(
         changed = needs.note(connection, changed)
     if to is not None and row.status == Status.RUNNING:
         ended = changed.finished_at if to in TERMINAL else changed.not_before - after
-        quotas.note_use(connection, row, ended)
+        quotas.note_use(connection, row, ended if worked_until is None else worked_until)
     if to is Status.SUCCEEDED:
         quotas.note_result(connection, changed)
     if to is not None and to in TERMINAL:

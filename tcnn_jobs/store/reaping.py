@@ -66,7 +66,11 @@ class Reaping(Database):
 def _take_away(connection: Connection, row: Row[Any], lease: float) -> Row[Any]:
     percent = _trained(row.progress)
     happened = NewEvent(kind="stalled", data={"worker": row.worker, **({"percent": percent} if percent else {})})
-    ran = {"ran": row.ran + max(0.0, row.heartbeat_at - row.started_at)}  # not the silence: nothing may have run
+    # Not the silence, in which nothing may have run: neither for the job's time nor for its tenant's hours.
+    ran: dict[str, Any] = {
+        "ran": row.ran + max(0.0, row.heartbeat_at - row.started_at),
+        "worked_until": row.heartbeat_at,
+    }
     if row.cancel_requested:
         return change(connection, row, Status.CANCELLED, [happened, NewEvent(kind="cancelled")], **ran)
     lost = in_a_row([*_stalls(connection, row), percent])

@@ -47,6 +47,8 @@ def test_the_silence_of_a_lost_worker_does_not_count(store: Store) -> None:
     _age(store, job, started=1000, heard=900)
     (taken,) = store.reap(60)
     assert taken.ran == pytest.approx(100, abs=5)
+    (ann,) = store.tenants("ann")
+    assert ann.use.gpu_hours * 3600 == pytest.approx(100, abs=5)
 
 
 def test_a_clock_that_was_set_back_takes_nothing_away(store: Store) -> None:
