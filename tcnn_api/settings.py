@@ -4,7 +4,7 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
 from tcnn.errors import RequestError
@@ -39,6 +39,11 @@ class ApiSettings(QueueSettings):
         default=60, ge=1, description="A job that reports no progress for so long is killed, unless it asks otherwise."
     )
     max_streams: int = Field(default=64, ge=1, description="Event streams that one tenant may have open at once.")
+    presigned_seconds: int | None = Field(
+        default=None, ge=1, le=604_800,
+        description="With TCNN_ARTIFACTS in S3: a download with `redirect=true` is sent to the store, by a URL that is "
+        "valid for so long; default never.",
+    )  # fmt: skip
     min_free_gb: float = Field(default=1, ge=0, description="With less free space in TCNN_HOME `/readyz` says no.")
     dataset_roots: Paths = Field(
         default=(), description="Directories on the server below which a request may name data sets by path."
@@ -50,6 +55,13 @@ class ApiSettings(QueueSettings):
     webhook_hosts: Words = Field(
         default=(), description="Patterns of host names that webhooks may call, such as `*.example.org`."
     )
+
+    @field_validator("presigned_seconds")
+    @classmethod
+    def _can_be_signed(cls, value: int | None, given: ValidationInfo) -> int | None:
+        if value is not None and not (given.data.get("artifacts") or "").startswith("s3://"):
+            raise ValueError("expected a store of results at s3:// beside it, for no other signs links")
+        return value
 
     @property
     def max_body(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from tcnn_api.errors import NotFound, problem
@@ -20,11 +20,17 @@ from tcnn_jobs.model import Artifact
 
 
 def download(
-    request: Request, artifacts: Artifacts, file: Artifact, name: str, read: Callable[..., Awaitable[Any]]
+    request: Request,
+    artifacts: Artifacts,
+    file: Artifact,
+    name: str,
+    read: Callable[..., Awaitable[Any]],
+    link_seconds: float | None = None,
 ) -> Response:
     """A job's file under a name, 304 if the client has it already; `read` calls its methods on a thread.
 
-    Raises `NotFound` if it is no longer there.
+    With `link_seconds` the client is sent to the store, with a link that is valid for so long, if the file lies in one
+    that can do so. Raises `NotFound` if it is no longer there.
     """
     headers = {
         "ETag": f'"{file.sha256}"',  # the content itself: strong, and the same on every host
@@ -33,11 +39,17 @@ def download(
     }
     if has(request.headers.get("if-none-match", ""), headers["ETag"]):
         return Response(status_code=304, headers=headers)
+    media_type = _media(Path(file.path))
+    if link_seconds is not None and request.method == "GET":
+        there = {"content_type": media_type, "content_disposition": f'attachment; filename="{name}"'}
+        if (link := artifacts.link(file, link_seconds, **there)) is not None:
+            # Nobody keeps an answer whose link is soon worth nothing.
+            return RedirectResponse(link, 307, headers={**headers, "Cache-Control": "no-store"})
     try:
         opened = artifacts.open(file)
     except OSError as error:
         raise NotFound(f"{name}: the file is no longer on the server; run the job again") from error
-    return Download(opened, read, headers=headers, filename=name, media_type=_media(Path(file.path)))
+    return Download(opened, read, headers=headers, filename=name, media_type=media_type)
 
 
 class Download(FileResponse):

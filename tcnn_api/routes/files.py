@@ -37,19 +37,34 @@ FILE: dict[int | str, dict[str, Any]] = {
         "content": {"application/octet-stream": _BINARY, "multipart/byteranges": _BINARY},
     },
     304: {"description": "The client has it (`If-None-Match`)."},
+    307: {
+        "description": "With `redirect=true`: where the file is, a URL of the store of results that needs no key and "
+        "is soon worth nothing. Send it no `Authorization`.",
+        "headers": {**_HEADERS, "Location": {"description": "The URL.", "schema": {"type": "string"}}},
+    },
     **problems(409, 416),
 }
 
 
+Redirect = Annotated[
+    bool,
+    Query(
+        description="You can be sent elsewhere for the file (307), if this server does that; else it answers itself."
+    ),
+]
+
+
 @router.get("/{id}/checkpoint", summary="Download the checkpoint", response_class=Response, responses=FILE)
 @router.head("/{id}/checkpoint", include_in_schema=False)
-async def checkpoint(job: JobId, request: Request, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
+async def checkpoint(
+    job: JobId, request: Request, parts: ServiceDep, owner: Reach, own: Tenant, redirect: Redirect = False
+) -> Response:
     """The safetensors file: `tcnn.load(FILE)` is the model. Takes `Range`, `If-Range` and `If-None-Match`."""
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     file = found.result.checkpoint if found.result else None
     if file is None:
         raise NotFound(f"{job}: this job made no checkpoint; GET /jobs/{job}/checkpoints lists its files")
-    return await _download(request, parts, own, file, download_name(found, file))
+    return await _download(request, parts, own, file, download_name(found, file), redirect)
 
 
 @router.get(
@@ -67,12 +82,14 @@ Name = Annotated[str, InPath(description="A file's name.", examples=["summary.cs
 
 @router.get("/{id}/files/{name}", summary="Download a file", response_class=Response, responses=FILE)
 @router.head("/{id}/files/{name}", include_in_schema=False)
-async def file(job: JobId, name: Name, request: Request, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
+async def file(
+    job: JobId, name: Name, request: Request, parts: ServiceDep, owner: Reach, own: Tenant, redirect: Redirect = False
+) -> Response:
     """One of the files that `/checkpoints` lists, with the same headers as the checkpoint."""
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     for one in found.result.files if found.result else ():
         if one.name == name:
-            return await _download(request, parts, own, one, safe_name(name))
+            return await _download(request, parts, own, one, safe_name(name), redirect)
     raise NotFound(f"{job}: no file of this name; GET /jobs/{job}/checkpoints lists them")
 
 
@@ -133,9 +150,10 @@ def _log(artifacts: Artifacts, job: str, attempt: int | None, tail: int | None) 
     return StreamingResponse(content, media_type="text/plain", headers=_named(name, "inline"))
 
 
-async def _download(request: Request, parts: Service, own: str, file: Artifact, name: str) -> Response:
+async def _download(request: Request, parts: Service, own: str, file: Artifact, name: str, redirect: bool) -> Response:
     read = partial(parts.pools.reading.run, own)
-    return await parts.pools.storage.run(own, download, request, parts.artifacts, file, name, read)
+    seconds = parts.settings.presigned_seconds if redirect else None
+    return await parts.pools.storage.run(own, download, request, parts.artifacts, file, name, read, seconds)
 
 
 def succeeded(job: Job) -> Job:

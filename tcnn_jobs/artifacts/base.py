@@ -56,6 +56,13 @@ class Artifacts(Protocol):
         """A published file; raises `FileNotFoundError` if it is gone."""
         ...
 
+    def link(self, file: Artifact, seconds: float, **answer: str) -> str | None:
+        """A URL at which a published file can be had without a key for so many seconds; None if there is none.
+
+        `answer`: headers that it is given with: `content_type`, `content_disposition`.
+        """
+        ...
+
     def attempts(self, job: str) -> list[int]:
         """The claims of a job of which there are files, the oldest first."""
         ...

@@ -108,6 +108,14 @@ class SharedArtifacts:
             return self._here.open(file)
         return Opened(self.bucket.open(file_key(file)), found.size, found.modified)
 
+    def link(self, file: Artifact, seconds: float, **answer: str) -> str | None:
+        """As `Artifacts.link`; none for what was kept here before there was a store, or is gone."""
+        try:
+            self.bucket.look(file_key(file))
+        except ObjectGone:
+            return None
+        return self.bucket.link(file_key(file), seconds, **answer)
+
     def attempts(self, job: str) -> list[int]:
         """As `Artifacts.attempts`."""
         return sorted({*self._here.attempts(job), *self.published(job)})

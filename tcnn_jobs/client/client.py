@@ -15,6 +15,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -177,15 +178,18 @@ class Client:
         return self._json("POST", route, headers=headers, content=lambda: form.around(chunks()), timeout=3600.0)
 
     def _fetch(self, file: Json, temporary: Path) -> None:
-        digest, done = hashlib.sha256(), 0
+        digest, done, link = hashlib.sha256(), 0, True
         give_up = time.monotonic() + self.patience
         with temporary.open("wb") as out:
             while done < file["size"]:
                 headers = {"Range": f"bytes={done}-", "If-Range": f'"{file["sha256"]}"'} if done else {}
                 try:
-                    with self._http.stream("GET", file["url"], headers=headers) as answer:
+                    with self._open(file["url"], headers, link) as answer:
                         if not answer.is_success:
                             answer.read()
+                            if link:  # the store that it was sent to; the server can give the file, too
+                                link = False
+                                continue
                             raise _refusal(answer)
                         if done and answer.status_code != httpx.codes.PARTIAL_CONTENT:
                             raise CheckpointError("the file has changed on the server; download it again")
@@ -197,12 +201,24 @@ class Client:
                 except httpx.TransportError as error:
                     if time.monotonic() > give_up:
                         raise self._away(error) from error
+                    link = False
                     time.sleep(0.5)
         if done != file["size"] or digest.hexdigest() != file["sha256"]:
             raise CheckpointError(
                 f"expected {file['size']} bytes with SHA-256 {file['sha256'][:12]}…, found {done} with "
                 f"{digest.hexdigest()[:12]}…; nothing was kept, download it again"
             )
+
+    @contextmanager
+    def _open(self, url: str, headers: dict[str, str], link: bool) -> Iterator[httpx.Response]:
+        """A file, or where the server sends us for it: there without its key, and with no ETag of its."""
+        with self._http.stream("GET", url, headers=headers, params={"redirect": "true"} if link else None) as answer:
+            if not answer.has_redirect_location:
+                yield answer
+                return
+        there = {"Range": headers["Range"]} if headers else {}
+        with httpx.stream("GET", answer.headers["location"], headers=there, timeout=TIMEOUT) as found:
+            yield found
 
     def _json(self, method: str, route: str, content: Callable[[], Iterator[bytes]] | None = None, **options: Any,
               ) -> Json:  # fmt: skip
