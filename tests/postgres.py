@@ -34,15 +34,21 @@ MEMORY = Path("/dev/shm")
 class Server:
     """A running server; `stop` and `start` as often as wanted."""
 
-    def __init__(self, programs: Path, folder: Path, user: dict[str, Any], durable: bool, listen: str = "") -> None:
+    def __init__(
+        self, programs: Path, folder: Path, user: dict[str, Any], durable: bool, listen: str = "",
+        of: "Server | None" = None,
+    ) -> None:  # fmt: skip
         self._programs, self.folder, self._user = programs, folder, user
         self._listen, self._port = listen, free_port() if listen else 5432
         self._options = () if durable else ("-F", "-c", "max_wal_size=256MB")
         self._in_memory = folder.is_relative_to(MEMORY)
         self._process: subprocess.Popen[bytes] | None = None
-        self._run(
-            "initdb", "--pgdata", str(folder / "data"), "--auth=trust", "--username=tcnn", "--no-sync", "-E", "UTF8"
-        )
+        data = str(folder / "data")
+        if of is None:
+            self._run("initdb", "--pgdata", data, "--auth=trust", "--username=tcnn", "--no-sync", "-E", "UTF8")
+        else:
+            source = ("--dbname", f"host={of.folder} port={of._port} user=tcnn application_name=standby")
+            self._run("pg_basebackup", "--pgdata", data, "--write-recovery-conf", "--checkpoint=fast", *source)
         if listen:
             with (folder / "data" / "pg_hba.conf").open("a") as rules:
                 rules.write("host all all 0.0.0.0/0 trust\n")
@@ -74,6 +80,28 @@ class Server:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError((self.folder / "log.txt").read_text()[-2000:]) from None
                 time.sleep(0.05)
+
+    @contextmanager
+    def standby(self) -> Iterator["Server"]:
+        """Another server that follows this one; from now on a commit is one when both have it."""
+        folder = Path(tempfile.mkdtemp(prefix="tcnn-pg-", dir=self.folder.parent))
+        if self._user:
+            shutil.chown(folder, "postgres", "postgres")
+        other = None
+        try:
+            other = Server(self._programs, folder, self._user, durable=not self._options, of=self)
+            self._admin("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+            self._admin("SELECT pg_reload_conf()")
+            yield other
+        finally:
+            if other is not None:
+                other.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def promote(self) -> None:
+        """Follow no more: from now on this is the server that takes changes."""
+        self._admin("ALTER SYSTEM RESET synchronous_standby_names")
+        self._admin("SELECT pg_promote()")
 
     def stop(self) -> None:
         """Stop at once, as a crash would."""
