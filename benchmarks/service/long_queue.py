@@ -23,8 +23,9 @@ from sqlalchemy import text
 
 from benchmarks.machine import processor
 from tcnn_jobs.errors import WrongState
+from tcnn_jobs.identifiers import new_id
 from tcnn_jobs.model import Kind, NewJob, Status, Upload
-from tcnn_jobs.store import Store, new_id
+from tcnn_jobs.store import Store
 
 RESULTS = Path(__file__).parents[1] / "results" / "long_queue.json"
 POSTGRES = Path(__file__).parents[2] / "tests" / "postgres.py"

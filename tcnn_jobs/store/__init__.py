@@ -12,9 +12,9 @@ times are the database's.
 """
 
 from tcnn_jobs.database.upgrade import Upgrade
-from tcnn_jobs.store.api_keys import ApiKeys
-from tcnn_jobs.store.audits import Audits
-from tcnn_jobs.store.changes import new_id
+from tcnn_jobs.store.accounts.api_keys import ApiKeys
+from tcnn_jobs.store.accounts.audits import Audits
+from tcnn_jobs.store.accounts.tenants import Tenants
 from tcnn_jobs.store.deliveries import Deliveries
 from tcnn_jobs.store.fleet import Fleet
 from tcnn_jobs.store.leases import Leases
@@ -22,10 +22,9 @@ from tcnn_jobs.store.queue import Queue
 from tcnn_jobs.store.reaping import Reaping
 from tcnn_jobs.store.statistics import Figures
 from tcnn_jobs.store.submission import Submission
-from tcnn_jobs.store.tenants import Tenants
 from tcnn_jobs.store.uploads import Uploads
 
-__all__ = ["Store", "new_id"]
+__all__ = ["Store"]
 
 
 class Store(Submission, Queue, Reaping, Uploads, Deliveries, ApiKeys, Tenants, Audits, Fleet, Leases, Figures, Upgrade):

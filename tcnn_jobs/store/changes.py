@@ -2,7 +2,6 @@
 tallied and told to the job's webhook, all in the transaction of the change.
 """
 
-import secrets
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -13,25 +12,12 @@ from tcnn_jobs.database import schema
 from tcnn_jobs.database.engine import due, upsert
 from tcnn_jobs.database.schema import jobs, now
 from tcnn_jobs.errors import JobNotFound, WrongState
+from tcnn_jobs.identifiers import new_id, shown, storable
 from tcnn_jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
-from tcnn_jobs.store import needs, quotas
+from tcnn_jobs.store import needs
+from tcnn_jobs.store.accounts import quotas
 
 FIELDS = tuple(name for name in Job.model_fields if name not in ("queue_position", "waiting_for"))
-
-
-def new_id(prefix: str) -> str:
-    """An identifier that nobody can guess: `job_`, `ds_` or `ckpt_` and 24 hexadecimal digits."""
-    return f"{prefix}_{secrets.token_hex(12)}"
-
-
-def storable(text: str) -> bool:
-    """Whether a text from outside can be an identifier at all; databases refuse NUL and lone surrogates."""
-    return text.isascii() and text.isprintable()
-
-
-def shown(text: str) -> str:
-    """A text from outside as part of a message of one line."""
-    return text if storable(text) else ascii(text)
 
 
 def as_job(row: Row[Any], position: int | None = None, waiting_for: str | None = None) -> Job:

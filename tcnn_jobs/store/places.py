@@ -13,10 +13,11 @@ from sqlalchemy import Connection, Row, and_, bindparam, func, select
 
 from tcnn_jobs.database.schema import jobs, now, workers
 from tcnn_jobs.model import Job, Status
-from tcnn_jobs.store import needs, quotas
+from tcnn_jobs.store import needs
+from tcnn_jobs.store.accounts import quotas
+from tcnn_jobs.store.accounts.shares import QUEUED, Standing, standings
 from tcnn_jobs.store.changes import as_job
 from tcnn_jobs.store.fleet import PRESENT
-from tcnn_jobs.store.shares import QUEUED, Standing, standings
 
 HEAD = 250
 """Queued jobs that are looked through for every answer."""

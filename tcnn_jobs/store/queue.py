@@ -23,7 +23,8 @@ from tcnn_jobs.model import (
     Status,
     WorkerInfo,
 )
-from tcnn_jobs.store import fleet, quotas, shares
+from tcnn_jobs.store import fleet
+from tcnn_jobs.store.accounts import quotas, shares
 from tcnn_jobs.store.changes import as_job, change, record
 from tcnn_jobs.store.fleet import ELSEWHERE
 

@@ -9,9 +9,11 @@ from tcnn_jobs.database import schema
 from tcnn_jobs.database.engine import Database, due, upsert
 from tcnn_jobs.database.schema import jobs, keys, now
 from tcnn_jobs.errors import IdempotencyMismatch, StoreUnavailable, WrongState
+from tcnn_jobs.identifiers import new_id, storable
 from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
-from tcnn_jobs.store import audits, needs, quotas
-from tcnn_jobs.store.changes import as_job, change, find, new_id, record, storable
+from tcnn_jobs.store import needs
+from tcnn_jobs.store.accounts import audits, quotas
+from tcnn_jobs.store.changes import as_job, change, find, record
 from tcnn_jobs.store.places import Places
 
 Jobs = list[Job]  # `list` is a method below

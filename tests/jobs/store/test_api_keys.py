@@ -9,7 +9,8 @@ from sqlalchemy import select, update
 from tcnn_jobs.access import NewKey, Scope, digest
 from tcnn_jobs.database import schema
 from tcnn_jobs.errors import KeyNotFound
-from tcnn_jobs.store import Store, api_keys
+from tcnn_jobs.store import Store
+from tcnn_jobs.store.accounts import api_keys
 
 
 def test_of_a_secret_only_its_digest_is_kept(store: Store) -> None:

@@ -15,8 +15,9 @@ from sqlalchemy import Connection, event, text, update
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.errors import WrongState
+from tcnn_jobs.identifiers import new_id
 from tcnn_jobs.model import Job, Upload
-from tcnn_jobs.store import Store, new_id
+from tcnn_jobs.store import Store
 
 
 def _taken(store: Store, count: int) -> list[Job]:

@@ -19,7 +19,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.schema import jobs, now, share_number, share_owner, tenants
 from tcnn_jobs.model import Status
-from tcnn_jobs.store import quotas
+from tcnn_jobs.store.accounts import quotas
 
 ABOVE_ALL = 2**31 - 1
 """A priority that no job has."""

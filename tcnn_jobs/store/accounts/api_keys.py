@@ -12,8 +12,8 @@ from tcnn_jobs.access import ApiKey, NewKey, digest, new_secret
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import api_keys, now
 from tcnn_jobs.errors import KeyNotFound
-from tcnn_jobs.store import audits, quotas
-from tcnn_jobs.store.changes import new_id, shown, storable
+from tcnn_jobs.identifiers import new_id, shown, storable
+from tcnn_jobs.store.accounts import audits, quotas
 
 MINUTE = 60.0
 """Seconds between two times that the use of a key is written down."""
