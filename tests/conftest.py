@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import resource
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ if TYPE_CHECKING:  # the process that only hands out tests loads neither
     from torch import nn
 
 SLOW = Path(__file__).parent / "slow"
+MEMORY = Path("/dev/shm")
+"""A file system in memory, on Linux."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -38,8 +41,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    """Until all tests are found nothing is garbage: looking for it took a quarter of the time."""
+    """Until all tests are found nothing is garbage: looking for it took a quarter of the time.
+
+    Temporary directories lie in memory, where there is enough: waiting for a disk took a third of some tests' time.
+    """
     gc.disable()
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_collection_finish() -> None:

@@ -84,6 +84,7 @@ import sys
 
 gc.disable()  # and _exit below: neither is asked about here, and both take a second
 import torch
+import torch._dynamo  # which timm loads, too, and every fork would
 import torchvision
 
 assert "timm" not in sys.modules and "tcnn" not in sys.modules

@@ -50,7 +50,7 @@ class TwoConvs(nn.Module):
 
     def __init__(self, classes: int = 3) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1)
         self.last = nn.Conv2d(8, 8, 3, stride=2, padding=1)
         self.head = nn.Linear(8, classes)
 
