@@ -1,0 +1,37 @@
+"""`make check` runs every tool, whatever another finds, and fails if one does."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOOLS = ("ruff", "mypy", "lint-imports")
+
+
+@pytest.mark.parametrize("faulty", [None, *TOOLS])
+def test_every_fault_is_told_at_once(tmp_path: Path, faulty: str | None) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for tool in TOOLS:
+        program = programs / tool
+        program.write_text(f"#!/bin/sh\necho {tool} ran\nexit {int(tool == faulty)}\n")
+        program.chmod(0o755)
+    (tmp_path / ".venv" / ".ready").touch()
+    done = subprocess.run(["make", "-C", tmp_path, "check"], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode == 0) == (faulty is None)
+    assert [tool for tool in TOOLS if f"{tool} ran" not in done.stdout] == []
+
+
+def test_without_a_cache_types_are_checked_by_two_processes(tmp_path: Path) -> None:
+    def command() -> str:
+        return subprocess.run(
+            ["make", "-n", "-f", ROOT / "Makefile", "types"], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    assert command().endswith("mypy --num-workers 2")
+    (tmp_path / ".mypy_cache").mkdir()
+    assert command().endswith("mypy")
