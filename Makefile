@@ -84,10 +84,12 @@ dist: $(READY)  ## wheel and sdist in dist/, looked through
 	$(BIN)/python deploy/wheel_contents.py dist
 
 $(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || echo "installing into .venv, once: torch with its CUDA libraries is some 5 GB, which takes minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]' --compile-bytecode
 	touch $@
+	@echo "installed"
 
 clean:  ## remove what was made, .venv too
 	rm -rf .venv build dist *.egg-info

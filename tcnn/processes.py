@@ -26,15 +26,20 @@ def loading() -> Iterator[None]:
 
     For a program of its own: whatever exists at the end of the block is left out of later collections, which would take
     long, and stays shared with processes that are forked. Does nothing where torch is loaded already, or where the
-    collector is off.
+    collector is off. On a terminal a line on stderr says meanwhile what is waited for.
     """
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return
     gc.disable()
+    told = sys.stderr is not None and sys.stderr.isatty()
+    if told:  # the imports take seconds, more from a cold disk
+        print("loading PyTorch …", end="", file=sys.stderr, flush=True)  # noqa: T201
     try:
         yield
     finally:
+        if told:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)  # noqa: T201
         gc.freeze()
         atexit.register(gc.unfreeze)  # libraries count what was not cleared when the process ends, and complain
         gc.enable()

@@ -27,7 +27,7 @@ def command(
     slots: Annotated[
         int | None, typer.Option(help="The worker's jobs at once; default one a GPU, one without.", metavar="N", min=1)
     ] = None,
-    log_format: Annotated[str | None, typer.Option(help="Log lines: json, or console.", metavar="FORMAT")] = None,
+    log_format: Annotated[str | None, typer.Option(help="Log lines: json, console, or auto.", metavar="FORMAT")] = None,
     log_level: Annotated[
         str | None, typer.Option(help="debug, info, warning or error; default info.", metavar="LEVEL")
     ] = None,

@@ -2,12 +2,21 @@
 
 import logging
 import sys
+from typing import TextIO
 
 import structlog
 
 
-def configure(form: str = "json", level: str = "info") -> None:
-    """Send our logs and the libraries' to stderr, in one form."""
+def form_on(stream: TextIO, form: str = "auto") -> str:
+    """`json` or `console` as is; for `auto` what suits a stream: a person reads a terminal, a machine all else."""
+    if form != "auto":
+        return form
+    return "console" if stream.isatty() else "json"
+
+
+def configure(form: str = "auto", level: str = "info") -> None:
+    """Send our logs and the libraries' to stderr, in one form: `json`, `console`, or `auto` (`form_on`)."""
+    form = form_on(sys.stderr, form)
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,

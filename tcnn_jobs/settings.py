@@ -68,7 +68,11 @@ class QueueSettings(BaseSettings):
     )
     audit_days: float = Field(default=365, gt=0, description="Entries of the audit log older than this are deleted.")
     webhook_secret: str | None = Field(default=None, description="Signs webhooks; without it they carry no signature.")
-    log_format: str = Field(default="json", pattern="^(json|console)$", description="Log lines: json, or console.")
+    log_format: str = Field(
+        default="auto",
+        pattern="^(auto|json|console)$",
+        description="Log lines: json, console, or auto: console on a terminal and json elsewhere.",
+    )
     log_level: str = Field(
         default="info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error."
     )

@@ -1,4 +1,4 @@
-"""`tcnn finetune --num-workers 2` as a process, far enough that there is something to resume from."""
+"""`tcnn finetune --nproc 2` as a process, far enough that there is something to resume from."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def launched(folder: Path) -> "subprocess.Popen[str]":
     process = subprocess.Popen(
         [
             sys.executable, "-m", "tcnn", "finetune", "test_resnet", "--no-pretrained", "--data", "images", "--preset",
-            "quick", "--num-workers", "2", "--out", "run",
+            "quick", "--nproc", "2", "--out", "run",
             *(w for key, value in options.items() for w in ("--set", f"{key}={'null' if value is None else value}")),
         ],
         cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,

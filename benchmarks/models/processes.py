@@ -42,7 +42,7 @@ def rate(data: Path, options: argparse.Namespace, processes: int) -> float:
         command = [
             sys.executable, "-m", "tcnn", "finetune", options.model, "--data", str(data), "--no-pretrained",
             "--preset", "quick", "--size", str(options.size), "--batch-size", str(options.batch_size),
-            "--device", options.device, "--num-workers", str(processes), "--out", f"{out}/run",
+            "--device", options.device, "--nproc", str(processes), "--out", f"{out}/run",
             *(part for name, value in settings.items() for part in ("--set", f"{name}={value}")),
         ]  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # `tcnn --help` answers before any of these is needed
     from pydantic import BaseModel
@@ -18,12 +18,30 @@ Epochs = Callable[[int], None]
 """Called with the number of epochs done."""
 
 
+BAR = 14
+"""Width of training's progress bar; with step and time left it fits into 80 columns."""
+
+
+class Watcher(Protocol):
+    """What looks at the reports of a run beside its progress bar."""
+
+    def look(self, now: "TrainingProgress") -> None:
+        """At a report."""
+
+    def finish(self) -> None:
+        """When the run has ended, however it did."""
+
+
 def stdout() -> "Console":
     """Console for results; tables keep their width when they are piped into a file."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=120)
+    class Results(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # `main` knows what to do; rich would leave with 1
+
+    console = Results(highlight=False)
+    return console if console.is_terminal else Results(highlight=False, width=120)
 
 
 @contextmanager
@@ -40,8 +58,14 @@ def steps(total: int, quiet: bool = False) -> Iterator[Steps]:
 
 
 @contextmanager
-def training(quiet: bool = False) -> Iterator[tuple["Report", Callable[[str], None]]]:
-    """Progress bar of training on stderr: loss, rate, τ, speed, time left; one line per epoch without a terminal.
+def training(
+    quiet: bool = False, watcher: "Callable[[Callable[[str], None]], Watcher] | None" = None
+) -> Iterator[tuple["Report", Callable[[str], None]]]:
+    """Progress bar of training on stderr: step, loss, speed, time left; without a terminal one line per epoch.
+
+    Args:
+        watcher: makes, of a function that shows a line, what looks at every report, and once more in the end
+            (`EpochLog`).
 
     Yields the `report` and `say` callbacks for `finetune`.
     """
@@ -50,41 +74,62 @@ def training(quiet: bool = False) -> Iterator[tuple["Report", Callable[[str], No
 
     console = Console(stderr=True, highlight=False)
     live = console.is_terminal and not quiet
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[facts]}")
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=BAR), TextColumn("{task.fields[facts]}")
     shown = ""
+
+    def say(message: str) -> None:
+        if not quiet:
+            console.print(message, markup=False)
+
+    watch = None if watcher is None or quiet else watcher(say)
     with Progress(*columns, console=console, transient=True, disable=not live) as bar:
         task = bar.add_task("starting", total=100.0, facts="")
 
         def report(now: "TrainingProgress") -> None:
             nonlocal shown
-            bar.update(task, completed=now.percent, description=headline(now), facts=facts(now))
+            head = headline(now)
+            room = console.width - len(head) - BAR - 2
+            bar.update(task, completed=now.percent, description=head, facts=facts(now, room))
+            if watch is not None:
+                watch.look(now)
             epoch = f"epoch {now.epoch} of {now.epochs}"
-            if not live and not quiet and now.phase == "validating" and epoch != shown:
+            if watch is None and not live and not quiet and now.phase == "validating" and epoch != shown:
                 shown = epoch
                 console.print(f"{epoch} trained, validating", markup=False)
 
-        yield report, lambda message: None if quiet else console.print(message, markup=False)
+        try:
+            yield report, say
+        finally:
+            if watch is not None:
+                watch.finish()
 
 
 def headline(now: "TrainingProgress") -> str:
     """Phase, epoch and step of a run as text; a phase without epochs or steps has 0 of them."""
     epoch = f"epoch {now.epoch}/{now.epochs}" if now.epochs else ""
     step = f"step {now.step}/{now.steps}" if now.steps else ""
-    return " ".join(filter(None, (now.phase, epoch, step)))
+    phase = "" if now.phase == "training" and epoch else now.phase
+    return " ".join(filter(None, (phase, epoch, step)))
 
 
-def facts(now: "TrainingProgress") -> str:
-    """Loss, learning rate, temperature and speed as text."""
+def facts(now: "TrainingProgress", width: int = 80) -> str:
+    """What fits into a width: time left, then share done, loss, speed, accuracy, learning rate and temperature."""
     parts = [
+        "" if now.eta_seconds is None else f"{duration(now.eta_seconds)} left",
         f"{now.percent:.0f}%",
         "" if now.loss is None else f"loss {now.loss:.3f}",
+        "" if now.images_per_second is None else f"{now.images_per_second:.0f} img/s",
         "" if now.top1 is None else f"top-1 {now.top1:.1%}",
         "" if now.lr is None else f"lr {now.lr:.1e}",
         "" if now.temperature is None else f"τ {now.temperature:.3f}",
-        "" if now.images_per_second is None else f"{now.images_per_second:.0f} img/s",
-        "" if now.eta_seconds is None else f"{duration(now.eta_seconds)} left",
     ]
-    return "  ".join(filter(None, parts))
+    fitting = ""
+    for part in filter(None, parts):
+        longer = f"{fitting}  {part}" if fitting else part
+        if fitting and len(longer) > width:
+            break
+        fitting = longer
+    return fitting
 
 
 def duration(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """`tcnn demo`: convert, verify and fine-tune on real images, with no download and no GPU."""
 
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcnn.cli import console
+from tcnn.errors import Stopped
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
@@ -36,11 +38,21 @@ def command(
         tempfile.TemporaryDirectory() as scratch,
         console.steps(epochs + 2 * finetune_epochs + 5, quiet=as_json) as progress,
     ):
-        result = run(out or Path(scratch), out is not None, epochs, finetune_epochs, seed, progress)
+        try:
+            result = run(out or Path(scratch), out is not None, epochs, finetune_epochs, seed, progress)
+        except Stopped as error:
+            raise _stopped(error) from error
     if as_json:
         console.print_json(result)
     else:
         _show(result)
+
+
+def _stopped(error: Stopped) -> Stopped:
+    """What a run that was stopped says of going on is not true of the demo, which keeps no resume point."""
+    told = Stopped("the demo was stopped, and begins anew when it is started again")
+    told.exit_code = 130 if error.exit_code == 130 else 128 + signal.SIGTERM
+    return told
 
 
 def _show(result: "DemoResult") -> None:

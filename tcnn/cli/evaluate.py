@@ -92,12 +92,12 @@ def command(
     data = measured_by_default(models) if data is None else data
     with _images(quiet=as_json) as progress:
         result = compare(models, data, config, progress)
-    if csv_file is not None:
-        _write_csv(result, csv_file, force)
     if as_json:
         console.print_json(result)
     else:
         _show(result, console.stdout())
+    if csv_file is not None:  # last: a full disk must not cost what took hours to measure
+        _write_csv(result, csv_file, force)
 
 
 def _sizes(text: str | None) -> tuple[tuple[int, int], ...]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcnn.cli import console
+from tcnn.cli.epochs import EpochLog
+from tcnn.cli.renamed import processes
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
@@ -50,9 +52,10 @@ def command(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.", metavar="N")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")] = None,
-    num_workers: Annotated[
-        int, typer.Option(help="Processes that share the training, a GPU each.", metavar="N", min=1)
-    ] = 1,
+    nproc: Annotated[
+        int | None, typer.Option(help="Processes that share the training, a GPU each; default 1.", metavar="N", min=1)
+    ] = None,
+    num_workers: Annotated[int | None, typer.Option(hidden=True, min=1)] = None,
     engine: Annotated[
         str, typer.Option(help="What starts them: local (torchrun on this host) or ray.", metavar="local|ray")
     ] = "local",
@@ -92,7 +95,7 @@ def command(
         conversion=[name for name in assignments or () if name.strip().startswith("conversion")],
         both_sets=val is not None and val_split is not None,
     )  # fmt: skip
-    placement = build(Placement, {"engine": engine, "num_workers": num_workers, "address": address})
+    placement = build(Placement, {"engine": engine, "num_workers": processes(nproc, num_workers), "address": address})
     if print_config:
         import yaml
 
@@ -112,7 +115,7 @@ def command(
         from tcnn.training.runs.progress import Callbacks
 
     keep_freed_memory()
-    with console.training(quiet=as_json) as (report, say):
+    with console.training(as_json, lambda show: EpochLog(directory, show)) as (report, say):
         request = RunRequest(
             model=model, data=data, val=val, config=settings, out=str(directory), resume=resume, force=force,
             allow_changes=allow_changes, pretrained=pretrained, weights=None if weights is None else str(weights),

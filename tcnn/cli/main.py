@@ -1,7 +1,10 @@
 """The `tcnn` command: its sub-commands, exit codes and error messages."""
 
 import contextlib
+import errno
+import io
 import json
+import os
 import signal
 import sys
 import traceback
@@ -27,7 +30,7 @@ from tcnn.cli import (
     report,
     verify,
 )
-from tcnn.errors import Stopped, TcnnError
+from tcnn.errors import Stopped, StorageError, TcnnError
 from tcnn.processes import QuickExit
 from tcnn.version import __version__
 
@@ -37,6 +40,9 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 
 COMMAND_GROUP = "tcnn.commands"
 """Entry-point group of further commands, each a function or a `typer.Typer`, from other packages (the service)."""
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+"""Errors of the system that say that something cannot be written there."""
 
 _signals: list[int] = []
 """Signals received since the command began."""
@@ -83,19 +89,24 @@ app.command("demo")(demo.command)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with the code of the result or error (see README)."""
-    leave = QuickExit() if arguments is None else sys.exit
+    leaving = arguments is None
+    leave = QuickExit() if leaving else sys.exit
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     _signals.clear()
+    for stream in (sys.stdout, sys.stderr):
+        _print_what_it_can(stream)
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate)}
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup has it ignored
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _terminate)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored, and stays so
         before[signal.SIGINT] = signal.signal(signal.SIGINT, _interrupt)
     try:
         code = _run(arguments, debug)
     finally:
         for number, handler in before.items():  # what Python does on its way out is not to be unwound
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is signal.default_int_handler and leaving else handler)
     leave(code)
 
 
@@ -104,6 +115,7 @@ def _run(arguments: list[str], debug: bool) -> int:
         warnings.filterwarnings("ignore")  # libraries' warnings are not the user's; errors are shown
     try:
         code = _commands(arguments)(args=arguments, prog_name="tcnn", standalone_mode=False)
+        sys.stdout.flush()  # what cannot be written is to be known here
     except TcnnError as error:
         if _signals and not isinstance(error, Stopped):
             return _interrupted(_signals[0])
@@ -115,9 +127,18 @@ def _run(arguments: list[str], debug: bool) -> int:
             command = error.ctx.command_path if error.ctx else "tcnn"
             _show("UsageError", f"{message}; `{command} --help` shows how", arguments)
         return 2
+    except BrokenPipeError:  # whoever read has read enough, as `head` does
+        return _closed_pipe()
     except Exception as error:  # nothing unforeseen may end in a traceback either
         if _signals:
             return _interrupted(_signals[0])
+        if isinstance(error, OSError) and error.errno in FULL:
+            place = error.filename or "the output"
+            full = StorageError(
+                f"{place}: {str(error.strerror).lower()} while writing; free some space, or write elsewhere"
+            )
+            _show(type(full).__name__, str(full), arguments, error if debug else None)
+            return full.exit_code
         missing = _missing(error, arguments)
         message = (
             missing or f"unexpected {type(error).__name__}: {error}; run again with --debug and report what it shows"
@@ -127,6 +148,19 @@ def _run(arguments: list[str], debug: bool) -> int:
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code
         return _interrupted(signal.SIGINT)
     return code if isinstance(code, int) else 0
+
+
+def _print_what_it_can(stream: object) -> None:
+    """Have a terminal or file whose encoding lacks → or τ show a question mark, rather than fail after the work."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="replace")
+
+
+def _closed_pipe() -> int:
+    """Exit code of a command whose reader has gone; what is still to be written goes nowhere, without a complaint."""
+    with contextlib.suppress(OSError, ValueError):  # io.UnsupportedOperation, where stdout is no file, is both
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + 13  # as if ended by SIGPIPE, which is what other programs are
 
 
 def _interrupted(number: int) -> int:
@@ -178,9 +212,10 @@ def _show(kind: str, message: str, arguments: list[str], error: Exception | None
         traceback.print_exception(error)
     message = " ".join(message.split())
     if "--json" in arguments:
-        typer.echo(json.dumps({"error": {"code": kind, "message": message}}, ensure_ascii=False))
-    else:
-        typer.echo(f"error: {message}", err=True)
+        with contextlib.suppress(OSError):  # where stdout is what is full, the line below says it
+            typer.echo(json.dumps({"error": {"code": kind, "message": message}}, ensure_ascii=False))
+            return
+    typer.echo(f"error: {message}", err=True)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -189,5 +224,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    if _signals:  # asked once more, while what the first one interrupted is put in order: now
+        os._exit(128 + number)
     _signals.append(number)
     raise KeyboardInterrupt

@@ -71,13 +71,13 @@ def command(
                 open_model(name), files, top=top, size=parse_size(size), crop_pct=crop_pct,
                 batch_size=batch_size, device=place, amp=amp,  # type: ignore[arg-type]
             )  # fmt: skip
-    if csv_file is not None:
-        _write_csv(found, csv_file, force)
     report = side_by_side(found)
     if as_json:
         console.print_json(report)
     else:
         _show(report, console.stdout())
+    if csv_file is not None:
+        _write_csv(found, csv_file, force)
     unread = [prediction for prediction in found[model] if prediction.unreadable]
     if len(unread) == len(files):
         raise RequestError(f"no image could be read: {unread[0].file} ({unread[0].unreadable})")

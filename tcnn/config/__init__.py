@@ -3,7 +3,7 @@
 from tcnn.config.base import Frozen, Size, build
 from tcnn.config.conversion import CONTENT, HARD_TEMPERATURE, ConversionConfig, VerificationConfig
 from tcnn.config.finetune import FinetuneConfig
-from tcnn.config.presets import PRESETS, finetune_config
+from tcnn.config.presets import PRESETS, finetune_config, is_presets_conversion
 
 __all__ = [
     "CONTENT",
@@ -16,4 +16,5 @@ __all__ = [
     "VerificationConfig",
     "build",
     "finetune_config",
+    "is_presets_conversion",
 ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tcnn.config.base import build
+from tcnn.config.conversion import ConversionConfig
 from tcnn.config.finetune import FinetuneConfig
 from tcnn.errors import RequestError, one_line
 
@@ -55,6 +56,11 @@ def finetune_config(
     made = _shortened(PRESETS[preset], values.get("epochs"))
     _merge(made, values)
     return build(FinetuneConfig, made)
+
+
+def is_presets_conversion(conversion: ConversionConfig) -> bool:
+    """Whether these are the conversion settings of a preset, `paper` and its defaults included, and nobody's own."""
+    return any(conversion == ConversionConfig(**preset.get("conversion", {})) for preset in PRESETS.values())
 
 
 def _shortened(preset: Mapping[str, Any], epochs: object) -> dict[str, Any]:

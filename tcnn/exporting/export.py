@@ -4,6 +4,7 @@ Where the model or the tracer does not support a dynamic axis, fewer are tried, 
 """
 
 import copy
+import io
 import json
 import time
 from collections.abc import Callable, Collection
@@ -144,12 +145,17 @@ def output_names_of(exported: Exported) -> tuple[str, ...]:
 
 
 def write_program(program: Program, path: Path, metadata: dict[str, str]) -> None:
-    """Write a program to a file; raises `RequestError` where PyTorch cannot write what the model returns."""
+    """Write a program to a file; raises `RequestError` where PyTorch cannot write what the model returns.
+
+    By way of memory: when a disk is full, PyTorch's writer ends the process from C++.
+    """
+    content = io.BytesIO()
     try:
-        with path.open("wb") as file, silence_logging():
-            save_program(program.program, file, extra_files={"metadata.json": json.dumps(metadata)})
+        with silence_logging():
+            save_program(program.program, content, extra_files={"metadata.json": json.dumps(metadata)})
     except NotImplementedError as error:
         raise RequestError(f"torch.export cannot write the program ({shorten(one_line(error), 160)})") from error
+    path.write_bytes(content.getbuffer())
 
 
 def run_program(path: Path) -> Runner:

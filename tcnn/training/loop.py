@@ -214,7 +214,7 @@ class Trainer:
         row: dict[str, Any] = {
             "kind": "epoch", "epoch": position.epoch, "updates": position.updates,
             "train_loss": position.loss_sum / max(1, position.images), "lr": self.learner.lr,
-            **temperatures(self.learner.temperatures), "val": epoch_scores(result),
+            **temperatures(self.learner.temperatures), "val": epoch_scores(result), "best": better,
             "unreadable": len(position.unreadable),
             "images_per_second": None if pace is None else round(self.config.batch_size / pace, 2),
             **layer_state(self.learner.result),

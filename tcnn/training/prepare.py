@@ -11,7 +11,7 @@ from torch import nn
 
 from tcnn.checkpoints import checkpoint
 from tcnn.checkpoints.places import checkpoint_file
-from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
 from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
@@ -82,6 +82,8 @@ def prepare(
             )
         if converted and config.convert_at is not None:
             raise RequestError(f"{source}: is a T-CNN already; convert_at needs the CNN it was made from")
+        if converted:
+            _refuse_conversion("the model" if isinstance(source, nn.Module) else str(source), config)
         if not converted and config.convert and config.convert_at is None:
             model = convert(model, conversion_at(config, size)).model
         elif not converted:
@@ -94,6 +96,21 @@ def prepare(
     trunk = _freeze(model, config, size, notes)
     _set_metadata(model, size, class_names)
     return Start(model.train(), size, tuple(notes), trunk, origin)
+
+
+def _refuse_conversion(name: str, config: FinetuneConfig) -> None:
+    """Raise `RequestError` if a T-CNN is to be fine-tuned with settings of a conversion, which would have no effect.
+
+    A preset's own are let pass: it is made for CNNs and T-CNNs alike.
+    """
+    if is_presets_conversion(config.conversion):
+        return
+    default = ConversionConfig()
+    asked = [key for key, value in config.conversion if value != getattr(default, key)]
+    raise RequestError(
+        f"conversion: {name} is converted already, so {', '.join(asked)} would have no effect; leave conversion out, "
+        "or convert its CNN anew to change that"
+    )
 
 
 def _freeze(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], notes: list[str]) -> tuple[str, ...]:

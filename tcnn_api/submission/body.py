@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
 
-from tcnn.config import PRESETS, FinetuneConfig
+from tcnn.config import PRESETS, FinetuneConfig, is_presets_conversion
 from tcnn.config.placement import uneven
 from tcnn.errors import RequestError
 from tcnn.evaluation.config import EvaluationConfig
@@ -57,9 +57,9 @@ def read(request: Request, settings: ApiSettings) -> Submission:
     if request.finetune is None:
         return Submission(request)
     finetuning = _read_finetuning(request.finetune, "finetune.", settings)
-    _check_without_conversion(finetuning)
     if "conversion" in request.finetune.config:
         raise Refused("finetune.config.conversion", "the conversion is the request's own; say it beside `model`")
+    _check_without_conversion(finetuning)
     return Submission(request, finetuning)
 
 
@@ -110,6 +110,8 @@ def _check_without_conversion(finetuning: Finetuning) -> None:
         raise Refused(f"{field}.convert", "the model is a T-CNN already; POST /finetune with `model` trains a CNN")
     if finetuning.config.convert_at is not None:
         raise Refused(f"{field}.convert_at", "the model is a T-CNN already; POST /finetune with `model` takes it")
+    if not is_presets_conversion(finetuning.config.conversion):
+        raise Refused(f"{field}.conversion", "the model is a T-CNN already; POST /finetune with `model` takes it")
 
 
 def _check_webhook(url: str, allowed: Sequence[str]) -> None:

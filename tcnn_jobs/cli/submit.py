@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tcnn.cli.renamed import processes
 from tcnn_jobs.cli.session import AsJson, Key, Server, connect, print_json
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ Preset = Annotated[str, typer.Option(help="Settings to begin with: paper, quick,
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting, as often as needed.", metavar="KEY=VALUE")
 ]
-Workers = Annotated[int, typer.Option(help="Processes that share the training, a GPU each.", metavar="N", min=1)]
+Processes = Annotated[
+    int | None,
+    typer.Option("--nproc", help="Processes that share the training, a GPU each; default 1.", metavar="N", min=1),
+]
+OldProcesses = Annotated[int | None, typer.Option("--num-workers", hidden=True, min=1)]
 Pretrained = Annotated[bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")]
 Priority = Annotated[int, typer.Option(help="Higher ones run first, −100 to 100.", metavar="N")]
 Attempts = Annotated[int, typer.Option(help="Tries before the job counts as failed.", metavar="N")]
@@ -75,7 +80,8 @@ def transform(
     val: Val = None,
     preset: Preset = "paper",
     assignments: Settings = None,
-    num_workers: Workers = 1,
+    nproc: Processes = None,
+    num_workers: OldProcesses = None,
     priority: Priority = 0,
     max_attempts: Attempts = 3,
     max_runtime: Runtime = None,
@@ -99,14 +105,12 @@ def transform(
         **_given(conversion),
         **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook),
     }
-    config = _settings(assignments)
-    if data is None and (val or config or num_workers > 1):
-        raise typer.BadParameter(
-            "--val, --set and --num-workers are for fine-tuning; name the images", param_hint="--data"
-        )
+    config, shared = _settings(assignments), processes(nproc, num_workers)
+    if data is None and (val or config or shared > 1):
+        raise typer.BadParameter("--val, --set and --nproc are for fine-tuning; name the images", param_hint="--data")
     with connect(server, key) as client:
         if data is not None:
-            body["finetune"] = _training(client, data, val, preset, config, num_workers, idempotency_key)
+            body["finetune"] = _training(client, data, val, preset, config, shared, idempotency_key)
         _submit(client, "transform", body, idempotency_key, watch, as_json)
 
 
@@ -117,7 +121,8 @@ def finetune(
     val: Val = None,
     preset: Preset = "paper",
     assignments: Settings = None,
-    num_workers: Workers = 1,
+    nproc: Processes = None,
+    num_workers: OldProcesses = None,
     pretrained: Pretrained = True,
     priority: Priority = 0,
     max_attempts: Attempts = 3,
@@ -132,10 +137,11 @@ def finetune(
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune a job's result, a checkpoint, or a timm model that is converted on the way."""
+    shared = processes(nproc, num_workers)
     with connect(server, key) as client:
         body = {
             **_reference(client, source, idempotency_key),
-            **_training(client, data, val, preset, _settings(assignments), num_workers, idempotency_key),
+            **_training(client, data, val, preset, _settings(assignments), shared, idempotency_key),
             "pretrained": pretrained,
             **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook),
         }  # fmt: skip

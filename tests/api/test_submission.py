@@ -204,6 +204,15 @@ def test_what_a_body_says_by_itself_asks_nobody(kind: str, body: Any, field: str
     assert caught.value.field == field
 
 
+def test_a_checkpoint_is_converted_already() -> None:
+    """Settings of a conversion would have no effect on it; a preset's own are for CNNs and T-CNNs alike."""
+    given = {"checkpoint": "ckpt_1", "dataset": "x"}
+    assert submission("finetune", **given, preset="quick").finetuning is not None
+    with pytest.raises(Refused, match="T-CNN already") as caught:
+        submission("finetune", **given, config={"conversion": {"stride": "remove"}})
+    assert caught.value.field == "config.conversion"
+
+
 class Store:
     """What a lookup asks of the store, and how often."""
 

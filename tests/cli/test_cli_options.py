@@ -14,6 +14,7 @@ import tcnn as package
 @pytest.fixture
 def files(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
     package.save(package.convert(lively(num_classes=3)).model, tmp_path / "t.safetensors")
+    (tmp_path / "c.yaml").write_text("conversion: {stride: remove}\n", encoding="utf-8")
     draw_classes(tmp_path / "p", ["a", "b", "c"], 8)
     return tmp_path
 
@@ -27,6 +28,9 @@ RUN = ("finetune", "t.safetensors", "--data", "p")
         ((*RUN, "--weights", "w.pth"), "--weights: t.safetensors brings weights of its own; leave it out"),
         ((*RUN, "--no-pretrained"), "--no-pretrained: t.safetensors brings weights of its own; leave it out"),
         ((*RUN, "--set", "conversion.stride=remove"), "--set conversion.stride=remove: t.safetensors is converted"),
+        ((*RUN, "--val-split", "0.25", "--config", "c.yaml", "--batch-size", "8"),
+         "conversion: t.safetensors is converted already, so stride would have no effect; leave conversion out"),
+        ((*RUN, "--num-workers", "2", "--nproc", "2"), "--num-workers: is the old name of --nproc; give --nproc alone"),
         ((*RUN, "--resume", "--force"), "--force: with --resume no run is replaced; give one of the two"),
         ((*RUN, "--allow-changes"), "--allow-changes: a new run has nothing to differ from; give --resume as well"),
         ((*RUN, "--val", "p", "--val-split", "0.1"), "--val-split: --val names the images to validate on; give one of"),

@@ -164,7 +164,7 @@ def test_a_killed_node_s_job_goes_on_on_the_other(client: httpx.Client, nodes: C
 
 def test_too_few_resources_are_waited_for_with_the_reason(nodes: Cluster, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        command(tmp_path, "--address", nodes.address, "--num-workers", "4"),
+        command(tmp_path, "--address", nodes.address, "--nproc", "4"),
         cwd=tmp_path, env=os.environ | TOKEN, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None

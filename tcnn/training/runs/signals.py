@@ -1,4 +1,4 @@
-"""Stop training on SIGTERM or Ctrl-C: the signal sets a flag, and the loop ends after the current step."""
+"""Stop training on SIGTERM, SIGHUP or Ctrl-C: the signal sets a flag, and the loop ends after the current step."""
 
 import signal
 import threading
@@ -9,7 +9,8 @@ from types import FrameType
 from tcnn.errors import Stopped
 
 StopCheck = Callable[[], bool]
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
+"""SIGHUP is what a process gets when its terminal goes, as when an ssh connection drops."""
 
 
 class StopRequest:
@@ -32,7 +33,10 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal(asked: StopCheck = lambda: False) -> Iterator[StopRequest]:
-    """Context that catches SIGTERM and Ctrl-C; a second one ends the process at once. Only works in the main thread."""
+    """Context that catches `SIGNALS`; a second one ends the process at once. Only works in the main thread.
+
+    A SIGHUP that is ignored stays ignored: `nohup` asks for that.
+    """
     request = StopRequest(asked)
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -44,7 +48,8 @@ def stop_on_signal(asked: StopCheck = lambda: False) -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.signal(number, ask) for number in SIGNALS}
+    caught = [number for number in SIGNALS if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in caught}
     try:
         yield request
     finally:

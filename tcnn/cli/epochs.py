@@ -1,0 +1,62 @@
+"""One line for every epoch of a run: its loss, accuracy, rate, τ and time, and whether it is the best so far.
+
+The lines come from metrics.jsonl, where the run writes them whichever processes train, so none is lost between two
+reports.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tcnn.cli.console import duration
+
+if TYPE_CHECKING:
+    from tcnn.training.runs.progress import Progress
+
+
+class EpochLog:
+    """Shows the epochs of the run in `run` that end while it is watched, each once, by `show`."""
+
+    def __init__(self, run: Path, show: Callable[[str], None]) -> None:
+        self._run, self._show = run, show
+        self._told: int | None = None
+        """Epochs that have been shown, or were over before; None until the run reports for the first time."""
+        self._epoch, self._since = 0, time.monotonic()
+
+    def look(self, now: "Progress") -> None:
+        """Show what has ended before `now`."""
+        if now.epoch < 1 or now.epoch == self._epoch:
+            return
+        self._epoch = now.epoch
+        if self._told is None:
+            self._told = now.epoch - 1
+            self._since = time.monotonic()
+        self.finish()
+
+    def finish(self) -> None:
+        """Show what has ended; without a report there was no epoch to show."""
+        if self._told is None:
+            return
+        from tcnn.training.runs.rundir import RunDirectory
+
+        rows = RunDirectory(self._run).rows("epoch")
+        for row in rows[self._told :]:
+            seconds, self._since = time.monotonic() - self._since, time.monotonic()
+            self._show(epoch_line(row, seconds))
+        self._told = max(self._told, len(rows))
+
+
+def epoch_line(row: Mapping[str, Any], seconds: float) -> str:
+    """A row of metrics.jsonl as one line of at most 80 characters."""
+    val = row.get("val") or {}
+    loss, rate, heat = row.get("train_loss"), row.get("lr"), row.get("temperature")
+    parts = [
+        "" if loss is None else f"loss {loss:.3f}",
+        "" if val.get("top1") is None else f"top-1 {val['top1']:.1%}",
+        "" if rate is None else f"lr {rate:.1e}",
+        "" if heat is None else f"τ {heat:.3f}",
+        duration(seconds),
+        "best so far" if row.get("best") else "",
+    ]
+    return f"epoch {row['epoch'] + 1}: {', '.join(filter(None, parts))}"

@@ -1,0 +1,117 @@
+"""A command that cannot print or write, or is interrupted twice: one line at most, no traceback, its exit code."""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from data_pictures import draw_classes
+from torch import nn
+
+import tcnn as package
+from tcnn.cli.demo import _stopped
+from tcnn.errors import Stopped, StorageError
+from tcnn.exporting.export import write_program
+from tcnn.files import replacing
+
+MODELS = (sys.executable, "-m", "tcnn", "models")
+IMPATIENT = """
+import signal
+from tcnn.cli import main
+
+def slow() -> None:
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:  # what is put in order takes long, and the user presses again
+        signal.raise_signal(signal.SIGINT)
+        print("not reached")
+
+main.app.command("models")(slow)
+main.main()
+"""
+needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """What a full disk looks like to a program: a write fails, here with EFBIG, as Python ignores SIGXFSZ."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_was_measured_is_printed_before_it_is_written(
+    tcnn: Any, tmp_path: Path, lively: Callable[..., nn.Module]
+) -> None:
+    package.save(package.convert(lively(num_classes=2)).model, tmp_path / "t.safetensors")
+    draw_classes(tmp_path / "p", ["a", "b"], 2)
+    with no_file_larger_than(20):
+        done = tcnn("evaluate", "t.safetensors", "--data", "p", "--size", 32, "--csv", "r.csv")
+        guessed = tcnn("predict", "t.safetensors", "p/a", "--size", 32, "--csv", "g.csv")
+    assert (done.code, guessed.code) == (4, 4)
+    assert "4 images" in done.out
+    assert "%" in guessed.out
+    for result, name in ((done, "r.csv"), (guessed, "g.csv")):
+        assert result.err.startswith(f"error: {name}: no space left while writing; ")
+        assert result.err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p", "t.safetensors"]
+
+
+def test_a_program_that_does_not_fit_is_no_crash(tmp_path: Path) -> None:
+    """PyTorch's own writer ends the process from C++ when its file cannot be written."""
+    program: Any = SimpleNamespace(program=torch.export.export(nn.Linear(64, 64), (torch.zeros(1, 64),)))
+    place = tmp_path / "x.pt2"
+    with no_file_larger_than(1000), pytest.raises(StorageError, match="no space left"), replacing(place) as temporary:
+        write_program(program, temporary, {})
+    assert list(tmp_path.iterdir()) == []
+    write_program(program, place, {"a": "b"})
+    found = torch.export.load(place).module()(torch.ones(1, 64))
+    torch.testing.assert_close(found, program.program.module()(torch.ones(1, 64)))
+
+
+@needs_dev_full
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_full_stdout_is_the_environments_failure(form: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run((*MODELS, *form), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: the output: no space left on device while writing; ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = subprocess.Popen(MODELS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    assert command.stderr is not None
+    command.stdout.close()
+    assert (command.stderr.read(), command.wait()) == ("", 141)
+
+
+def test_a_terminal_without_greek_letters_gets_question_marks() -> None:
+    done = subprocess.run(
+        (*MODELS, "resnet18d"), env={"PYTHONIOENCODING": "cp1252"}, capture_output=True, check=False
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"11.7 M ? 14.2 M" in done.stdout
+
+
+def test_a_second_interrupt_ends_at_once() -> None:
+    done = subprocess.run((sys.executable, "-c", IMPATIENT, "models"), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_stopped_demo_advises_nothing_that_it_has_not() -> None:
+    asked = Stopped("stopped in epoch 2; go on with --resume --out /tmp/x")
+    assert "--resume" not in str(_stopped(asked))
+    assert _stopped(asked).exit_code == 143
+    asked.exit_code = 130
+    assert _stopped(asked).exit_code == 130

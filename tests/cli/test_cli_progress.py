@@ -1,0 +1,74 @@
+"""What is shown while a run goes on fits a terminal of 80 columns, and every epoch gets one line, once."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tcnn.cli import console
+from tcnn.cli.epochs import EpochLog, epoch_line
+from tcnn.cli.renamed import processes
+from tcnn.training.runs.progress import Progress
+
+FULL = {
+    "percent": 99.95, "eta_seconds": 359999.0, "loss": 12.345, "lr": 1e-4, "temperature": 0.0217,
+    "images_per_second": 12345.0, "top1": 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", ["training", "validating"])
+def test_step_and_time_left_fit_80_columns(phase: str) -> None:
+    now = Progress(phase=phase, epoch=50, epochs=50, step=1251, steps=1251, **FULL)
+    head = console.headline(now)
+    facts = console.facts(now, 80 - len(head) - console.BAR - 2)
+    assert len(head) + 1 + console.BAR + 1 + len(facts) <= 80
+    assert "step 1251/1251" in head
+    assert "99:59:59 left" in facts
+    assert "loss" in console.facts(now, 200)
+    assert "τ 0.022" in console.facts(now, 200)
+
+
+def test_an_epochs_line() -> None:
+    row = {
+        "epoch": 49, "train_loss": 12.3456, "lr": 1e-4, "temperature": 0.5, "best": True,
+        "val": {"top1": 0.4567, "loss": 1.0},
+    }  # fmt: skip
+    line = epoch_line(row, 3725)
+    assert line == "epoch 50: loss 12.346, top-1 45.7%, lr 1.0e-04, τ 0.500, 1:02:05, best so far"
+    assert len(line) <= 80
+    cnn = epoch_line({**row, "temperature": None, "best": False}, 5)
+    assert cnn == "epoch 50: loss 12.346, top-1 45.7%, lr 1.0e-04, 0:05"
+
+
+def test_every_epoch_that_ends_is_shown_once(tmp_path: Path) -> None:
+    shown: list[str] = []
+    log = EpochLog(tmp_path, shown.append)
+    metrics = tmp_path / "metrics.jsonl"
+
+    def ended(*epochs: int) -> None:
+        rows = [{"kind": "epoch", "epoch": epoch, "train_loss": 1.0, "val": {}} for epoch in epochs]
+        metrics.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    def at(epoch: int) -> Progress:
+        return Progress(phase="training", epoch=epoch, epochs=9, step=1, steps=3, percent=0)
+
+    ended(0, 1)
+    log.look(at(3))
+    assert shown == [], "these were over before the run was resumed"
+    ended(0, 1, 2, 3)
+    log.look(at(3))
+    log.look(at(5))
+    log.look(at(5))
+    assert [line[:8] for line in shown] == ["epoch 3:", "epoch 4:"]
+    ended(0, 1, 2, 3, 4)
+    log.finish()
+    log.finish()
+    assert [line[:8] for line in shown[2:]] == ["epoch 5:"]
+
+
+def test_the_old_name_of_nproc_warns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert processes(None, None) == 1
+    assert processes(4, None) == 4
+    assert capsys.readouterr().err == ""
+    assert processes(None, 3) == 3
+    assert "--num-workers is called --nproc now" in capsys.readouterr().err
