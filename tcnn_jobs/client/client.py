@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from httpx_sse import EventSource, ServerSentEvent
 
 from tcnn.errors import CheckpointError, EnvironmentFailure, RequestError, one_line
 from tcnn.files import replacing
 from tcnn_jobs.client.packing import CHUNK, Form, read_file, tar_folder
-from tcnn_jobs.client.sse import Message, messages
 from tcnn_jobs.model import TERMINAL
 
 Json = dict[str, Any]
@@ -100,7 +100,7 @@ class Client:
         """Remove a job that has ended, with its files."""
         self._json("DELETE", f"/jobs/{_part(job)}")
 
-    def stream(self, job: str, after: int = 0) -> Iterator[Message]:
+    def stream(self, job: str, after: int = 0) -> Iterator[ServerSentEvent]:
         """A job's events after a number as they happen, until it has ended or the connection breaks."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         with self._http.stream("GET", f"/jobs/{_part(job)}/events", headers=headers) as answer:
@@ -108,7 +108,8 @@ class Client:
                 answer.read()
                 raise _refusal(answer)
             if answer.headers.get("content-type", "").startswith("text/event-stream"):
-                yield from messages(answer.iter_raw(), str(after))
+                # Of a sign of life, which has no data, httpx-sse makes a message as soon as it has seen an id.
+                yield from (message for message in EventSource(answer).iter_sse() if message.data)
 
     def watch(
         self,
