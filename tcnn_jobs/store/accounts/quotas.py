@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, func, insert, literal_column, select
+from sqlalchemy import BigInteger, Connection, Row, bindparam, case, delete, func, insert, literal_column, select
 
 from tcnn_jobs.database.engine import upsert
 from tcnn_jobs.database.schema import SHARDS, jobs, now, stored, tenants, usage
@@ -37,7 +37,9 @@ _DAYS = (
     .group_by(usage.c.day)
     .order_by(usage.c.day)
 )
-_UNDER_WAY = select(func.sum((now() - jobs.c.started_at) * jobs.c.slots)).where(
+# Until its worker was last heard of: one that is silent may be gone, and then nothing of it is charged.
+_WORKED = case((jobs.c.heartbeat_at > jobs.c.started_at, jobs.c.heartbeat_at - jobs.c.started_at), else_=0.0)
+_UNDER_WAY = select(func.sum(_WORKED * jobs.c.slots)).where(
     jobs.c.owner == bindparam("tenant"), jobs.c.status == literal_column(f"'{Status.RUNNING}'")
 )
 
