@@ -1,4 +1,4 @@
-"""Connections of clients that say nothing: a request's head has a deadline, and the greediest client gives way."""
+"""Limits on idle connections: a deadline for request headers, and eviction of the client with the most."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Bounds of what one tenant may keep busy: threads, turns at what is done a few at a time, and bytes that are held.
+"""Concurrency limits per tenant: threads, turns at expensive work, and bytes of memory.
 
 A bucket that accepts connections and says nothing keeps a thread for minutes. Each tenant has some threads of its own
 for it, each wait has an end, and the threads that the database is asked on are never used for anything else.

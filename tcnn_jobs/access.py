@@ -20,7 +20,7 @@ LONGEST = 100
 
 
 class Scope(StrEnum):
-    """What a key may be used for; without `admin` in its own tenant."""
+    """Scopes of an API key: what it may be used for; without `admin` in its own tenant."""
 
     READ = "read"
     """To look: GET."""
@@ -79,10 +79,10 @@ def is_tenant(name: str) -> bool:
 
 
 def new_secret() -> str:
-    """256 random bits, as text for an HTTP header."""
+    """Generate the secret of an API key: 256 random bits, as text for an HTTP header."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def digest(secret: str) -> str:
-    """What is stored of a secret."""
+    """SHA-256 digest of a secret: what the database stores of it."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()

@@ -29,7 +29,7 @@ from tcnn_jobs.model import Failure, Kind, Model, NewEvent, Progress, Result
 
 
 class Assignment(Model):
-    """What a job's process is told. `paths` gives every reference of the request its place in the file system."""
+    """Input of a job's process: its request, and in `paths` the path of everything that the request refers to."""
 
     job: str
     claim: int
@@ -79,21 +79,21 @@ class AttemptDirectory:
                 self.path.rename(self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}"))
 
     def write(self, assignment: Assignment) -> None:
-        """Say what is to be done, perhaps anew."""
+        """Write the assignment, or replace it."""
         self._token = assignment.token
         (self.path / "assignment.json").write_text(assignment.model_dump_json(indent=2), encoding="utf-8")
 
     def assignment(self) -> Assignment:
-        """What is to be done here."""
+        """Read the assignment."""
         return Assignment.model_validate_json((self.path / "assignment.json").read_text(encoding="utf-8"))
 
     def finish(self, outcome: Outcome) -> None:
-        """The last word of the job's process; whole or not there."""
+        """Write the outcome, atomically; called by the job's process when it ends."""
         outcome = outcome.model_copy(update={"token": self.assignment().token})
         _replace(self.path / "outcome.json", outcome.model_dump_json(), keep=True)
 
     def outcome(self) -> Outcome | None:
-        """What the process of this very assignment said in the end, if it came to that."""
+        """The outcome that the process of this assignment wrote, or None."""
         try:
             outcome = Outcome.model_validate_json((self.path / "outcome.json").read_text(encoding="utf-8"))
             token = self._token or self.assignment().token
@@ -113,7 +113,7 @@ class AttemptDirectory:
 
 
 class Reporter:
-    """The process's side: progress as often as it likes, events when something happened."""
+    """Writer of progress and events, used by the job's process."""
 
     INTERVAL = 0.4
     """Seconds between two writes of the same phase's progress."""
@@ -125,7 +125,7 @@ class Reporter:
         self._written = 0.0
 
     def progress(self, now: Progress) -> None:
-        """Where the job stands. A phase's beginning is an event, too, but not the trainer's coming and going."""
+        """Write the progress, now and then. The first beginning of each phase is an event, too."""
         changed = now.phase != self._phase
         if changed or time.monotonic() - self._written > self.INTERVAL:
             self._written = time.monotonic()
@@ -136,13 +136,13 @@ class Reporter:
             self.event("phase", phase=now.phase)
 
     def event(self, kind: str, **data: Any) -> None:
-        """Something to be kept."""
+        """Append an event."""
         with self._directory._events.open("a", encoding="utf-8") as handle:
             handle.write(json.dumps({"kind": kind, "data": data}) + "\n")
 
 
 class Listener:
-    """The worker's side: what is new since the last look."""
+    """Reader of progress and events since the last call, used by the worker."""
 
     def __init__(self, directory: AttemptDirectory) -> None:
         self._directory = directory

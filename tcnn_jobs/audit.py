@@ -13,7 +13,7 @@ from tcnn_jobs.model import Model
 
 
 class Actor(Model):
-    """Whoever asks: the tenant, the id or place of the key, never its secret, and the request's id."""
+    """The author of changes: tenant, id or place of the key, never its secret, and the request's id."""
 
     tenant: str
     key: str
@@ -39,7 +39,7 @@ _actor: ContextVar[Actor | None] = ContextVar("actor", default=None)
 
 @contextmanager
 def acting(actor: Actor) -> Iterator[None]:
-    """What is changed in this block is done by this one."""
+    """Context in which the audit log names this actor as the author of every change."""
     token = _actor.set(actor)
     try:
         yield
@@ -48,5 +48,5 @@ def acting(actor: Actor) -> Iterator[None]:
 
 
 def actor() -> Actor | None:
-    """Who acts now."""
+    """The current actor, or None."""
     return _actor.get()

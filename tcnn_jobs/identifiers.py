@@ -1,10 +1,10 @@
-"""Identifiers: made so that nobody guesses them, and looked at before they reach a database or a message."""
+"""Identifiers of jobs, uploads and keys: generated, and validated before they reach a database or a message."""
 
 import secrets
 
 
 def new_id(prefix: str) -> str:
-    """An identifier that nobody can guess: `job_`, `ds_` or `ckpt_` and 24 hexadecimal digits."""
+    """Generate an unguessable identifier: `job_`, `ds_`, `ckpt_` or another prefix and 24 hexadecimal digits."""
     return f"{prefix}_{secrets.token_hex(12)}"
 
 
@@ -14,5 +14,5 @@ def storable(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    """A text from outside as part of a message of one line."""
+    """Escape a text from outside for a message of one line."""
     return text if storable(text) else ascii(text)

@@ -43,11 +43,11 @@ class Breach(NamedTuple):
 
 
 class HandBack(NamedTuple):
-    """Somebody else goes on; this was no attempt."""
+    """Return the job to the queue, without counting the attempt."""
 
 
 class Cancel(NamedTuple):
-    """Its owner did not want it any more."""
+    """Cancel the job, as its owner asked."""
 
 
 Decision = Finish | Fail | HandBack | Cancel
@@ -66,7 +66,7 @@ def decide(
     delay: float,
     last_words: str = "",
 ) -> Decision:
-    """What to tell the store.
+    """Decide what becomes of a job whose process has ended.
 
     Args:
         exit_code: of the process, −N if signal N ended it. outcome: what it wrote last.
@@ -112,7 +112,7 @@ def backoff(attempt: int, delay: float) -> float:
 
 
 def error_code(error: BaseException) -> str:
-    """`UnknownModelError` → `unknown_model`: what a client can compare."""
+    """Error code for clients: `UnknownModelError` → `unknown_model`."""
     name = type(error).__name__.removesuffix("Error").removesuffix("Failure")
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() or "error"
 

@@ -168,7 +168,7 @@ def _prepare(layer: AttentionLayer) -> tuple[int, dict[str, Tensor | None]]:
         return 0, {"kernel": kernel, "value": layer.value, "bias": layer.bias}
     parameters = fold_value(layer.tensors)
     if kernel is None and convolution.is_hard(parameters, layer.geometry):
-        kernel = convolution.filter_of(parameters.positional.plain_proj, layer.geometry)
+        kernel = convolution.filter_of(parameters.positional.plain_proj, layer.geometry).contiguous()
         if not parameters.content_heads:
             return 0, {"kernel": kernel, "value": parameters.value, "bias": layer.bias}
         parameters = parameters.content

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import filters
-from tcnn.layers.backends import reference
+from tcnn.layers.backends import convolution, reference
 from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.functional import check_input, gpsa
@@ -217,8 +217,7 @@ class GPSA2d(AttentionLayer):
     @property
     def filter(self) -> Tensor:
         """W_out as a convolution filter, (C_out, C_in/G, kh, kw), a view; W_val is not multiplied in."""
-        taps = self.tap_proj.unflatten(1, (self.geometry.heads, -1)).transpose(1, 2)
-        return taps.unflatten(2, self.geometry.kernel_size)
+        return convolution.filter_of(self.tap_proj, self.geometry)
 
     @property
     def tap_proj(self) -> Tensor:

@@ -1,1 +1,1 @@
-"""Who asks: API keys of the settings and of the store, their scopes, and how guessing is slowed down."""
+"""Authentication: API keys of the settings and of the store, scopes, and rate limits on wrong keys."""

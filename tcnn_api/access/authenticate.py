@@ -1,4 +1,4 @@
-"""ASGI middleware that says who asks, before anything of the body is read, and whether the key is for that."""
+"""ASGI middleware for authentication by API key and authorisation by scope, before the body is read."""
 
 import re
 import time
@@ -104,13 +104,13 @@ class Authenticate:
 
 
 class Attempts:
-    """How many wrong keys every address has sent of late."""
+    """Counts wrong keys by address, for rate limiting."""
 
     def __init__(self) -> None:
         self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def note(self, address: str) -> None:
-        """One more."""
+        """Count a wrong key."""
         since, count = self._wrong.pop(address, (time.monotonic(), 0))
         if time.monotonic() - since > WINDOW:
             since, count = time.monotonic(), 0
@@ -119,7 +119,7 @@ class Attempts:
             self._wrong.popitem(last=False)
 
     def too_many(self, address: str) -> bool:
-        """Whether an address has guessed often enough."""
+        """Whether an address has sent too many wrong keys."""
         since, count = self._wrong.get(address, (0.0, 0))
         return count >= MOST_WRONG and time.monotonic() - since <= WINDOW
 

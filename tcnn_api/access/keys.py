@@ -15,7 +15,7 @@ SHORTEST = 8
 
 
 class Principal(NamedTuple):
-    """Who asks. `key` names the key for logs: a stored key's id, or the place of one of the settings."""
+    """The authenticated caller. `key` names its key for logs: a stored key's id, or its place in the settings."""
 
     tenant: str
     key: str
@@ -33,7 +33,7 @@ LOCAL = Principal("local", "none", USUAL)
 
 
 class Keyring:
-    """Digests of keys, and whose they are."""
+    """The keys of the settings: digests, and the tenant of each."""
 
     def __init__(self, holders: dict[bytes, Principal]) -> None:
         self._holders = holders
@@ -43,7 +43,7 @@ class Keyring:
         return bool(self._holders)
 
     def find(self, key: str) -> Principal | None:
-        """Whose key this is. Every digest is compared, each in constant time, so that time tells nothing."""
+        """The owner of a key, or None. Every digest is compared in constant time, against timing attacks."""
         digest = _digest(key)
         found = None
         for known, principal in self._holders.items():

@@ -94,7 +94,7 @@ async def forget(parts: Service, identifier: str, kind: str, owner: str) -> None
 
 
 def identified(identifier: str, kind: str) -> str:
-    """An id of the right form, for no other can be anybody's; raises `UploadNotFound`."""
+    """Validate the form of an upload's id; raises `UploadNotFound`."""
     try:
         return checked(identifier)
     except RequestError as error:

@@ -7,7 +7,7 @@ from tcnn_jobs.model import Artifact, Job, Model, Upload
 
 
 class Reference(Model):
-    """Something that a request names: where it lies on this host, or will lie once it was fetched.
+    """Reference of a request to a file or folder: its path on this host, now or once it was fetched.
 
     `key` is its object in the store, empty if there is none; `folder`: it is packed and is to be unpacked; `before` is
     where it lies if it was kept here before there was a store.
@@ -41,19 +41,19 @@ class Artifacts(Protocol):
         ...
 
     def upload(self, upload: Upload) -> Reference:
-        """Where an upload lies."""
+        """The reference to an upload's file or folder."""
         ...
 
     def file(self, file: Artifact) -> Reference:
-        """Where a job's published file lies."""
+        """The reference to a job's published file."""
         ...
 
     def path(self, reference: Reference) -> Path:
-        """Its place on this host, now; raises `RequestError` if it is gone."""
+        """The path of a reference on this host, fetched if need be; raises `RequestError` if it is gone."""
         ...
 
     def open(self, file: Artifact) -> Opened:
-        """A published file; raises `FileNotFoundError` if it is gone."""
+        """Open a published file; raises `FileNotFoundError` if it is gone."""
         ...
 
     def link(self, file: Artifact, seconds: float, **answer: str) -> str | None:
@@ -64,7 +64,7 @@ class Artifacts(Protocol):
         ...
 
     def attempts(self, job: str) -> list[int]:
-        """The claims of a job of which there are files, the oldest first."""
+        """Claim numbers of the attempts of a job of which there are files, the oldest first."""
         ...
 
     def published(self, job: str) -> list[int]:
@@ -80,7 +80,7 @@ class Artifacts(Protocol):
         ...
 
     def beside(self, job: str, name: str) -> Path:
-        """Where something that was made of a job's files can be kept; it may go at any time."""
+        """Cache directory for what was derived from a job's files; it may be removed at any time."""
         ...
 
     def remove_job(self, job: str) -> None:
@@ -88,7 +88,7 @@ class Artifacts(Protocol):
         ...
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of every job's files."""
+        """Disk usage of every job's files, in bytes."""
         ...
 
     def check(self) -> None:

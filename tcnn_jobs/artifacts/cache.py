@@ -22,14 +22,14 @@ YOUNG = 600.0
 
 
 class Held:
-    """An entry that stays until it is let go."""
+    """A reference to a cache entry: it is not evicted until it is released."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._lock: int | None = lock
 
     def release(self) -> None:
-        """It may go; a second time does nothing."""
+        """Release the entry, so that it may be evicted; a second time does nothing."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -65,7 +65,7 @@ class Cache:
         self._remove(self.folder / name)
 
     def make_room(self, size: float) -> None:
-        """Remove what was used least recently and nobody holds, until so many bytes more would fit."""
+        """Evict the least recently used entries that nobody holds, until so many bytes more would fit."""
         entries = [(_modified(path), path) for path in self.folder.iterdir() if not path.name.startswith(".")]
         sizes = {path: _size(path) for _, path in entries}
         total = sum(sizes.values()) + size
@@ -77,7 +77,7 @@ class Cache:
                 total -= sizes[path]
 
     def sweep(self, older: float) -> None:
-        """Remove what a killed process left half-fetched, `older` seconds ago."""
+        """Remove partial downloads of killed processes that are older than `older` seconds."""
         for path in self.folder.glob(".*"):
             if time.time() - _modified(path) > older:
                 self._remove(path)
@@ -129,7 +129,7 @@ class Cache:
             return self._fetching.setdefault(name, threading.Lock())
 
     def _remove(self, path: Path) -> None:
-        """Out of sight at once, then gone."""
+        """Rename an entry, so that nobody finds it, then delete it."""
         gone = path.with_name(f".{uuid.uuid4().hex}.gone")
         try:
             path.rename(gone)

@@ -22,7 +22,7 @@ class Manifest(Model):
 
     @property
     def names(self) -> frozenset[str]:
-        """Of the files, relative to the attempt."""
+        """Names of the files, relative to the attempt."""
         return frozenset(file.path.split("/", 2)[2] for file in self.files)
 
     def file(self, job: str, claim: int, name: str) -> Artifact | None:
@@ -31,7 +31,7 @@ class Manifest(Model):
 
 
 class Named(NamedTuple):
-    """An object of a job, taken apart."""
+    """The parts of the key of a job's object: job, claim and name."""
 
     job: str
     claim: int
@@ -60,7 +60,7 @@ def upload_digest(upload: Upload) -> str:
 
 
 def parse(key: str) -> Named | None:
-    """A key of a job's object; None for any other."""
+    """Parse the key of a job's object; None for any other."""
     parts = key.split("/")
     if len(parts) < 4 or parts[0] != "jobs" or not parts[2].isdecimal():
         return None

@@ -86,7 +86,7 @@ class LocalArtifacts:
 
 
 def remove(path: Path) -> None:
-    """A file or a folder, if it is there."""
+    """Remove a file or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

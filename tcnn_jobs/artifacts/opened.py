@@ -12,12 +12,12 @@ FASTER = 10.0
 
 
 def home_of(settings: QueueSettings) -> Home:
-    """The home that goes with the settings; nothing is made yet."""
+    """The `Home` of the settings; no directory is created yet."""
     return Home(settings.root, shared=settings.artifacts is not None)
 
 
 def open_artifacts(settings: QueueSettings, home: Home) -> LocalArtifacts | SharedArtifacts:
-    """As the settings say; raises `RequestError` over the URL, `EnvironmentFailure` if its library is missing."""
+    """Open the configured storage; raises `RequestError` for its URL, `EnvironmentFailure` without its library."""
     if settings.artifacts is None:
         return LocalArtifacts(home)
     bucket = Bucket(settings.artifacts, settings.retry_delay / FASTER)

@@ -73,7 +73,7 @@ class SharedArtifacts:
         return Reference(path=str(path), key=file_key(file), sha256=file.sha256, size=file.size, before=before)
 
     def hold(self, reference: Reference, stop: threading.Event = NEVER) -> Held:
-        """A reference, fetched if need be, until it is let go; raises as `Artifacts.path`, and `Stopped`."""
+        """Fetch a reference if need be and keep it until it is released; raises as `Artifacts.path`, and `Stopped`."""
         name = Path(reference.path).name
 
         def fetch(target: Path) -> None:
@@ -155,7 +155,7 @@ class SharedArtifacts:
         return self.cache.hold(f"{checked(job)}.{int(claim)}.{version}", sum(f.size for f in manifest.files), fetch)
 
     def manifest(self, job: str, claim: int, stop: threading.Event = NEVER) -> Manifest | None:
-        """What the store has of an attempt."""
+        """The manifest of an attempt: its files in the store."""
         try:
             return Manifest.model_validate_json(self.bucket.text(manifest_key(job, claim), stop))
         except (ObjectGone, ValueError):
@@ -216,7 +216,7 @@ def pack(folder: Path, packed: Path) -> str:
 
 
 def unpack(packed: Path, folder: Path) -> None:
-    """What `pack` packed; raises `RequestError` for anything else."""
+    """Unpack what `pack` packed; raises `RequestError` for anything else."""
     try:
         with tarfile.open(packed, "r:") as tar:
             tar.extractall(folder, filter="data")

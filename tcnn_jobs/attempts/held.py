@@ -14,7 +14,7 @@ from tcnn_jobs.retry import Breach, Fail
 
 
 class Why(StrEnum):
-    """Why a process was asked to leave."""
+    """Reason for which a process was asked to end."""
 
     CANCELLED = "cancelled"
     DRAINING = "draining"
@@ -24,7 +24,7 @@ class Why(StrEnum):
 
 @dataclass
 class Attempt:
-    """One of the jobs of a worker, and what it has heard of it and not yet told."""
+    """A job that a worker runs, with progress and events that the store has not received yet."""
 
     job: Job
     claim: Claim
@@ -47,7 +47,7 @@ class Attempt:
     """Why its worker could not go on with it."""
 
     def listen(self) -> None:
-        """Take up what the process has written since."""
+        """Read the progress and events that the process has written since the last call."""
         heard, happened, now = self.listener.progress(), self.listener.events(), time.monotonic()
         if heard is not None:
             self.progress = heard
@@ -63,5 +63,5 @@ class Attempt:
 
     @property
     def beat(self) -> Beat:
-        """What the store has not heard yet."""
+        """The heartbeat of this job: progress and events that the store has not received yet."""
         return Beat(claim=self.claim, progress=self.progress, events=tuple(self.events))

@@ -13,7 +13,7 @@ LOOK, SHARE = 1.0, 20.0
 
 
 class Limits:
-    """Of one attempt. Times are seconds of a clock that nobody can set.
+    """Limits of one attempt: run time, silence, memory. Times are seconds of a monotonic clock.
 
     Args:
         memory: bytes that its processes may take for each slot of the job; None is any number.
@@ -26,13 +26,13 @@ class Limits:
         self._heard, self._waits, self._look = now, False, now
 
     def heard(self, now: float, progress: Progress | None = None) -> None:
-        """The job has said something."""
+        """Note a sign of life of the job."""
         self._heard = now
         if progress is not None:
             self._waits = progress.phase in WAITS
 
     def breach(self, now: float, process: Process) -> Breach | None:
-        """The limit that it has gone beyond, if it has."""
+        """The limit that the attempt exceeds, or None."""
         return self.overrun(now) or self.stuck(now) or self.greedy(now, process)
 
     def overrun(self, now: float) -> Breach | None:

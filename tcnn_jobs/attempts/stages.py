@@ -24,7 +24,7 @@ class Stage(IntEnum):
 
 
 class Attempt(NamedTuple):
-    """What is left of an attempt. Claim numbers repeat when an older database was restored."""
+    """The files of an attempt. Claim numbers repeat when an older database was restored."""
 
     stage: Stage
     claim: int

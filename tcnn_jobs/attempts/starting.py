@@ -16,7 +16,7 @@ from tcnn_jobs.store import Store
 def start(
     job: Job, slots: Sequence[str | None], *, store: Store, home: Home, artifacts: Artifacts, engine: Engine
 ) -> tuple[AttemptDirectory, Process]:
-    """The process of a job that was claimed, and its directory.
+    """Start the process of a claimed job; returns it and its directory.
 
     Raises `RequestError` if the request names what is not there, `OSError` if no process can be started here.
     """

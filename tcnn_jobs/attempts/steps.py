@@ -7,7 +7,7 @@ LONGEST = 120.0
 
 
 class StepTime:
-    """Of one attempt. Times are any clock's seconds."""
+    """Duration of the training steps of one attempt. Times are seconds of any clock."""
 
     def __init__(self) -> None:
         self._at: tuple[int, int] | None = None
@@ -15,7 +15,7 @@ class StepTime:
         self._seconds = 0.0
 
     def heard(self, progress: Progress, now: float) -> None:
-        """A newer progress."""
+        """Note newer progress."""
         if progress.phase != "training" or progress.epoch is None or progress.step is None:
             self._at, self._since = None, 0.0
             return

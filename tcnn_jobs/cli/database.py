@@ -22,7 +22,7 @@ DatabaseOption = Annotated[
 
 @contextmanager
 def opened(home: Path | None, database_url: str | None) -> "Iterator[Store]":
-    """The service's store, made or brought up to date first, as a worker would."""
+    """Context with the service's store, created or migrated first, as a worker would."""
     from pydantic import ValidationError
 
     from tcnn_jobs.audit import Actor, acting
@@ -57,7 +57,7 @@ def _user() -> str:
 
 
 def when(seconds: float | None) -> str | None:
-    """A time of the database as ISO 8601 in UTC."""
+    """Format a time of the database as ISO 8601 in UTC."""
     from datetime import UTC, datetime
 
     if seconds is None:

@@ -45,7 +45,7 @@ def follow(client: "Client", job: str, as_json: bool) -> int:
 
 
 def told(kind: str, data: "Json") -> str | None:
-    """An event as a line for a person; None for what the bar shows anyway."""
+    """Format an event as one line; None for what the progress bar shows anyway."""
     lines: dict[str, str] = {
         "started": f"started on {data.get('worker')}, attempt {data.get('attempt')}",
         "message": str(data.get("text")),
@@ -75,7 +75,7 @@ def exit_code(job: "Json") -> int:
 
 
 def show_end(job: "Json") -> None:
-    """What became of a job: its result on stdout, its error on stderr."""
+    """Print the result of a job on stdout, or its error on stderr."""
     if job["status"] == "cancelled":
         typer.echo(f"{job['id']}: cancelled; `tcnn jobs resume {job['id']}` goes on with it", err=True)
     elif job["status"] == "failed":
@@ -86,7 +86,7 @@ def show_end(job: "Json") -> None:
 
 
 def result_lines(job: "Json") -> list[str]:
-    """A succeeded job's result for a person."""
+    """Format the result of a succeeded job, line by line."""
     result = job["result"] or {}
     metrics = result.get("metrics") or {}
     lines = [f"{job['id']}: succeeded"]
@@ -118,6 +118,6 @@ def _epoch(data: "Json") -> str:
 
 
 def subject(job: "Json") -> Any:
-    """The model that a job is about, as it was named."""
+    """The model of a job, as its request names it."""
     request = job["request"]
     return next((request[name] for name in ("model", "job", "checkpoint") if request.get(name)), "–")

@@ -1,1 +1,1 @@
-"""What strangers sent, looked at in processes with little memory, little time and nobody's secrets."""
+"""Sandboxed processes that examine uploads: limits on memory and CPU time, an environment without secrets."""

@@ -1,4 +1,4 @@
-"""Whether a stranger's safetensors file is a checkpoint of tcnn's: its header first, by hand, then a strict load.
+"""Validate an uploaded safetensors file as a tcnn checkpoint: first its header, by hand, then a strict load.
 
 Runs in a process of its own (`process`). The header is checked before torch is loaded, so that what is plainly wrong
 costs nothing.
@@ -33,7 +33,7 @@ WIDTHS = {
 
 
 class Header(NamedTuple):
-    """What stands before the tensors, checked."""
+    """The header of a safetensors file, validated."""
 
     metadata: dict[str, str]
     tensors: int

@@ -1,4 +1,4 @@
-"""What two processes say to each other through a pipe: a status, a JSON object, and bytes behind it."""
+"""Message frames between two processes on a pipe: a status, a JSON object, and bytes after it."""
 
 import json
 import struct
@@ -11,19 +11,19 @@ OK, REFUSED, GONE = 0, 1, 2
 
 
 def frame(status: int, said: Any, content: bytes = b"") -> bytes:
-    """The bytes that `read` understands."""
+    """Encode a frame, as `read` decodes it."""
     text = json.dumps(said).encode()
     return HEAD.pack(status, len(text), len(content)) + text + content
 
 
 def write(out: BinaryIO, status: int, said: Any) -> None:
-    """Say something, now."""
+    """Write a frame and flush it."""
     out.write(frame(status, said))
     out.flush()
 
 
 def read(source: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
-    """The next request, or None when there will be none."""
+    """Read the next frame, or None at the end of the pipe."""
     head = source.read(HEAD.size)
     if len(head) < HEAD.size:
         return None

@@ -1,4 +1,4 @@
-"""What strangers sent is looked at in a process of its own: with little memory, little time, and nobody's secrets.
+"""Sandboxed process that examines uploads: limits on memory and CPU time, and an environment without secrets.
 
 `ask` runs `FUNCTION(*arguments)` of a module in such a process and returns its JSON object. A bomb kills that process
 and not the service, and the requests that wait beside it never wait for it.
@@ -70,7 +70,7 @@ def confine(memory: int, seconds: int, parent: int | None = None) -> None:
 
 
 def main(parent: str, memory: str, seconds: str, module: str, function: str, *arguments: str) -> None:
-    """The child: print one JSON object."""
+    """Entry point of the sandboxed process: prints one JSON object."""
     confine(int(memory), int(seconds), int(parent))
     try:
         answer = getattr(import_module(module), function)(*arguments)

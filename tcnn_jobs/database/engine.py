@@ -1,4 +1,4 @@
-"""Connecting to the database, transactions, and one kind of error for everything that it may refuse.
+"""Database engine: connections, transactions, and `StoreUnavailable` for every failure of the database.
 
 SQLite: WAL, so that readers and the one writer do not meet; `synchronous=FULL`, so that what was committed survives a
 power cut; `BEGIN IMMEDIATE` before every write, so that a transaction never finds out half way that it must wait.
@@ -42,7 +42,7 @@ _inherited: list[Engine] = []
 
 
 class Database:
-    """One process's way to the database, whatever the number of threads; a forked child gets one of its own.
+    """Connection pool of one process, for any number of threads; a forked child gets one of its own.
 
     Args:
         url: `sqlite:///FILE` or `postgresql://USER@HOST/NAME`.

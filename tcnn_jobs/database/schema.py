@@ -1,4 +1,4 @@
-"""The tables, and the two things that SQLite and PostgreSQL say differently: the time, and a JSON document.
+"""The tables, and what SQLite and PostgreSQL express differently: the current time, and JSON documents.
 
 jobs          one row a job; `number` is the order of submission, `event_count` the last event's `seq`
 events        what happened to a job, counted from 1 without gaps
@@ -80,11 +80,11 @@ class Document(TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        """To text."""
+        """Encode as JSON text."""
         return None if value is None else json.dumps(finite(value), separators=(",", ":"))
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """From text."""
+        """Decode JSON text."""
         return None if value is None else json.loads(value)
 
 

@@ -1,4 +1,4 @@
-"""The schema's age: bringing a database up to date, and noticing one that is not."""
+"""Schema migrations by Alembic: upgrade a database, and refuse one that is out of date."""
 
 import sqlite3
 import time
@@ -25,7 +25,7 @@ LONGEST = 3600.0
 
 
 class Upgrade(Database):
-    """Alembic, without a file to configure it."""
+    """Migrations of a database, without a configuration file of Alembic's."""
 
     def migrate(self) -> None:
         """Make the tables, or change them to what this version needs; raises `StoreUnavailable`.
@@ -100,7 +100,7 @@ class Upgrade(Database):
 
 
 def alembic_config(connection: Connection | None = None) -> "Config":
-    """What Alembic must know: where the scripts are, and the connection whose transaction it works in."""
+    """Alembic's configuration: the folder of the revisions, and the connection whose transaction it uses."""
     from alembic.config import Config
 
     config = Config()

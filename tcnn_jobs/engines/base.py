@@ -1,4 +1,4 @@
-"""What a worker needs of whatever runs a job's process."""
+"""Interface of an engine, which runs the processes of jobs for a worker."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Memory of jobs on this host: how much their processes take, who goes first when there is none left, and who went."""
+"""Memory of jobs on this host: use of their processes, priority for the OOM killer, and number of its kills."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ _seen: dict[str, tuple[float, list[_Process]]] = {}
 
 
 def go_first(pid: int) -> None:
-    """When the system runs out of memory it ends this process, and those that it will start, before any other."""
+    """Raise the OOM score of a process and its future children: they are killed before any other."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/oom_score_adj").write_text(str(FIRST), encoding="ascii")
 

@@ -8,7 +8,7 @@ from tcnn_jobs.model import Delivery
 
 
 class Deliveries(Database):
-    """At least once: a caller that dies in between is followed by another one."""
+    """Outbox of webhook calls, delivered at least once: a call of a worker that dies is made again by another."""
 
     def due_deliveries(self, limit: int = 10, lease: float = 60) -> list[Delivery]:
         """Calls to make now; nobody else gets them within `lease` seconds. `attempt` counts from 1."""
@@ -35,12 +35,12 @@ class Deliveries(Database):
         ]
 
     def delivered(self, id: str) -> None:
-        """The call was made."""
+        """Remove a call that was made."""
         with self.writing() as connection:
             connection.execute(delete(deliveries).where(deliveries.c.id == id))
 
     def delivery_failed(self, id: str, retry_after: float | None) -> None:
-        """The call failed: again in so many seconds, or never (None)."""
+        """Reschedule a call that failed, in so many seconds, or give it up (None)."""
         if retry_after is None:
             return self.delivered(id)
         with self.writing() as connection:

@@ -1,4 +1,4 @@
-"""Workers: who is at the queue, and whether another one could do what one has failed at."""
+"""Registry of workers: which are present, their versions, and whether another could run a job that one failed."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ _OTHERS = select(
 
 
 class Fleet(Database):
-    """Looking after workers; what they say of themselves comes with their heartbeats."""
+    """Reads and prunes the rows of workers, which their heartbeats write."""
 
     def count_workers(self) -> int:
         """Workers that were heard of lately."""
@@ -92,7 +92,7 @@ class Fleet(Database):
             return len(connection.execute(delete(workers).where(_DEAD).returning(workers.c.name)).all())
 
     def forget_worker(self, name: str) -> None:
-        """A worker has left."""
+        """Remove the row of a worker that has left."""
         with self.writing() as connection:
             connection.execute(delete(workers).where(workers.c.name == name))
 

@@ -1,4 +1,4 @@
-"""Leases: of all processes one at a time does what one is enough for. A holder that is gone is followed by another."""
+"""Leases: one process at a time holds a duty such as housekeeping; when it is gone, another takes over."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from tcnn_jobs.database.steps import TOLERANCE
 
 
 class Term(NamedTuple):
-    """What a process hears when it asks for a lease."""
+    """Answer to a request for a lease."""
 
     mine: bool
     left: float
@@ -29,7 +29,7 @@ class Leases(Database):
     frozen; but it happens once almost always."""
 
     def hold(self, lease: str, holder: str, seconds: float) -> Term:
-        """Have a lease for so many seconds from now on, if nobody else has it."""
+        """Acquire or renew a lease for so many seconds, if nobody else holds it."""
         with self.reading() as connection:  # those who do not hold it keep nobody waiting
             row = connection.execute(_HELD, {"lease": lease}).one_or_none()
         if row is not None and row.holder != holder:
@@ -40,7 +40,7 @@ class Leases(Database):
         return Term(taken is not None, seconds)  # else another was faster: its lease has just begun
 
     def give_up(self, holder: str) -> None:
-        """All leases of a process that leaves are free at once."""
+        """Release all leases of a process that leaves."""
         with self.reading() as connection:
             if connection.scalar(select(leases.c.name).where(leases.c.holder == holder).limit(1)) is None:
                 return

@@ -1,4 +1,4 @@
-"""What workers do. Every write is fenced: it happens only while the job is running under this very claim."""
+"""The worker's side of the queue: claim, heartbeat, finish. Writes are fenced: they need the job's current claim."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -32,7 +32,7 @@ Wanted = tuple[ColumnElement[bool], ...]
 
 
 class Queue(Database):
-    """Claiming jobs, holding them, and letting go of them."""
+    """Claims jobs, renews claims, and ends or returns jobs."""
 
     def claim(
         self,
@@ -86,7 +86,7 @@ class Queue(Database):
         return as_job(row)
 
     def heartbeat(self, info: WorkerInfo, beats: Sequence[Beat]) -> dict[Claim, Hold]:
-        """Say that a worker lives and how its jobs are; hear of each claim whether it still holds its job.
+        """Heartbeat of a worker: renew its claims, store their progress; returns whether each claim still holds.
 
         By claim and not by job: a worker may have lost a job and hold it again, so that two beats are of one job.
         """

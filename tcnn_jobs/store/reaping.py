@@ -1,4 +1,4 @@
-"""Taking jobs from workers that are silent, and from those that they cost one worker after the other."""
+"""Reap stalled jobs: return those of silent workers to the queue, and fail those that lose worker after worker."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The queue in numbers."""
+"""Statistics of the queue for monitoring."""
 
 from sqlalchemy import Text, func, literal_column, select
 
@@ -17,7 +17,7 @@ _RUNNING = (
 
 
 class Figures(Database):
-    """What Prometheus asks for."""
+    """Reads the statistics that Prometheus scrapes."""
 
     def __init__(self, url: str, *, wait: float = 5.0) -> None:
         super().__init__(url, wait=wait)

@@ -1,4 +1,4 @@
-"""What owners do: submit, look, cancel, resume, delete."""
+"""The owner's side of the queue: submit, read, cancel, resume and delete jobs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -44,7 +44,7 @@ class Submission(Database):
         self._places = Places()
 
     def enqueue(self, new: NewJob, key: IdempotencyKey | None = None) -> Job:
-        """A job that is on disk when this returns.
+        """Submit a job; it is on disk when this returns.
 
         With a key that was used before, the job that it made then; raises `IdempotencyMismatch` if the request was
         another one, `QuotaExceeded`, and `WrongState` if a job that it needs has failed or was cancelled.
@@ -85,7 +85,7 @@ class Submission(Database):
             return self._places.placed(connection, [find(connection, job, owner)])[0]
 
     def cancel(self, job: str, owner: str | None = None, key: IdempotencyKey | None = None) -> Job:
-        """A queued job is cancelled at once, a running one is asked to stop; raises `WrongState` if it has ended.
+        """Cancel a queued job at once, or ask a running one to stop; raises `WrongState` if it has ended.
 
         With a key that has done it before nothing is done, and the job is returned as it is.
         """

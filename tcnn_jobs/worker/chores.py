@@ -36,12 +36,12 @@ class Chores(threading.Thread):
         self._swept = self._kept = self._emptied = float("-inf")
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Run chores until `stop`."""
         while not self._told.wait(pace.spread(max(1.0, self._settings.poll))):
             self.step()
 
     def step(self) -> None:
-        """Whatever is due; nothing that goes wrong here may end the thread."""
+        """Run the chores that are due; no error here may end the thread."""
         try:
             if time.monotonic() - self._emptied > CHECKPOINT:
                 self._emptied = time.monotonic()
@@ -59,5 +59,5 @@ class Chores(threading.Thread):
             log.exception("a chore failed; it will be tried again")
 
     def stop(self) -> None:
-        """End after what is being done."""
+        """End after the current chore."""
         self._told.set()

@@ -1,4 +1,4 @@
-"""Who keeps house: of all workers at a queue one, until it leaves or is silent for a lease; then another does.
+"""Leader election by a lease: one worker of a queue does the housekeeping, until it leaves or is silent.
 
 The housekeeper takes jobs from silent workers, makes webhook calls, deletes what is past its time, and sweeps what all
 hosts share. Two that do so at once, when one was frozen or a clock was set, do no harm.
@@ -20,7 +20,7 @@ RENEWED, ASKED = 1 / 3, 1 / 6
 
 
 class Election:
-    """One worker's part in it. Any thread may ask.
+    """One worker's candidacy. Safe from any thread.
 
     Args:
         lease: seconds for which a silent housekeeper stays one. late: seconds over which those spread who would follow
@@ -33,7 +33,7 @@ class Election:
         self._until = self._due = float("-inf")
 
     def won(self) -> bool:
-        """Whether this worker keeps house now. Raises `StoreUnavailable`.
+        """Whether this worker is the leader now. Raises `StoreUnavailable`.
 
         Most calls ask nobody. While one thread asks, the others go by what was known before.
         """

@@ -1,4 +1,4 @@
-"""Which slots a job gets that needs several at once: all or none, and no GPU twice. Pure."""
+"""Gang scheduling: the slots of a job that needs several at once, all or none, no GPU twice. Pure."""
 
 from collections.abc import Sequence
 

@@ -8,7 +8,7 @@ import pynvml
 
 
 def visible() -> list[str]:
-    """What to set `CUDA_VISIBLE_DEVICES` to, for every GPU that this process may use."""
+    """The value of `CUDA_VISIBLE_DEVICES` for each GPU that this process may use."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         return [part.strip() for part in allowed.split(",") if part.strip() and part.strip() != "-1"]

@@ -1,4 +1,4 @@
-"""Hearing from the database that a job is due, in a thread of its own; looking now and then goes on beside it."""
+"""Listen for PostgreSQL's notifications that a job is due, in a thread; polling goes on beside it."""
 
 import random
 import threading
@@ -26,7 +26,7 @@ class Listening(threading.Thread):
         self._pause = SHORTEST
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Listen until `stop`."""
         while not self._told.is_set():
             try:
                 if not self._store.listen(self._hear, self._told):

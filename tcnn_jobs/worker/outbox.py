@@ -38,7 +38,7 @@ class Outbox(threading.Thread):
         self._told = threading.Event()
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Dispatch until `stop`."""
         while not self._told.wait(pace.spread(max(1.0, self._settings.poll))):
             try:
                 while not self._told.is_set() and self._election.won():
@@ -50,7 +50,7 @@ class Outbox(threading.Thread):
                 log.exception("webhooks failed; they will be tried again")
 
     def stop(self) -> None:
-        """End after the calls that are being made."""
+        """End after the current calls."""
         self._told.set()
 
 

@@ -1,4 +1,4 @@
-"""Telling the store how attempts have ended, and removing what nobody needs after that."""
+"""Report the outcomes of attempts to the store, and remove files that are no longer needed."""
 
 import structlog
 
@@ -25,11 +25,11 @@ class Outcomes:
         self._store, self._home, self._delay = store, home, delay
 
     def internal(self, job: Job, error: Exception) -> Fail:
-        """What becomes of an attempt that its worker cannot go on with."""
+        """What to tell the store of an attempt that its worker failed with: a retry, or a final failure."""
         return internal(error, job.attempt, job.max_attempts, self._delay)
 
     def settle(self, attempt: Attempt) -> None:
-        """An attempt's process has ended."""
+        """Handle the end of an attempt's process: decide its outcome and report it."""
         if attempt.why is Why.LOST:
             self.leave(attempt.job)
             return

@@ -1,4 +1,4 @@
-"""How often workers ask the store: as often as `poll` says while they are few, less often the more they are.
+"""Polling and heartbeat intervals: `poll` while there are few workers, longer the more there are.
 
 Reaping and webhooks are the housekeeper's (`election`), which asks as often however many there are. A heartbeat is each
 worker's own: a cancelled job hears of it later in a large fleet, though never later than a sixth of the lease.

@@ -1,4 +1,4 @@
-"""One worker process from start to end: settings in, jobs done, signals heard."""
+"""Entry point of a worker process: builds the worker from settings, handles signals, runs it."""
 
 import os
 import secrets
@@ -78,7 +78,7 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
 
 
 def carried(engine: Engine, artifacts: LocalArtifacts | SharedArtifacts, home: Home, every: float) -> Engine:
-    """The engine; where results are kept elsewhere, with somebody who brings and sends."""
+    """The engine, wrapped by a `Courier` where artifacts are in an object store."""
     return engine if isinstance(artifacts, LocalArtifacts) else Courier(engine, artifacts, home, every)
 
 
@@ -90,7 +90,7 @@ def slots_for(wanted: int | None) -> list[str | None]:
 
 
 def engine_for(settings: QueueSettings) -> Engine:
-    """What this deployment trains with."""
+    """The configured engine: local processes or Ray."""
     passed = settings.job_environment
     if settings.engine == "ray":
         return RayEngine(settings.ray_address, settings.grace, passed)

@@ -1,4 +1,4 @@
-"""One webhook call: whoever wants to know that a job has ended is told, signed by the Standard Webhooks scheme."""
+"""Send one webhook call about a job that has ended, signed by the Standard Webhooks scheme."""
 
 import asyncio
 import json

@@ -80,7 +80,7 @@ class Worker:
 
     @property
     def busy(self) -> int:
-        """Jobs that it holds."""
+        """Number of jobs that the worker holds."""
         return len(self._waiting) + len(self._running) + len(self._ended)
 
     def drain(self) -> None:
@@ -95,7 +95,7 @@ class Worker:
 
     @property
     def draining(self) -> bool:
-        """Whether it is about to leave."""
+        """Whether the worker is draining."""
         return self._drains > 0
 
     def run(self, *, until_empty: bool = False) -> None:

@@ -37,18 +37,17 @@ def is_hard(parameters: Parameters, geometry: Geometry) -> bool:
 
 
 def filter_of(proj: Tensor, geometry: Geometry) -> Tensor:
-    """W_out, (C_out, K·C_in/G), as a convolution filter, (C_out, C_in/G, kh, kw), contiguous."""
+    """W_out, (C_out, K·C_in/G), as a convolution filter, (C_out, C_in/G, kh, kw), a view."""
     taps = proj.unflatten(1, (geometry.heads, -1)).transpose(1, 2)
-    return taps.unflatten(2, geometry.kernel_size).contiguous()
+    return taps.unflatten(2, geometry.kernel_size)
 
 
 def attend(x: Tensor, parameters: Parameters, geometry: Geometry) -> Tensor:
     """The layer as a convolution, (B, C_in, h, w) to (B, C_out, Ho, Wo); gradients that vanish are zeros."""
     p = parameters
     unaffected = (p.query, p.key, p.gating_param, p.locality_raw, p.attention_centers)
-    return convolve(
-        x, geometry, p.value, filter_of(p.plain_proj, geometry), with_zero_gradients(p, unaffected), p.groups
-    )
+    kernel = filter_of(p.plain_proj, geometry).contiguous()
+    return convolve(x, geometry, p.value, kernel, with_zero_gradients(p, unaffected), p.groups)
 
 
 def convolve(

@@ -1,1 +1,1 @@
-"""Who may do how much, as rows: tenants, their API keys, quotas and turns, and the audit log; jobs change elsewhere."""
+"""Accounts: tenants, API keys, quotas, fair share, and the audit log."""

@@ -1,4 +1,4 @@
-"""API keys as rows: made, listed, revoked, and found by the digest of their secret.
+"""API keys in the database: create, list, revoke, and find by the digest of their secret.
 
 A row is never deleted, so that what was done with a key can be told for as long as anybody wants to know, and a server
 that has ever had a key never opens again.
@@ -27,7 +27,7 @@ class ApiKeys(Database):
     """The keys of all tenants."""
 
     def create_key(self, new: NewKey) -> tuple[ApiKey, str]:
-        """A new key, and its secret, which nobody can learn later."""
+        """Create a key; returns it and its secret, which is not stored."""
         identifier, secret = new_id("key"), new_secret()
         expires = None if new.lasts is None else now() + new.lasts
         with self.writing() as connection:
@@ -50,7 +50,7 @@ class ApiKeys(Database):
         return [_as_key(row) for row in rows]
 
     def revoke_key(self, id: str) -> ApiKey:
-        """The key is worth nothing any more; a second time changes nothing. Raises `KeyNotFound`."""
+        """Revoke a key; a second time changes nothing. Raises `KeyNotFound`."""
         if not storable(id):
             raise KeyNotFound(f"{shown(id)}: no such key")
         mine = api_keys.c.id == id
@@ -72,7 +72,7 @@ class ApiKeys(Database):
         return None if row is None else _as_key(row)
 
     def note_use(self, id: str, wait: float) -> None:
-        """A key has been used just now. Written once a minute at most; `wait` as for `writing`."""
+        """Record the use of a key, once a minute at most; `wait` as for `writing`."""
         seen = and_(api_keys.c.id == id, _LONG_AGO)
         with self.reading() as connection:
             if connection.scalar(select(api_keys.c.id).where(seen)) is None:

@@ -16,7 +16,7 @@ _NOTE = insert(audit).values(
 
 
 def note(connection: Connection, action: str, resource: str, tenant: str, **details: Any) -> None:
-    """Somebody has done this to a thing of this tenant's. Nothing where nobody has asked for it, as in a worker."""
+    """Write an audit entry: an action on a resource of a tenant, by the current actor. Nothing without an actor."""
     who = actor()
     if who is not None:
         row = {"action": action, "resource": resource, "tenant": tenant, "details": details}
@@ -24,12 +24,12 @@ def note(connection: Connection, action: str, resource: str, tenant: str, **deta
 
 
 class Audits(Database):
-    """The audit log as it is read."""
+    """Read and prune the audit log."""
 
     def audit(
         self, *, tenant: str | None = None, key: str | None = None, after: int | None = None, limit: int = 100
     ) -> tuple[list[AuditEntry], bool]:
-        """Newest first, `limit` older than the number `after`, and whether there are more."""
+        """A page of the log: newest first, `limit` entries older than the number `after`; and whether more follow."""
         query = select(audit)
         for column, value in ((audit.c.tenant, tenant), (audit.c.key, key)):
             if value is not None:
@@ -41,6 +41,6 @@ class Audits(Database):
         return [AuditEntry(**row._asdict()) for row in rows[:limit]], len(rows) > limit
 
     def forget_audit(self, days: float) -> None:
-        """Remove what was done longer ago."""
+        """Remove entries that are older than so many days."""
         with self.writing() as connection:
             connection.execute(delete(audit).where(audit.c.at < now() - days * 86400))

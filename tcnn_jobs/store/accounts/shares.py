@@ -1,4 +1,4 @@
-"""Whose turn it is: fair share between tenants within a priority.
+"""Fair share: which tenant's turn it is within a priority.
 
 Of the highest priority at which a job could start, the tenant is next whose running jobs take the fewest slots; of
 several such the one whose last start is the longest ago; of its jobs the oldest. So a tenant waits for one job of each
@@ -110,7 +110,7 @@ _MARK = (
 
 
 def mark(connection: Connection, owner: str) -> None:
-    """A job of this tenant starts."""
+    """Record that a job of this tenant starts."""
     connection.execute(_MARK, {"owner": owner})
 
 
@@ -119,7 +119,7 @@ _STARTS = select(tenants.c.name, tenants.c.started_at).where(tenants.c.started_a
 
 
 def standings(connection: Connection) -> dict[str, Standing]:
-    """How tenants stand that have or had a running job."""
+    """The `Standing` of every tenant that has or had a running job."""
     slots = {row[0]: int(row[1]) for row in connection.execute(_SLOTS)}
     starts = {row.name: row.started_at for row in connection.execute(_STARTS)}
     return {name: Standing(slots.get(name, 0), starts.get(name, 0.0)) for name in {*slots, *starts}}

@@ -1,4 +1,4 @@
-"""Tenants as rows: their quotas are set, and what they use is told."""
+"""Tenants in the database: set their quotas, and report what they use."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ class Tenants(Database):
         return self._set(tenant, "tenant.set", {_COLUMNS[name]: value for name, value in changes.items()}, changes)
 
     def set_webhook_secret(self, tenant: str, secret: str | None) -> Tenant:
-        """From now on this signs a tenant's webhooks, calls that are made again too; None: the service's own."""
+        """Set the secret that signs a tenant's webhooks, retries included; None is the service's own."""
         return self._set(tenant, "tenant.webhook_secret", {"webhook_secret": secret}, {"own": secret is not None})
 
     def _set(self, tenant: str, action: str, values: Mapping[str, Any], details: Mapping[str, Any]) -> Tenant:
@@ -37,7 +37,7 @@ class Tenants(Database):
             return _as_tenant(connection, row)
 
     def tenants(self, name: str | None = None) -> list[Tenant]:
-        """All of them by name, or this one if it is known."""
+        """All tenants by name, or this one if it is known."""
         query = select(schema.tenants).order_by(schema.tenants.c.name)
         if name is not None:
             query = query.where(schema.tenants.c.name == name)
@@ -50,7 +50,7 @@ class Tenants(Database):
             quotas.admit_bytes(connection, tenant, 0)
 
     def forget_use(self) -> None:
-        """Remove what is too long ago to count."""
+        """Remove usage that is too old to count."""
         with self.writing() as connection:
             quotas.forget_use(connection)
 
