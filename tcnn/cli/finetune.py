@@ -10,6 +10,12 @@ from tcnn.cli.epochs import EpochLog
 from tcnn.cli.renamed import processes
 from tcnn.processes import keep_freed_memory, loading
 
+PRESETS = (
+    "Settings to begin with. paper: 50 epochs, batches of 1024, lr 1e-4, DeiT's augmentation, τ rises to 1; quick: 5 "
+    "epochs, batches of 64, lr 5e-4, plain crops, τ stays and 4 content heads learn; cifar: likewise, 10 epochs, "
+    "batches of 128, 32 pixels."
+)
+
 if TYPE_CHECKING:
     from tcnn.training.finetune import FinetuneResult
 
@@ -26,9 +32,10 @@ def command(
         str | None, typer.Option(help="Validation images; default the validation split of --data.", metavar="DATASET")
     ] = None,
     val_split: Annotated[
-        float | None, typer.Option(help="Hold this share of the training images out instead.", metavar="F")
+        float | None,
+        typer.Option(help="Hold this share of the training images out instead; 0.1 without a split.", metavar="F"),
     ] = None,
-    preset: Annotated[str, typer.Option(help="Settings to begin with: paper, quick, cifar.", metavar="NAME")] = "paper",
+    preset: Annotated[str, typer.Option(help=PRESETS, metavar="NAME")] = "paper",
     config: Annotated[Path | None, typer.Option(help="Settings from a YAML or JSON file.", metavar="FILE")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training set.", metavar="N")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images per optimizer step.", metavar="N")] = None,
@@ -64,7 +71,9 @@ def command(
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="Any other setting, as often as needed.", metavar="KEY=VALUE")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's directory; default runs/MODEL.", metavar="DIR")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's directory; default runs/MODEL, then runs/MODEL-2 …", metavar="DIR")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest resume point in --out.")] = False,
     allow_changes: Annotated[
         bool, typer.Option("--allow-changes", help="Resume with other settings than the run began with.")
@@ -103,7 +112,7 @@ def command(
         return
     if data is None:
         raise typer.BadParameter("missing; name the training images", param_hint="--data")
-    directory = out or Path("runs") / default_name(model)
+    directory = out or default_directory(model, resume or force)
     if not model.endswith(".safetensors") and not Path(model).exists():
         from tcnn.zoo import catalogue
 
@@ -181,6 +190,15 @@ def parse_size(text: str | None) -> int | tuple[int, int] | None:
     if len(parts) > 2 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise RequestError(f"--size: expected pixels as 224 or 224x160 (height × width), found {text!r}")
     return int(parts[0]) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
+
+
+def default_directory(model: str, existing: bool) -> Path:
+    """`runs/MODEL`, or the first of `runs/MODEL-2`, `-3` … that is free; if `existing`, the last that is not."""
+    first = Path("runs") / default_name(model)
+    numbered = [first]
+    while numbered[-1].exists() and (not numbered[-1].is_dir() or any(numbered[-1].iterdir())):
+        numbered.append(first.with_name(f"{first.name}-{len(numbered) + 1}"))
+    return numbered[-2] if existing and len(numbered) > 1 else numbered[-1]
 
 
 def default_name(model: str) -> str:

@@ -30,6 +30,7 @@ from tcnn.cli import (
     report,
     verify,
 )
+from tcnn.cli.examples import epilog
 from tcnn.errors import Stopped, StorageError, TcnnError
 from tcnn.processes import QuickExit
 from tcnn.version import __version__
@@ -37,6 +38,9 @@ from tcnn.version import __version__
 INTERRUPTED = 130
 UsageError: Any = typer.BadParameter.__mro__[1]
 """Base class of command line errors: click's own, or the copy in newer typers."""
+
+ALIASES = {"train": "finetune", "eval": "evaluate"}
+"""What other tools call our commands."""
 
 COMMAND_GROUP = "tcnn.commands"
 """Entry-point group of further commands, each a function or a `typer.Typer`, from other packages (the service)."""
@@ -67,24 +71,24 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    version: bool = typer.Option(False, "--version", "-V", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
     pass
 
 
-app.command("convert")(convert.command)
-app.command("verify")(verify.command)
-app.command("models")(models.command)
-app.command("plan")(plan.command)
-app.command("finetune")(finetune.command)
-app.command("evaluate")(evaluate.command)
-app.command("predict")(predict.command)
-app.command("inspect")(inspect.command)
-app.command("report")(report.command)
-app.command("fold")(fold.command)
-app.command("export")(export.command)
-app.command("push")(push.command)
-app.command("demo")(demo.command)
+app.command("convert", epilog=epilog("convert"))(convert.command)
+app.command("verify", epilog=epilog("verify"))(verify.command)
+app.command("models", epilog=epilog("models"))(models.command)
+app.command("plan", epilog=epilog("plan"))(plan.command)
+app.command("finetune", epilog=epilog("finetune"))(finetune.command)
+app.command("evaluate", epilog=epilog("evaluate"))(evaluate.command)
+app.command("predict", epilog=epilog("predict"))(predict.command)
+app.command("inspect", epilog=epilog("inspect"))(inspect.command)
+app.command("report", epilog=epilog("report"))(report.command)
+app.command("fold", epilog=epilog("fold"))(fold.command)
+app.command("export", epilog=epilog("export"))(export.command)
+app.command("push", epilog=epilog("push"))(push.command)
+app.command("demo", epilog=epilog("demo"))(demo.command)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -94,6 +98,8 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
+    if arguments:
+        arguments[0] = ALIASES.get(arguments[0], arguments[0])
     _signals.clear()
     for stream in (sys.stdout, sys.stderr):
         _print_what_it_can(stream)
@@ -173,6 +179,9 @@ def _interrupted(number: int) -> int:
 def _commands(arguments: list[str]) -> Any:
     """Our commands, and of the joined ones those that the arguments may mean: the others are not loaded."""
     group: Any = typer.main.get_command(app)
+    for parameter in (option for command in group.commands.values() for option in command.params):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""  # a switch takes no value, and help names none
     first = next((argument for argument in arguments if not argument.startswith("-")), None)
     if first in group.commands:
         return group

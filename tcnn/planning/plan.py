@@ -63,7 +63,7 @@ def plan(
         raise RequestError(f"seconds: expected 0 or more, found {seconds:g}")
     processes = Processes()
     device = process_device(config.device, processes)
-    train, validation = open_data_sets(data, val, config, in_chans(model))
+    train, validation, config = open_data_sets(data, val, config, in_chans(model))
     say("building the model")
     start = prepare(model, config, train.class_names, pretrained=False)
     loader = training_loader(start, train, config, processes, device)

@@ -30,6 +30,9 @@ from tcnn.training.runs.rundir import RunDirectory, changed_settings
 from tcnn.training.runs.signals import StopCheck, stop_on_signal
 from tcnn.version import __version__
 
+DEFAULT_SPLIT = 0.1
+"""Share of the training images that is held out where nothing says what to validate on."""
+
 
 class FinetuneResult(BaseModel):
     """Result of fine-tuning, as `tcnn finetune --json` prints it. Accuracies are shares between 0 and 1."""
@@ -77,7 +80,7 @@ def finetune(
     Args:
         model: a tcnn checkpoint, a timm name, `local-dir:PATH`, `hf-hub:ORG/NAME`, or a module (which is not changed).
         data, val: data sets as `open_dataset` takes them, or opened ones. Without `val` the validation split of `data`
-            is taken, or the share `val_split` of the training images.
+            is taken, or the share `val_split` of the training images, a tenth where there is neither.
         config: the recipe; settings given as keywords override it: ``finetune("resnet50", "photos/", epochs=10)``.
         out: the run's directory.
         resume: continue from the newest resume point in `out`, or start if there is none.
@@ -135,9 +138,10 @@ def _finetune(
         check_graph(device, processes.world)
     run, source, say = directory.run, sources.model, callbacks.say
     resuming = directory.resume and run.started
+    asked_split = config.val_split
     if not resuming:
         run.check(directory.force)
-    train_set, val_set = open_data_sets(sources.data, sources.val, config, in_chans(source))
+    train_set, val_set, config = open_data_sets(sources.data, sources.val, config, in_chans(source))
     point, unreadable = points.latest_point(run.resume) if resuming else (None, [])
     for line in unreadable:
         say(line)
@@ -153,6 +157,8 @@ def _finetune(
     # Before an existing run is replaced: an optimizer that cannot be created must not cost it.
     create_optimizer(start.model, config)
     notes = [*start.notes, *annealing_notes(start.model, config, loader.steps)]
+    if config.val_split != asked_split:
+        notes.insert(0, f"no validation split, so {DEFAULT_SPLIT:.0%} of the images of every class are held out")
     check_tensorboard(config)
     processes.barrier()  # all have looked at the directory before one of them writes to it
     if resuming:
@@ -189,24 +195,26 @@ def _finetune(
 
 def open_data_sets(
     data: str | ImageSet, val: str | ImageSet | None, config: FinetuneConfig, in_chans: int = 3
-) -> tuple[ImageSet, ImageSet]:
-    """Open the training and the validation set; raises `RequestError` if there is no validation set."""
+) -> tuple[ImageSet, ImageSet, FinetuneConfig]:
+    """Open the training and the validation set.
+
+    Where there is no validation set, and none is asked for, `DEFAULT_SPLIT` of the training images is held out, and
+    the configuration that is returned says so. Raises `RequestError` if `val` has no such split.
+    """
     train = open_dataset(data, "train", in_chans=in_chans) if isinstance(data, str) else data
+    held_out = val if isinstance(val, ImageSet) else None
+    named = isinstance(val, str)
     spec = val if isinstance(val, str) else data if isinstance(data, str) else None
-    if isinstance(val, ImageSet):
-        held_out = val
-    elif val is None and config.val_split is not None:
-        train, held_out = split_off(train, config.val_split, config.seed)
-    elif spec is not None:
-        held_out = open_dataset(spec, "validation", class_names=train.class_names, in_chans=in_chans)
-    if val is None and config.val_split is None and (spec is None or held_out.split is None):
-        raise RequestError(
-            f"{spec or 'data'}: no validation split; name a validation set with --val DATASET, or hold some of the "
-            "training images out with --val-split 0.1"
-        )
+    if spec is not None and held_out is None and (named or config.val_split is None):
+        found = open_dataset(spec, "validation", class_names=train.class_names, in_chans=in_chans)
+        held_out = found if named or found.split is not None else None
+    if held_out is None:
+        share = DEFAULT_SPLIT if config.val_split is None else config.val_split
+        config = config.model_copy(update={"val_split": share})
+        train, held_out = split_off(train, share, config.seed)
     if config.fraction < 1:
         train = class_balanced(train, config.fraction, config.seed)
-    return train, held_out
+    return train, held_out, config
 
 
 def training_loader(

@@ -146,7 +146,6 @@ def test_what_is_printed_can_be_given(tcnn: Run, tmp_path: Path) -> None:
             ("--data", "data", "--epochs", "3", "--set", "warmup_epochs=5"),
             "warmup_epochs: expected at most the 3 epochs, found 5",
         ),
-        (("--data", "data"), "no validation split; name a validation set with --val DATASET"),
         (("--data", "data", "--val-split", "0.2"), "batch_size: 1024 is more than the data set's 24 training images"),
         (("--data", "data", "--no-convert", "--convert-at", "2"), "convert_at: expected convert to be true"),
         (("--data", "data", "--val-split", "0.2", "--out", "broken.yaml"), "expected a directory for the run"),

@@ -33,7 +33,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trial_of(photos: Path, config: FinetuneConfig) -> Trial:
     """A trial of a tiny run."""
-    data, validation = open_data_sets(str(photos), None, config)
+    data, validation, config = open_data_sets(str(photos), None, config)
     start = prepare(TwoConvs(), config, data.class_names)
     loader = training_loader(start, data, config, Processes(), torch.device("cpu"))
     learner = Learner(

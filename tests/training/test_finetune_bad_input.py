@@ -41,7 +41,6 @@ def refused(model: Any, data: Any, place: Path, code: int = 2, **options: Any) -
     ("options", "expected"),
     [
         ({"batch_size": 26}, "batch_size: 26 is more than the data set's 24 training images; give --batch-size 2 "),
-        ({"val_split": None}, "no validation split; name a validation set with --val DATASET, or hold some"),
         ({"opt": "adamx"}, "opt: 'adamx' is no optimizer that timm can make here"),
         ({"auto_augment": "strong"}, "timm cannot make the transforms"),
         ({"tensorboard": True}, "tensorboard: not installed"),

@@ -1,5 +1,6 @@
 """The images of a run: where they come from, how crops are resized, and those that cannot be read."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,14 @@ def test_images_of_every_shape_and_mode(tmp_path: Path) -> None:
         suffix = "jpg" if mode == "CMYK" else "png"
         Image.new(mode, size, 0).save(root / "red" / f"odd{place}.{suffix}")
     assert run("test_resnet", root, tmp_path / "run", epochs=1).unreadable == []
+
+
+def test_without_a_validation_set_a_tenth_is_held_out_and_said(tmp_path: Path) -> None:
+    data = colours(tmp_path / "data")
+    result = run("test_resnet", data, tmp_path / "run", val_split=None, epochs=1)
+    assert (result.train_images, result.val_images) == (27, 3)
+    assert result.notes[0] == "no validation split, so 10% of the images of every class are held out"
+    record = json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))
+    assert record["config"]["val_split"] == 0.1, "so that `tcnn evaluate` finds the same images, and --resume"
+    again = run("test_resnet", data, tmp_path / "run", val_split=None, epochs=1, resume=True)
+    assert again.updates == result.updates

@@ -1,0 +1,72 @@
+"""Help: examples that can be typed, no value for a switch; other tools' names of commands; runs' directories."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tcnn.cli.examples import EXAMPLES
+from tcnn.cli.finetune import default_directory
+from tcnn.cli.main import _commands
+from tcnn.config import PRESETS
+
+Run = Callable[..., Any]
+
+
+def given(line: str) -> dict[str, Any]:
+    """What a command line asks for: options and arguments by name."""
+    name, command, *rest = shlex.split(line)
+    assert name == "tcnn"
+    leaf = _commands([command]).commands[command]
+    return dict(leaf.make_context(command, rest).params)
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_examples_can_be_typed(command: str) -> None:
+    assert 3 <= len(EXAMPLES[command]) <= 5
+    for line in EXAMPLES[command]:
+        assert line.split()[1] == command
+        assert given(line)
+
+
+def test_every_command_of_the_library_has_examples() -> None:
+    assert set(EXAMPLES) == set(_commands(["convert"]).commands)
+
+
+@pytest.mark.parametrize("command", ["convert", "finetune"])
+def test_help_shows_them(tcnn: Run, command: str) -> None:
+    shown = " ".join(tcnn(command, "--help").out.split())
+    for line in EXAMPLES[command]:
+        assert line in shown
+    assert shown.count("<bool>") <= 1, "of --help itself"
+
+
+def test_help_tells_what_a_preset_sets(tcnn: Run) -> None:
+    words = "".join(tcnn("finetune", "--help").out.replace("│", " ").split())
+    for name, preset in PRESETS.items():
+        assert f"{name}:" in words
+        for key in ("epochs", "batch_size"):
+            if key in preset:
+                assert str(preset[key]) in words
+
+
+def test_other_tools_names(tcnn: Run) -> None:
+    assert tcnn("train", "--help").out == tcnn("finetune", "--help").out
+    assert tcnn("eval", "--help").out == tcnn("evaluate", "--help").out
+    assert tcnn("-V").out == tcnn("--version").out
+
+
+def test_runs_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = Path("runs")
+    assert default_directory("resnet18.a1_in1k", existing=False) == runs / "resnet18.a1_in1k"
+    assert default_directory("t.safetensors", existing=True) == runs / "t"
+    for expected in ("t", "t-2", "t-3"):
+        found = default_directory("t.safetensors", existing=False)
+        assert found == runs / expected
+        found.mkdir(parents=True)
+        assert default_directory("t.safetensors", existing=False) == found, "empty, so free"
+        (found / "config.json").touch()
+        assert default_directory("t.safetensors", existing=True) == found, "--resume and --force mean the last"
