@@ -18,7 +18,7 @@ from tcnn_jobs.model import Delivery
 from tcnn_jobs.retry import backoff
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import pace, webhooks
+from tcnn_jobs.worker import lookups, pace, webhooks
 from tcnn_jobs.worker.election import Election
 
 log = structlog.stdlib.get_logger("tcnn.outbox")
@@ -58,7 +58,7 @@ def deliver_due(store: Store, secret: str | None) -> int:
     """Make the calls that are due; a call that fails comes back later. Returns how many there were."""
     due = store.due_deliveries(AT_ONCE)
     if due:
-        asyncio.run(_deliver(store, due, secret))
+        lookups.run(_deliver(store, due, secret))
     return len(due)
 
 

@@ -1,5 +1,6 @@
 """Webhooks, to a real receiver on the loopback, signed by the Standard Webhooks scheme."""
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -18,7 +19,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from tcnn_jobs.model import Status
 from tcnn_jobs.settings import QueueSettings
-from tcnn_jobs.worker import outbox, webhooks
+from tcnn_jobs.worker import lookups, outbox, webhooks
 from tcnn_jobs.worker.election import Election
 from tcnn_jobs.worker.outbox import Outbox, deliver_due
 
@@ -207,6 +208,60 @@ def test_dripping_receivers_cost_their_own_calls_and_nobody_elses(
     dripping.end()
     assert len(receiver.calls) == 1
     assert deliver_due(house.store, SECRET) == 0, "those that failed come back later"
+
+
+def test_names_that_are_not_found_in_time_cost_their_own_calls_and_nobody_elses(
+    house: House, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resolver that says nothing for some names: more of them than asyncio has threads for all names."""
+    over, look_up = threading.Event(), socket.getaddrinfo
+
+    def silent(host: str, *more: object, **named: object) -> object:
+        if "silent" in str(host):
+            over.wait(60)
+            raise socket.gaierror("temporary failure in name resolution")
+        return look_up(host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    monkeypatch.setattr(webhooks, "TIMEOUT", 1.0)
+    urls = [f"http://silent-{number}.invalid/" for number in range(40)]
+    for url in (*urls, receiver.url.replace("127.0.0.1", "localhost")):
+        house.store.cancel(house.submit(webhook=url).id)
+    delivering = threading.Thread(target=deliver_due, args=(house.store, SECRET), daemon=True)
+    delivering.start()
+    delivering.join(30)
+    ended = not delivering.is_alive()
+    over.set()
+    for thread in threading.enumerate():
+        if thread.name == "lookup":
+            thread.join(30)
+    assert ended, "the batch waited for the resolver"
+    assert len(receiver.calls) == 1
+    assert deliver_due(house.store, SECRET) == 0, "those that failed come back later"
+
+
+def test_lookups_are_shared_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    over, asked = threading.Event(), []
+
+    def silent(host: str, *more: object) -> list[str]:
+        asked.append(host)
+        over.wait(60)
+        return [host]
+
+    async def look_up(*names: str) -> list[object]:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(30):
+            waiting = [asyncio.ensure_future(loop.getaddrinfo(name, 80)) for name in names]
+            await asyncio.sleep(0)  # all have asked
+            over.set()
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    monkeypatch.setattr(lookups, "AT_ONCE", 2)
+    *found, refused = lookups.run(look_up("a", "a", "b", "c"))
+    assert found == [["a"], ["a"], ["b"]]
+    assert isinstance(refused, OSError)
+    assert sorted(asked) == ["a", "b"]
 
 
 def test_an_answer_without_an_end_is_not_read(house: House) -> None:
