@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, when
+from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, print_table, when
 from tcnn_jobs.cli.session import AsJson, print_json
 
 
@@ -26,19 +26,10 @@ def command(
         data = [{**entry.model_dump(mode="json"), "at": when(entry.at)} for entry in found]
         print_json({"object": "list", "data": data, "has_more": more})
         return
-    from rich.table import Table
-
-    from tcnn.cli import console
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("number", "at", "action", "of", "by", "key"):
-        table.add_column(column, overflow="fold")
-    table.add_column("resource", no_wrap=True)
-    for entry in found:
-        table.add_row(
-            str(entry.number), when(entry.at), entry.action, entry.tenant, entry.by, entry.key, entry.resource
-        )
-    out = console.stdout()
-    out.print(table)
+    rows = [
+        (str(entry.number), when(entry.at), entry.action, entry.tenant, entry.by, entry.key, entry.resource)
+        for entry in found
+    ]
+    print_table(("number", "at", "action", "of", "by", "key", "resource"), rows, whole="resource")
     if more:
-        out.print(f"more: --after {found[-1].number}", markup=False)
+        typer.echo(f"more: --after {found[-1].number}")

@@ -1,7 +1,7 @@
 """Options of the commands that work on the service's database itself, and the way to it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,3 +63,18 @@ def when(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]], whole: str | None = None) -> None:
+    """Print rows as a table on stdout; long values are folded, but for those of the column `whole`: an id is copied."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from tcnn.cli import console
+
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="ellipsis" if column == whole else "fold", no_wrap=column == whole)
+    for row in rows:
+        table.add_row(*(Text(cell or "") for cell in row))  # as it is: brackets in a name are no markup
+    console.stdout().print(table)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, when
+from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, print_table, when
 from tcnn_jobs.cli.session import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -68,20 +68,13 @@ def list_keys(
     if as_json:
         print_json({"object": "list", "data": [_shown(key) for key in found]})
         return
-    from rich.table import Table
-
-    from tcnn.cli import console
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("key", no_wrap=True)
-    for column in ("tenant", "name", "scopes", "created", "last used", "until"):
-        table.add_column(column, overflow="fold")
+    rows = []
     for key in found:
         until = f"revoked {when(key.revoked_at)}" if key.revoked_at else when(key.expires_at) or "–"
         used = when(key.used_at) or "–"
         scopes = ",".join(sorted(key.scopes))
-        table.add_row(key.id, key.tenant, key.name, scopes, when(key.created_at), used, until)
-    console.stdout().print(table)
+        rows.append((key.id, key.tenant, key.name, scopes, when(key.created_at), used, until))
+    print_table(("key", "tenant", "name", "scopes", "created", "last used", "until"), rows, whole="key")
 
 
 @app.command()

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, when
+from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, print_table, when
 from tcnn_jobs.cli.session import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -122,21 +122,15 @@ def _print(found: "list[Tenant]", as_json: bool, single: bool = False, new_secre
             shown[0]["webhook_secret"] = new_secret
         print_json(shown[0] if single else {"object": "list", "data": shown})
         return
-    from rich.table import Table
-
-    from tcnn.cli import console
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("tenant", "queued", "running", "GPU hours", "GB stored", "webhooks"):
-        table.add_column(column, overflow="fold")
+    rows = []
     for one in found:
         has, may = one.use, one.quotas
-        table.add_row(
+        rows.append((
             one.name, _of(has.queued, may.queued), _of(has.running, may.running),
             _of(f"{has.gpu_hours:.1f}", may.gpu_hours), _of(f"{has.stored / GB:.3g}", may.stored and may.stored / GB),
             "own secret" if one.own_webhook_secret else "–",
-        )  # fmt: skip
-    console.stdout().print(table)
+        ))  # fmt: skip
+    print_table(("tenant", "queued", "running", "GPU hours", "GB stored", "webhooks"), rows)
     if new_secret is not None:
         typer.echo(f"webhook secret, shown once: {new_secret}")
 

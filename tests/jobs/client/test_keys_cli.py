@@ -52,6 +52,12 @@ def test_a_list_has_what_is_valid_unless_all_is_asked_for(keys: Run) -> None:
     assert listed == {(): ids[1:], ("--all",): ids, ("--tenant", "ann"): ids[2:], ("--tenant", "none"): []}
 
 
+def test_brackets_in_a_name_are_shown(keys: Run) -> None:
+    assert keys("create", "ann", "--name", "[/x] [red]laptop").code == 0
+    listed = keys("list")
+    assert listed.code == 0 and "[/x]" in listed.out and "[red]" in listed.out
+
+
 OPTIONS: tuple[tuple[str, ...], ...] = ((), ("--all",), ("--tenant", "ann"), ("--tenant", "none"))
 
 
