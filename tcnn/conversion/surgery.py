@@ -44,6 +44,11 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
     Source: d'Ascoli et al. 2021, §2, Eq. 5 and 6 (W_val = I, W_out = filter, one head per tap, padding preserved).
     """
     config = build(ConversionConfig, options, config)
+    if not isinstance(model, nn.Module):
+        raise RequestError(
+            f"model: expected a module, found {model!r}; build it first, for example by "
+            'timm.create_model("resnet50d", pretrained=True)'
+        )
     refuse_prepared(model, "convert")
     if any(isinstance(module, GPSA2d) for module in model.modules()):
         raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")

@@ -54,13 +54,13 @@ def registered_name(architecture: str) -> str:
 @cache
 def entries() -> dict[str, Entry]:
     """The catalogue by timm name."""
-    data = json.loads(PATH.read_text())
+    data = json.loads(PATH.read_text(encoding="utf-8"))
     return {row["name"]: Entry.model_validate(row) for row in data["models"]}
 
 
 def timm_version() -> str:
     """The timm version of the catalogue."""
-    return str(json.loads(PATH.read_text())["timm"])
+    return str(json.loads(PATH.read_text(encoding="utf-8"))["timm"])
 
 
 def search(query: str = "") -> list[Entry]:

@@ -1,5 +1,6 @@
 """Create the source CNN from a timm name, a local directory or a hub repository, with the requested weights."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import timm
@@ -98,6 +99,7 @@ def _with_file(name: str, weights: Path, options: dict[str, object]) -> nn.Modul
         raise WeightsError(
             f"{weights}: not readable as safetensors or as PyTorch weights without pickled code ({one_line(error)})"
         ) from error
+    _refuse_not_finite(weights, state)
     overlay: dict[str, object] = {
         "file": str(weights),
         "source": "",
@@ -118,7 +120,7 @@ def _mismatch(model: nn.Module, state: dict[str, object], error: Exception) -> s
     expected = model.state_dict()
     for key, tensor in expected.items():
         if key not in state:
-            return f"{key}: expected {tuple(tensor.shape)}, not in the file"
+            return f"{key}: expected {tuple(tensor.shape)}, not in the file{_found(expected, state)}"
         found = tuple(getattr(state[key], "shape", ()))
         if found != tuple(tensor.shape):
             classifier = key.split(".")[0] in str((getattr(model, "pretrained_cfg", {})).get("classifier"))
@@ -126,6 +128,25 @@ def _mismatch(model: nn.Module, state: dict[str, object], error: Exception) -> s
             return f"{key}: expected {tuple(tensor.shape)}, found {found}{hint}"
     extra = next((key for key in state if key not in expected), None)
     return f"{extra}: in the file, not in the model" if extra else one_line(error)
+
+
+def _found(expected: Mapping[str, object], state: Mapping[str, object]) -> str:
+    """What is in a file instead, for a message: its first keys, where none is one of the model's."""
+    if any(key in expected for key in state):
+        return ""
+    shown = ", ".join(map(str, list(state)[:3])) + (", …" if len(state) > 3 else "")
+    return f", whose keys are {shown}; save the model's own state_dict" if shown else ", which holds nothing"
+
+
+def _refuse_not_finite(weights: Path, state: Mapping[str, object]) -> None:
+    """Raise `WeightsError` for weights that are NaN or infinite: no conversion of them can be verified."""
+    for key, tensor in state.items():
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and not tensor.isfinite().all():
+            wrong = int((~tensor.isfinite()).sum())
+            raise WeightsError(
+                f"{weights}: {key}: {wrong} of {tensor.numel()} values are NaN or infinite, as after a training that "
+                "diverged; take an earlier checkpoint"
+            )
 
 
 def _download_error(name: str, error: Exception) -> DownloadError:

@@ -234,6 +234,20 @@ class TestWeights:
         save_file({**state, "neck.weight": torch.zeros(1)}, "many.safetensors")
         assert "neck.weight: in the file, not in the model" in self.convert(tcnn, "many.safetensors")
 
+    def test_under_other_names_show_them(self, tcnn: Run, lively: Lively) -> None:
+        wrapped = {f"model.{name}": tensor for name, tensor in lively().state_dict().items()}
+        save_file(wrapped, "lightning.safetensors")
+        assert "not in the file, whose keys are model." in self.convert(tcnn, "lightning.safetensors")
+
+    def test_that_are_not_finite_are_named(self, tcnn: Run, lively: Lively) -> None:
+        state = lively().state_dict()
+        state["layer2.0.conv1.weight"][0, 0, 0, :2] = torch.nan
+        save_file(state, "diverged.safetensors")
+        assert (
+            f"layer2.0.conv1.weight: 2 of {state['layer2.0.conv1.weight'].numel()} values are NaN or infinite"
+            in self.convert(tcnn, "diverged.safetensors")
+        )
+
     def test_of_another_number_of_classes_name_the_option(self, tcnn: Run, weights: Path) -> None:
         error = self.convert(tcnn, weights)
         assert "fc.weight: expected (1000, 96), found (10, 96)" in error

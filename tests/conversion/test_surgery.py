@@ -266,3 +266,8 @@ def test_a_conversion_is_named_as_timm_will_know_it(rebuilt: bool) -> None:
     assert model.pretrained_cfg["architecture"] == model.default_cfg["architecture"] == "t_test_resnet"
     assert model._model_args["head_dim"] == 4
     assert source.pretrained_cfg["architecture"] == "test_resnet"
+
+
+def test_a_name_is_no_module() -> None:
+    with pytest.raises(RequestError, match="model: expected a module, found 'resnet18'; build it first"):
+        tcnn.convert("resnet18")  # type: ignore[arg-type]
