@@ -34,7 +34,7 @@ import httpx
 from PIL import Image
 
 from benchmarks.machine import processor
-from benchmarks.service.deployments import LEASE, Apart, Deployment, commands, database, parted
+from benchmarks.service.deployments import LEASE, Apart, Deployment, commands, database, own_disk, parted
 from benchmarks.service.faults import LIMIT, Faults, Neighbour, Receivers
 from benchmarks.service.promises import broken, states
 
@@ -110,10 +110,11 @@ class _Story:
         self.luck, self.seed, self.jobs = random.Random(seed), seed, jobs
         self.wanted = {"kills": kills, "faults": faults}
         self.receivers = stack.enter_context(contextlib.closing(Receivers()))
+        small = bool(faults) and os.geteuid() == 0 and stack.enter_context(own_disk(root / "home"))
         self.deployment = Deployment(root, database, workers, apart, SETTINGS if faults else {})
         stack.callback(self.deployment.end)
         self.client = Client(self.deployment, KEY if faults else None)
-        self.faults = Faults(self.deployment, server, self.luck, KEY, self._doom)
+        self.faults = Faults(self.deployment, server, self.luck, KEY, self._doom, small)
         stack.callback(self.faults.end)
         self.client.meanwhile = self._meanwhile
         self.neighbour = Neighbour(self.deployment.url, CALM)
@@ -143,7 +144,10 @@ class _Story:
             "lease_seconds": LEASE, "seconds": round(seconds, 1), "problems": problems,
         }  # fmt: skip
         if self.wanted["faults"]:
-            result |= {"faults": dict(self.faults.made), "doomed": len(self.doomed), "neighbour": waits}
+            result |= {
+                "faults": dict(self.faults.made), "doomed": len(self.doomed), "neighbour": waits,
+                "load_average": round(os.getloadavg()[1], 1),
+            }  # fmt: skip
         return result
 
     def _work(self, pace: float) -> None:
@@ -186,7 +190,7 @@ class _Story:
     def _webhook(self) -> str | None:
         if not self.wanted["faults"]:
             return None
-        return self.receivers.alive if len(self.accepted) % 2 else self.receivers.dead
+        return self.receivers.alive if len(self.accepted) % 2 else self.luck.choice(self.receivers.dead)
 
     def _doom(self) -> None:
         """A job that may run for a second, and one that waits for it. Its worker may be frozen for longer than that, so

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 TESTS = Path(__file__).parents[2] / "tests"
 LEASE = 5.0
 """Seconds without a heartbeat after which a worker's jobs are given away."""
+ROOM = 512 << 20
+"""Bytes of a file system that can be filled: several times what the jobs need."""
 
 
 class Apart(NamedTuple):
@@ -99,6 +101,19 @@ class Deployment:
             if process.poll() is None:
                 process.kill()
             process.wait()
+
+
+@contextlib.contextmanager
+def own_disk(folder: Path) -> Iterator[bool]:
+    """A file system of `ROOM` bytes at `folder`, which can be full; False where none may be mounted."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tcnn-chaos", str(folder)]
+    mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def commands() -> Iterator[tuple[int, str]]:

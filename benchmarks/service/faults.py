@@ -6,10 +6,11 @@
 | frozen database | PostgreSQL: SIGSTOP of all its processes for up to six seconds; SQLite: a lock on its file |
 | poison | a request that is no JSON, too deep, too large, too odd, or half; never answered with 5xx |
 | doomed job | one that may run for a second, and another one that waits for it: both must fail, and say why |
-| slow clients | twenty connections with half a request each, for twenty seconds |
+| slow clients | twenty connections with half a head or a dripping body each, for twenty seconds |
+| full disk | the file system of the home, of `ROOM` bytes, is filled to the last one for up to a lease (as root only) |
 
-Beside them webhooks go to a receiver that never answers and to one that does, and a tenant that has nothing to do with
-any of it asks for its list four times a second (`Neighbour`).
+Beside them webhooks go to receivers that never answer, drip or refuse, and to one that answers, and a tenant that has
+nothing to do with any of it asks for its list four times a second (`Neighbour`).
 """
 
 import contextlib
@@ -28,9 +29,10 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from benchmarks.service.deployments import LEASE, Deployment
+from benchmarks.service.deployments import LEASE, Deployment, free_port
 
 KINDS = {"frozen worker": 0.25, "frozen database": 0.2, "poison": 0.2, "doomed job": 0.2, "slow clients": 0.15}
+FULL = {"full disk": 0.15}
 FROZEN = 6.0
 """Seconds for which the database is frozen at most."""
 DRIP, SLOW = 20, 20.0
@@ -54,12 +56,15 @@ class Faults:
     """Draws and makes them, and unmakes those whose time is over.
 
     Args:
-        server: the PostgreSQL server, or None for SQLite. doom: submits jobs that must fail.
+        server: the PostgreSQL server, or None for SQLite. doom: submits jobs that must fail. small: whether the home
+            has a file system of its own, which may be filled.
     """
 
     def __init__(
-        self, deployment: Deployment, server: Any, luck: random.Random, keys: str, doom: Callable[[], None]
-    ) -> None:
+        self, deployment: Deployment, server: Any, luck: random.Random, keys: str, doom: Callable[[], None],
+        small: bool = False,
+    ) -> None:  # fmt: skip
+        self._kinds = KINDS | (FULL if small else {})
         self._deployment, self._server, self._luck = deployment, server, luck
         self._headers = {"Authorization": f"Bearer {keys}"}
         self._doom = doom
@@ -71,10 +76,10 @@ class Faults:
 
     def draw(self) -> None:
         """One more."""
-        kind = self._luck.choices(list(KINDS), list(KINDS.values()))[0]
+        kind = self._luck.choices(list(self._kinds), list(self._kinds.values()))[0]
         made = {
             "frozen worker": self._freeze_worker, "frozen database": self._freeze_database, "poison": self._poison,
-            "doomed job": self._doomed, "slow clients": self._slow,
+            "doomed job": self._doomed, "slow clients": self._slow, "full disk": self._fill,
         }[kind]()  # fmt: skip
         self.made[kind] += made
 
@@ -127,6 +132,17 @@ class Faults:
         self.dark_until = time.monotonic() + seconds + 15.0
         return True
 
+    def _fill(self) -> bool:
+        ballast = self._deployment.home / "ballast"
+        if ballast.exists() or not self._deployment.home.is_dir():
+            return False
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:  # until no byte is left
+                file.write(bytes(1 << 20))
+        seconds = self._luck.uniform(0.3, 1.0) * LEASE
+        self._later(seconds, lambda: ballast.unlink(missing_ok=True))
+        return True
+
     def _poison(self) -> bool:
         body = self._luck.choice(POISON)
         headers = {**self._headers, "Content-Type": "application/json"}
@@ -143,12 +159,12 @@ class Faults:
         return True
 
     def _slow(self) -> bool:
-        head = b"POST /transform HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\nX-Half:"
+        head = b"POST /transform HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n"
         clients = []
         with contextlib.suppress(OSError):
-            for _ in range(DRIP):
+            for number in range(DRIP):
                 clients.append(socket.create_connection(("127.0.0.1", self._deployment.port), timeout=5))
-                clients[-1].sendall(head)
+                clients[-1].sendall(head + (b"X-Half:" if number % 2 else b"\r\n{"))
         self._later(SLOW, lambda: [client.close() for client in clients])
         return bool(clients)
 
@@ -186,7 +202,7 @@ class Neighbour(threading.Thread):
 
 
 class Receivers:
-    """Of webhooks: `dead` accepts and never answers, `alive` keeps the type of what it is told of every job."""
+    """Of webhooks: `dead` ones never answer, drip or refuse, `alive` keeps the type of what it is told of every job."""
 
     def __init__(self) -> None:
         self._deaf = socket.create_server(("127.0.0.1", 0), backlog=512)
@@ -205,11 +221,32 @@ class Receivers:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        self.dead = f"http://127.0.0.1:{self._deaf.getsockname()[1]}/"
+        self._dripping = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._over = threading.Event()
+        threading.Thread(target=self._drip, daemon=True).start()
+        doors = (self._deaf.getsockname()[1], self._dripping.getsockname()[1], free_port())
+        self.dead = tuple(f"http://127.0.0.1:{door}/" for door in doors)
         self.alive = f"http://127.0.0.1:{self._server.server_port}/"
+
+    def _drip(self) -> None:
+        open_ones: list[socket.socket] = []
+        self._dripping.settimeout(0.5)
+        while not self._over.is_set():
+            with contextlib.suppress(OSError):
+                open_ones.append(self._dripping.accept()[0])
+                open_ones[-1].sendall(b"HTTP/1.1 200 OK\r\nX-Header: ")
+            for one in list(open_ones):
+                try:
+                    one.sendall(b"x")
+                except OSError:
+                    open_ones.remove(one)
+                    one.close()
+        for one in (*open_ones, self._dripping):
+            one.close()
 
     def close(self) -> None:
         """Nobody listens any more."""
+        self._over.set()
         self._server.shutdown()
         self._server.server_close()
         self._deaf.close()
