@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from tcnn.errors import RequestError
+from tcnn.records import Record
 
 
-class _Read(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class EvaluatedScore(_Read):
+class EvaluatedScore(Record):
     """Accuracies as shares between 0 and 1."""
 
     images: int
@@ -21,14 +18,14 @@ class EvaluatedScore(_Read):
     loss: float | None = None
 
 
-class EvaluatedCorruption(_Read):
+class EvaluatedCorruption(Record):
     """Results of one corruption, by severity."""
 
     top1: float
     severities: dict[int, EvaluatedScore]
 
 
-class EvaluatedRow(_Read):
+class EvaluatedRow(Record):
     """Results of one model at one size."""
 
     model: str
@@ -36,7 +33,7 @@ class EvaluatedRow(_Read):
     height: int
     width: int
     clean: EvaluatedScore | None = None
-    corruptions: dict[str, EvaluatedCorruption] = {}
+    corruptions: dict[str, EvaluatedCorruption] = Field(default_factory=dict)
     corruption_top1: float | None = None
     mce: float | None = None
 
@@ -51,7 +48,7 @@ class EvaluatedRow(_Read):
         return f"{self.height}" if self.height == self.width else f"{self.height}×{self.width}"
 
 
-class EvaluationFile(_Read):
+class EvaluationFile(Record):
     """Results of several models on one data set."""
 
     data: str

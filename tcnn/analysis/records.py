@@ -5,15 +5,17 @@ Shapes: K heads, H×W a layer's padded map.
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from tcnn.records import Record
 
 Pair = tuple[int, int]
 Map = list[list[float]]
 """H rows of W weights."""
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="null")
+class _Record(Record):
+    model_config = ConfigDict(ser_json_inf_nan="null")
 
 
 class Measure(_Record):
@@ -98,5 +100,5 @@ class Inspection(_Record):
     query: tuple[float, float] = Field(description="(y, x) in shares of the image's height and width.")
     layers: list[Layer]
     pictures: list[Picture]
-    against: list[NonLocality] = []
-    notes: list[str] = []
+    against: list[NonLocality] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
