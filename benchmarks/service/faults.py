@@ -6,7 +6,7 @@
 | frozen database | PostgreSQL: SIGSTOP of all its processes for up to six seconds; SQLite: a lock on its file |
 | poison | a request that is no JSON, too deep, too large, too odd, or half; never answered with 5xx |
 | doomed job | one that may run for a second, and another one that waits for it: both must fail, and say why |
-| slow clients | twenty connections with half a head or a dripping body each, for twenty seconds |
+| slow clients | twenty connections with half a head or half a body each, for twenty seconds |
 | full disk | the file system of the home, of `ROOM` bytes, is filled to the last one for up to a lease (as root only) |
 
 Beside them webhooks go to receivers that never answer, drip or refuse, and to one that answers, and a tenant that has
