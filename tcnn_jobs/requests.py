@@ -63,6 +63,10 @@ class Training(Frozen):
     val: Name | None = Field(default=None, description="Validation images; default the data set's own split.")
     preset: str = Field(default="paper", description="Settings to begin with: paper, quick, cifar.")
     config: dict[str, Any] = Field(default={}, description="Any settings of `FinetuneConfig`, over the preset's.")
+    baseline: bool = Field(
+        default=False,
+        description="Then fine-tune the CNN in the same way, too (same start, batches, updates), and compare the two.",
+    )
     num_workers: int = Field(
         default=1, ge=1, le=4096, description="Processes that share the training, a GPU each: one worker's, or Ray's."
     )
@@ -116,7 +120,7 @@ KINDS: dict[str, type[Request]] = {
 }
 
 
-ADDED: dict[str, int] = {"depends_on": 2}
+ADDED: dict[str, int] = {"depends_on": 2, "baseline": 2}
 """Fields of requests, and settings in them, that older workers refuse, and the version that brought each. What is not
 here every worker understands. Whoever adds one raises `REQUEST_VERSION` once a release."""
 

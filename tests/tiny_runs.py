@@ -39,7 +39,18 @@ def tiny(**options: Any) -> FinetuneConfig:
 
 def run(model: Any, data: Any, out: Path, **options: Any) -> FinetuneResult:
     """A tiny run with random weights; keywords are settings, or arguments of `finetune`."""
-    arguments = ("val", "resume", "force", "allow_changes", "report", "say", "weights", "pretrained")
+    arguments = (
+        "val",
+        "resume",
+        "force",
+        "allow_changes",
+        "report",
+        "say",
+        "weights",
+        "pretrained",
+        "baseline",
+        "compare",
+    )
     given = {key: options.pop(key) for key in arguments if key in options}
     return finetune(model, data if not isinstance(data, Path) else str(data), config=tiny(**options), out=out,
                     **{"pretrained": False, **given})  # fmt: skip

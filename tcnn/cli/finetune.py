@@ -17,6 +17,7 @@ PRESETS = (
 )
 
 if TYPE_CHECKING:
+    from tcnn.evaluation.before_after import BeforeAfter
     from tcnn.training.finetune import FinetuneResult
 
 
@@ -57,6 +58,9 @@ def command(
     teacher: Annotated[
         str | None, typer.Option(help="Distil from `source` or another timm model.", metavar="MODEL")
     ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Then train the CNN in the same way, too, and compare the two.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.", metavar="N")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")] = None,
     nproc: Annotated[
@@ -128,6 +132,7 @@ def command(
         request = RunRequest(
             model=model, data=data, val=val, config=settings, out=str(directory), resume=resume, force=force,
             allow_changes=allow_changes, pretrained=pretrained, weights=None if weights is None else str(weights),
+            baseline=baseline,
         )  # fmt: skip
         result = finetune_on(placement, request, Callbacks(report, say))
     if as_json:
@@ -176,8 +181,44 @@ def show(result: "FinetuneResult") -> None:
         f"in epoch {result.best_epoch + 1}",
         markup=False,
     )
+    if result.before_after is not None:
+        show_before_after(result.before_after)
     out.print(f"best checkpoint: {result.best}", markup=False)
     out.print(f"last checkpoint: {result.last}", markup=False)
+
+
+ROLES = {
+    "cnn": "CNN", "tuned_cnn": "CNN, fine-tuned", "converted": "converted", "t_cnn": "T-CNN, fine-tuned",
+}  # fmt: skip
+
+
+def show_before_after(found: "BeforeAfter") -> None:
+    """Print the models before and after side by side, and how much each is better than another."""
+    from rich.table import Table
+
+    out = console.stdout()
+    table = Table(box=None, pad_edge=False)
+    for word in ("", "top-1", "95 %", "parameters", "MFLOPs", "images/s", "MB"):
+        table.add_column(word, justify="right" if word else "left")
+    for row in found.rows:
+        if row.accuracy is None or row.cost is None:
+            table.add_row(ROLES[row.role], f"not measured: {row.missing}")
+            continue
+        top1, cost = row.accuracy.top1, row.cost
+        table.add_row(
+            ROLES[row.role] + (" (new classifier)" if row.new_classifier else ""), f"{top1.mean:.2%}",
+            f"{top1.low:.1%} to {top1.high:.1%}", f"{cost.parameters:,}",
+            "–" if cost.flops is None else f"{cost.flops / 1e6:,.0f}", f"{cost.images_per_second.median:,.0f}",
+            f"{cost.bytes / 1e6:.1f}",
+        )  # fmt: skip
+    out.print(table)
+    for one in found.differences:
+        gain = one.top1
+        out.print(
+            f"{ROLES[one.of]} over {ROLES[one.over]}: {100 * gain.mean:+.2f} points ({100 * gain.low:+.2f} to "
+            f"{100 * gain.high:+.2f}); {one.newly_right} newly right, {one.newly_wrong} newly wrong",
+            markup=False,
+        )
 
 
 def parse_size(text: str | None) -> int | tuple[int, int] | None:

@@ -71,6 +71,14 @@ def without_stride(model: nn.Module, config: ConversionConfig | None = None, **o
     return apply(model, replace(plan_conversion(model, config), replacements=()))
 
 
+def strideless(model: nn.Module, config: ConversionConfig) -> nn.Module:
+    """The CNN that a conversion is the equal of, with a report, so that it is saved and loaded like a converted one."""
+    plan = replace(plan_conversion(model, config), replacements=())
+    made = apply(model, plan)
+    made.conversion_report = plan.report(model, made)  # type: ignore[assignment]
+    return made
+
+
 def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
     """Convert (a fresh copy of) the source architecture as its report says: what loading a checkpoint does.
 

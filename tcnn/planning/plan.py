@@ -21,7 +21,7 @@ from tcnn.planning.memory import step_bytes
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
 from tcnn.planning.trial import Pace, Phase, Trial
 from tcnn.training.distributed import Processes, process_device
-from tcnn.training.finetune import open_data_sets, training_loader
+from tcnn.training.inputs import open_data_sets, training_loader
 from tcnn.training.learner import Learner
 from tcnn.training.prepare import Start, conversion_at, in_chans, is_checkpoint, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes, annealing_schedule, set_temperatures

@@ -1,16 +1,14 @@
 """Accuracy of a model and of others on the same images, with confidence intervals, from runs and evaluation files."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from tcnn.analysis.evaluations import read_evaluation
+from tcnn.evaluation.intervals import share
 
 THIS = "this model"
 """What the model is called whose own run measured it."""
-NORMAL = NormalDist().inv_cdf(0.975)
 
 
 class Accuracy(NamedTuple):
@@ -27,15 +25,8 @@ class Accuracy(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of top-1."""
-        return wilson(self.top1, self.images)
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """95 % interval of a share that was found among `count` independent images (Wilson 1927)."""
-    square = NORMAL**2
-    middle = (share + square / (2 * count)) / (1 + square / count)
-    half = NORMAL / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
-    return max(0.0, middle - half), min(1.0, middle + half)
+        found = share(round(self.top1 * self.images), self.images)
+        return found.low, found.high
 
 
 def of_files(files: Sequence[Path]) -> list[Accuracy]:

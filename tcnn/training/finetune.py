@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,27 +12,26 @@ from pydantic import BaseModel
 from torch import nn
 
 from tcnn.config import FinetuneConfig, build
-from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_off, training_transform
-from tcnn.data.loader import TrainingLoader
+from tcnn.data.image_set import ImageSet
 from tcnn.errors import RequestError, shorten
-from tcnn.evaluation.evaluate import input_settings
+from tcnn.evaluation.before_after import BeforeAfter
+from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
+from tcnn.training.before_after import FILE, Ran, before_and_after
 from tcnn.training.cuda_graph import check_graph
 from tcnn.training.distributed import Processes, join_processes, process_device
+from tcnn.training.inputs import DEFAULT_SPLIT, DataSets, open_data_sets, training_loader
 from tcnn.training.loop import Trainer
 from tcnn.training.prepare import Start, in_chans, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes
-from tcnn.training.recipe.objective import check_teacher, uses_mixup
+from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
 from tcnn.training.runs import resume as points
-from tcnn.training.runs.progress import Callbacks, Report, Say
+from tcnn.training.runs.progress import Callbacks, Progress, Report, Say
 from tcnn.training.runs.recorder import check_tensorboard
 from tcnn.training.runs.resume import Position
-from tcnn.training.runs.rundir import RunDirectory, changed_settings
+from tcnn.training.runs.rundir import BASELINE, RunDirectory, changed_settings
 from tcnn.training.runs.signals import StopCheck, stop_on_signal
 from tcnn.version import __version__
-
-DEFAULT_SPLIT = 0.1
-"""Share of the training images that is held out where nothing says what to validate on."""
 
 
 class FinetuneResult(BaseModel):
@@ -55,6 +55,8 @@ class FinetuneResult(BaseModel):
     unreadable: list[str]
     notes: list[str]
     seconds: float
+    before_after: BeforeAfter | None = None
+    """The models before and after, if they were compared; without classes and single images."""
 
 
 def finetune(
@@ -70,6 +72,8 @@ def finetune(
     pretrained: bool = True,
     weights: Path | None = None,
     names: Mapping[str, str] | None = None,
+    baseline: bool = False,
+    compare: bool = False,
     report: Report = lambda progress: None,
     say: Say = lambda message: None,
     stop: StopCheck = lambda: False,
@@ -90,6 +94,9 @@ def finetune(
         names: what config.json records as ``model``, ``data`` and ``val``, if not the arguments: a run is resumed only
         with
             the same ones, and on another host the same data may have another path.
+        baseline: then fine-tune the CNN of the same geometry, too, in `out`/baseline: same start, batches and updates.
+            It implies `compare`.
+        compare: measure the models before and after on the validation images, and write before-after.json.
         report: called after every step with a `Progress`.
         say: called with notes for the user, one line each.
         stop: called before every step; if true, the run saves its state and ends. Signals are handled without it.
@@ -106,7 +113,54 @@ def finetune(
     with join_processes(config.device) as processes:
         if not processes.first:
             callbacks = Callbacks(stop=stop)
-        return _finetune(sources, directory, config, processes, callbacks)
+        if baseline:
+            baseline_config(config)
+            check_baseline(model)
+        result, sets = _finetune(sources, directory, config, processes, callbacks)
+        cnn = _baseline(sources, directory, config, processes, callbacks, sets) if baseline else None
+        device, first = process_device(config.device, processes), processes.first
+    if first and (baseline or compare):
+        ran = Ran(
+            model, config, _size(directory.run), Path(result.best), None if cnn is None else Path(cnn.best), pretrained,
+            weights,
+        )  # fmt: skip
+        found = before_and_after(ran, sets[1], device, callbacks.report, directory.run.path / FILE)
+        result.before_after = found.headline()
+    return result
+
+
+def _baseline(
+    sources: "_Sources", directory: "_Directory", config: FinetuneConfig, processes: Processes, callbacks: Callbacks,
+    sets: DataSets,
+) -> FinetuneResult:  # fmt: skip
+    """Fine-tune the CNN beside the T-CNN; a run of its own, which is resumed by itself."""
+    run = RunDirectory(directory.run.path / BASELINE)
+    begun = directory.resume and run.started and bool(points.points(run.resume))
+    # A resume point brings all weights but the teacher's.
+    wanted = sources.pretrained and (not begun or config.teacher == "source")
+    start = baseline_start(sources.model, config, sets[0].class_names, wanted, sources.weights)
+    record = directory.run.record()
+    names: dict[str, Any] = {
+        "model": record["model"],
+        "data": record["data"],
+        "val": record["val"],
+        "weights": record["weights"],
+    }
+    cnn = sources._replace(model=start.model, pretrained=False, weights=None, names=names)
+    callbacks.say("training the CNN with the same recipe")
+
+    def report(now: Progress) -> None:
+        callbacks.report(now.model_copy(update={"phase": f"baseline {now.phase}"}))
+
+    own = baseline_config(sets[2]).model_copy(update={"size": start.size})
+    own_sets = (*sets[:2], own)
+    result, _ = _finetune(cnn, directory._replace(run=run), own, processes, replace(callbacks, report=report), own_sets)
+    return result
+
+
+def _size(run: RunDirectory) -> tuple[int, int]:
+    height, width = run.record()["size"]
+    return height, width
 
 
 class _Sources(NamedTuple):
@@ -117,7 +171,7 @@ class _Sources(NamedTuple):
     val: str | ImageSet | None
     pretrained: bool
     weights: Path | None
-    names: Mapping[str, str]
+    names: Mapping[str, str | None]
 
 
 class _Directory(NamedTuple):
@@ -130,8 +184,9 @@ class _Directory(NamedTuple):
 
 
 def _finetune(
-    sources: _Sources, directory: _Directory, config: FinetuneConfig, processes: Processes, callbacks: Callbacks
-) -> FinetuneResult:
+    sources: _Sources, directory: _Directory, config: FinetuneConfig, processes: Processes, callbacks: Callbacks,
+    opened: DataSets | None = None,
+) -> tuple[FinetuneResult, DataSets]:  # fmt: skip
     started = time.monotonic()
     device = process_device(config.device, processes)
     if config.cuda_graph:
@@ -141,7 +196,7 @@ def _finetune(
     asked_split = config.val_split
     if not resuming:
         run.check(directory.force)
-    train_set, val_set, config = open_data_sets(sources.data, sources.val, config, in_chans(source))
+    train_set, val_set, config = opened or open_data_sets(sources.data, sources.val, config, in_chans(source))
     point, unreadable = points.latest_point(run.resume) if resuming else (None, [])
     for line in unreadable:
         say(line)
@@ -184,68 +239,14 @@ def _finetune(
         position = trainer.run(stop)
     rows = run.rows("epoch")
     last: dict[str, Any] = rows[-1]["val"] if rows else {"top1": 0.0, "top5": None}
-    return FinetuneResult(
+    result = FinetuneResult(
         model=record["model"], out=str(run.path), best=str(run.best), last=str(run.last), epochs=position.epoch,
         updates=position.updates, top1=last["top1"], top5=last["top5"], best_top1=position.best or 0.0,
         best_epoch=position.best_epoch or 0, layers=len(gpsa_layers(trainer.model)),
         classes=len(train_set.class_names), train_images=len(train_set), val_images=len(val_set),
         unreadable=position.unreadable, notes=notes, seconds=round(time.monotonic() - started, 1),
     )  # fmt: skip
-
-
-def open_data_sets(
-    data: str | ImageSet, val: str | ImageSet | None, config: FinetuneConfig, in_chans: int = 3
-) -> tuple[ImageSet, ImageSet, FinetuneConfig]:
-    """Open the training and the validation set.
-
-    Where there is no validation set, and none is asked for, `DEFAULT_SPLIT` of the training images is held out, and
-    the configuration that is returned says so. Raises `RequestError` if `val` has no such split.
-    """
-    train = open_dataset(data, "train", in_chans=in_chans) if isinstance(data, str) else data
-    held_out = val if isinstance(val, ImageSet) else None
-    named = isinstance(val, str)
-    spec = val if isinstance(val, str) else data if isinstance(data, str) else None
-    if spec is not None and held_out is None and (named or config.val_split is None):
-        found = open_dataset(spec, "validation", class_names=train.class_names, in_chans=in_chans)
-        held_out = found if named or found.split is not None else None
-    if held_out is None:
-        share = DEFAULT_SPLIT if config.val_split is None else config.val_split
-        config = config.model_copy(update={"val_split": share})
-        train, held_out = split_off(train, share, config.seed)
-    if config.fraction < 1:
-        train = class_balanced(train, config.fraction, config.seed)
-    return train, held_out, config
-
-
-def training_loader(
-    start: Start, data: ImageSet, config: FinetuneConfig, processes: Processes, device: torch.device
-) -> TrainingLoader:
-    """The loader of a run's augmented batches; raises `RequestError` for a batch that the data cannot fill."""
-    settings = input_settings(start.model)
-    transform = training_transform(
-        size=start.size, mean=settings["mean"], std=settings["std"], interpolation=config.train_interpolation,
-        aa=config.auto_augment,
-        color_jitter=config.color_jitter, reprob=config.reprob, scale=config.scale, ratio=config.ratio,
-        crop_padding=config.crop_padding, hflip=config.hflip, vflip=config.vflip, in_chans=settings["input_size"][0],
-    )  # fmt: skip
-    if config.batch_size > len(data):
-        raise RequestError(
-            f"batch_size: {config.batch_size} is more than the data set's {len(data)} training images; "
-            f"give --batch-size {1 << max(1, (len(data) // 8).bit_length() - 1)} or less"
-        )
-    if uses_mixup(config) and config.batch_size % (2 * processes.world):
-        raise RequestError(
-            f"batch_size: mixup needs an even number on each of {processes.world} devices, found {config.batch_size} "
-            "over all of them"
-        )
-    micro = config.micro_batch or (128 if device.type == "cuda" else 64)
-    if uses_mixup(config):
-        micro = max(2, micro // 2 * 2)
-    return TrainingLoader(
-        data, transform, batch_size=config.batch_size, micro_batch=micro,
-        seed=config.seed, repeats=config.repeats, workers=config.workers, rank=processes.rank, world=processes.world,
-        pin_memory=device.type == "cuda",
-    )  # fmt: skip
+    return result, (train_set, val_set, config)
 
 
 def _record(sources: _Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:

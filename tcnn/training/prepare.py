@@ -40,6 +40,8 @@ class Start(NamedTuple):
     """The frozen modules (`freezing`)."""
     origin: str | None = None
     """What the weights of a checkpoint or module were before its conversion, as far as that is known."""
+    new_classifier: bool = False
+    """Whether the classifier was drawn at random, since the model had one for other classes."""
 
 
 def prepare(
@@ -74,7 +76,7 @@ def prepare(
             refuse_folded(record, str(source) if not isinstance(source, nn.Module) else record.base_model, "fine-tune")
         cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
         size = size_for(config, str(cfg.get("architecture")).removeprefix("t_"), cfg)
-        _fit_classes(model, class_names, notes)
+        new_classifier = _fit_classes(model, class_names, notes)
         converted = bool(gpsa_layers(model))
         if converted and not config.convert:
             raise RequestError(
@@ -86,7 +88,7 @@ def prepare(
             _refuse_conversion("the model" if isinstance(source, nn.Module) else str(source), config)
         if not converted and config.convert and config.convert_at is None:
             model = convert(model, conversion_at(config, size)).model
-        elif not converted:
+        elif not converted and record is None:
             unconverted(model)
         if release(model):
             notes.append("anneal_steps has no say here: the trainer raises τ itself (anneal, anneal_epochs)")
@@ -95,7 +97,7 @@ def prepare(
         _check_outputs(model, input_shape(model, size), len(class_names))
     trunk = _freeze(model, config, size, notes)
     _set_metadata(model, size, class_names)
-    return Start(model.train(), size, tuple(notes), trunk, origin)
+    return Start(model.train(), size, tuple(notes), trunk, origin, new_classifier)
 
 
 def _refuse_conversion(name: str, config: FinetuneConfig) -> None:
@@ -235,7 +237,7 @@ def _check_drop_path(model: nn.Module, config: FinetuneConfig, notes: list[str])
     """Compare the configured stochastic depth with a module's own, which cannot be changed after it was built."""
     own = max((float(module.drop_prob or 0) for module in model.modules() if isinstance(module, DropPath)), default=0.0)
     wanted = config.drop_path
-    if wanted is None or math.isclose(wanted, own):
+    if wanted is None or math.isclose(wanted, own, rel_tol=1e-6):  # timm keeps rates as float32
         return
     if wanted:
         raise RequestError(
@@ -245,7 +247,8 @@ def _check_drop_path(model: nn.Module, config: FinetuneConfig, notes: list[str])
     notes.append(f"drop_path: the module keeps the stochastic depth that it was built with, {own:g}")
 
 
-def _fit_classes(model: nn.Module, class_names: Sequence[str], notes: list[str]) -> None:
+def _fit_classes(model: nn.Module, class_names: Sequence[str], notes: list[str]) -> bool:
+    """Give the model a classifier of as many classes; returns whether it is a new one."""
     classes = len(class_names)
     found = getattr(model, "num_classes", None)
     if found == classes:
@@ -253,16 +256,17 @@ def _fit_classes(model: nn.Module, class_names: Sequence[str], notes: list[str])
         known = cfg.get("label_names")
         if known and list(known) != list(class_names):
             notes.append(f"the classifier was trained on other classes ({known[0]}, …); it is kept as a start")
-        return
+        return False
     if not hasattr(model, "reset_classifier"):
         if found is None:
-            return  # `_check_outputs` will ask it
+            return False  # `_check_outputs` will ask it
         raise RequestError(
             f"{type(model).__name__} has {found} classes, the data set has {classes}, and no reset_classifier to "
             "replace its head; give it a head of that width"
         )
     model.reset_classifier(classes)  # type: ignore[operator]
     notes.append(f"classifier replaced: {found} → {classes} classes")
+    return True
 
 
 def _check_outputs(model: nn.Module, image: tuple[int, int, int], classes: int) -> None:

@@ -1,6 +1,7 @@
 // One job: where it stands, what it measures, what it made, and what can be done about it.
 
 import { announce, h, say } from "./dom.js";
+import { beforeAfter } from "./before-after.js";
 import { curves } from "./curves.js";
 import { equivalence } from "./equivalence.js";
 import { ENDED, STATUS, bytes, date, deed, fault, moment, number, percent, standing, title } from "./format.js";
@@ -218,6 +219,7 @@ function drawResults(job, place, url) {
   if (!job.result) return;
   const { checkpoint, files, verification, metrics, notes } = job.result;
   const keyed = Boolean(key.get());
+  if (metrics?.before_after) place.append(beforeAfter(metrics.before_after, url));
   const scores = score(job, metrics);
   if (scores.length) place.append(card("Result", h("dl", { class: "facts big" }, pairs(scores))));
   if (verification) place.append(equivalence(verification, metrics?.conversion));

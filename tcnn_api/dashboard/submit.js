@@ -181,6 +181,7 @@ function trainingFields(prefix) {
   const preset = select(Object.entries(PRESETS).map(([value, { word }]) => [value, word]));
   const common = { epochs: numeric(), batch_size: numeric(), lr: numeric(), size: numeric(), val_split: numeric({ placeholder: "0.1" }) };
   const val = text({ placeholder: "the data set’s own" });
+  const baseline = h("input", { type: "checkbox" });
   const more = h("textarea", { rows: "4", spellcheck: "false", placeholder: "weight_decay=0.01\nmixup=0\nconversion.stride=remove" });
   const sets = new Map();
   let loaded = false;
@@ -231,6 +232,7 @@ function trainingFields(prefix) {
         field(`${prefix}config.size`, "Image size", common.size, { hint: "Pixels." }),
         field(`${prefix}config.val_split`, "Held out for validation", common.val_split, { half: true, hint: "A share, where the data set has no validation images of its own." }),
         field(`${prefix}val`, "Validation data", val, { half: true, hint: "Another data set’s id or name." })),
+      field(`${prefix}baseline`, "Fine-tune the CNN in the same way, too", baseline, { hint: "Twice the time; shows what attention is worth, apart from the training." }),
       h("details", {}, h("summary", {}, "All other settings"), h("div", { class: "fields" },
         field(`${prefix}config`, "Settings, NAME=VALUE, one a line", more, { wide: true, hint: "Every setting of FinetuneConfig; the API’s page lists them." }))),
     ],
@@ -240,6 +242,7 @@ function trainingFields(prefix) {
       if (!name) throw Object.assign(new Error("Choose a data set, or upload one."), { control: dataset.value === "other" ? other : dataset });
       body.dataset = name;
       put(body, "val", read(val));
+      if (baseline.checked) body.baseline = true;
       try {
         body.config = settings(more.value);
       } catch (error) {

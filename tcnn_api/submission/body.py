@@ -76,6 +76,8 @@ def _read_finetuning(asked: Training, prefix: str, settings: ApiSettings) -> Fin
     with _errors_under(f"{prefix}config"):
         config = asked.settings
     _check_process(config, f"{prefix}config", settings)
+    if asked.baseline and not config.convert:
+        raise Refused(f"{prefix}baseline", "convert is false, so the CNN itself is trained; leave one of the two out")
     wrong = uneven(config, asked.num_workers)
     if wrong is not None:
         raise Refused(f"{prefix}num_workers", wrong)

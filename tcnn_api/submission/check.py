@@ -21,6 +21,8 @@ def check(submission: Submission, resolved: Resolved) -> None:
         _check_goes_on(field, job)
     if submission.finetuning is not None:
         _check_slots(submission.finetuning, resolved.slots)
+        if submission.finetuning.asked.baseline:
+            _check_baseline(submission.finetuning.prefix, resolved)
         _check_datasets(submission.finetuning, resolved)
     if submission.evaluation is not None:
         _check_split("config.split", resolved.datasets["dataset"].upload, submission.evaluation.split)
@@ -69,6 +71,18 @@ def _check_goes_on(field: str, job: Job) -> None:
     """It has succeeded, or may do so."""
     if job.status in (Status.FAILED, Status.CANCELLED):
         raise Refused(field, f"expected a job that has succeeded or goes on, found {job.id}, which is {job.status}")
+
+
+def _check_baseline(prefix: str, resolved: Resolved) -> None:
+    """What is fine-tuned is a CNN, or has not been trained since it was one: only then a CNN starts where it does."""
+    job, checkpoint = resolved.jobs.get("job"), resolved.checkpoints.get("checkpoint")
+    trained = job is not None and (job.kind is Kind.FINETUNE or job.request.get("finetune") is not None)
+    if trained or (checkpoint is not None and checkpoint.details.get("trained")):
+        raise Refused(
+            f"{prefix}baseline",
+            "the model has been trained since it was converted, so no CNN starts where it does; leave it out, or name "
+            "the timm model",
+        )
 
 
 def _check_slots(finetuning: Finetuning, slots: int | None) -> None:

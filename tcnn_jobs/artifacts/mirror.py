@@ -19,10 +19,13 @@ from tcnn_jobs.artifacts.bucket import Bucket, BucketError
 from tcnn_jobs.artifacts.layout import Manifest, file_key, manifest_key
 from tcnn_jobs.model import Artifact, Result
 
-STATE = ("conversion.json", "run/config.json", "run/metrics.jsonl", "run/summary.csv")
-MODELS = ("converted.safetensors", "run/best.safetensors", "run/last.safetensors")
-RESULTS = ("evaluation.json", "log.txt")
-POINTS = "run/resume/step-*.safetensors"
+RUNS = ("run", "run/baseline")
+STATE = (
+    "conversion.json", *(f"{run}/{file}" for run in RUNS for file in ("config.json", "metrics.jsonl", "summary.csv")),
+)  # fmt: skip
+MODELS = ("converted.safetensors", *(f"{run}/{file}.safetensors" for run in RUNS for file in ("best", "last")))
+RESULTS = ("evaluation.json", "run/before-after.json", "log.txt")
+POINTS = "resume/step-*.safetensors"
 
 
 class _Sent(NamedTuple):
@@ -67,10 +70,11 @@ class Mirror:
                 raise BucketError(f"{file.name}: not what was announced when it was to be sent", again=True)
 
     def _names(self) -> Iterator[str]:
-        """The resume point comes first: newer records lose their end again, older ones would lack it."""
-        points = sorted(self._attempt.glob(POINTS), reverse=True)
-        if points:
-            yield str(points[0].relative_to(self._attempt))
+        """The resume points come first: newer records lose their end again, older ones would lack it."""
+        for run in RUNS:
+            points = sorted((self._attempt / run).glob(POINTS), reverse=True)
+            if points:
+                yield str(points[0].relative_to(self._attempt))
         yield from (name for name in (*STATE, *MODELS, *RESULTS) if (self._attempt / name).is_file())
 
     def _send(self, name: str, stop: threading.Event) -> _Sent:

@@ -12,12 +12,13 @@ from typing import Any
 from tcnn.checkpoints import checkpoint
 from tcnn.evaluation.comparison import compare
 from tcnn.files import to_disk
+from tcnn.training.before_after import FILE as COMPARED
 from tcnn.training.finetune import FinetuneResult
 from tcnn.training.launch.exchange import RunRequest
 from tcnn.training.launch.launcher import finetune_on
 from tcnn.training.runs.progress import Callbacks
 from tcnn.training.runs.progress import Progress as TrainingProgress
-from tcnn.training.runs.rundir import RunDirectory
+from tcnn.training.runs.rundir import BASELINE, RunDirectory
 from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file, file_digest
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.model import Artifact, Kind, Progress, Result
@@ -146,6 +147,7 @@ def _finetune(
         model=str(source), data=assignment.paths.get("dataset", training.dataset),
         val=assignment.paths.get("val", training.val) if training.val else None,
         config=training.settings, out=str(directory.run), resume=True, pretrained=pretrained, names=names,
+        baseline=training.baseline, compare=True,
     )  # fmt: skip
     result = finetune_on(assignment.placement, run, Callbacks(report, say), sys.stdout.buffer)
     _tell_epochs(reporter, directory.run, epochs_told)
@@ -172,6 +174,13 @@ def _inherit_run(previous: str | None, run: Path) -> None:
     if not (old / "config.json").is_file():
         return
     shutil.rmtree(fresh, ignore_errors=True)
+    _inherit_files(old, fresh)
+    if (old / BASELINE / "config.json").is_file():
+        _inherit_files(old / BASELINE, fresh / BASELINE)
+    fresh.rename(run)
+
+
+def _inherit_files(old: Path, fresh: Path) -> None:
     (fresh / "resume").mkdir(parents=True)
     for file in (*old.iterdir(), *(old / "resume").glob("step-*.safetensors")):
         if file.name.startswith(".") or not file.is_file():
@@ -181,7 +190,6 @@ def _inherit_run(previous: str | None, run: Path) -> None:
                 _link(file, fresh / file.relative_to(old))
             else:
                 shutil.copy2(file, fresh / file.relative_to(old))
-    fresh.rename(run)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -204,16 +212,26 @@ def _trained(
     run = RunDirectory(directory.run)
     checkpoint.load(run.best)
     best = _artifact(assignment, run.best)
-    others = (run.last, directory.converted, run.metrics, run.path / "summary.csv", run.path / "config.json")
+    others = (
+        run.last,
+        directory.converted,
+        run.metrics,
+        run.path / "summary.csv",
+        run.path / "config.json",
+        run.path / COMPARED,
+    )
     files = (best, *(_artifact(assignment, file) for file in others if file.is_file()))
+    cnn = RunDirectory(directory.run / BASELINE).best
+    if cnn.is_file():
+        files += (_artifact(assignment, cnn, "baseline.safetensors"),)
     metrics = trained.model_dump(mode="json", exclude={"out", "best", "last", "notes", "model"})
     return Result(checkpoint=best, files=files, verification=verification, metrics=metrics, notes=tuple(trained.notes))
 
 
-def _artifact(assignment: Assignment, path: Path) -> Artifact:
+def _artifact(assignment: Assignment, path: Path, name: str | None = None) -> Artifact:
     to_disk(path)  # a result that is announced must survive a power cut
     return Artifact(
-        name=path.name,
+        name=name or path.name,
         path=f"{assignment.job}/{assignment.claim}/{path}",
         size=path.stat().st_size,
         sha256=file_digest(path),

@@ -34,6 +34,9 @@ Processes = Annotated[
     typer.Option("--nproc", help="Processes that share the training, a GPU each; default 1.", metavar="N", min=1),
 ]
 OldProcesses = Annotated[int | None, typer.Option("--num-workers", hidden=True, min=1)]
+Baseline = Annotated[
+    bool, typer.Option("--baseline", help="Then train the CNN in the same way, too, and compare the two.")
+]
 Pretrained = Annotated[bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")]
 Priority = Annotated[int, typer.Option(help="Higher ones run first, −100 to 100.", metavar="N")]
 Attempts = Annotated[int, typer.Option(help="Tries before the job counts as failed.", metavar="N")]
@@ -80,6 +83,7 @@ def transform(
     val: Val = None,
     preset: Preset = "paper",
     assignments: Settings = None,
+    baseline: Baseline = False,
     nproc: Processes = None,
     num_workers: OldProcesses = None,
     priority: Priority = 0,
@@ -106,11 +110,13 @@ def transform(
         **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook),
     }
     config, shared = _settings(assignments), processes(nproc, num_workers)
-    if data is None and (val or config or shared > 1):
-        raise typer.BadParameter("--val, --set and --nproc are for fine-tuning; name the images", param_hint="--data")
+    if data is None and (val or config or baseline or shared > 1):
+        raise typer.BadParameter(
+            "--val, --set, --baseline and --nproc are for fine-tuning; name the images", param_hint="--data"
+        )
     with connect(server, key) as client:
         if data is not None:
-            body["finetune"] = _training(client, data, val, preset, config, shared, idempotency_key)
+            body["finetune"] = _training(client, data, val, preset, config, baseline, shared, idempotency_key)
         _submit(client, "transform", body, idempotency_key, watch, as_json)
 
 
@@ -121,6 +127,7 @@ def finetune(
     val: Val = None,
     preset: Preset = "paper",
     assignments: Settings = None,
+    baseline: Baseline = False,
     nproc: Processes = None,
     num_workers: OldProcesses = None,
     pretrained: Pretrained = True,
@@ -141,7 +148,7 @@ def finetune(
     with connect(server, key) as client:
         body = {
             **_reference(client, source, idempotency_key),
-            **_training(client, data, val, preset, _settings(assignments), shared, idempotency_key),
+            **_training(client, data, val, preset, _settings(assignments), baseline, shared, idempotency_key),
             "pretrained": pretrained,
             **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook),
         }  # fmt: skip
@@ -195,9 +202,18 @@ def _submit(client: "Client", kind: str, body: "Json", key: str | None, watch: b
 
 
 def _training(
-    client: "Client", data: str, val: str | None, preset: str, config: "Json", num_workers: int, key: str | None
+    client: "Client",
+    data: str,
+    val: str | None,
+    preset: str,
+    config: "Json",
+    baseline: bool,
+    num_workers: int,
+    key: str | None,
 ) -> "Json":
     found: Json = {"dataset": _dataset(client, data, key), "preset": preset, "config": config}
+    if baseline:
+        found["baseline"] = True
     if num_workers > 1:
         found["num_workers"] = num_workers
     return found if val is None else {**found, "val": _dataset(client, val, key)}

@@ -45,7 +45,8 @@ def clean(home: Home, job: Job) -> None:
         if attempt.claim not in kept or aside:
             shutil.rmtree(attempt.path, ignore_errors=True)
         elif succeeded:
-            shutil.rmtree(attempt.path / "run" / "resume", ignore_errors=True)
+            for resume in (attempt.path / "run").glob("**/resume"):
+                shutil.rmtree(resume, ignore_errors=True)
 
 
 def winner(job: Job) -> int:

@@ -117,6 +117,18 @@ def test_a_job_must_have_made_a_checkpoint() -> None:
         assert (field, words in message) == ("job", True)
 
 
+def test_a_baseline_starts_where_the_t_cnn_does() -> None:
+    asked, named = submission("finetune", job="job_1", dataset="x", baseline=True), {"dataset": Dataset("x")}
+    check(asked, Resolved(jobs={"job": job()}, datasets=named))
+    trained = job().model_copy(update={"request": {"model": "resnet18", "finetune": {"dataset": "x"}}})
+    for one in (trained, job().model_copy(update={"kind": Kind.FINETUNE})):
+        field, message = refused(asked, Resolved(jobs={"job": one}, datasets=named))
+        assert (field, "has been trained since" in message) == ("baseline", True)
+    with pytest.raises(Refused) as error:
+        submission("finetune", model="resnet18", dataset="x", baseline=True, config={"convert": False})
+    assert error.value.field == "baseline"
+
+
 def test_a_job_that_goes_on_is_waited_for() -> None:
     asked, named = submission("finetune", job="job_1", dataset="x", depends_on=["job_2"]), {"dataset": Dataset("x")}
     for status in (Status.QUEUED, Status.RUNNING):

@@ -5,11 +5,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy
 from browsing import HOSTILE
 from houses import House
 
+from tcnn.evaluation.before_after import BeforeAfter, Cost, Measured, Rate, Row, counted, differences
+from tcnn.evaluation.outcomes import Outcomes
 from tcnn_jobs.model import Artifact, Beat, Claim, Failure, Kind, Progress, Result, WorkerInfo
 
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACwAAAAAAQABAAACAkQBADs="
 VERIFICATION: dict[str, Any] = {
     "passed": True, "temperature": 0.0217, "images": "noise 2×3×224×224",
     "passes": [{
@@ -19,6 +23,28 @@ VERIFICATION: dict[str, Any] = {
     }],
     "drift": {"temperature": 1.0, "logits": {"relative": 0.79}, "top1_agreement": 0.1},
 }  # fmt: skip
+
+
+def before_and_after() -> BeforeAfter:
+    """Four models on 200 images of three classes, one of which has a hostile name; the first one only guesses."""
+    names, random = (HOSTILE, "cat", "dog"), numpy.random.default_rng(0)
+    targets = random.integers(0, 3, 200)
+    hard = random.random(200)
+    rows = []
+    for role, skill in (("cnn", 0.33), ("tuned_cnn", 0.7), ("converted", 0.33), ("t_cnn", 0.85)):
+        given = numpy.where(hard < skill, targets, (targets + 1) % 3)
+        found = Outcomes(numpy.arange(200), targets, given, numpy.linspace(0.4, 0.99, 200))
+        accuracy, classes = counted(found, names)
+        cost = Cost(
+            parameters=11_000_000, bytes=44_000_000, flops=3_600_000_000,
+            images_per_second=Rate(median=812, low=790, high=821),
+        )  # fmt: skip
+        row = Row(role=role, accuracy=accuracy, per_class=classes, cost=cost, new_classifier=skill < 0.5)  # type: ignore[arg-type]
+        rows.append(Measured(row, found))
+    gains = differences(rows, names, [f"{HOSTILE}/{number}.png" for number in range(200)])
+    for image in gains[0].right_images:
+        image.thumbnail = PIXEL
+    return BeforeAfter(images=200, rows=[one.row for one in rows], differences=gains)
 
 
 class Story:
@@ -67,9 +93,18 @@ class Story:
             name="best.safetensors", path=f"{claim.job}/{claim.number}/run/best.safetensors", size=1000,
             sha256=hashlib.sha256(b"0" * 1000).hexdigest(),
         )  # fmt: skip
+        compared = before_and_after()
+        text = compared.model_dump_json().encode()
+        (run / "before-after.json").write_bytes(text)
+        told = Artifact(
+            name="before-after.json", path=f"{claim.job}/{claim.number}/run/before-after.json", size=len(text),
+            sha256=hashlib.sha256(text).hexdigest(),
+        )  # fmt: skip
         result = Result(
-            checkpoint=file, files=(file,), verification=VERIFICATION, notes=("classifier replaced: 1000 → 3 classes",),
-            metrics={"top1": 0.8, "epochs": 4, "train_images": 24, "val_images": 6},
+            checkpoint=file, files=(file, told), verification=VERIFICATION,
+            notes=("classifier replaced: 1000 → 3 classes",),
+            metrics={"top1": 0.8, "epochs": 4, "train_images": 24, "val_images": 200,
+                     "before_after": compared.headline().model_dump(mode="json")},
         )  # fmt: skip
         self.house.store.finish(claim, result)
         return claim

@@ -44,6 +44,12 @@ def test_no_serious_violation(server: Server, story: Story, open_page: Open, wid
             expect(page.get_by_role("img", name=re.compile("^Spans"))).to_be_visible()
             for summary in page.locator("summary").all():
                 summary.click()
+            expect(
+                page.get_by_text("The T-CNN is better than the CNN that was fine-tuned in the same way")
+            ).to_be_visible()
+            expect(page.get_by_role("region", name="Models before and after").locator("tbody tr")).to_have_count(4)
+            expect(page.get_by_role("region", name="Accuracy by class").locator("tbody tr")).to_have_count(3)
+            expect(page.locator(".changed img")).to_have_count(24)
         assert inaccessible(page) == []
     page.goto(f"{server.url}/#/transform")
     page.get_by_label("Fine-tune it in the same job").check()

@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import timm
 from forked import processes
 from tiny_runs import TINY, colours
 
-import tcnn
 from tcnn.errors import CheckpointError, Stopped
 from tcnn.training.runs.rundir import RunDirectory
+from tcnn.workflows.pipeline import convert_to_file
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.child import runner, tasks
 from tcnn_jobs.child.runner import public
@@ -73,12 +72,13 @@ def test_a_stop_that_a_library_turns_into_its_own_error_is_still_a_stop(tmp_path
 def test_another_worker_goes_on_with_files_that_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads and resume points of one job, in the home of one worker and then of another."""
     request = {
-        "checkpoint": "ckpt_1", "dataset": "ds_1", "val": "ds_2", "preset": "quick",
+        "checkpoint": "ckpt_1", "dataset": "ds_1", "val": "ds_2", "preset": "quick", "baseline": True,
         "config": {**TINY, "epochs": 1, "checkpoint_steps": 1},
     }  # fmt: skip
     for claim, home in ((1, tmp_path / "one"), (2, tmp_path / "two")):
         home.mkdir()
-        model = tcnn.save(tcnn.convert(timm.create_model("test_resnet")).model, home / "ckpt_1.safetensors")
+        model = home / "ckpt_1.safetensors"
+        convert_to_file("test_resnet", model, pretrained=False)
         paths = {"source": str(model), "dataset": str(colours(home / "ds_1")), "val": str(colours(home / "ds_2", 2))}
         if claim == 2:
             paths["previous"] = str(shutil.copytree(tmp_path / "one" / "1", home / "1"))
@@ -87,7 +87,18 @@ def test_another_worker_goes_on_with_files_that_lie_elsewhere(tmp_path: Path, mo
         directory.create()
         directory.write(assignment)
         monkeypatch.chdir(directory.path)
-        tasks.run(assignment, directory, Reporter(directory))
-        record = RunDirectory(directory.run).record()
-        assert (record["model"], record["data"], record["val"]) == ("ckpt_1", "ds_1", "ds_2")
-    assert str(tmp_path).encode() not in Path("run/last.safetensors").read_bytes(), "no path leaves the server"
+        here = AttemptDirectory(Path())  # as the runner has it, so that no record says where it lies
+        result = tasks.run(assignment, here, Reporter(here))
+        for run in (directory.run, directory.run / "baseline"):
+            record = RunDirectory(run).record()
+            assert (record["model"], record["data"], record["val"]) == ("ckpt_1", "ds_1", "ds_2")
+    assert "is finished already" in (tmp_path / "two" / "2" / "events.jsonl").read_text(), "and not trained again"
+    files = {file.name: tmp_path / "two" / file.path.partition("/")[2] for file in result.files}
+    assert {"before-after.json", "baseline.safetensors", "best.safetensors"} <= files.keys()
+    for path in files.values():
+        assert str(tmp_path).encode() not in path.read_bytes(), "no path leaves the server"
+    assert result.metrics is not None
+    rows = result.metrics["before_after"]["rows"]
+    assert [(row["role"], row["missing"]) for row in rows] == [
+        ("cnn", None), ("tuned_cnn", None), ("converted", None), ("t_cnn", None)
+    ]  # fmt: skip

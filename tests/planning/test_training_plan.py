@@ -19,7 +19,7 @@ from tcnn.planning.memory import step_bytes
 from tcnn.planning.plan import epoch_seconds, plan
 from tcnn.planning.trial import Pace, Phase, Trial
 from tcnn.training.distributed import Processes
-from tcnn.training.finetune import open_data_sets, training_loader
+from tcnn.training.inputs import open_data_sets, training_loader
 from tcnn.training.learner import Learner
 from tcnn.training.prepare import prepare
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers

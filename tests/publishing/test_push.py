@@ -14,7 +14,6 @@ from timm.models._hub import push_to_hf_hub
 from torch import nn
 
 import tcnn
-from tcnn.publishing import accuracy
 
 
 @pytest.fixture
@@ -204,14 +203,3 @@ class TestRefused:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
         with pytest.raises(tcnn.TcnnError, match=r"cannot be reached .*; nothing was published"):
             tcnn.push_to_hub(file, "my-team/net", token=TOKEN, pictures=False)
-
-
-def test_wilsons_interval_holds_its_limits() -> None:
-    """Its ends are the shares at which the observed one is 1.96 standard deviations away."""
-    for right, count in ((0, 10), (7, 10), (300, 400), (50, 50)):
-        share = right / count
-        for end in accuracy.wilson(share, count):
-            if 1e-9 < end < 1 - 1e-9:
-                assert abs(share - end) == pytest.approx(accuracy.NORMAL * (end * (1 - end) / count) ** 0.5, rel=1e-9)
-    assert accuracy.wilson(0.0, 10)[0] == pytest.approx(0, abs=1e-12)
-    assert accuracy.wilson(1.0, 10)[1] == pytest.approx(1, abs=1e-12)

@@ -13,7 +13,7 @@ import tcnn
 from tcnn.data.image_set import open_dataset
 from tcnn.errors import RequestError, TcnnError
 from tcnn.training.distributed import Processes
-from tcnn.training.finetune import training_loader
+from tcnn.training.inputs import training_loader
 from tcnn.training.prepare import prepare
 
 RUN = "out"

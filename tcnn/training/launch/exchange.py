@@ -44,6 +44,8 @@ class RunRequest(BaseModel):
     pretrained: bool = True
     weights: str | None = None
     names: dict[str, str] = {}
+    baseline: bool = False
+    compare: bool = False
 
 
 class Exchange:

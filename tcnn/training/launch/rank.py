@@ -23,6 +23,7 @@ def finetune_request(request: RunRequest, callbacks: Callbacks) -> "FinetuneResu
         request.model, request.data, request.val, request.config, request.out, resume=request.resume,
         force=request.force, allow_changes=request.allow_changes, pretrained=request.pretrained,
         weights=None if request.weights is None else Path(request.weights), names=request.names,
+        baseline=request.baseline, compare=request.compare,
         report=callbacks.report, say=callbacks.say, stop=callbacks.stop,
     )  # fmt: skip
 

@@ -6,6 +6,8 @@ summary.csv          one line per epoch, in timm's columns
 best.safetensors     the best epoch's model
 last.safetensors     the last epoch's model
 resume/              resume points
+before-after.json    the models before and after, compared, if that was asked for
+baseline/            the run of the CNN beside it, if that was asked for
 """
 
 import contextlib
@@ -20,8 +22,12 @@ from tcnn.config.finetune import RUNTIME
 from tcnn.errors import OutputError, RequestError
 from tcnn.files import check_output, make_directory, replacing, storage_errors
 
-FILES = ("metrics.jsonl", "summary.csv", "best.safetensors", "last.safetensors", "config.json")
+FILES = ("metrics.jsonl", "summary.csv", "best.safetensors", "last.safetensors", "before-after.json", "config.json")
 """Files that a run writes. config.json marks the directory as a run, so it is removed last."""
+
+
+BASELINE = "baseline"
+"""The run of the CNN beside it, in that of the T-CNN."""
 
 
 class RunDirectory:
@@ -85,6 +91,11 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove the files of the run and nothing else."""
+        baseline = RunDirectory(self.path / BASELINE)
+        if baseline.started:
+            baseline.clear()
+            with contextlib.suppress(OSError):  # somebody keeps something else in it
+                baseline.path.rmdir()
         self.remove_partial_files()
         patterns = ("step-*.safetensors", ".step-*.tmp", ".tmp??????")
         for pattern in (*(f"resume/{own}" for own in patterns), "tensorboard/events.out.tfevents.*", *FILES):

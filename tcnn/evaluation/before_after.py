@@ -1,0 +1,210 @@
+"""Before and after: what a CNN, its T-CNN and their fine-tuned forms answer to the same images, side by side."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from tcnn.evaluation import intervals
+from tcnn.evaluation.intervals import Interval
+from tcnn.evaluation.outcomes import Outcomes
+
+Role = Literal["cnn", "tuned_cnn", "converted", "t_cnn"]
+"""The source CNN, the CNN fine-tuned with the same recipe, the T-CNN as training began, the fine-tuned T-CNN."""
+
+NAMED = 24
+"""Images that a comparison names, of each kind; it counts them all."""
+
+
+class Estimate(BaseModel):
+    """A share, or a difference of shares, with its interval of 95 %."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Rate(BaseModel):
+    """Images a second through the model alone, in batches, without loading them: the median of some passes."""
+
+    median: float
+    low: float
+    """Of the slowest pass,"""
+    high: float
+    """and of the fastest."""
+
+
+class Accuracy(BaseModel):
+    """How many images of a class, or of all, were answered right."""
+
+    images: int
+    right: int
+    top1: Estimate
+
+
+class Cost(BaseModel):
+    """What a model takes."""
+
+    parameters: int
+    bytes: int
+    """Of its weights, as its file has them."""
+    flops: int | None
+    """Of one image, 2 × multiply-adds; None where they cannot be counted."""
+    images_per_second: Rate
+
+
+class Row(BaseModel):
+    """One of the models."""
+
+    role: Role
+    missing: str | None = None
+    """Why it could not be measured; then there is nothing else."""
+    new_classifier: bool = False
+    """Its classifier was drawn at random for these classes, so that it can only guess."""
+    accuracy: Accuracy | None = None
+    cost: Cost | None = None
+    per_class: dict[str, Accuracy] = {}
+
+
+class Changed(BaseModel):
+    """An image that two models answer differently."""
+
+    file: str
+    target: str
+    before: str
+    before_confidence: float
+    after: str
+    after_confidence: float
+    thumbnail: str | None = None
+    """A data URL."""
+
+
+class Difference(BaseModel):
+    """What one model answers better or worse than another, image by image."""
+
+    of: Role
+    over: Role
+    top1: Estimate
+    """Of the accuracies, paired."""
+    newly_right: int
+    newly_wrong: int
+    otherwise_wrong: int
+    """Wrong both times, and not the same."""
+    per_class: dict[str, Estimate] = {}
+    right_images: list[Changed] = []
+    """Newly right, those first of which the model is surest,"""
+    wrong_images: list[Changed] = []
+    """and newly wrong."""
+
+
+class BeforeAfter(BaseModel):
+    """All models that a run can be held against, on the images that it was validated on."""
+
+    images: int
+    rows: list[Row]
+    differences: list[Difference]
+    """The one that matters most first."""
+
+    def headline(self) -> "BeforeAfter":
+        """The same without classes and single images: what fits into a job's result."""
+        rows = [row.model_copy(update={"per_class": {}}) for row in self.rows]
+        plain: dict[str, object] = {"per_class": {}, "right_images": [], "wrong_images": []}
+        return self.model_copy(
+            update={"rows": rows, "differences": [one.model_copy(update=plain) for one in self.differences]}
+        )
+
+
+class Measured(NamedTuple):
+    """A row, and what it was counted from; None where there is nothing."""
+
+    row: Row
+    outcomes: Outcomes | None
+
+
+def counted(found: Outcomes, class_names: Sequence[str]) -> tuple[Accuracy, dict[str, Accuracy]]:
+    """The accuracy on all images, and on those of every class that has some."""
+    right = found.right
+    each = {}
+    for index, name in enumerate(class_names):
+        own = found.targets == index
+        if own.any():
+            each[name] = _accuracy(right[own])
+    return _accuracy(right), each
+
+
+def differences(
+    rows: Sequence[Measured], class_names: Sequence[str], files: Mapping[int, str] | Sequence[str]
+) -> list[Difference]:
+    """Every later model over every earlier one that can be held against it, the last model's first.
+
+    A model whose classifier is new only guesses, so nothing is held against it. `files` names images by their places.
+    """
+    usable = [one for one in rows if one.outcomes is not None and not one.row.new_classifier]
+    found = []
+    for place in range(len(usable) - 1, 0, -1):
+        after = usable[place]
+        # The fine-tuned CNN is the fairest judge of the fine-tuned T-CNN: it had the same images and updates.
+        others = sorted(usable[:place], key=lambda one: one.row.role != "tuned_cnn")
+        found += [difference(before, after, class_names, files) for before in others]
+    return found
+
+
+def difference(
+    before: Measured, after: Measured, class_names: Sequence[str], files: Mapping[int, str] | Sequence[str]
+) -> Difference:
+    """What is right or wrong after that was not before, on the images that both could read."""
+    assert before.outcomes is not None  # noqa: S101 - its callers have looked
+    assert after.outcomes is not None  # noqa: S101
+    one, other = _common(before.outcomes, after.outcomes)
+    was, now = one.right, other.right
+    gained, lost = ~was & now, was & ~now
+    names = [*class_names, "no number"]
+
+    def changed(mask: NDArray[np.bool_]) -> list[Changed]:
+        places = np.flatnonzero(mask)
+        surest = places[np.argsort(-other.confidence[places], kind="stable")][:NAMED]
+        return [
+            Changed(
+                file=files[int(one.indices[i])], target=names[one.targets[i]],
+                before=names[one.predicted[i]], before_confidence=float(one.confidence[i]),
+                after=names[other.predicted[i]], after_confidence=float(other.confidence[i]),
+            )
+            for i in surest
+        ]  # fmt: skip
+
+    return Difference(
+        of=after.row.role,
+        over=before.row.role,
+        top1=_estimate(intervals.paired(was, now)),
+        newly_right=int(gained.sum()),
+        newly_wrong=int(lost.sum()),
+        otherwise_wrong=int((~was & ~now & (one.predicted != other.predicted)).sum()),
+        per_class={
+            name: _estimate(intervals.paired(was[own], now[own]))
+            for index, name in enumerate(class_names)
+            if (own := one.targets == index).any()
+        },
+        right_images=changed(gained),
+        wrong_images=changed(lost),
+    )
+
+
+def _common(one: Outcomes, other: Outcomes) -> tuple[Outcomes, Outcomes]:
+    """Both on the images that both could read."""
+    _, first, second = np.intersect1d(one.indices, other.indices, return_indices=True)
+    return _at(one, first), _at(other, second)
+
+
+def _at(found: Outcomes, places: NDArray[np.int64]) -> Outcomes:
+    return Outcomes(found.indices[places], found.targets[places], found.predicted[places], found.confidence[places])
+
+
+def _accuracy(right: NDArray[np.bool_]) -> Accuracy:
+    images, hits = len(right), int(right.sum())
+    return Accuracy(images=images, right=hits, top1=_estimate(intervals.share(hits, images)))
+
+
+def _estimate(found: Interval) -> Estimate:
+    return Estimate(**{name: round(value, 6) for name, value in found._asdict().items()})

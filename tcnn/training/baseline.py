@@ -1,0 +1,102 @@
+"""The baseline of a run: the CNN of the same geometry, from the same start, on the same batches, for as many updates.
+
+What a T-CNN gains by fine-tuning is its attention's and the fine-tuning's together. Only beside the CNN that was
+fine-tuned in the same way can one tell which of the two it is.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tcnn.checkpoints import checkpoint
+from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.conversion.surgery import strideless
+from tcnn.errors import RequestError
+from tcnn.training.prepare import Start, conversion_at, is_checkpoint, prepare
+from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.workflows.pipeline import Source, open_source
+
+
+def baseline_config(config: FinetuneConfig) -> FinetuneConfig:
+    """The same recipe for the CNN; raises `RequestError` if it is one already."""
+    if not config.convert:
+        raise RequestError("baseline: convert is false, so the CNN itself is trained; leave one of the two out")
+    return config.model_copy(update={"convert": False, "convert_at": None, "matching": 0.0})
+
+
+def baseline_start(
+    source: str | Path | nn.Module,
+    config: FinetuneConfig,
+    class_names: Sequence[str],
+    pretrained: bool = True,
+    weights: Path | None = None,
+) -> Start:
+    """The CNN before its first step: in everything that it shares with the T-CNN's start, a new classifier included.
+
+    Args: as for `prepare`, of the T-CNN.
+
+    Raises: `RequestError` for a checkpoint whose CNN cannot be found again; what `prepare` raises.
+    """
+    tuned = prepare(source, config, class_names, pretrained, weights)
+    cnn, conversion = _original(source, config, pretrained)
+    own = baseline_config(config).model_copy(update={"size": tuned.size})
+    start = prepare(cnn, own, class_names, pretrained, weights).model
+    if conversion.stride != "keep":
+        start = strideless(start, conversion_at(config.model_copy(update={"conversion": conversion}), tuned.size))
+    shared = tuned.model.state_dict()
+    with torch.no_grad():
+        for name, tensor in start.state_dict().items():
+            if name in shared and shared[name].shape == tensor.shape:
+                tensor.copy_(shared[name])
+    return tuned._replace(model=start.train(), trunk=())
+
+
+def check_baseline(source: str | Path | nn.Module) -> None:
+    """Raise `RequestError` for a model that has no CNN to be trained beside it, before anything is trained."""
+    if isinstance(source, nn.Module):
+        if gpsa_layers(source):
+            raise RequestError("baseline: the module is a T-CNN already; give the CNN that it was made from")
+    elif is_checkpoint(source):
+        try:
+            _recorded(Path(source))
+        except RequestError as error:
+            raise RequestError(f"baseline: {source}: {error}; leave the baseline out, or name the CNN") from error
+
+
+def _original(
+    source: str | Path | nn.Module, config: FinetuneConfig, pretrained: bool
+) -> tuple[str | Path | nn.Module, ConversionConfig]:
+    """The CNN, and how it was or is to be converted."""
+    if isinstance(source, nn.Module):
+        if gpsa_layers(source):
+            raise RequestError("the CNN that this module was made from is not known")
+        return source, config.conversion
+    if not is_checkpoint(source):
+        return source, config.conversion
+    content = checkpoint.read(source)
+    recorded = _recorded(Path(source))
+    if recorded is None:
+        return source, config.conversion
+    random = recorded.weights == "random" or not pretrained
+    args: dict[str, object] = {} if recorded.num_classes is None else {"num_classes": recorded.num_classes}
+    model, origin = open_source(recorded.name, not random, None, recorded.seed, torch.device("cpu"), **args)  # type: ignore[arg-type]
+    if pretrained and origin.digest != recorded.digest:
+        raise RequestError(f"the weights found for {recorded.name} are not those that it was converted from")
+    return model, content.conversion.config
+
+
+def _recorded(path: Path) -> Source | None:
+    """Where the CNN of a checkpoint comes from; None if the checkpoint is a CNN."""
+    content = checkpoint.read(path)
+    if not content.conversion.layers:
+        return None
+    if "training" in content.metadata:
+        raise RequestError("it has been trained since it was converted, so no CNN starts where it does")
+    if "source" not in content.metadata:
+        raise RequestError("it was saved from Python and records no source")
+    recorded = Source.model_validate(content.section("source"))
+    if recorded.weights == "file":
+        raise RequestError("its CNN's weights came from a file of one's own")
+    return recorded

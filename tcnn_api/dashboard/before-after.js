@@ -1,0 +1,136 @@
+// Before and after a job's fine-tuning: its models side by side, what one answers better than another, and where.
+
+import { h, s, say } from "./dom.js";
+import { bytes, count, number, percent, short } from "./format.js";
+import { get } from "./http.js";
+
+const NAMES = { cnn: "CNN", tuned_cnn: "CNN, fine-tuned the same way", converted: "Converted", t_cnn: "T-CNN, fine-tuned" };
+const WIDTH = 120;
+const HEIGHT = 18;
+const SURE = 0.95;
+
+/** The card at the top of a fine-tuned job's page; classes and images are fetched when they are asked for. */
+export function beforeAfter(found, url) {
+  const measured = found.rows.filter((row) => row.accuracy);
+  const scale = axis(measured);
+  const headline = found.differences[0];
+  const classes = h("div");
+  const pictures = h("div");
+  const more = (name, place, draw) => {
+    const element = h("details", { ontoggle: () => element.open && !place.hasChildNodes() && fill(place, draw, url) }, h("summary", {}, name), place);
+    return element;
+  };
+  return h("section", { class: "card before-after" },
+    h("h2", {}, "Before and after"),
+    headline && h("p", { class: `verdict ${tone(headline)}` }, verdict(headline)),
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Models before and after" },
+      h("table", {},
+        h("thead", {}, h("tr", {}, ["Model", "Accuracy", `${percent(scale[0], 0)} to ${percent(scale[1], 0)}`, "FLOPs", "Images/s", "Size"].map((word) => h("th", { scope: "col" }, word)))),
+        h("tbody", {}, found.rows.map((row) => line(row, scale))))),
+    h("p", { class: "muted" }, `On ${count(found.images)} validation images, with intervals of ${percent(SURE, 0)}; images a second through the model alone, slowest to fastest pass.`),
+    found.differences.length > 0 && h("ul", { class: "differences" }, found.differences.map((one) => h("li", {}, told(one)))),
+    more("Class by class", classes, drawClasses),
+    found.differences.length > 0 && more("The images on which they differ", pictures, drawPictures));
+}
+
+function line(row, scale) {
+  const name = h("th", { scope: "row" }, NAMES[row.role] ?? row.role);
+  if (!row.accuracy) return h("tr", {}, name, h("td", { colspan: "5", class: "reason" }, `Not measured: ${row.missing}`));
+  const { top1 } = row.accuracy;
+  const { cost } = row;
+  if (row.new_classifier) name.append(h("span", { class: "tag" }, "guesses: its classifier is new"));
+  return h("tr", {}, name,
+    h("td", {}, percent(top1.mean), h("span", { class: "range" }, `${percent(top1.low)} to ${percent(top1.high)}`)),
+    h("td", {}, bar(top1, scale, row.role)),
+    h("td", {}, cost.flops === null ? "–" : `${number(cost.flops / 1e9)} G`),
+    h("td", {}, short(cost.images_per_second.median), h("span", { class: "range" }, `${short(cost.images_per_second.low)} to ${short(cost.images_per_second.high)}`)),
+    h("td", {}, bytes(cost.bytes)));
+}
+
+/** A dot with its interval; the numbers beside it say the same. */
+function bar({ mean, low, high }, [from, to], role) {
+  const at = (value) => 4 + (WIDTH - 8) * (value - from) / (to - from);
+  return s("svg", { class: `interval ${role}`, viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, "aria-hidden": "true" },
+    s("line", { class: "rail", x1: 4, x2: WIDTH - 4, y1: HEIGHT / 2, y2: HEIGHT / 2 }),
+    s("line", { class: "reach", x1: at(low), x2: at(high), y1: HEIGHT / 2, y2: HEIGHT / 2 }),
+    s("circle", { cx: at(mean), cy: HEIGHT / 2, r: 4.5 }));
+}
+
+/** From a whole ten per cent below all intervals to one above them. */
+function axis(rows) {
+  const ends = rows.flatMap((row) => [row.accuracy.top1.low, row.accuracy.top1.high]);
+  const low = Math.floor(Math.min(...ends, 1) * 10) / 10;
+  const high = Math.ceil(Math.max(...ends, 0) * 10) / 10;
+  return high > low ? [low, high] : [Math.max(0, low - 0.1), Math.min(1, low + 0.1)];
+}
+
+function tone(one) {
+  return one.top1.low > 0 ? "good" : one.top1.high < 0 ? "bad" : "";
+}
+
+function verdict(one) {
+  const other = one.over === "tuned_cnn" ? "the CNN that was fine-tuned in the same way" : one.over === "cnn" ? "the CNN before" : "the model before";
+  const model = one.of === "t_cnn" ? "The T-CNN" : "The model";
+  if (one.top1.low > 0) return `${model} is better than ${other}, by ${points(one)}.`;
+  if (one.top1.high < 0) return `${model} is worse than ${other}, by ${points(one)}.`;
+  return `${model} and ${other} cannot be told apart on these images: ${points(one)}.`;
+}
+
+const signed = new Intl.NumberFormat(undefined, { signDisplay: "exceptZero", minimumFractionDigits: 1, maximumFractionDigits: 1 });
+
+function points(one) {
+  return `${estimate(one.top1)} percentage points`;
+}
+
+function estimate({ mean, low, high }) {
+  return `${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)})`;
+}
+
+function told(one) {
+  return `${NAMES[one.of]}, over ${NAMES[one.over]}: ${points(one)}; ${count(one.newly_right)} images newly right, ${count(one.newly_wrong)} newly wrong, ${count(one.otherwise_wrong)} wrong in another way.`;
+}
+
+async function fill(place, draw, url) {
+  place.append(h("p", { class: "loading" }, "Loading…"));
+  try {
+    const whole = await get(`${url}/files/before-after.json`);
+    place.replaceChildren(...draw(whole));
+  } catch (error) {
+    say(place.firstChild, error.message);
+  }
+}
+
+function drawClasses(whole) {
+  const rows = whole.rows.filter((row) => row.accuracy && !row.new_classifier);
+  const gains = whole.differences[0];
+  const names = Object.keys(rows.at(-1)?.per_class ?? {});
+  const cell = (score) => h("td", {}, score ? percent(score.top1.mean) : "–", score && h("span", { class: "range" }, `${percent(score.top1.low, 0)} to ${percent(score.top1.high, 0)}`));
+  return [h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Accuracy by class" },
+    h("table", {},
+      h("thead", {}, h("tr", {}, ["Class", "Images", ...rows.map((row) => NAMES[row.role]), gains && "Difference, points"].filter(Boolean).map((word) => h("th", { scope: "col" }, word)))),
+      h("tbody", {}, names.map((name) => h("tr", {},
+        h("th", { scope: "row" }, name),
+        h("td", {}, count(rows.at(-1).per_class[name].images)),
+        rows.map((row) => cell(row.per_class[name])),
+        gains && h("td", {}, gains.per_class[name] ? estimate(gains.per_class[name]) : "–"))))))];
+}
+
+function drawPictures(whole) {
+  const [one] = whole.differences;
+  return [
+    h("p", { class: "muted" }, `${NAMES[one.of]}, over ${NAMES[one.over]}; the surest answers first.`),
+    ...[["Newly right", one.right_images, one.newly_right], ["Newly wrong", one.wrong_images, one.newly_wrong]].flatMap(([title, images, all]) => [
+      h("h3", {}, `${title}: ${count(all)}${images.length < all ? `, of which ${count(images.length)}` : ""}`),
+      images.length ? h("ul", { class: "changed" }, images.map(changed)) : h("p", {}, "None."),
+    ]),
+  ];
+}
+
+function changed(image) {
+  return h("li", {},
+    image.thumbnail && h("img", { src: image.thumbnail, alt: "", loading: "lazy" }),
+    h("dl", {},
+      [["Is", image.target], ["Before", `${image.before}, ${percent(image.before_confidence, 0)}`], ["After", `${image.after}, ${percent(image.after_confidence, 0)}`]]
+        .map(([word, text]) => h("div", {}, h("dt", {}, word), h("dd", {}, text)))),
+    h("code", { title: image.file }, image.file));
+}

@@ -1,0 +1,107 @@
+"""Intervals that hold for few images, and models held against each other image by image."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tcnn.evaluation import intervals
+from tcnn.evaluation.before_after import BeforeAfter, Measured, Row, counted, differences
+from tcnn.evaluation.outcomes import Outcomes
+
+NAMES = ("cat", "dog", "owl")
+
+
+def answers(predicted: list[int], targets: list[int], indices: list[int] | None = None) -> Outcomes:
+    confidence = np.linspace(0.5, 0.9, len(predicted))
+    return Outcomes(np.array(indices or range(len(predicted))), np.array(targets), np.array(predicted), confidence)
+
+
+def pairs(both: int, gained: int, lost: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
+    before = [True] * both + [False] * gained + [True] * lost + [False] * neither
+    after = [True] * both + [True] * gained + [False] * lost + [False] * neither
+    return np.array(before), np.array(after)
+
+
+def covered(n: int, gain: float, loss: float) -> float:
+    """How often the interval has the truth in it: over all tables of n images, half of the others right both times."""
+    rest = (1 - gain - loss) / 2
+    total = 0.0
+    for gained, lost in itertools.product(range(n + 1), repeat=2):
+        for both in range(n - gained - lost + 1):
+            neither = n - gained - lost - both
+            found = intervals.paired(*pairs(both, gained, lost, neither))
+            if found.low <= gain - loss <= found.high:
+                ways = math.factorial(n) // math.prod(map(math.factorial, (gained, lost, both, neither)))
+                total += ways * gain**gained * loss**lost * rest ** (both + neither)
+    return total
+
+
+@pytest.mark.parametrize(("gain", "loss"), [(0.3, 0.1), (0.05, 0.05), (0.5, 0.0)])
+def test_paired_intervals_cover_the_truth(gain: float, loss: float) -> None:
+    assert covered(12, gain, loss) >= 0.93
+
+
+def test_paired_intervals_of_extremes() -> None:
+    same = intervals.paired(*pairs(6, 0, 0, 0))
+    assert same.mean == 0
+    assert same.low < -0.2, "six images prove nothing"
+    assert same.high == pytest.approx(-same.low)
+    one, other = intervals.paired(*pairs(70, 12, 3, 15)), intervals.paired(*pairs(70, 3, 12, 15))
+    assert (one.mean, one.low, one.high) == pytest.approx((-other.mean, -other.high, -other.low))
+    assert one.low > 0.0 < one.mean == pytest.approx(0.09)
+    # Many images: as the normal distribution has it.
+    many = intervals.paired(*pairs(7000, 1200, 300, 1500))
+    deviation = math.sqrt((0.15 - 0.09**2) / 10_000)
+    assert (many.low, many.high) == pytest.approx((0.09 - 1.96 * deviation, 0.09 + 1.96 * deviation), abs=5e-4)
+    with pytest.raises(ValueError, match="at least one"):
+        intervals.paired(np.array([], bool), np.array([], bool))
+
+
+def test_wilsons_interval_holds_its_limits() -> None:
+    """Its ends are the shares at which the observed one is 1.96 standard deviations away."""
+    for right, count in ((0, 10), (7, 10), (300, 400), (50, 50)):
+        found = intervals.share(right, count)
+        for end in (found.low, found.high):
+            if 1e-9 < end < 1 - 1e-9:
+                away = intervals.QUANTILE * (end * (1 - end) / count) ** 0.5
+                assert abs(found.mean - end) == pytest.approx(away, rel=1e-9)
+    assert intervals.share(0, 10).low == 0.0
+    assert intervals.share(10, 10).high == 1.0
+
+
+def test_models_side_by_side() -> None:
+    targets = [0, 0, 1, 1, 2, 2]
+    made = {
+        "cnn": answers([0, 1, 1, 1, 0, 2], targets),
+        "tuned_cnn": answers([0, 0, 1, 2, 0, 2], targets),
+        "t_cnn": answers([0, 0, 1, 1, 1], targets[:5], [0, 1, 2, 3, 4]),  # the last one could not be read
+    }
+    rows = []
+    for role, found in made.items():
+        accuracy, per_class = counted(found, NAMES)
+        rows.append(Measured(Row(role=role, accuracy=accuracy, per_class=per_class), found))
+    rows.append(Measured(Row(role="converted", missing="gone"), None))
+    assert [row.row.accuracy and row.row.accuracy.right for row in rows] == [4, 4, 4, None]
+    assert rows[2].row.per_class["owl"].images == 1
+    found = differences(rows, NAMES, [f"{number}.png" for number in range(6)])
+    assert [(one.of, one.over) for one in found] == [("t_cnn", "tuned_cnn"), ("t_cnn", "cnn"), ("tuned_cnn", "cnn")]
+    gain, *_, old = found
+    assert (gain.newly_right, gain.newly_wrong, gain.otherwise_wrong) == (1, 0, 1)
+    (image,) = gain.right_images
+    assert (image.file, image.target, image.before, image.after) == ("3.png", "dog", "owl", "dog")
+    assert gain.top1.mean == 0.2
+    assert (old.newly_right, old.newly_wrong) == (1, 1)
+    assert [one.file for one in old.wrong_images] == ["3.png"]
+    assert set(gain.per_class) == set(NAMES)
+    short = BeforeAfter(images=6, rows=[row.row for row in rows], differences=found).headline()
+    assert not short.differences[0].right_images
+    assert not short.rows[0].per_class
+    assert found[0].right_images, "what is written to the file is left as it was"
+
+
+def test_nothing_is_held_against_a_model_that_guesses() -> None:
+    found = answers([0, 1, 2], [0, 1, 2])
+    rows = [Measured(Row(role="cnn", new_classifier=True), found), Measured(Row(role="t_cnn"), found)]
+    assert differences(rows, NAMES, "abc") == []

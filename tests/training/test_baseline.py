@@ -1,0 +1,133 @@
+"""The CNN beside a T-CNN: the same start, batches and updates; resumed where it was; both compared."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_runs import colours, run, tiny
+
+import tcnn
+from tcnn.errors import RequestError, Stopped
+from tcnn.training import before_after
+from tcnn.training.baseline import baseline_start
+from tcnn.training.finetune import FinetuneResult
+from tcnn.training.prepare import prepare
+from tcnn.training.runs.progress import Progress
+from tcnn.training.runs.rundir import RunDirectory
+from tcnn.workflows.pipeline import convert_to_file
+
+CLASSES = ("blue", "green", "red")
+OPTIONS: dict[str, Any] = {
+    "baseline": True, "log_steps": 1, "checkpoint_steps": 1, "mixup": 0, "cutmix": 0, "lr": 3e-3, "drop_path": 0.0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colours(tmp_path_factory.mktemp("colours"))
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> FinetuneResult:
+    """A run with its baseline that nobody has interrupted."""
+    return run("test_resnet", data, tmp_path_factory.mktemp("whole") / "run", **OPTIONS)
+
+
+@pytest.mark.parametrize("stride", ["keep", "dilate"])
+def test_cnn_and_t_cnn_start_alike(stride: Any, tmp_path: Path) -> None:
+    config = tiny(conversion={"stride": stride})
+    file = tmp_path / "t.safetensors"
+    convert_to_file("test_resnet", file, config.conversion, pretrained=False)
+    for source in ("test_resnet", file):
+        if source == file:
+            config = tiny()  # a checkpoint brings its own conversion
+        tuned, cnn = prepare(source, config, CLASSES, False), baseline_start(source, config, CLASSES, source == file)
+        assert cnn.new_classifier
+        assert cnn.size == tuned.size
+        shared = tuned.model.state_dict()
+        for name, tensor in cnn.model.state_dict().items():
+            assert name not in shared or torch.equal(tensor, shared[name]), name
+        images = torch.rand(2, 3, *tuned.size)
+        with torch.no_grad():
+            one, other = (each.model.eval()(images) for each in (tuned, cnn))
+        assert torch.allclose(one, other, atol=1e-4), "what was converted computes what its CNN computes"
+
+
+def test_same_batches_and_updates(whole: FinetuneResult) -> None:
+    directory = RunDirectory(Path(whole.out))
+    baseline = RunDirectory(directory.path / "baseline")
+    tuned, cnn = directory.rows("train"), baseline.rows("train")
+    assert [row["updates"] for row in tuned] == [row["updates"] for row in cnn] == [1, 2, 3, 4, 5, 6]
+    assert tuned[0]["loss"] == pytest.approx(cnn[0]["loss"], rel=1e-4), "the same function on the same images"
+    mine, its = directory.record(), baseline.record()
+    assert its["config"].pop("convert") is False
+    assert mine["config"].pop("convert") is True
+    for key in ("size",):
+        mine["config"].pop(key), its["config"].pop(key)
+    assert mine == its
+    assert not [name for name in load_file(baseline.best) if "gating" in name]
+
+
+def test_before_and_after(whole: FinetuneResult, data: Path) -> None:
+    assert whole.before_after is not None
+    rows = {row.role: row for row in whole.before_after.rows}
+    assert list(rows) == ["cnn", "tuned_cnn", "converted", "t_cnn"]
+    assert [row.new_classifier for row in rows.values()] == [True, False, True, False]
+    assert rows["cnn"].accuracy == rows["converted"].accuracy
+    assert rows["t_cnn"].accuracy is not None
+    assert rows["t_cnn"].accuracy.top1.mean == pytest.approx(whole.best_top1)
+    cost, plain = rows["t_cnn"].cost, rows["cnn"].cost
+    assert cost is not None
+    assert plain is not None
+    assert abs(cost.bytes - Path(whole.best).stat().st_size) < 60_000, "what its file has beside the header"
+    assert cost.flops > plain.flops > 0  # type: ignore[operator]
+    assert cost.images_per_second.low <= cost.images_per_second.median <= cost.images_per_second.high
+    (gain,) = whole.before_after.differences
+    assert (gain.of, gain.over) == ("t_cnn", "tuned_cnn")
+    text = (Path(whole.out) / before_after.FILE).read_text()
+    assert str(data) not in text
+    content = json.loads(text)
+    assert set(content["rows"][3]["per_class"]) == set(CLASSES)
+    named = content["differences"][0]
+    assert len(named["right_images"]) == gain.newly_right
+    for image in named["right_images"] + named["wrong_images"]:
+        assert image["thumbnail"].startswith("data:image/jpeg;base64,")
+
+
+@pytest.mark.parametrize("phase", ["baseline training", pytest.param("comparing", marks=pytest.mark.slow)])
+def test_a_baseline_is_resumed_where_it_was(whole: FinetuneResult, data: Path, tmp_path: Path, phase: str) -> None:
+    def interrupt(now: Progress) -> None:
+        if now.phase == phase and now.step >= 2:
+            raise Stopped("killed")
+
+    with pytest.raises(Stopped):
+        run("test_resnet", data, tmp_path / "run", report=interrupt, **OPTIONS)
+    again = run("test_resnet", data, tmp_path / "run", resume=True, **OPTIONS)
+    for file in ("last.safetensors", "baseline/last.safetensors"):
+        one, other = load_file(Path(whole.out) / file), load_file(tmp_path / "run" / file)
+        assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    assert again.before_after is not None
+    assert whole.before_after is not None
+    assert [row.accuracy for row in again.before_after.rows] == [row.accuracy for row in whole.before_after.rows]
+
+
+def test_what_has_no_baseline_says_so_before_it_trains(whole: FinetuneResult, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="has been trained since"):
+        run(whole.best, data, tmp_path / "run", baseline=True)
+    with pytest.raises(RequestError, match="leave one of the two out"):
+        run("test_resnet", data, tmp_path / "run", baseline=True, convert=False)
+    with pytest.raises(RequestError, match="T-CNN already"):
+        run(tcnn.load(whole.best), data, tmp_path / "run", baseline=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_replaced_run_leaves_no_old_baseline(data: Path, tmp_path: Path, whole: FinetuneResult) -> None:
+    old = RunDirectory(tmp_path / "run")
+    old.create({"run": "finetune"}, force=False)
+    RunDirectory(old.path / "baseline").create({"run": "finetune"}, force=False)
+    (old.path / before_after.FILE).write_text("{}")
+    old.clear()
+    assert list(old.path.iterdir()) == []
