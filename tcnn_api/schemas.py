@@ -59,7 +59,8 @@ class JobLine(BaseModel):
     queue_position: int | None = Field(
         default=None, description="Jobs that start before this one; null unless it is queued."
     )
-    waiting_for: str | None = Field(default=None, description="Why a queued job will not start when its turn comes.")
+    waiting_for: str | None = Field(default=None, description="Why a queued job does not start.")
+    retry_at: str | None = Field(default=None, description="Before which a queued job is not tried again.")
     cancel_requested: bool
     progress: Progress | None = None
     request: dict[str, Any] = Field(description="What was asked for.")
@@ -80,6 +81,7 @@ class JobLine(BaseModel):
             created_at=iso(job.created_at),
             started_at=iso(job.started_at),
             finished_at=iso(job.finished_at),
+            retry_at=iso(job.not_before) if job.attempt and job.queue_position is not None else None,
             cancel_requested=job.cancel_requested,
             progress=job.progress,
             request=job.request,
@@ -215,6 +217,12 @@ def download_name(job: Job, file: Artifact) -> str:
     model = str(job.request.get("model") or "")
     name = registered_name(model.rpartition("/")[2].partition(".")[0]) if model else job.id
     return safe_name(f"{name}{re.sub(r'^[^.]*', '', file.name) or '.safetensors'}")
+
+
+def file_name(job: Job, name: str) -> str:
+    """What a browser saves one of several files of a job as: `resnet50d-4f2a1c-best.safetensors`."""
+    model = str(job.request.get("model") or job.kind).rpartition("/")[2].partition(".")[0]
+    return safe_name(f"{model[:60]}-{job.id.removeprefix('job_')[:6]}-{name}")
 
 
 def safe_name(name: str) -> str:

@@ -138,7 +138,7 @@ class Job(Model):
     queue_position: int | None = None
     """Jobs before this one, 0 when it is next; None unless it is queued."""
     waiting_for: str | None = None
-    """Why a queued job will not start, wherever it stands in the queue."""
+    """Why a queued job does not start, wherever it stands in the queue."""
 
     @property
     def terminal(self) -> bool:

@@ -45,7 +45,7 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
         try:
             with file.open("rb") as handle:
                 tensors.append(transform(middle_of_strip(decode(handle, mode))))
-            names.append(file.name)
+            names.append(file.name if file == Path(where) else str(file.relative_to(where)))
         except Exception as error:  # a decoder may raise anything over a file that is no image
             unreadable.append(f"{file.name}: {shorten(reason(error), 120)}")
     batch = torch.stack(tensors) if tensors else torch.empty(0, *input_settings(model)["input_size"])

@@ -205,7 +205,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _maps(model: nn.Module, pictures: Pictures, query: tuple[float, float], shown: int) -> list[Picture]:
     found = []
-    for number in range(min(shown, len(pictures.names))):
+    count = min(shown, len(pictures.names))
+    for number in (place * len(pictures.names) // count for place in range(count)):  # files are in order of class
         layers = encode(model, pictures.tensors[number : number + 1]).at(query)
         buffer = io.BytesIO()
         Image.fromarray(pictures.seen[number]).save(buffer, format="PNG")

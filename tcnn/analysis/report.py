@@ -6,6 +6,7 @@ It is made without torch from the files of the run's directory, unless images ar
 import base64
 import unicodedata
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def _read(path: Path, images: str | Path | None, evaluations: Iterable[str | Pat
         run.evaluations.append(read_evaluation(Path(file)))
     if images is not None:
         _inspect(run, images)
-    elif run.inspection is None:
+    elif run.inspection is None and not run.only_measured:
         run.missing.append("no inspect.json and no images: there are no attention maps (`tcnn report --images DIR`)")
     return run
 
@@ -98,6 +99,8 @@ def _page(run: Run) -> str:
         title=_title(run, conversion),
         run=run,
         conversion=conversion,
+        base=base_model(run, conversion) if conversion is not None else "",
+        validated_on=validated_on(run),
         verification=verification,
         verified=verified,
         epochs=done,
@@ -116,7 +119,33 @@ def _page(run: Run) -> str:
 
 def _title(run: Run, conversion: ConversionReport | None) -> str:
     name = run.path.resolve().name
-    return f"{name}: {conversion.base_model}" if conversion is not None else name
+    return f"{name}: {base_model(run, conversion)}" if conversion is not None else name
+
+
+def base_model(run: Run, conversion: ConversionReport) -> str:
+    """The CNN's name; with the tag of its pretrained weights only if it had these."""
+    places = [run.metadata]
+    converted = run.path / "converted.safetensors"  # what is fine-tuned does not say what its CNN's weights were
+    if converted.is_file() and "source" not in run.metadata:
+        with suppress(RequestError):
+            places.append(metadata(converted))
+    sources = [each.get("source") for each in places]
+    weights = next((one.get("weights") for one in sources if isinstance(one, dict)), None)
+    if weights not in ("random", "file") and (run.record or {}).get("pretrained") is not False:
+        return conversion.base_model
+    return f"{conversion.base_model.partition('.')[0]} with {'random weights' if weights != 'file' else 'own weights'}"
+
+
+def validated_on(run: Run) -> str:
+    """On which images a run was validated, in words."""
+    record = run.record or {}
+    config = record.get("config")
+    share = config.get("val_split") if isinstance(config, dict) else None
+    if record.get("val"):
+        return str(record["val"])
+    if isinstance(share, int | float) and share:
+        return f"{share:.0%} of its images, which were held out of training".replace("%", " %")
+    return "its own validation split"
 
 
 def _model(kind: Any, run: Run, section: str) -> Any:
@@ -142,7 +171,8 @@ def _verification(run: Run) -> tuple[VerificationReport | None, str]:
                 return VerificationReport.model_validate(metadata(file).get("verification")), file.name
             except (RequestError, ValidationError):
                 continue
-    run.missing.append("no verification was kept: equivalence error and drift are not known")
+    if not run.only_measured:
+        run.missing.append("no verification was kept: equivalence error and drift are not known")
     return None, ""
 
 

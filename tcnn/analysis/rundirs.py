@@ -55,6 +55,11 @@ class Run:
     missing: list[str] = field(default_factory=list)
     """What is missing, and why."""
 
+    @property
+    def only_measured(self) -> bool:
+        """Whether models were evaluated here and nothing was converted or trained."""
+        return bool(self.evaluations) and self.record is None and not self.metrics and self.checkpoint is None
+
 
 def read_run(path: Path) -> Run:
     """Read everything that a run, or a job of the service, has written to a directory.
@@ -85,6 +90,8 @@ def read_run(path: Path) -> Run:
     for file in (place / name for place in places for name in ("inspect.json", "inspection/inspect.json")):
         if file.is_file() and run.inspection is None:
             _inspection(file, run)
+    if run.only_measured:
+        run.missing = [line for line in run.missing if not line.startswith("no ")]  # it was not to be there
     if run.record is None and not (run.metrics or run.checkpoint or run.evaluations):
         raise RequestError(
             f"{path}: expected a run's directory (config.json, metrics.jsonl, best.safetensors), found nothing of it"

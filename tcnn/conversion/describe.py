@@ -13,12 +13,14 @@ import torch
 from torch import nn
 
 from tcnn.config import ConversionConfig
+from tcnn.conversion.selection import is_spatial, stages_of
 from tcnn.conversion.surgery import convert
 from tcnn.errors import NothingToConvertError, RequestError
+from tcnn.layers.filters import refusal
 from tcnn.models.flops import flops
 from tcnn.models.parameters import parameter_count
-from tcnn.models.trace import input_shape
-from tcnn.zoo.catalogue import PATH, Entry
+from tcnn.models.trace import input_shape, trace
+from tcnn.zoo.catalogue import PATH, Entry, folded
 
 
 def describe(name: str) -> Entry:
@@ -35,6 +37,7 @@ def describe(name: str) -> Entry:
         "weights": tuple(
             key.partition(".")[2] for key, cfg in timm.models.get_arch_pretrained_cfgs(name).items() if cfg.has_weights
         ),
+        **choices(model),
     }
     try:
         converted, report = convert(model)
@@ -51,6 +54,18 @@ def describe(name: str) -> Entry:
         converted_flops=flops(converted, shape),
         stride_removable=_stride_removable(model),
     )
+
+
+def choices(model: nn.Module) -> dict[str, object]:
+    """The stages of a model, the convolutions that a target may name, and the most channels that one of these reads."""
+    steps = trace(model)
+    ran = {step.name: step.module for step in steps}
+    spatial = {name: module for name, module in ran.items() if is_spatial(module) and not refusal(module)}
+    return {
+        "stages": tuple(stages_of(model, steps)),
+        "convolutions": folded([name for name, _ in model.named_modules() if name in spatial]),
+        "widest": max((module.in_channels for module in spatial.values() if isinstance(module, nn.Conv2d)), default=0),
+    }
 
 
 def _stride_removable(model: nn.Module) -> bool:

@@ -60,6 +60,12 @@ def select(model: nn.Module, steps: list[Step], config: ConversionConfig) -> Sel
     return _separable(model, Selection(chosen, skipped, stage.label, span))
 
 
+def stages_of(model: nn.Module, steps: list[Step]) -> list[tuple[str, int]]:
+    """The label of every stage, by index, and how many convolutions of it can be chosen."""
+    stages = _feature_stages(model, steps) or _resolution_stages(model, steps)
+    return [(one.label, len(_stage_convolutions(model, steps, one, last=one is stages[-1])[0])) for one in stages]
+
+
 def _separable(model: nn.Module, selection: Selection) -> Selection:
     """The selection without convolutions whose filter is shared with a layer that stays."""
     reasons = inseparable(model, selection.names)
@@ -246,11 +252,7 @@ def _by_target(model: nn.Module, steps: list[Step], target: str, span: range) ->
 
 
 def _nothing_in(
-    model: nn.Module,
-    steps: list[Step],
-    stages: list[_Stage],
-    stage: _Stage,
-    skipped: tuple[tuple[str, str], ...],
+    model: nn.Module, steps: list[Step], stages: list[_Stage], stage: _Stage, skipped: tuple[tuple[str, str], ...]
 ) -> str:
     """The message for a stage without a k×k convolution: what was looked at, and which stages have some."""
     looked = f"looked at {len(steps[stage.start : stage.stop])} layers of stage {stage.label}"
@@ -265,9 +267,7 @@ def _nothing_in(
     if others:
         return f"{message}; other stages: {', '.join(others)}"
     everywhere = ", ".join(dict.fromkeys(step.name for step in steps if is_spatial(step.module)))
-    return (
-        f"{message}; the only k×k convolutions are {_shorten(everywhere)}" if everywhere else f"{message}; it has none"
-    )
+    return f"{message}; " + (f"the only k×k convolutions are {_shorten(everywhere)}" if everywhere else "it has none")
 
 
 def _reads_image(step: Step, steps: list[Step], channels: int) -> bool:

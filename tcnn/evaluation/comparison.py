@@ -36,13 +36,18 @@ class Case(NamedTuple):
 
 
 def compare(
-    models: Sequence[str], data: str, config: EvaluationConfig | None = None, progress: Progress | None = None
+    models: Sequence[str],
+    data: str,
+    config: EvaluationConfig | None = None,
+    progress: Progress | None = None,
+    known_as: str | None = None,
 ) -> Comparison:
     """Evaluate every model at every size, clean and corrupted.
 
     Args:
         models: tcnn checkpoints (files or hub-layout directories), timm names, `local-dir:PATH` or `hf-hub:ORG/NAME`.
         data: as for `open_dataset`, or an ImageNet-C folder.
+        known_as: what runs that were trained on the data set record as its name, if not `data`: an upload's id.
 
     Of a data set that one of them was trained on, the part that its training held out is measured, for all of them.
 
@@ -55,7 +60,9 @@ def compare(
     config = config.model_copy(update={"device": str(device)})
     cases = plan(data, config)
     opened = _DataSets(config, data)
-    unseen = held_out.Unseen(None, ()) if cases[0].folder else held_out.unseen(models, data, lambda: opened(None))
+    unseen = (
+        held_out.Unseen(None, ()) if cases[0].folder else held_out.unseen(models, data, lambda: opened(None), known_as)
+    )
     opened.restrict(unseen.files)
     first = opened(cases[0].folder)
     baseline = _baseline(models, config, cases, first)

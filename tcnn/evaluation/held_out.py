@@ -64,8 +64,10 @@ def measured_by_default(models: Sequence[str]) -> str:
     )
 
 
-def unseen(models: Sequence[str], data: str, opening: Callable[[], ImageSet]) -> Unseen:
+def unseen(models: Sequence[str], data: str, opening: Callable[[], ImageSet], known_as: str | None = None) -> Unseen:
     """Which images of a data set the models have not been trained on; `opening` opens it, if that must be known.
+
+    Runs may have recorded it under the name `known_as` instead of where it lies.
 
     Raises `RequestError` for models that have held out different parts of it.
     """
@@ -74,7 +76,7 @@ def unseen(models: Sequence[str], data: str, opening: Callable[[], ImageSet]) ->
     train: ImageSet | None = None
     for name in models:
         training = training_of(name)
-        if training is None or not _same(training.data, data):
+        if training is None or not (training.data == known_as or _same(training.data, data)):
             continue
         opened = opening()
         train = train or open_dataset(data, "train", in_chans=3 if opened.mode == "RGB" else 1)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
-from torch import nn
+from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint, hub
 from tcnn.config import ConversionConfig, VerificationConfig
@@ -61,6 +61,7 @@ def convert_to_file(
     device: str = "cpu",
     force: bool = False,
     progress: Progress = lambda step: None,
+    images: Callable[[nn.Module], Tensor | None] | None = None,
 ) -> ConversionResult:
     """Create the source, convert it, verify, write, read back and verify again; atomically.
 
@@ -69,6 +70,7 @@ def convert_to_file(
         output: a `.safetensors` file, or a directory for timm's hub layout.
         pretrained, weights, num_classes: as for `create_source`. Random weights are drawn from the config's seed.
         device: where the models are compared.
+        images: gives for the model the batch (B, C, H, W) on which it is compared; noise where it gives None.
 
     Raises: `VerificationError` when the models differ by more than the tolerance; nothing is written then.
     """
@@ -85,7 +87,11 @@ def convert_to_file(
     model, report = convert(source, config)
     reference = source if config.stride == "keep" else without_stride(source, config)
     random = origin.weights == "random"
-    verdict = verify(reference, model, settings, randomise=random, progress=lambda step: progress(f"verifying {step}"))
+    batch = None if images is None else images(model)
+    batch = None if batch is None else batch.to(place)
+    verdict = verify(
+        reference, model, settings, batch, randomise=random, progress=lambda step: progress(f"verifying {step}")
+    )
     raise_if_failed(verdict, name)
 
     def read_back(path: Path) -> None:
@@ -97,6 +103,7 @@ def convert_to_file(
             reference,
             checkpoint.load(path, device=place),
             settings.model_copy(update={"float64": False, "tolerance_float32": bound}),
+            batch,
             randomise=random,
         )
         raise_if_failed(again, str(output))

@@ -5,7 +5,9 @@ that a command or a server can answer at once.
 """
 
 import difflib
+import itertools
 import json
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatch
 from functools import cache
@@ -17,6 +19,12 @@ from pydantic import BaseModel, ConfigDict
 
 from tcnn.errors import NothingToConvertError, UnknownModelError
 
+POPULAR = (
+    "resnet50", "resnet18", "resnet34", "resnet101", "convnext_tiny", "efficientnet_b0", "mobilenetv3_large_100",
+    "resnet50d", "convnext_small", "convnext_base", "regnety_032", "resnext50_32x4d", "densenet121", "vgg16",
+    "wide_resnet50_2", "resnet152", "mobilenetv2_100", "efficientnet_b3", "efficientnetv2_s", "convnextv2_tiny",
+)  # fmt: skip
+"""Models that most people look for, the most wanted first."""
 PATH = Path(str(files("tcnn.zoo"))) / "catalogue.json"
 
 
@@ -39,6 +47,12 @@ class Entry(BaseModel):
     converted_parameters: int | None = None
     converted_flops: int | None = None
     stride_removable: bool = False
+    stages: tuple[tuple[str, int], ...] = ()
+    """The label of every stage, and how many of its convolutions can be converted."""
+    convolutions: tuple[str, ...] = ()
+    """Names of the convolutions that can be converted, consecutive ones as one: `layer4.{0-2}.conv2`."""
+    widest: int = 0
+    """Most channels that one of them reads: wider heads tell nothing more."""
 
     @property
     def registered_as(self) -> str | None:
@@ -63,6 +77,42 @@ def timm_version() -> str:
     return str(json.loads(PATH.read_text(encoding="utf-8"))["timm"])
 
 
+def folded(names: Iterable[str]) -> tuple[str, ...]:
+    """Names that differ in one number, and are consecutive in it, as one: `layer4.{0-2}.conv2`; see `unfolded`."""
+    found = [tuple(re.split(r"(\d+)", name)) for name in names]
+    for place in range(max(map(len, found), default=0) - 2 + 1, 0, -1):
+        if place % 2 == 0:
+            continue
+        alike: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        for parts in found:
+            key = (*parts[:place], "", *parts[place + 1 :]) if place < len(parts) else (*parts, str(place))
+            alike.setdefault(key, []).append(parts)
+        found = [one for group in alike.values() for one in _one_of(group, place)]
+    return tuple("".join(parts) for parts in found)
+
+
+def _one_of(group: list[tuple[str, ...]], place: int) -> list[tuple[str, ...]]:
+    numbers = [parts[place] for parts in group if place < len(parts)]
+    first = numbers[0] if len(group) > 1 and len(numbers) == len(group) else ""
+    if not first.isdecimal() or numbers != [str(int(first) + step) for step in range(len(group))]:
+        return group
+    return [(*group[0][:place], f"{{{first}-{numbers[-1]}}}", *group[0][place + 1 :])]
+
+
+def unfolded(folds: Iterable[str]) -> list[str]:
+    """The names that were folded."""
+    names = []
+    for fold in folds:
+        parts = [
+            [str(number) for number in range(int(part[1]), int(part[2]) + 1)]
+            if (part := re.fullmatch(r"\{(\d+)-(\d+)\}", text))
+            else [text]
+            for text in re.split(r"(\{\d+-\d+\})", fold)
+        ]
+        names += ["".join(each) for each in itertools.product(*parts)]
+    return names
+
+
 def search(query: str = "") -> list[Entry]:
     """Entries whose name contains every word of the query; `*` and `?` match as in a shell."""
     words = query.lower().split()
@@ -71,6 +121,19 @@ def search(query: str = "") -> list[Entry]:
         for entry in entries().values()
         if all(fnmatch(entry.name, word) if any(c in word for c in "*?[") else word in entry.name for word in words)
     ]
+
+
+def ranked(query: str) -> list[Entry]:
+    """What `search` finds, in the order in which people mean it: exactly so named, names that begin so, and of these
+    and of all others those first that are used most.
+    """
+    word = query.strip().lower()
+
+    def rank(entry: Entry) -> tuple[bool, bool, int, str]:
+        used = POPULAR.index(entry.name) if entry.name in POPULAR else len(POPULAR)
+        return entry.name != word, not entry.name.startswith(word), used, entry.name
+
+    return sorted(search(query), key=rank)
 
 
 def check(name: str, default_choice: bool = True) -> Entry | None:

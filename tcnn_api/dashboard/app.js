@@ -1,7 +1,8 @@
 // The frame: which page is shown, the key, the theme, and whether the server is there.
 
 import { announce, h, say } from "./dom.js";
-import { Problem, get, key, onConnection, onKeyNeeded } from "./http.js";
+import { Problem, get, key, onConnection, onKeyNeeded, whose } from "./http.js";
+import * as again from "./again.js";
 import * as attention from "./attention.js";
 import * as job from "./job.js";
 import * as jobs from "./jobs.js";
@@ -9,7 +10,8 @@ import * as submit from "./submit.js";
 
 const PAGES = [
   [/^\/?(?:\?(.*))?$/, (main, query) => jobs.show(main, new URLSearchParams(query ?? "")), "jobs"],
-  [/^\/transform$/, (main) => submit.show(main, "transform"), "transform"],
+  [/^\/transform(?:\?(.*))?$/, (main, query) => submit.show(main, "transform", new URLSearchParams(query ?? "")), "transform"],
+  [/^\/evaluate\?(.*)$/, (main, query) => again.show(main, "evaluate", new URLSearchParams(query).get("from")), "jobs"],
   [/^\/finetune(?:\?(.*))?$/, (main, query) => submit.show(main, "finetune", new URLSearchParams(query ?? "")), "finetune"],
   [/^\/jobs\/([\w-]+)$/, (main, id) => job.show(main, id), "jobs"],
   [/^\/jobs\/([\w-]+)\/attention$/, (main, id) => attention.show(main, id), "jobs"],
@@ -83,7 +85,7 @@ function connection() {
   addEventListener("online", () => lost && get("healthz").catch(() => {}));
 }
 
-/** A dialog for the key: kept in this tab and nowhere else. */
+/** A dialog for the key: kept in the windows that are open and nowhere else. */
 function keys() {
   const button = document.getElementById("key");
   const field = h("input", { id: "key-field", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "key-error" });
@@ -92,7 +94,7 @@ function keys() {
   const form = h(
     "form", { method: "dialog" },
     h("h2", { id: "key-title" }, "This server needs a key"),
-    h("p", {}, "It is kept in this browser tab only, and is gone when you close it."),
+    h("p", {}, "It is kept while a window of this server is open, and is gone with the last one."),
     h("label", { for: "key-field" }, "API key"), field, error,
     h("div", { class: "actions" }, h("button", { type: "submit", class: "main" }, "Use this key"), forget),
   );
@@ -107,25 +109,39 @@ function keys() {
     field.focus();
   }
 
+  async function accept(given) {
+    const { tenant } = await whose(given);
+    if (given !== key.get()) key.set(given); // only one that is good takes another's place
+    told(tenant);
+  }
+
+  function told(tenant) {
+    button.hidden = false;
+    button.replaceChildren("Key", h("span", { class: "tenant" }, ` of ${tenant}`));
+  }
+
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const before = key.get();
-    key.set(field.value.trim());
     try {
-      await get("jobs?limit=1");
+      await accept(field.value.trim());
       field.value = "";
       dialog.close();
       announce("The key was accepted.");
       route();
     } catch (problem) {
-      if (problem instanceof Problem && problem.status === 401) return; // `open` has said so
-      if (before) key.set(before);
-      say(error, problem.message);
+      if (problem instanceof Problem && problem.status === 401) say(error, "The server does not know this key. Check it, or ask for another.");
+      else say(error, problem.message);
+      field.focus();
     }
   });
   button.addEventListener("click", () => open(false));
   button.hidden = !key.get();
-  onKeyNeeded(open);
+  let asking = null;
+  onKeyNeeded((had) => {
+    if (dialog.open) return;
+    asking ??= key.borrow().then(accept).then(route).catch(() => open(had)).finally(() => (asking = null));
+  });
+  if (key.get()) whose(key.get()).then(({ tenant }) => told(tenant)).catch(() => {});
 }
 
 document.getElementById("skip").addEventListener("click", (event) => {

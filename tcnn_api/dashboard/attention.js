@@ -1,9 +1,9 @@
 // The attention explorer: click a place of a picture, and see what every head of every layer attends to from there.
 
-import { h, say } from "./dom.js";
+import { h, s, say } from "./dom.js";
 import { number, percent, title } from "./format.js";
 import { Problem, ask, get } from "./http.js";
-import { drawHead, drawPicture, unpack } from "./maps.js";
+import { drawHead, drawPicture, strength, unpack } from "./maps.js";
 import { trouble } from "./parts.js";
 import { testPicture } from "./picture.js";
 
@@ -12,6 +12,20 @@ const PARTS = {
   content: ["Content", "where queries and keys match"],
   positional: ["Position", "where the head looks whatever is there"],
 };
+
+/** What a colour means: weights of all maps on one scale, with a mark where attention is that looks everywhere alike. */
+function scale(own, uniform) {
+  const [width, bar] = [300, 12];
+  const at = (weight) => 8 + (width - 16) * strength(weight, 1, own);
+  const marks = own ? [[0, "0"], [1, "the map’s largest"]] : [0, 0.01, 0.1, 0.25, 0.5, 1].map((weight) => [weight, percent(weight, 0)]);
+  const words = own ? "Colour: weight beside the largest of the same map. Maps cannot be compared." : `Colour: weight of a pixel, the same in all maps. ▲ uniform attention, ${percent(uniform, 1)}.`;
+  return [s("svg", { viewBox: `0 0 ${width} 34`, role: "img", "aria-label": words },
+    s("defs", {}, s("linearGradient", { id: "heat" }, s("stop", { offset: "0", class: "none" }), s("stop", { offset: "1", class: "most" }))),
+    s("rect", { x: 8, y: 0, width: width - 16, height: bar, fill: "url(#heat)", class: "bar-of" }),
+    marks.map(([weight, word]) => s("text", { x: at(weight), y: 30, "text-anchor": weight === 1 ? "end" : weight ? "middle" : "start" }, word)),
+    !own && s("path", { class: "uniform", d: `M${at(uniform)} ${bar - 4}l-4 8h8z` })),
+  h("p", { class: "hint" }, words)];
+}
 
 export function show(main, id) {
   document.title = "Attention · tcnn";
@@ -29,6 +43,9 @@ export function show(main, id) {
   const says = h("p", { class: "hint" });
   const waiting = h("p", { class: "loading", role: "status" });
   const problem = h("div");
+  const key = h("div", { class: "key-to" });
+  const own = h("input", { type: "checkbox", id: "own-scale" });
+  own.addEventListener("change", drawAll);
   const layers = h("div", { class: "layers" });
   const meaning = h("p", { class: "hint" });
 
@@ -53,7 +70,8 @@ export function show(main, id) {
     h("div", { class: "explorer" },
       h("section", { class: "card", "aria-label": "Picture" },
         stage, place, says, waiting,
-        h("fieldset", { class: "segments" }, h("legend", {}, "Show"), radios), meaning,
+        h("fieldset", { class: "segments" }, h("legend", {}, "Show"), radios), meaning, key,
+        h("div", { class: "field tick" }, own, h("label", { for: "own-scale" }, "Every map on its own scale")),
         h("div", { class: "source" }, h("label", { for: "attention-set" }, "Pictures from"), h("div", { class: "pair" }, sets, another)),
         h("div", { class: "source" }, h("label", { for: "attention-file" }, "Your own picture"), file)),
       layers),
@@ -73,7 +91,8 @@ export function show(main, id) {
       state.picture = new Image();
       state.picture.src = found.picture;
       await state.picture.decode();
-      say(says, found.says.length ? `The model says: ${found.says.map((one) => `${one.label} ${percent(one.share)}`).join(", ")}.` : "");
+      say(says, [found.truth && `This is: ${found.truth}.`,
+        found.says.length > 0 && `The model says: ${found.says.map((one) => `${one.label} ${percent(one.share)}`).join(", ")}.`].filter(Boolean).join(" "));
       layers.replaceChildren(...found.layers.map(layerCard));
       state.chosen ??= { layer: 0, head: null };
       if (state.chosen.layer >= found.layers.length) state.chosen = { layer: 0, head: null };
@@ -132,7 +151,7 @@ export function show(main, id) {
     heads.style.setProperty("--columns", columns);
     return h("section", { class: "card layer", "data-layer": layer.name },
       h("h2", {}, h("code", {}, layer.name)),
-      h("p", { class: "hint" }, `${layer.heads} heads${layer.kernel ? `, as on the ${layer.kernel.join("×")} kernel` : ""} · ${rows - top - bottom}×${width - left - right} pixels${left + right + top + bottom ? " and a border" : ""} · τ ${number(layer.temperature)}`),
+      h("p", { class: "hint" }, `${layer.heads} heads${layer.kernel ? `, as on the ${layer.kernel.join("×")} kernel` : ""} · ${rows - top - bottom}×${width - left - right} pixels${left + right + top + bottom ? " and a border" : ""} · τ ${number(layer.temperature)} · uniform would be ${percent(1 / (rows * width), 1)}`),
       heads);
   }
 
@@ -142,7 +161,7 @@ export function show(main, id) {
     state.answer.layers.forEach((layer, at) => {
       const tiles = layers.children[at].querySelectorAll(".tile");
       tiles.forEach((tile, head) => {
-        const { peak, row, column } = drawHead(tile.querySelector("canvas"), layer, head, state.part, state.picture);
+        const { peak, row, column } = drawHead(tile.querySelector("canvas"), layer, head, state.part, state.picture, own.checked);
         const gate = layer.gate ? layer.gate[head] : null;
         say(tile.querySelector(".peak"), percent(peak, 0));
         say(tile.querySelector(".gate"), gate === null ? "" : `gate ${number(gate, 2)}`);
@@ -151,7 +170,8 @@ export function show(main, id) {
       });
     });
     const layer = state.answer.layers[state.chosen.layer];
-    drawPicture(canvas, layer, state.chosen.head, state.part, state.picture);
+    drawPicture(canvas, layer, state.chosen.head, state.part, state.picture, own.checked);
+    key.replaceChildren(...scale(own.checked, 1 / (layer.size[0] * layer.size[1])));
     const known = state.image.layers[state.chosen.layer];
     const [i, j] = layer.query.map((at, axis) => (at - known.first[axis]) / known.stride[axis]);
     say(place, `Asking: row ${i + 1} of ${known.queries[0]}, column ${j + 1} of ${known.queries[1]} of ${layer.name}${state.chosen.head === null ? "" : `; over the picture: head ${state.chosen.head + 1}`}.`);

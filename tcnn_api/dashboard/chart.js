@@ -4,7 +4,8 @@ import { fresh, h, s, say } from "./dom.js";
 import { count } from "./format.js";
 
 const HEIGHT = 210;
-const MARGIN = { left: 52, right: 12, top: 10, bottom: 40 };
+const LETTER = 7.6; // pixels that a digit of an axis takes
+const MARGIN = { left: 30, right: 12, top: 10, bottom: 40 };
 export const COLOURS = 7; // classes c0 … c6 of the style sheet: Okabe and Ito's, which colour-blind people tell apart
 
 /** `series`: [{name, points: [[x, y], …], thin}]. `from`, `to` are what the axis must reach. */
@@ -35,15 +36,16 @@ export function chart({ title, unit, format, from, to }) {
     const ys = shown.flatMap((one) => one.points.map(([, y]) => y));
     if (from !== undefined) ys.push(from);
     if (to !== undefined) ys.push(to);
-    const x = scale(xs, MARGIN.left, width - MARGIN.right, { whole: true });
-    const y = scale(ys, HEIGHT - MARGIN.bottom, MARGIN.top);
+    const y = scale(ys, HEIGHT - MARGIN.bottom, MARGIN.top, { most: 4 });
+    const label = told(y.ticks, format);
+    const left = Math.max(MARGIN.left, ...y.ticks.map((tick) => 12 + LETTER * label(tick).length));
+    const x = scale(xs, left, width - MARGIN.right, { whole: true, most: Math.max(2, Math.floor((width - left) / 80)) });
     scales = { x, y, all: [...new Set(xs)].sort((a, b) => a - b) };
     drawing.setAttribute("aria-label", summary());
-    const label = told(y.ticks, format);
     drawing.replaceChildren(
       ...y.ticks.map((tick) => s("g", { class: "grid" },
-        s("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y.at(tick), y2: y.at(tick) }),
-        s("text", { x: MARGIN.left - 7, y: y.at(tick) + 4, "text-anchor": "end" }, label(tick)))),
+        s("line", { x1: left, x2: width - MARGIN.right, y1: y.at(tick), y2: y.at(tick) }),
+        s("text", { x: left - 7, y: y.at(tick) + 4, "text-anchor": "end" }, label(tick)))),
       ...x.ticks.map((tick) => s("text", { class: "tick", x: x.at(tick), y: HEIGHT - 24, "text-anchor": "middle" }, count(tick))),
       s("text", { class: "axis", x: width - MARGIN.right, y: HEIGHT - 6, "text-anchor": "end" }, "optimizer steps"),
       ...shown.map((one, number) => line(one, number, x, y)),
@@ -68,7 +70,7 @@ export function chart({ title, unit, format, from, to }) {
       if (at !== null) cursor.append(s("circle", { class: `c${number % COLOURS}`, cx: scales.x.at(nearest[0]), cy: scales.y.at(nearest[1]), r: 3.5 }));
       say(legend.children[number].lastChild, format(nearest[1]));
     });
-    say(where, at === null ? "now" : `step ${count(x)}`);
+    say(where, at === null ? "latest" : `step ${count(x)}`);
   }
 
   new ResizeObserver(([entry]) => {
@@ -113,17 +115,20 @@ function line(one, number, x, y) {
 }
 
 /** A linear scale that begins and ends at round numbers, from pixels `a` to `b`. */
-function scale(values, a, b, { whole = false } = {}) {
+function scale(values, a, b, { whole = false, most = 4 } = {}) {
   let [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
   if (low === high) {
     const room = whole ? 1 : Math.abs(low) * 0.1 || 0.5;
     low -= room;
     high += room;
   }
-  const rough = (high - low) / 4;
+  // What moves by less than a hundredth stands still: it gets labels that can be read, not all of its digits.
+  const least = whole ? 0 : 1e-2 * Math.max(Math.abs(low), Math.abs(high));
+  if (high - low < least) [low, high] = [(low + high - least) / 2, (low + high + least) / 2];
+  const rough = (high - low) / most;
   const power = 10 ** Math.floor(Math.log10(rough));
-  let step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= rough * 0.999);
-  if (whole) step = Math.max(1, Math.round(step));
+  let step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough * 0.999);
+  if (whole) step = Math.max(1, step);
   const first = whole ? Math.ceil(low / step) * step : Math.floor(low / step + 1e-9) * step;
   const last = whole ? high : Math.ceil(high / step - 1e-9) * step;
   const ticks = [];

@@ -13,7 +13,7 @@ export function equivalence(report, conversion) {
       report.passed ? "The converted model computes the same function as the CNN." : "The converted model is not equivalent to the CNN."),
     passes.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Errors by precision" },
       h("table", {},
-        h("thead", {}, h("tr", {}, ["Precision", "Error", "Allowed", "Same answer", ""].map((word) => h("th", { scope: "col" }, word)))),
+        h("thead", {}, h("tr", {}, ["Precision", "Error", "Allowed", "Same answer", "Verdict"].map((word) => h("th", { scope: "col" }, word)))),
         h("tbody", {}, passes.map((one) => h("tr", {},
           h("th", { scope: "row" }, one.dtype),
           h("td", {}, number(Math.max(one.logits.relative, one.logits.max_relative))),
@@ -22,11 +22,26 @@ export function equivalence(report, conversion) {
           h("td", {}, one.passed ? "✓ passed" : "✕ failed")))))),
     h("dl", { class: "facts roomy" },
       report.temperature !== undefined && fact("Compared at τ", number(report.temperature)),
-      report.images && fact("On", report.images),
-      drift && fact("Drift at τ = 1", `${percent(drift.logits.relative)} of the output, ${percent(drift.top1_agreement, 0)} same answers`),
+      report.images && fact("On", sample(report.images)),
       conversion && fact("Converted", `${conversion.layers.length} layers of ${conversion.stage}`),
       conversion && fact("Parameters", `${short(conversion.parameters_before)} → ${short(conversion.parameters_after)}`)),
+    drift && h("p", { class: "hint drift" }, drifted(drift, report.images ?? "")),
     passes.length > 0 && layers(passes));
+}
+
+/** What a batch was, in words: "noise 2×3×224×224" is two of noise. */
+function sample(images) {
+  const [kind, shape = ""] = images.split(" ");
+  const [count, , height, width] = shape.split("×");
+  if (!width) return images;
+  return `${count} ${kind === "noise" ? "images of noise" : "images of the data set"}, ${height}×${width} pixels`;
+}
+
+/** Drift is no error: at τ = 1 the same weights are another function, which training starts to make its own. */
+function drifted(drift, images) {
+  const far = `At τ = 1, where training leads it, the same weights compute another function before they are trained: its output is ${percent(drift.logits.relative)} away from the CNN’s`;
+  if (!images || images.startsWith("noise")) return `${far}, on noise. What that does to answers is seen on real images only.`;
+  return `${far}, and ${percent(drift.top1_agreement, 0)} of ${images.split(" ")[1]?.split("×")[0] ?? ""} real images get the same answer.`;
 }
 
 function fact(name, value) {

@@ -36,6 +36,52 @@ export function clear(form) {
   for (const control of form.querySelectorAll("[data-field]")) wrong(control, "");
 }
 
+/** What is wrong in several places at once; each one says with which control. */
+export class Mistakes extends Error {
+  constructor(found) {
+    super(found[0].message);
+    this.found = found;
+  }
+}
+
+/** Do all of these; what is wrong in any of them is told together. */
+export function together(...parts) {
+  const wrongs = [];
+  const made = parts.map((part) => {
+    try {
+      return part();
+    } catch (error) {
+      if (error instanceof Mistakes) wrongs.push(...error.found);
+      else if (error.control) wrongs.push(error);
+      else throw error;
+      return {};
+    }
+  });
+  if (wrongs.length) throw new Mistakes(wrongs);
+  return made;
+}
+
+/** Everything that was written into a form, to be kept with its place in the browser's history. */
+export function written(form) {
+  return kept(form).map((control) => (["checkbox", "radio"].includes(control.type) ? control.checked : control.value));
+}
+
+/** Write it again; what depends on a control hears of it. */
+export function rewrite(form, values) {
+  const controls = kept(form);
+  if (controls.length !== values?.length) return;
+  controls.forEach((control, place) => {
+    const name = ["checkbox", "radio"].includes(control.type) ? "checked" : "value";
+    if (control[name] === values[place]) return;
+    control[name] = values[place];
+    if (control[name] === values[place] && (name === "value" || control.checked || control.type === "checkbox")) control.dispatchEvent(new Event("change"));
+  });
+}
+
+function kept(form) {
+  return [...form.elements].filter((control) => control.matches("input:not([type=file]), select, textarea"));
+}
+
 /** Say what is wrong with one control. */
 export function wrong(control, message) {
   const error = document.getElementById(`${control.id}-error`);

@@ -37,10 +37,12 @@ export function bytes(value) {
   return new Intl.NumberFormat(undefined, style).format(value);
 }
 
-/** 1.2 M, 26 M: for parameters. */
+/** 1.2 M, 26 M: for parameters. Locales write thousands, millions and metres alike, so the letters are the SI's. */
 export function short(value) {
   if (value === null || value === undefined) return NONE;
-  return new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 3 }).format(value);
+  const step = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([size]) => value >= size);
+  const digits = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 3 });
+  return step ? `${digits.format(value / step[0])}\u00a0${step[1]}` : digits.format(value);
 }
 
 export function date(iso) {
@@ -104,13 +106,21 @@ export function fault(code) {
   return FAULTS[code] ? `${code}: ${FAULTS[code]}` : code;
 }
 
+/** Why a job has not begun: its next try, what it waits for, and its place in the queue. */
+function queued(job) {
+  const left = job.retry_at ? (new Date(job.retry_at) - Date.now()) / 1000 : 0;
+  if (left > 0) return `Attempt ${job.attempt} of ${job.max_attempts} failed; tries again in ${duration(Math.ceil(left))}`;
+  const before = job.queue_position;
+  const place = before === null || before === undefined ? "Waiting" : before === 0 ? "Next in line" : `${count(before)} before it`;
+  const why = job.waiting_for?.replace(/job_[0-9a-z]+/g, named);
+  if (!why) return place;
+  if (/^waits for .*job_/.test(job.waiting_for)) return `${why.replace(/^w/, "W")} to succeed`;
+  return `${place}: ${why}`;
+}
+
 /** Where it stands: "Training, epoch 2 of 10, 40 s left". */
 export function standing(job) {
-  if (job.status === "queued") {
-    if (job.waiting_for?.startsWith("waits for")) return job.waiting_for.replace(/^w/, "W").replace(/job_[0-9a-z]+/g, named);
-    const before = job.queue_position;
-    return before === null || before === undefined ? "Waiting" : before === 0 ? "Next in line" : `${count(before)} before it`;
-  }
+  if (job.status === "queued") return queued(job);
   if (job.status === "running") {
     if (job.cancel_requested) return "Stopping…";
     const now = job.progress;

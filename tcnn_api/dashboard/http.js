@@ -1,11 +1,12 @@
 // Asking the server: with the key of this tab, and with its problem+json as errors that know their fields.
 
 const KEY = "tcnn-key";
+const NO_KEY = "This server needs a key, and knows no such key as was given.";
 
 /** The server said no, and why. */
 export class Problem extends Error {
   constructor(status, body) {
-    super(body.detail ?? body.title ?? `The server answered ${status}.`);
+    super(status === 401 ? NO_KEY : body.detail ?? body.title ?? `The server answered ${status}.`);
     this.status = status;
     this.fields = Array.isArray(body.errors) ? body.errors : [];
   }
@@ -34,11 +35,51 @@ export function connected(is) {
   for (const call of listeners.connection) call(is);
 }
 
+// Windows of one browser tell each other the key, so that it is asked for once; on disk it is never.
+const others = new BroadcastChannel("tcnn-key");
+const MOMENT = 300; // milliseconds that another window has to answer
+
 export const key = {
   get: () => sessionStorage.getItem(KEY) ?? "",
-  set: (value) => sessionStorage.setItem(KEY, value),
-  forget: () => sessionStorage.removeItem(KEY),
+  set: (value) => {
+    sessionStorage.setItem(KEY, value);
+    others.postMessage({ key: value });
+  },
+  forget: () => {
+    sessionStorage.removeItem(KEY);
+    others.postMessage({ forget: true });
+  },
+  /** The key that another window has; nothing if none has any. */
+  borrow: () =>
+    new Promise((resolve) => {
+      const timer = setTimeout(() => (others.removeEventListener("message", heard), resolve("")), MOMENT);
+      function heard({ data }) {
+        if (!data.key) return;
+        clearTimeout(timer);
+        others.removeEventListener("message", heard);
+        resolve(data.key);
+      }
+      others.addEventListener("message", heard);
+      others.postMessage({ ask: true });
+    }),
 };
+others.addEventListener("message", ({ data }) => {
+  if (data.ask && key.get()) others.postMessage({ key: key.get() });
+  if (data.key) sessionStorage.setItem(KEY, data.key);
+  if (data.forget) sessionStorage.removeItem(KEY);
+});
+
+/** Whose key this is: `{tenant, scopes}`. It is tried without being kept; throws `Problem` for a wrong one. */
+export async function whose(given) {
+  let answer;
+  try {
+    answer = await fetch("me", { headers: given ? { Authorization: `Bearer ${given}` } : {}, cache: "no-store" });
+  } catch {
+    throw new Away();
+  }
+  if (answer.ok) return answer.json();
+  throw new Problem(answer.status, await answer.json().catch(() => ({})));
+}
 
 export function headers(more = {}) {
   return key.get() ? { ...more, Authorization: `Bearer ${key.get()}` } : more;
@@ -66,9 +107,13 @@ export async function ask(path, { method = "GET", json, body, headers: more = {}
 
 /** The error that a response stands for; a missing key is told to whoever can ask for one. */
 export async function problem(answer) {
-  const body = await answer.json().catch(() => ({}));
-  if (answer.status === 401) for (const call of listeners.key) call(Boolean(key.get()));
-  return new Problem(answer.status, body);
+  return refusal(answer.status, await answer.json().catch(() => ({})));
+}
+
+/** The same of a status and a body. */
+export function refusal(status, body) {
+  if (status === 401) for (const call of listeners.key) call(Boolean(key.get()));
+  return new Problem(status, body);
 }
 
 export async function get(path, options) {

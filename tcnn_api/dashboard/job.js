@@ -4,8 +4,8 @@ import { announce, h, say } from "./dom.js";
 import { beforeAfter } from "./before-after.js";
 import { curves } from "./curves.js";
 import { equivalence } from "./equivalence.js";
-import { ENDED, STATUS, bytes, date, deed, fault, moment, number, percent, standing, title } from "./format.js";
-import { learn } from "./names.js";
+import { ENDED, STATUS, bytes, count, date, deed, fault, moment, number, percent, standing, title } from "./format.js";
+import { learn, named } from "./names.js";
 import { ask, get, key, once, post, save } from "./http.js";
 import { badge, bar, fileLink, setBadge, setBar, trouble } from "./parts.js";
 import { follow } from "./stream.js";
@@ -29,7 +29,7 @@ export function show(main, id) {
   const now = card("Progress", progress, where, facts);
   const results = h("div", { class: "results" });
   const training = curves();
-  const asked = card("What was asked for", h("dl", { class: "facts request" }));
+  const asked = card("Settings", h("dl", { class: "facts request" }));
   const events = h("ol", { class: "events", tabindex: "0", "aria-label": "What happened, the newest first" });
   const history = card("What happened", events);
   const log = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log, the last lines" });
@@ -49,12 +49,24 @@ export function show(main, id) {
     document.title = `${STATUS[job.status].icon} ${title(job)} · tcnn`;
     say(heading, title(job));
     say(about, `${deed(job)} · submitted ${date(job.created_at)}`);
-    if (first) learn([job]).then((news) => news && draw(state.job));
+    if (first) {
+      learn([job]).then((news) => {
+        if (!news) return;
+        delete results.dataset.drawn;
+        draw(state.job);
+        settings();
+      });
+    }
     setBadge(sign, job.status);
     drawProgress(job);
     drawActions(job);
     drawResults(job, results, url);
-    if (first) asked.querySelector("dl").append(...pairs(flat(job.request)));
+    if (first) settings();
+  }
+
+  function settings() {
+    asked.querySelector("dl").replaceChildren(...pairs(flat(state.job.request).map(([name, value]) =>
+      [name, named(value) === value ? value : h("span", { title: value }, named(value))])));
   }
 
   function drawProgress(job) {
@@ -83,15 +95,17 @@ export function show(main, id) {
   function drawActions(job) {
     const wanted = [];
     if (!ENDED.has(job.status)) wanted.push(["Cancel", "cancel", job.cancel_requested]);
-    if (job.status === "failed" || job.status === "cancelled") wanted.push(["Resume", "resume", false]);
+    const again = job.status === "failed" || job.status === "cancelled";
+    if (again) wanted.push(["Resume", "resume", false]);
     if (ENDED.has(job.status)) wanted.push(["Delete", "delete", false]);
-    const drawn = JSON.stringify([wanted, Boolean(job.result?.checkpoint)]);
+    const drawn = JSON.stringify([wanted, again, Boolean(job.result?.checkpoint)]);
     if (actions.dataset.drawn === drawn) return;
     const focused = actions.contains(document.activeElement);
     actions.dataset.drawn = drawn;
     actions.replaceChildren(
       ...(job.result?.checkpoint ? [h("a", { class: "button main", href: `#/jobs/${id}/attention` }, "Explore attention"),
         h("a", { class: "button", href: `#/finetune?job=${id}` }, "Fine-tune it")] : []),
+      ...(again ? [h("a", { class: "button main", href: `#/${job.kind}?from=${id}` }, "Edit and run again")] : []),
       ...wanted.map(([word, verb, disabled]) =>
         h("button", { type: "button", class: verb === "delete" ? "danger" : "", disabled, onclick: () => act(verb) }, disabled ? "Stopping…" : word)),
     );
@@ -168,11 +182,14 @@ export function show(main, id) {
   // A stream begins with all that happened: the job is asked for once when it falls silent, not at every line.
   const settle = throttled(() => refresh().then(measured).catch(() => {}), 300);
 
+  // A next try is counted down to.
+  const clock = setInterval(() => state.job?.status === "queued" && say(where, standing(state.job)), 1000);
+
   refresh().then(() => (measured(), listen())).catch((error) => {
     main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"),
       trouble(error.message, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/" }, "All jobs")));
   });
-  return () => (state.stop(), measured.cancel(), settle.cancel());
+  return () => (state.stop(), measured.cancel(), settle.cancel(), clearInterval(clock));
 }
 
 function card(name, ...children) {
@@ -205,7 +222,7 @@ function told({ kind, data }) {
     case "retrying": return `Failed, and will try again: ${message}`;
     case "stalled": return "The worker went silent; another one takes over";
     case "handed_back": return "The worker left; another one takes over";
-    case "cancel_requested": return "Somebody cancelled it";
+    case "cancel_requested": return "Cancellation requested";
     case "failed": return `Failed: ${message}`;
     default: return [kind.charAt(0).toUpperCase() + kind.slice(1), Object.keys(rest).length ? JSON.stringify(rest) : ""].join(" ").trim();
   }
@@ -222,15 +239,17 @@ function drawResults(job, place, url) {
   if (metrics?.before_after) place.append(beforeAfter(metrics.before_after, url));
   const scores = score(job, metrics);
   if (scores.length) place.append(card("Result", h("dl", { class: "facts big" }, pairs(scores))));
+  if (job.kind === "evaluate" && metrics) place.append(measurements(metrics));
   if (verification) place.append(equivalence(verification, metrics?.conversion));
   if (files.length) {
     place.append(card("Files",
       h("ul", { class: "files" }, files.map((file) => h("li", {},
         h("span", {}, fileLink(file.url.slice(1), file.name, { saving: save, keyed }), checkpoint?.sha256 === file.sha256 && h("span", { class: "tag" }, "the model")),
         h("span", { class: "muted" }, bytes(file.size)),
-        h("code", { class: "sha", title: `SHA-256 ${file.sha256}` }, file.sha256)))),
-      h("p", {}, keyed ? fileLink(`${url}/report`, `${job.id}.html`, { saving: save, keyed }) : h("a", { href: `${url}/report`, target: "_blank", rel: "noopener" }, "The report"),
-        " tells the run’s story in one page: conversion, curves, gates, pictures of attention. Making it takes some seconds."),
+        h("code", { class: "sha", title: `SHA-256 ${file.sha256}` }, "SHA-256 ", file.sha256)))),
+      h("p", {}, keyed ? fileLink(`${url}/report`, `${job.id}.html`, { saving: save, keyed, word: "The report" }) : h("a", { href: `${url}/report`, target: "_blank", rel: "noopener" }, "The report"),
+        job.kind === "evaluate" ? " has all results in one page: by model, size and corruption. Making it takes some seconds."
+          : " tells the run’s story in one page: conversion, curves, gates, pictures of attention. Making it takes some seconds."),
     ));
   }
   if (notes.length) place.append(card("Notes", h("ul", {}, notes.map((note) => h("li", {}, note)))));
@@ -239,7 +258,11 @@ function drawResults(job, place, url) {
 function score(job, metrics) {
   if (!metrics) return [];
   if (job.kind === "evaluate") {
-    return (metrics.rows ?? []).map((row) => [row.model, percent(row.top1)]);
+    const { rows = [] } = metrics;
+    if (rows.length !== 1) return []; // the table has them side by side
+    const [{ clean, corruption_top1: corrupted }] = rows;
+    return [["Accuracy (top-1)", clean?.top1], ["Top-5", clean?.top5], ["Corrupted, top-1", corrupted]]
+      .filter(([, share]) => typeof share === "number").map(([word, share]) => [word, percent(share)]);
   }
   const shown = [];
   if (typeof metrics.top1 === "number") shown.push(["Accuracy (top-1)", percent(metrics.top1)]);
@@ -248,6 +271,22 @@ function score(job, metrics) {
     if (typeof metrics[name] === "number") shown.push([word, number(metrics[name], 6)]);
   }
   return shown;
+}
+
+/** What an evaluation has measured, model by model, and whose images they were. */
+function measurements({ data, split, images, held_out: heldOut, trained_on: seen = [], rows = [] }) {
+  const whose = heldOut ? "the part that training held out" : `split ${split}`;
+  return h("section", { class: "card" },
+    h("h2", {}, "Accuracy"),
+    h("p", {}, `${count(images)} images of ${named(data)}: ${whose}.`),
+    seen.length > 0 && h("p", { class: "notice bad" }, `${seen.map(named).join(", ")}: trained on these images, so this is no accuracy on new ones.`),
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Accuracy by model" },
+      h("table", {},
+        h("thead", {}, h("tr", {}, ["Model", "Pixels", "Top-1", "Top-5", "Loss", "Corrupted, top-1", "mCE"].map((word) => h("th", { scope: "col" }, word)))),
+        h("tbody", {}, rows.map((row) => h("tr", {},
+          h("th", { scope: "row", class: "long" }, named(row.model), seen.includes(row.model) && h("span", { class: "tag" }, "trained on these")),
+          [row.height === row.width ? row.height : `${row.height}×${row.width}`, percent(row.clean?.top1), percent(row.clean?.top5), number(row.clean?.loss),
+            percent(row.corruption_top1), percent(row.mce)].map((text) => h("td", {}, text))))))));
 }
 
 /** Ask before what cannot be undone. */

@@ -78,7 +78,7 @@ export function show(main, query) {
       state.replaceChildren(trouble(problem.message, () => location.reload()));
     },
   });
-  const clock = setInterval(() => rows.forEach((row) => row.tick()), 10_000);
+  const clock = setInterval(() => rows.forEach((row) => row.tick()), 1000);
   return () => (stop(), clearInterval(clock));
 }
 
@@ -121,7 +121,9 @@ function make(job) {
   const row = {
     element,
     status: job.status,
+    now: job,
     update(now) {
+      row.now = now;
       row.status = now.status;
       setBadge(sign, now.status);
       progress.hidden = now.status !== "running";
@@ -131,7 +133,10 @@ function make(job) {
       row.tick();
     },
     retell: () => (say(name, title(job)), say(what, deed(job))),
-    tick: () => say(when, since(job.created_at)),
+    tick: () => {
+      say(when, since(job.created_at));
+      if (row.now.status === "queued") say(where, standing(row.now)); // a next try is counted down to
+    },
   };
   return row;
 }

@@ -21,8 +21,13 @@ function mapOf(layer, head, part) {
   return layer.maps[part].subarray(head * size, (head + 1) * size);
 }
 
+/** How strongly a weight is drawn, 0 to 1. Of all maps alike by its root, so that weights of some per cent are seen. */
+export function strength(weight, peak, own) {
+  return own ? weight / peak : Math.sqrt(weight);
+}
+
 /** One head's tile: the whole padded map. Returns its largest weight, and where it is. */
-export function drawHead(canvas, layer, head, part, picture) {
+export function drawHead(canvas, layer, head, part, picture, own) {
   const [rows, columns] = layer.size;
   const [left, right, top, bottom] = layer.padding;
   const map = mapOf(layer, head, part);
@@ -34,13 +39,13 @@ export function drawHead(canvas, layer, head, part, picture) {
   pen.filter = "grayscale(1) brightness(1.15) contrast(0.75)";
   pen.drawImage(picture, left * cell[1], top * cell[0], (columns - left - right) * cell[1], (rows - top - bottom) * cell[0]);
   pen.restore();
-  const peak = heat(pen, map, columns, (row, column) => [column * cell[1], row * cell[0], cell[1], cell[0]]);
+  const peak = heat(pen, map, columns, own, (row, column) => [column * cell[1], row * cell[0], cell[1], cell[0]]);
   box(pen, layer.query[1] * cell[1], layer.query[0] * cell[0], cell[1], cell[0]);
   return peak;
 }
 
 /** The picture itself, with the pixel that asks, and a head's map if one is chosen. */
-export function drawPicture(canvas, layer, head, part, picture) {
+export function drawPicture(canvas, layer, head, part, picture, own) {
   const [rows, columns] = layer.size;
   const [left, right, top, bottom] = layer.padding;
   const scale = Math.max(1, Math.round(448 / Math.max(picture.naturalWidth, picture.naturalHeight)));
@@ -53,20 +58,19 @@ export function drawPicture(canvas, layer, head, part, picture) {
   pen.drawImage(picture, 0, 0, canvas.width, canvas.height);
   pen.filter = "none";
   const at = (row, column) => [(column - left) * cell[1], (row - top) * cell[0], cell[1], cell[0]];
-  if (head !== null) heat(pen, mapOf(layer, head, part), columns, at);
+  if (head !== null) heat(pen, mapOf(layer, head, part), columns, own, at);
   const [x, y] = at(...layer.query);
   box(pen, x, y, cell[1], cell[0], 3);
 }
 
-/** Colour as strong as the weight is beside the largest one of the map. */
-function heat(pen, map, columns, at) {
+function heat(pen, map, columns, own, at) {
   let peak = 0;
   let where = 0;
   map.forEach((value, place) => {
     if (value > peak) [peak, where] = [value, place];
   });
   map.forEach((value, place) => {
-    const share = value / peak;
+    const share = strength(value, peak, own);
     if (share < 0.01) return;
     pen.fillStyle = `rgb(${HEAT.join(" ")} / ${0.9 * share})`;
     pen.fillRect(...at(Math.floor(place / columns), place % columns));

@@ -120,5 +120,11 @@ export function modelPicker({ value = "" } = {}) {
       close();
     }
   });
-  return { input, extra: [box, status] };
+  /** Begin with a model that somebody else has chosen. */
+  function set(name) {
+    input.value = name;
+    confirm();
+  }
+
+  return { input, set, extra: [box, status] };
 }

@@ -16,7 +16,7 @@ export function named(id) {
 
 /** Ask for the names that jobs mention, each once; true if anything new was asked. */
 export async function learn(jobs) {
-  const mentioned = jobs.flatMap(({ request }) => [request?.dataset, request?.finetune?.dataset, request?.job, request?.checkpoint, ...(request?.depends_on ?? [])]);
+  const mentioned = jobs.flatMap(({ request }) => [request?.dataset, request?.finetune?.dataset, request?.job, request?.checkpoint, ...(request?.depends_on ?? []), ...(request?.against ?? []).flatMap((one) => [one.job, one.checkpoint])]);
   const ids = new Set(mentioned.filter((id) => /^(ds|ckpt|job)_[0-9a-z]+$/.test(id ?? "") && !names.has(id)));
   for (const id of ids) names.set(id, id);
   await Promise.all([...ids].map(async (id) => {

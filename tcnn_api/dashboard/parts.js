@@ -38,9 +38,9 @@ export function trouble(message, again) {
 }
 
 /** A file that a key may guard: a link where there is none, and what saves it where there is one. */
-export function fileLink(path, name, { saving, keyed }) {
-  if (!keyed) return h("a", { href: path, download: name }, name);
-  const link = h("a", { href: path, download: name }, name);
+export function fileLink(path, name, { saving, keyed, word = name }) {
+  const link = h("a", { href: path, download: name }, word);
+  if (!keyed) return link;
   link.addEventListener("click", async (event) => {
     event.preventDefault();
     const before = link.textContent;

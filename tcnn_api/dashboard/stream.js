@@ -1,8 +1,8 @@
-// Server-Sent Events over fetch, since EventSource cannot send a key. A stream that breaks is taken up where it broke.
+// A stream of the server's that is followed for as long as it takes: one that breaks is taken up where it broke.
 
-import { connected, headers, problem } from "./http.js";
+import { connected, headers, refusal } from "./http.js";
+import { take } from "./sharing.js";
 
-const SILENCE = 40_000; // the server says something every fifteen seconds
 const LONGEST_PAUSE = 8_000;
 
 /**
@@ -17,35 +17,21 @@ export function follow(path, { message, ended = () => true, poll, refused, every
   let last = "";
 
   async function once() {
-    const silence = new AbortController();
-    let watchdog = setTimeout(() => silence.abort(), SILENCE);
-    const stop = () => silence.abort();
+    const leaving = new AbortController();
+    const stop = () => leaving.abort();
     stopping.signal.addEventListener("abort", stop);
-    document.addEventListener("visibilitychange", stop); // a tab that nobody sees keeps no connection
+    document.addEventListener("visibilitychange", stop); // a window that nobody sees keeps no connection
     try {
-      const answer = await fetch(path, {
-        headers: headers({ Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) }),
-        signal: silence.signal,
-        cache: "no-store",
+      const asked = { url: new URL(path, document.baseURI).href, headers: headers({ Accept: "text/event-stream" }), last };
+      const { outcome, status, body } = await take(asked, leaving.signal, {
+        opened: () => connected(true),
+        message: (event, data, id) => {
+          if (id) last = id;
+          message(event, data, id);
+        },
       });
-      if (answer.status === 204) return "ended";
-      if (!answer.ok) return await problem(answer);
-      if (!answer.headers.get("content-type")?.startsWith("text/event-stream")) return "no stream";
-      connected(true);
-      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-      const read = parser((event, data, id) => {
-        if (id) last = id;
-        message(event, data, id);
-      });
-      for (;;) {
-        const { value, done } = await reader.read();
-        if (done) return "ended";
-        clearTimeout(watchdog);
-        watchdog = setTimeout(() => silence.abort(), SILENCE);
-        read(value);
-      }
+      return outcome === "refused" ? refusal(status, body) : outcome;
     } finally {
-      clearTimeout(watchdog);
       stopping.signal.removeEventListener("abort", stop);
       document.removeEventListener("visibilitychange", stop);
     }
@@ -97,21 +83,4 @@ export function follow(path, { message, ended = () => true, poll, refused, every
 
   run();
   return () => stopping.abort();
-}
-
-/** Feed it text as it comes; it calls back with whole messages. The server ends its lines with \n. */
-function parser(message) {
-  let rest = "";
-  return (text) => {
-    rest += text;
-    for (let end = rest.indexOf("\n\n"); end >= 0; end = rest.indexOf("\n\n")) {
-      const fields = { event: "message", data: "", id: "" };
-      for (const line of rest.slice(0, end).split("\n")) {
-        const colon = line.indexOf(":");
-        if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 1).replace(/^ /, "");
-      }
-      rest = rest.slice(end + 2);
-      if (fields.data) message(fields.event, JSON.parse(fields.data), fields.id);
-    }
-  };
 }

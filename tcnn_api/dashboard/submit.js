@@ -2,7 +2,7 @@
 
 import { h, say } from "./dom.js";
 import { bytes, count, date, percent, title } from "./format.js";
-import { clear, field, numeric, read, select, settings, showErrors, text, tick, wrong } from "./form.js";
+import { clear, field, numeric, read, rewrite, select, settings, showErrors, text, tick, together, written, wrong } from "./form.js";
 import { get, once, post, upload } from "./http.js";
 import { modelPicker } from "./models.js";
 
@@ -11,11 +11,12 @@ const PRESETS = {
   cifar: { word: "CIFAR: images of 32×32", epochs: 10, batch_size: 128, lr: 0.0005, size: 32 },
   paper: { word: "Paper: the full recipe, for large data", epochs: 50, batch_size: 1024, lr: 0.0001, size: "the model’s" },
 };
+const QUEUEING = ["priority", "max_attempts", "max_runtime", "stall_minutes", "depends_on", "webhook"];
 
 export function show(main, kind, query = new URLSearchParams()) {
   const leaving = new AbortController();
   const form = h("form", { class: "submit", novalidate: true });
-  const page = kind === "transform" ? transform(form) : finetune(form, query, leaving.signal);
+  const page = kind === "transform" ? transform() : finetune(form, query, leaving.signal);
   const name = kind === "transform" ? "Convert a model" : "Fine-tune a model";
   document.title = `${name} · tcnn`;
   const summary = h("div", { class: "notice bad", role: "alert", hidden: true });
@@ -37,6 +38,35 @@ export function show(main, kind, query = new URLSearchParams()) {
   );
   main.append(h("div", { class: "head" }, h("h1", {}, name)), h("p", { class: "lead" }, page.lead), form);
 
+  let rest = {};
+  // What was written stays with its place in the history: whoever goes back finds it again.
+  const keep = () => history.replaceState({ ...history.state, written: written(form), rest }, "");
+  for (const event of ["input", "change"]) {
+    form.addEventListener(event, ({ target, isTrusted }) => {
+      if (target.dataset.field) wrong(target, ""); // what it said was about what was written before
+      if (isTrusted) keep();
+    });
+  }
+  const before = history.state?.written;
+  (async () => {
+    if (before) {
+      rest = history.state.rest ?? {};
+      rewrite(form, before);
+      await page.ready();
+      rewrite(form, before);
+    } else if (query.get("from")) {
+      const { request } = await get(`jobs/${query.get("from")}`, { signal: leaving.signal });
+      rest = Object.fromEntries(["depends_on", "webhook"].filter((name) => name in request).map((name) => [name, request[name]]));
+      for (const [name, control] of Object.entries(queueing)) control.value = request[name] ?? "";
+      await page.fill(request);
+      keep();
+    }
+  })().catch((error) => {
+    if (error.name === "AbortError") return;
+    summary.hidden = false;
+    summary.replaceChildren(h("p", {}, error.message));
+  });
+
   let idempotency = { body: "", key: "" };
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -44,12 +74,14 @@ export function show(main, kind, query = new URLSearchParams()) {
     summary.hidden = true;
     let body;
     try {
-      body = page.body();
+      [body] = together(page.body);
     } catch (error) {
-      wrong(error.control, error.message);
-      error.control.focus();
+      if (!error.found) throw error;
+      for (const one of error.found) wrong(one.control, one.message);
+      error.found[0].control.focus();
       return;
     }
+    Object.assign(body, rest);
     for (const [name, control] of Object.entries(queueing)) put(body, name, read(control));
     // Sent again after a lost answer, the same request is done once.
     const said = JSON.stringify(body);
@@ -72,7 +104,7 @@ export function show(main, kind, query = new URLSearchParams()) {
   return () => leaving.abort();
 }
 
-function transform(form) {
+function transform() {
   const model = modelPicker();
   const own = {
     pretrained: tick(true),
@@ -93,7 +125,21 @@ function transform(form) {
     box.hidden = !also.checked;
     if (also.checked) training.load();
   });
+  let more = {}; // settings of a job that is edited for which the form has no field
   return {
+    ready: training.ready,
+    async fill(request) {
+      model.set(request.model);
+      own.pretrained.checked = request.pretrained ?? true;
+      stride.value = request.stride ?? "keep";
+      queryKey.value = request.query_key ?? "normal";
+      more = { ...request };
+      for (const name of [...QUEUEING, ...Object.keys(own), "model", "stride", "query_key", "finetune"]) delete more[name];
+      for (const [name, control] of Object.entries(own)) if (name !== "pretrained") control.value = request[name] ?? "";
+      also.checked = Boolean(request.finetune);
+      also.dispatchEvent(new Event("change"));
+      if (request.finetune) await training.fill(request.finetune);
+    },
     lead: "Pick a pretrained CNN of timm’s. The convolutions of its last stage become gated positional self-attention that computes the same function; the job checks that it does.",
     parts: [
       h("section", { class: "card" }, h("h2", {}, "Model"), h("div", { class: "fields" },
@@ -113,9 +159,13 @@ function transform(form) {
         h("div", { class: "field tick" }, also, h("label", { for: "also-finetune" }, "Fine-tune it in the same job")), box),
     ],
     body() {
-      const body = { model: model.input.value.trim(), pretrained: own.pretrained.checked, stride: stride.value, query_key: queryKey.value };
-      for (const [name, control] of Object.entries(own)) if (name !== "pretrained") put(body, name, read(control));
-      if (also.checked) body.finetune = training.body();
+      const [body, trained] = together(() => {
+        if (!model.input.value.trim()) throw Object.assign(new Error("Choose a model."), { control: model.input });
+        const made = { ...more, model: model.input.value.trim(), pretrained: own.pretrained.checked, stride: stride.value, query_key: queryKey.value };
+        for (const [name, control] of Object.entries(own)) if (name !== "pretrained") put(made, name, read(control));
+        return made;
+      }, () => (also.checked ? training.body() : null));
+      if (trained) body.finetune = trained;
       return body;
     },
   };
@@ -145,14 +195,14 @@ function finetune(form, query, signal) {
   const training = trainingFields("");
   training.load();
 
-  fill(jobs, async () => {
+  const filled = fill(jobs, async () => {
     const page = await get("jobs?limit=100", { signal });
     const made = page.data.filter((job) => job.status === "succeeded" && job.result?.checkpoint);
     const coming = page.data.filter((job) => ["queued", "running"].includes(job.status) && job.kind !== "evaluate");
     return [...made.map((job) => [job.id, `${title(job)} · ${job.kind}, ${date(job.finished_at)}`]),
       ...coming.map((job) => [job.id, `${title(job)} · ${job.kind}, ${job.status}: starts when it is done`])];
   }, "No job has made a model yet", wanted);
-  fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map((one) => [one.id, describeCheckpoint(one)]), "None was uploaded yet");
+  const filledToo = fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map((one) => [one.id, describeCheckpoint(one)]), "None was uploaded yet");
 
   return {
     lead: "Train a converted model on your own images: its temperature rises from 1/46 to 1, and its heads learn to look further than the convolution could.",
@@ -161,11 +211,26 @@ function finetune(form, query, signal) {
         h("fieldset", { class: "choice" }, h("legend", {}, "Begin with"), radios), Object.values(sources)),
       h("section", { class: "card" }, h("h2", {}, "Training"), training.parts),
     ],
+    ready: () => Promise.all([filled, filledToo, training.ready()]),
+    async fill(request) {
+      await Promise.all([filled, filledToo]);
+      const source = ["job", "checkpoint", "model"].find((name) => request[name]) ?? "job";
+      const radio = form.querySelector(`#source-${source}`);
+      radio.checked = true;
+      radio.dispatchEvent(new Event("change"));
+      if (source === "model") model.set(request.model);
+      else choose({ job: jobs, checkpoint: checkpoints }[source], request[source]);
+      pretrained.checked = request.pretrained ?? true;
+      await training.fill(request);
+    },
     body() {
       const source = form.querySelector("input[name=source]:checked").value;
       const control = { job: jobs, checkpoint: checkpoints, model: model.input }[source];
-      if (!control.value.trim()) throw Object.assign(new Error("Choose one first."), { control });
-      const body = { [source]: control.value.trim(), ...training.body() };
+      const [body, trained] = together(() => {
+        if (!control.value.trim()) throw Object.assign(new Error("Choose one first."), { control });
+        return { [source]: control.value.trim() };
+      }, training.body);
+      Object.assign(body, trained);
       if (source === "model") body.pretrained = pretrained.checked;
       return body;
     },
@@ -184,7 +249,8 @@ function trainingFields(prefix) {
   const baseline = h("input", { type: "checkbox" });
   const more = h("textarea", { rows: "4", spellcheck: "false", placeholder: "weight_decay=0.01\nmixup=0\nconversion.stride=remove" });
   const sets = new Map();
-  let loaded = false;
+  let loading = null;
+  let rest = {};
 
   function hint() {
     for (const name of ["epochs", "batch_size", "lr", "size"]) common[name].placeholder = PRESETS[preset.value][name];
@@ -202,12 +268,11 @@ function trainingFields(prefix) {
   }
 
   function load() {
-    if (loaded) return;
-    loaded = true;
-    fill(dataset, async () => {
+    loading ??= fill(dataset, async () => {
       const page = await get("datasets?limit=100");
       return [...page.data.map(add), ["other", "Another one, by name…"]];
     }, "None was uploaded yet").then(chosen);
+    return loading;
   }
 
   dataset.addEventListener("change", chosen);
@@ -215,6 +280,25 @@ function trainingFields(prefix) {
   hint();
   return {
     load,
+    ready: () => loading,
+    async fill(asked) {
+      await load();
+      preset.value = asked.preset ?? "paper";
+      hint();
+      if ([...dataset.options].some((option) => option.value === asked.dataset)) dataset.value = asked.dataset;
+      else [dataset.value, other.value] = ["other", asked.dataset];
+      const config = { ...asked.config };
+      for (const [name, control] of Object.entries(common)) {
+        control.value = typeof config[name] === "object" ? "" : config[name] ?? "";
+        if (control.value) delete config[name];
+      }
+      more.value = lines(config).join("\n");
+      if (more.value) more.closest("details").open = true;
+      val.value = asked.val ?? "";
+      baseline.checked = Boolean(asked.baseline);
+      rest = "num_workers" in asked ? { num_workers: asked.num_workers } : {};
+      otherPart.hidden = dataset.value !== "other";
+    },
     parts: [
       h("div", { class: "fields" },
         field(`${prefix}dataset`, "Data set", dataset, { wide: true }), otherPart,
@@ -237,22 +321,38 @@ function trainingFields(prefix) {
         field(`${prefix}config`, "Settings, NAME=VALUE, one a line", more, { wide: true, hint: "Every setting of FinetuneConfig; the API’s page lists them." }))),
     ],
     body() {
-      const body = { preset: preset.value };
-      const name = dataset.value === "other" ? other.value.trim() : dataset.value;
-      if (!name) throw Object.assign(new Error("Choose a data set, or upload one."), { control: dataset.value === "other" ? other : dataset });
-      body.dataset = name;
+      const body = { preset: preset.value, ...rest };
+      together(() => {
+        body.dataset = dataset.value === "other" ? other.value.trim() : dataset.value;
+        if (!body.dataset) throw Object.assign(new Error("Choose a data set, or upload one."), { control: dataset.value === "other" ? other : dataset });
+      }, () => {
+        try {
+          body.config = settings(more.value);
+        } catch (error) {
+          more.closest("details").open = true;
+          throw Object.assign(error, { control: more });
+        }
+      });
       put(body, "val", read(val));
       if (baseline.checked) body.baseline = true;
-      try {
-        body.config = settings(more.value);
-      } catch (error) {
-        more.closest("details").open = true;
-        throw Object.assign(error, { control: more });
-      }
       for (const [name, control] of Object.entries(common)) put(body.config, name, read(control));
       return body;
     },
   };
+}
+
+/** Choose what an edited job had, even if it is not on the list any more. */
+function choose(control, value) {
+  if (![...control.options].some((option) => option.value === value)) control.prepend(h("option", { value }, value));
+  control.value = value;
+}
+
+/** Nested settings as NAME=VALUE, which `settings` reads again. */
+function lines(config, prefix = "") {
+  return Object.entries(config).flatMap(([name, value]) =>
+    value !== null && typeof value === "object" && !Array.isArray(value)
+      ? lines(value, `${prefix}${name}.`)
+      : [`${prefix}${name}=${JSON.stringify(value)}`]);
 }
 
 function describeCheckpoint(one) {

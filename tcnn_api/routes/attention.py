@@ -52,6 +52,7 @@ class ImageView(BaseModel):
     width: int
     height: int
     picture: str = Field(description="A data URL: resized and cropped as the model's own preparation does.")
+    truth: str | None = Field(default=None, description="The class of a data set's picture.")
     says: list[Said] = Field(description="The model's answer.")
     layers: list[LayerView]
 
@@ -80,7 +81,7 @@ _LAYER: dict[str, Any] = {
 }  # fmt: skip
 _IMAGE = {
     "id": IMAGE, "width": 224, "height": 224, "picture": "data:image/png;base64,iVBORw0KGgo=",
-    "says": [{"label": "cat", "share": 0.9}], "layers": [_LAYER],
+    "truth": "cat", "says": [{"label": "cat", "share": 0.9}], "layers": [_LAYER],
 }  # fmt: skip
 _MAPS = {"name": "layer4.0.conv1", "size": [1, 2], "padding": [0, 0, 0, 0], "query": [0, 0], "gate": [0.73]}
 _ANSWER = {"layers": [{**_MAPS, "content": "AAAAPwAAAD8=", "positional": "AACAPwAAAAA="}]}

@@ -17,7 +17,7 @@ from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound
 from tcnn_api.responses.download import download
 from tcnn_api.responses.flatten import table
-from tcnn_api.schemas import FileList, download_name, files, page_of, safe_name
+from tcnn_api.schemas import FileList, download_name, file_name, files, page_of
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model import Artifact, Job, Status
@@ -89,7 +89,7 @@ async def file(
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     for one in found.result.files if found.result else ():
         if one.name == name:
-            return await _download(request, parts, own, one, safe_name(name), redirect)
+            return await _download(request, parts, own, one, file_name(found, name), redirect)
     raise NotFound(f"{job}: no file of this name; GET /jobs/{job}/checkpoints lists them")
 
 

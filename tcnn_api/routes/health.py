@@ -6,10 +6,12 @@ import structlog
 from anyio import to_thread
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from tcnn.errors import EnvironmentFailure
 from tcnn.version import __version__
+from tcnn_api.access.keys import Principal
 from tcnn_api.deps import AUTHENTICATED, ServiceDep
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
@@ -30,6 +32,26 @@ router = APIRouter(tags=["operation"])
 async def healthz() -> Health:
     """Asks nobody else: it answers as long as the process does. No key is needed."""
     return Health(version=__version__)
+
+
+class Me(BaseModel):
+    """Whose key a request was made with."""
+
+    tenant: str
+    key: str = Field(description="The key's id or place, never the key.")
+    scopes: list[str]
+
+
+@router.get(
+    "/me",
+    summary="Whose key is this?",
+    dependencies=AUTHENTICATED,
+    responses={200: examples.answer({"tenant": "alice", "key": "key_1", "scopes": ["read", "submit"]}, "Yours.")},
+)
+async def me(request: Request) -> Me:
+    """The tenant that the key is of, and what it is for."""
+    principal: Principal = request.state.principal
+    return Me(tenant=principal.tenant, key=principal.key, scopes=sorted(principal.scopes))
 
 
 @router.get(

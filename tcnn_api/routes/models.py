@@ -10,6 +10,7 @@ from tcnn.zoo import catalogue
 from tcnn_api.deps import AUTHENTICATED
 from tcnn_api.description import examples
 from tcnn_api.schemas import ModelList, ModelView, page_of
+from tcnn_jobs.wording import for_requests
 
 router = APIRouter(tags=["models"], dependencies=AUTHENTICATED)
 
@@ -23,7 +24,8 @@ EXAMPLE: dict[str, Any] = {
 
 @cache
 def _row(name: str) -> dict[str, Any]:
-    return ModelView(**catalogue.entries()[name].model_dump()).model_dump(mode="json")
+    own = catalogue.entries()[name].model_dump()
+    return ModelView(**own | {"reason": own["reason"] and for_requests(own["reason"])}).model_dump(mode="json")
 
 
 @router.get(
@@ -39,7 +41,10 @@ def models(
     limit: Annotated[int, Query(ge=1, le=2000, description="Models at most.")] = 50,
     convertible: Annotated[bool | None, Query(description="Only those that can, or cannot, be converted.")] = None,
 ) -> JSONResponse:
-    """timm's models: layers, parameters and FLOPs before and after, weights, or why one cannot be converted."""
-    found = [entry for entry in catalogue.search(query) if convertible in (None, entry.convertible)]
+    """timm's models: layers, parameters and FLOPs before and after, weights, or why one cannot be converted.
+
+    By name; with a query first the model of exactly this name, then those whose names begin so, the widely used first.
+    """
+    found = [entry for entry in catalogue.ranked(query) if convertible in (None, entry.convertible)]
     rows = [_row(entry.name) for entry in found[:limit]]
     return JSONResponse({"object": "list", **page_of(rows, len(found) > limit)})

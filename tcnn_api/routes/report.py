@@ -67,6 +67,8 @@ async def _make(parts: Service, job: Job, attempt: Path, page: Path, own: str) -
 
 def _images(parts: Service, job: Job) -> str:
     """Where the job's data set lies, if it is an uploaded one; else nothing."""
+    if job.result is None or job.result.checkpoint is None:
+        return ""  # without a model there is no attention to show
     name = str(job.request.get("dataset") or (job.request.get("finetune") or {}).get("dataset") or "")
     try:
         folder = parts.artifacts.path(parts.artifacts.upload(parts.store.upload(name, "dataset", job.owner)))

@@ -1,13 +1,17 @@
 """Validation of a request against the models, jobs and data sets that it names: pure functions."""
 
+import re
+
 from tcnn.config import ConversionConfig
 from tcnn.data.sources.names import canonical
-from tcnn.zoo.catalogue import Entry
+from tcnn.errors import shorten
+from tcnn.zoo.catalogue import Entry, unfolded
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.submission.body import Finetuning, Submission
 from tcnn_api.submission.resolve import Resolved
 from tcnn_jobs.model import Job, Kind, Status, Upload
 from tcnn_jobs.requests import EvaluateRequest, TransformRequest
+from tcnn_jobs.wording import for_requests
 
 
 def check(submission: Submission, resolved: Resolved) -> None:
@@ -44,14 +48,49 @@ def _check_model(field: str, entry: Entry, submission: Submission) -> None:
 
 def _check_source(entry: Entry, conversion: ConversionConfig | None, stride: str, pretrained: bool) -> None:
     """The model has weights if they are wanted, and can be converted so; `stride` is the field that says how."""
+    if conversion is not None:
+        _check_choice(entry, conversion, stride.removesuffix("stride"))
     if conversion is not None and (conversion.stage != -1 or conversion.target is not None):
         conversion = None  # the catalogue knows of the last stage only
     if conversion is not None and not entry.convertible:
-        raise Refused("model", entry.reason or f"{entry.name}: nothing to convert")
+        raise Refused("model", for_requests(entry.reason or f"{entry.name}: nothing to convert"))
     if pretrained:
         _check_weights("pretrained", entry, "set pretrained to false for random ones")
     if conversion is not None and conversion.stride == "remove" and not entry.stride_removable:
         raise Refused(stride, f"{entry.name}: the stride of its last stage cannot be removed; use keep")
+
+
+def _check_choice(entry: Entry, conversion: ConversionConfig, prefix: str) -> None:
+    """The model has the stage, the convolutions, and room for the heads that are asked for."""
+    if conversion.target is None and entry.stages:
+        count = len(entry.stages)
+        known = ", ".join(f"{number} ({label})" for number, (label, layers) in enumerate(entry.stages) if layers)
+        if not -count <= conversion.stage < count:
+            raise Refused(
+                f"{prefix}stage",
+                f"{entry.name} has {count} stages, found {conversion.stage}; those with convolutions are "
+                f"{known or 'none'}, or count from the end: -1 is the last",
+            )
+        label, layers = entry.stages[conversion.stage]
+        if conversion.stage != -1 and not layers:
+            raise Refused(
+                f"{prefix}stage",
+                f"{entry.name}: stage {conversion.stage} ({label}) has no convolution to convert; these have: {known}",
+            )
+    elif conversion.target is not None and entry.convolutions:
+        pattern = re.compile(conversion.target)
+        if not any(pattern.fullmatch(name) for name in unfolded(entry.convolutions)):
+            raise Refused(
+                f"{prefix}target",
+                f"{quoted(conversion.target)} is the whole name of no convolution of {entry.name} that can be "
+                f"converted; they are {shorten(', '.join(entry.convolutions), 300)}",
+            )
+    if conversion.head_dim is not None and entry.widest and conversion.head_dim > entry.widest:
+        raise Refused(
+            f"{prefix}head_dim",
+            f"expected at most {entry.widest}, the most channels that a convolution of {entry.name} reads, found "
+            f"{conversion.head_dim}; a wider head costs memory and tells nothing more",
+        )
 
 
 def _check_weights(field: str, entry: Entry, hint: str) -> None:

@@ -14,6 +14,7 @@ from tcnn.processes import QuickExit, die_with_parent, keep_freed_memory, let_ot
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
 from tcnn_jobs.model import Failure, Progress
 from tcnn_jobs.retry import error_code
+from tcnn_jobs.wording import for_requests
 
 log = logging.getLogger("tcnn.runner")
 
@@ -72,7 +73,7 @@ def public(message: str, assignment: Assignment) -> str:
     places = {path: str(_named(assignment.request, field)) for field, path in assignment.paths.items()}
     for path in sorted(places, key=len, reverse=True):
         message = message.replace(path, places[path])
-    return message.replace(f"{Path.cwd()}/", "")
+    return for_requests(message.replace(f"{Path.cwd()}/", ""))
 
 
 def _named(request: dict[str, Any], field: str) -> Any:

@@ -6,11 +6,17 @@ import logging
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
+from tcnn.analysis.images import read_pictures
 from tcnn.checkpoints import checkpoint
+from tcnn.errors import RequestError
 from tcnn.evaluation.comparison import compare
+from tcnn.evaluation.report import Comparison
 from tcnn.files import to_disk
 from tcnn.training.before_after import FILE as COMPARED
 from tcnn.training.finetune import FinetuneResult
@@ -23,11 +29,14 @@ from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file, fi
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.model import Artifact, Kind, Progress, Result
 from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, Training, TransformRequest
+from tcnn_jobs.wording import for_requests
 
 log = logging.getLogger("tcnn.tasks")
 
 CONVERSION = Path("conversion.json")
 """What the conversion of a job measured, beside the converted file."""
+VERIFIED_ON = 8
+"""Images of the data set on which a model is compared with its source."""
 
 
 def run(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
@@ -40,7 +49,7 @@ def run(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter)
 def transform(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
     """Convert and verify a timm model; fine-tune it if asked to."""
     request = TransformRequest(**assignment.request)
-    converted = _inherited_conversion(assignment) or _convert(request, directory, reporter)
+    converted = _inherited_conversion(assignment) or _convert(request, assignment, directory, reporter)
     verification = None if converted.verification is None else converted.verification.model_dump(mode="json")
     if request.finetune is None:
         file = _artifact(assignment, directory.converted)
@@ -66,13 +75,31 @@ def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Repor
     def report(done: int, total: int, what: str) -> None:
         reporter.progress(Progress(phase="evaluating", step=done, steps=total, percent=100 * done / max(1, total)))
 
-    comparison = compare(models, assignment.paths.get("dataset", request.dataset), request.settings, report)
+    data = assignment.paths.get("dataset", request.dataset)
+    comparison = compare(models, data, request.settings, report, known_as=request.dataset)
+    labels = dict(zip(models, (reference.label for reference in references), strict=True))
+    comparison.trained_on = [labels[name] for name in comparison.trained_on]
     for row, reference in zip(comparison.rows, _repeated(references, len(comparison.rows)), strict=True):
         row.model = reference.label  # not where it lies on this server
     comparison.data = request.dataset
     report_file = directory.path / "evaluation.json"
     report_file.write_text(comparison.model_dump_json(indent=2), encoding="utf-8")
-    return Result(files=(_artifact(assignment, report_file),), metrics=comparison.model_dump(mode="json"))
+    notes = seen_before(comparison)
+    return Result(files=(_artifact(assignment, report_file),), metrics=comparison.model_dump(mode="json"), notes=notes)
+
+
+def seen_before(comparison: Comparison) -> tuple[str, ...]:
+    """What must be known of whose images were measured."""
+    notes = []
+    if comparison.held_out:
+        notes.append(
+            f"Measured on the {comparison.images:,} images that training held out of {comparison.data}, and no others."
+        )
+    notes += [
+        f"{model} was trained on these images: its accuracy says nothing about images that it has not seen."
+        for model in comparison.trained_on
+    ]
+    return tuple(notes)
 
 
 TASKS = {Kind.TRANSFORM: transform, Kind.FINETUNE: train, Kind.EVALUATE: measure}
@@ -87,8 +114,13 @@ def _repeated(references: list[Any], rows: int) -> list[Any]:
     return [reference for reference in references for _ in range(rows // len(references))]
 
 
-def _convert(request: TransformRequest, directory: AttemptDirectory, reporter: Reporter) -> ConversionResult:
+def _convert(
+    request: TransformRequest, assignment: Assignment, directory: AttemptDirectory, reporter: Reporter
+) -> ConversionResult:
     done = 0
+    folder = Path(assignment.paths.get("dataset", ""))
+    # Where there are images the model is compared with its source on these, and drift is stated on them.
+    images = partial(_some_images, folder) if request.finetune is not None and folder.is_dir() else None
 
     def step(name: str) -> None:
         nonlocal done
@@ -98,12 +130,22 @@ def _convert(request: TransformRequest, directory: AttemptDirectory, reporter: R
 
     converted = convert_to_file(
         request.model, directory.converted, request.conversion, pretrained=request.pretrained,
-        num_classes=request.num_classes, force=True, progress=step,
+        num_classes=request.num_classes, force=True, progress=step, images=images,
     )  # fmt: skip
     CONVERSION.write_text(converted.model_dump_json(), encoding="utf-8")
     checks = converted.verification
     reporter.event("converted", layers=len(converted.conversion.layers), verified=checks is not None and checks.passed)
     return converted
+
+
+def _some_images(folder: Path, model: nn.Module) -> Tensor | None:
+    """Images of all over a data set as the model takes them, (B, C, H, W); None if none of them can be read."""
+    if not folder.name:
+        return None
+    with contextlib.suppress(RequestError):
+        found = read_pictures(folder, model, limit=VERIFIED_ON).tensors
+        return found if len(found) else None
+    return None
 
 
 def _inherited_conversion(assignment: Assignment) -> ConversionResult | None:
@@ -137,7 +179,7 @@ def _finetune(
 
     def say(message: str) -> None:
         log.info("%s", message)
-        reporter.event("message", text=message)
+        reporter.event("message", text=for_requests(message))
 
     # As the request has them: another worker, which goes on with the run, has its files elsewhere.
     names = {"data": training.dataset} | ({"val": training.val} if training.val else {})

@@ -11,7 +11,7 @@ import resource
 import secrets
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -45,7 +45,7 @@ class Explorer:
         self.model = checkpoints.load(checkpoint).eval()
         self.images: OrderedDict[str, Encoded] = OrderedDict()
 
-    def open(self, source: io.BytesIO | Path) -> dict[str, Any]:
+    def open(self, source: io.BytesIO | Path, truth: str | None = None) -> dict[str, Any]:
         """Put an image through the model, and keep what it takes to ask any place of it.
 
         Raises `RequestError` for what is no image, or for one that the model does not run on.
@@ -76,6 +76,7 @@ class Explorer:
             "width": pixels.shape[1],
             "height": pixels.shape[0],
             "picture": _png(pixels),
+            "truth": truth and shorten(truth, 200),
             "says": self._says(encoded.output),
             "layers": [self._layer(name) for name in encoded.layers],
         }
@@ -124,11 +125,22 @@ class Explorer:
         if not isinstance(output, torch.Tensor) or output.dim() != 2:
             return []
         shares, numbers = torch.softmax(output[0].float(), dim=-1).topk(min(BEST, output.shape[1]))
-        labels = (getattr(self.model, "pretrained_cfg", None) or {}).get("label_names") or ()
+        labels = self._labels(output.shape[1])
         return [
             {"label": str(labels[n])[:200] if n < len(labels) else f"class {n}", "share": share}
             for share, n in zip(shares.tolist(), numbers.tolist(), strict=True)
         ]
+
+    def _labels(self, count: int) -> Sequence[str]:
+        """Names of the classes: the checkpoint's own, or where it tells ImageNet's apart what those are called."""
+        from timm.data import ImageNetInfo, infer_imagenet_subset
+
+        own = (getattr(self.model, "pretrained_cfg", None) or {}).get("label_names") or ()
+        subset = None if own else infer_imagenet_subset(self.model)
+        info = ImageNetInfo(subset) if subset else None
+        if info is None or info.num_classes() != count:
+            return list(own)
+        return [info.index_to_description(number).partition(",")[0] for number in range(count)]
 
 
 def picked(folder: Path, number: int) -> Path:
@@ -162,8 +174,11 @@ def answers(explorer: Explorer, requests: BinaryIO) -> Iterator[tuple[int, Any]]
         try:
             if asked["do"] == "open":
                 folder = asked.get("folder")
-                source = picked(Path(folder), asked["number"]) if folder else io.BytesIO(image)
-                yield OK, explorer.open(source)
+                if folder:
+                    file = picked(Path(folder), asked["number"])
+                    yield OK, explorer.open(file, file.parent.name)  # images lie in folders of their classes
+                else:
+                    yield OK, explorer.open(io.BytesIO(image))
             else:
                 yield OK, explorer.at(asked["image"], asked["y"], asked["x"])
         except KeyError:

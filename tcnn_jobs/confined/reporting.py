@@ -21,6 +21,7 @@ def write(attempt: str, name: str, out: str, room: str, images: str = "") -> dic
         shutil.copytree(attempt, Path(folder) / name, copy_function=os.link, ignore=shutil.ignore_patterns("resume"))
         os.chdir(folder)
         page = report(name, images=images or None).replace(folder, "").replace(images or folder, "the data set")
+        page = page.replace(" (`tcnn report --images DIR`)", "")  # no advice for a command line that nobody has here
         with replacing(Path(out), force=True) as temporary:
             temporary.write_text(page, encoding="utf-8")
         os.chdir(room)

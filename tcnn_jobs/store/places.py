@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, select
+from sqlalchemy import Connection, Row, Text, and_, bindparam, func, literal_column, select
 
 from tcnn_jobs.database.schema import jobs, now, workers
 from tcnn_jobs.model import Job, Status
@@ -29,6 +29,10 @@ _LINE = (
     select(jobs.c.number, jobs.c.priority, jobs.c.owner, jobs.c.not_before, _DUE.label("due"))
     .where(QUEUED)
     .limit(bindparam("most"))
+)
+_SLOTS = select(func.count(), func.coalesce(func.sum(workers.c.slots), 0)).where(PRESENT)
+_TAKEN = select(func.coalesce(func.sum(jobs.c.slots), 0)).where(
+    jobs.c.status == literal_column(f"'{Status.RUNNING}'", Text)
 )
 _LARGEST = select(func.max(workers.c.slots)).where(PRESENT)
 _NEWEST = select(func.max(workers.c.request_version)).where(PRESENT)
@@ -117,6 +121,7 @@ class Places:
         largest = (connection.scalar(_LARGEST) or 0) if wide else 1
         new = any(row.request_version > 1 for row in queued)
         newest = (connection.scalar(_NEWEST) or 0) if new else 0
+        full = _no_slot(connection) if queued else None
         held = quotas.reasons(connection, {row.owner for row in queued}) if queued else {}
 
         unmet = [row.number for row in queued if row.unmet]
@@ -128,7 +133,7 @@ class Places:
             place = line.place(row.number, row.priority, row.owner, row.not_before)
             waits = f"waits for {' and '.join(sources[row.number])}" if row.number in sources else None
             held_up = held.get(row.owner) or _too_new(row.request_version, newest) or _too_wide(row.slots, largest)
-            return as_job(row, place, waits or held_up)
+            return as_job(row, place, waits or held_up or full)
 
         return [placed(row) for row in rows]
 
@@ -149,6 +154,16 @@ class Places:
         finally:
             ended = time.monotonic()
             self._good_until = ended + max(OLDEST, SHARE * (ended - started))
+
+
+def _no_slot(connection: Connection) -> str | None:
+    """Why no queued job starts at all, if none does."""
+    count, slots = connection.execute(_SLOTS).one()
+    if not count:
+        return "no worker is there"
+    if slots > connection.scalar(_TAKEN):
+        return None
+    return "waits for a free slot; " + (f"all {slots} are taken" if slots > 1 else "the only one is taken")
 
 
 def _too_new(version: int, newest: int) -> str | None:

@@ -70,13 +70,36 @@ def test_a_model_that_cannot_be_converted_so(changed: Any, body: Any, field: str
     ("changed", "body"),
     [
         ({"convertible": False}, {"stage": 1}),
-        ({"convertible": False}, {"target": "patch_embed.proj"}),
+        ({"convertible": False}, {"target": "conv1"}),
         ({"stride_removable": False}, {"stride": "remove", "stage": 1}),
         ({"weights": ()}, {"pretrained": False}),
     ],
 )
 def test_of_another_stage_or_without_weights_the_catalogue_forbids_nothing(changed: Any, body: Any) -> None:
     check(submission("transform", model="resnet18", **body), Resolved(models={"model": entry(**changed)}))
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"stage": 9}, "stage", "resnet18 has 5 stages, found 9; those with convolutions are 1 (layer1)"),
+        ({"stage": -6}, "stage", "5 stages"),
+        ({"stage": 0}, "stage", "stage 0 (act1) has no convolution"),
+        ({"target": "layer9.*"}, "target", "'layer9.*' is the whole name of no convolution of resnet18"),
+        ({"head_dim": 100_000}, "head_dim", "expected at most 512"),
+    ],
+)
+def test_what_a_model_does_not_have_is_refused_before_it_is_queued(body: Any, field: str, words: str) -> None:
+    found = refused(submission("transform", model="resnet18", **body), Resolved(models={"model": CNN}))
+    assert (found[0], words in found[1]) == (field, True), found
+    asked = submission("finetune", model="resnet18", dataset="x", config={"conversion": body})
+    named = {"dataset": Dataset("x")}
+    assert refused(asked, Resolved(models={"model": CNN}, datasets=named))[0] == f"config.conversion.{field}"
+
+
+def test_what_a_model_has_is_accepted() -> None:
+    for body in ({"stage": 4}, {"stage": -4}, {"target": r"layer[34]\..*"}, {"head_dim": 512}):
+        check(submission("transform", model="resnet18", **body), Resolved(models={"model": CNN}))
 
 
 def test_what_the_catalogue_cannot_tell_about_passes() -> None:

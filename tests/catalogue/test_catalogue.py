@@ -168,3 +168,31 @@ class TestCheck:
         entry = catalogue.check("test_coatnet", default_choice=False)
         assert entry is not None
         assert "--stage" in (entry.reason or "")
+
+
+def test_names_are_folded_and_unfolded() -> None:
+    names = [
+        "stem.0",
+        "layer1.0.conv1",
+        "layer1.0.conv2",
+        "layer1.1.conv1",
+        "layer1.1.conv2",
+        "b.3.c",
+        "b.5.c",
+        "b.6.c",
+    ]
+    assert "layer1.{0-1}.conv{1-2}" in catalogue.folded(names)
+    assert sorted(catalogue.unfolded(catalogue.folded(names))) == sorted(names)
+    assert catalogue.unfolded(catalogue.folded([])) == []
+    odd = ["a1b", "a2b", "a02b", "9", "10", "x.0.y.0", "x.1.y.1", "x.0.y"]
+    assert sorted(catalogue.unfolded(catalogue.folded(odd))) == sorted(odd)
+
+
+def test_what_is_meant_comes_first() -> None:
+    def found(query: str) -> list[str]:
+        return [entry.name for entry in catalogue.ranked(query)]
+
+    assert found("resnet")[:2] == ["resnet50", "resnet18"]
+    assert found("resnet50d")[0] == "resnet50d"
+    assert set(found("next")) == {entry.name for entry in catalogue.search("next")}
+    assert set(catalogue.POPULAR) <= set(catalogue.entries())

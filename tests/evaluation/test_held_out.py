@@ -1,5 +1,6 @@
 """What a run has held out is measured, and nothing that it has learned from."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ def test_the_part_that_was_held_out_is_measured(place: Path, monkeypatch: pytest
         assert (result.held_out, result.trained_on, result.images) == (True, [], len(held_out)) == (True, [], 6)
     recorded = read(checkpoint(place, "tenth")).section("training")["metrics"]["val"]
     assert result.rows[0].clean and result.rows[0].clean.top1 == recorded["top1"]
+
+
+def test_a_run_that_knew_the_data_by_another_name(place: Path, tmp_path: Path) -> None:
+    """Jobs record the id of an upload; where it lies is another text on every host."""
+    shutil.copytree(place / "photos", tmp_path / "upload")
+    data, recorded = str(tmp_path / "upload"), str(place / "photos")
+    result = compare([checkpoint(place, "tenth")], data, CPU, known_as=recorded)
+    assert (result.held_out, result.trained_on, result.images) == (True, [], 6)
+    assert compare([checkpoint(place, "elsewhere")], data, CPU, known_as=recorded).trained_on != []
 
 
 def test_a_split_of_its_own_is_measured_whole(place: Path) -> None:

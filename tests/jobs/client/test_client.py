@@ -70,7 +70,7 @@ class TestWatch:
 
     def test_a_connection_that_breaks(self, server: Server, worker: Worker, running: Claim) -> None:
         """Again and again, in the middle of a message: no event is lost, and none comes twice."""
-        with relay(server.url, 950, cuts=6) as wire, Client(wire.url, "key-of-alice") as client:
+        with relay(server.url, 980, cuts=6) as wire, Client(wire.url, "key-of-alice") as client:
             events, _ = self._watched(client, worker, running)
             assert wire.cuts == 6
         assert events == ["queued", "started", *(f"step{number}" for number in range(20)), "succeeded"]

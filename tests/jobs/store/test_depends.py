@@ -143,7 +143,7 @@ def test_another_tenants_job_is_not_waited_for(store: Store) -> None:
     """Nor does it say anything of how that one fares."""
     theirs = store.enqueue(new(owner="bob", priority=-1))
     mine = _after(store, theirs)
-    assert mine.waiting_for is None
+    assert mine.waiting_for == "no worker is there"
     taken = store.claim("w1")
     assert taken is not None and taken.id == mine.id
     store.cancel(theirs.id)

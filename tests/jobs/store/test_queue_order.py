@@ -118,7 +118,7 @@ def test_a_job_is_submitted_even_if_its_place_is_not_known(store: Store, monkeyp
         with pytest.raises(StoreUnavailable):
             store.get(job.id)
     assert (job.status, job.queue_position) == (Status.QUEUED, None)
-    assert store.get(job.id) == job.model_copy(update={"queue_position": 0})
+    assert store.get(job.id) == job.model_copy(update={"queue_position": 0, "waiting_for": "no worker is there"})
 
 
 def test_places_of_a_long_queue(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

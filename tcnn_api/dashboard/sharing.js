@@ -1,0 +1,50 @@
+// Streams that all windows of a browser have together: a browser opens six connections to a server, and no more.
+
+import { open } from "./connection.js";
+
+const ALIVE = 10_000; // milliseconds between two signs of life
+
+let hub = null;
+let numbers = 0;
+const waiting = new Map();
+
+/** The worker that all windows share; nothing in a browser that has no such workers. */
+function shared() {
+  if (hub || typeof SharedWorker === "undefined") return hub;
+  try {
+    hub = new SharedWorker(new URL("./shared.js", import.meta.url), { type: "module", name: "tcnn" }).port;
+  } catch {
+    return null; // not allowed here
+  }
+  hub.onmessage = ({ data }) => waiting.get(data.number)?.(data);
+  hub.start();
+  setInterval(() => waiting.size && hub.postMessage({ alive: [...waiting.keys()] }), ALIVE);
+  addEventListener("pagehide", () => hub.postMessage({ close: [...waiting.keys()] }));
+  return hub;
+}
+
+/** Have a stream until it ends or `signal` says so; resolves with its `outcome`, as `open` of connection.js does. */
+export function take(asked, signal, { opened, message }) {
+  const port = shared();
+  if (!port) return open(asked, signal, { opened, message });
+  return new Promise((resolve, reject) => {
+    numbers += 1;
+    const number = numbers;
+    const leave = () => {
+      waiting.delete(number);
+      port.postMessage({ close: [number] });
+      reject(new DOMException("stopped", "AbortError"));
+    };
+    if (signal.aborted) return leave();
+    signal.addEventListener("abort", leave, { once: true });
+    waiting.set(number, (said) => {
+      if (said.opened) opened();
+      for (const one of said.messages ?? []) message(...one);
+      if (!said.outcome) return;
+      waiting.delete(number);
+      signal.removeEventListener("abort", leave);
+      resolve(said);
+    });
+    port.postMessage({ open: number, asked });
+  });
+}

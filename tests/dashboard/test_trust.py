@@ -1,0 +1,214 @@
+"""What a stranger found wrong or misleading on the page, each fault as it was. One server, no worker."""
+
+import base64
+import json
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import FAST, LOOKS, Open, inaccessible, sync_api
+from serving import Server, serving
+from story import VERIFICATION, Story
+
+from tcnn_jobs.model import Artifact, Claim, Failure, Kind, Result
+
+expect = sync_api.expect
+LONG = "hf-hub:an-organisation/a_model_with_a_name_" + "x" * 180
+SET = "ds_" + "0" * 24
+
+
+class Faults(Story):
+    """The story, and what went wrong around it."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.evaluated = self._evaluate()
+        self.steady = self._steady()
+        self.long = self._taken(priority=100, request={"model": LONG}, max_attempts=1)
+        self.house.store.fail(self.long, Failure(code="diverged", message="y" * 200))
+        asked = {"dataset": SET, "preset": "quick", "config": {"epochs": 3, "mixup": 0.0, "conversion": {"seed": 4}}}
+        self.edited = self._taken(
+            priority=100, request={"model": "resnet34", "head_dim": 16, "finetune": asked}, max_attempts=1
+        )
+        self.house.store.fail(self.edited, Failure(code="diverged", message="the loss is no longer finite"))
+        self.retried = self._taken(priority=100, request={"model": "resnet26"})
+        self.house.store.fail(self.retried, Failure(code="crashed", message="killed"), retry_after=900)
+        self.waits = self.house.submit(kind=Kind.FINETUNE, request={"job": self.queued.id, "dataset": SET})
+
+    def _evaluate(self) -> Claim:
+        claim = self._taken(priority=100, kind=Kind.EVALUATE, request={"job": self.succeeded.job, "dataset": SET})
+        clean = {"images": 6, "right": 4, "top1": 2 / 3, "top5": None, "loss": 1.09, "per_class": {}}
+        row = {"model": self.succeeded.job, "height": 32, "width": 32, "clean": clean, "corruption_top1": None}
+        metrics = {"data": SET, "split": "val", "images": 6, "held_out": False, "trained_on": [row["model"]],
+                   "rows": [row]}  # fmt: skip
+        self._finish(claim, metrics=metrics)
+        return claim
+
+    def _steady(self) -> Claim:
+        """Spans that move in their sixth digit, after 5,000 steps."""
+        claim = self._taken(priority=100, kind=Kind.FINETUNE, request={"checkpoint": "ckpt_0", "dataset": SET})
+        rows = [
+            {"kind": "epoch", "epoch": at, "updates": 37 + 1241 * at, "train_loss": 1.0, "val": {"top1": 0.5},
+             "span_mean": {"layer4.0.conv2": 0.999997 + 1e-6 * at}}
+            for at in range(5)
+        ]  # fmt: skip
+        metrics = self.house.home.attempt(claim.job, claim.number) / "run" / "metrics.jsonl"
+        metrics.parent.mkdir(parents=True)
+        metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self._finish(claim, verification=VERIFICATION | {"images": "images 8×3×224×224"})
+        return claim
+
+    def _finish(self, claim: Claim, **result: Any) -> None:
+        file = Artifact(name="a.json", path=f"{claim.job}/{claim.number}/a.json", size=2, sha256="0" * 64)
+        self.house.store.finish(claim, Result(files=(file,), **result))
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Faults:
+    return Faults(tmp_path_factory.mktemp("trust") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Faults) -> Iterator[Server]:
+    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+        yield running
+
+
+def test_numbers_of_results(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.evaluated.job}")
+    result = page.locator(".card", has=page.get_by_role("heading", name="Result"))
+    expect(result).to_contain_text("66.7%")
+    expect(page.get_by_text("trained on these images")).to_be_visible()
+    expect(page.get_by_role("region", name="Accuracy by model")).to_contain_text("test_resnet")
+    assert inaccessible(page) == []
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
+    expect(page.locator(".drift")).to_contain_text("on noise")
+    expect(page.locator(".drift")).not_to_contain_text("same answer")
+    page.goto(f"{server.url}/#/jobs/{story.steady.job}")
+    expect(page.locator(".drift")).to_contain_text("10% of 8 real images get the same answer")
+    spans = page.get_by_role("img", name=re.compile("^Spans"))
+    expect(spans).to_be_visible()
+    labels = spans.locator(".grid text").all_text_contents()
+    assert 3 <= len(labels) <= 6 and all(len(label) <= 5 for label in labels), labels
+    edge = page.evaluate("[...document.querySelectorAll('.chart .grid text')].map(t => t.getBBox().x)")
+    assert min(edge) >= 0  # no digit is cut off
+    steps = spans.locator(".tick").all_text_contents()
+    assert steps == ["1,000", "2,000", "3,000", "4,000", "5,000"] or len(steps) <= 4, steps
+    assert all(int(step.replace(",", "")) % 500 == 0 for step in steps), steps
+
+
+def test_why_a_job_waits(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page(server.url)
+    rows, full = page.locator(".jobs li"), re.compile("waits for a free slot; the only one is taken|no worker is there")
+    expect(rows.filter(has_text="resnet26")).to_contain_text(
+        re.compile("Attempt 1 of 3 failed; tries again in 1[45] min")
+    )
+    expect(page.locator(f".jobs a[href$='{story.queued.id}']")).to_contain_text(full)
+    expect(page.locator(f".jobs a[href$='{story.waits.id}']")).to_contain_text("to succeed")
+    for job, words in ((story.queued.id, full), (story.retried.job, "tries again in")):
+        page.goto(f"{server.url}/#/jobs/{job}")
+        expect(page.locator(".standing")).to_contain_text(words)
+
+
+def test_a_failed_job_is_edited_and_run_again(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.edited.job}")
+    page.get_by_role("link", name="Edit and run again").click()
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("resnet34")
+    expect(page.get_by_label("Head width")).to_have_value("16")
+    expect(page.get_by_label("Epochs")).to_have_value("3")
+    expect(page.get_by_label("Its name")).to_have_value(SET)
+    expect(page.get_by_label("Settings, NAME=VALUE")).to_have_value("mixup=0\nconversion.seed=4")
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
+    expect(page.get_by_role("heading", name="test_resnet")).to_be_visible()
+    expect(page.get_by_role("link", name="Edit and run again")).to_have_count(0)
+
+
+def test_forms_tell_all_errors_and_forget_nothing(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/finetune")
+    settings = page.get_by_label("Settings, NAME=VALUE")
+    page.get_by_text("All other settings").click()
+    settings.fill("size")
+    page.get_by_label("An uploaded checkpoint").check()
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(page.locator(".error:visible")).to_have_count(3)  # what to begin with, the data set, the settings
+    settings.fill("size=64")
+    expect(settings).not_to_have_attribute("aria-invalid", "true")  # it is no longer what was wrong
+    expect(page.locator(".error:visible")).to_have_count(2)
+    page.get_by_label("A timm model").check()
+    model = page.get_by_role("combobox", name="Model")
+    model.fill("resnet")
+    expect(page.get_by_role("option").first).to_contain_text("resnet50")
+    expect(page.get_by_role("option").first).to_contain_text("25.6\u00a0M")
+    model.press("Escape")
+    page.get_by_label("Epochs").fill("7")
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    expect(page.locator(".jobs li").first).to_be_visible()
+    page.go_back()
+    expect(page.get_by_label("Epochs")).to_have_value("7")
+    expect(model).to_have_value("resnet")
+    expect(model).to_be_visible()
+
+
+def test_names_as_long_as_they_may_be(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page(server.url)
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        for address in ("", f"jobs/{story.long.job}"):
+            page.goto(f"{server.url}/#/{address}")
+            expect(page.get_by_text("a_model_with_a_name").first).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, address)
+    page.goto(f"{server.url}/docs")
+    expect(page.locator("#docs")).to_have_css("filter", re.compile(r"invert\(0\.9"))
+
+
+def test_seven_windows_of_one_browser(server: Server, story: Faults, open_page: Open) -> None:
+    first = open_page(server.url)
+    windows = [first, *(first.context.new_page() for _ in range(6))]
+    jobs = [story.running.job, story.queued.id, story.waits.id, story.retried.job]
+    for window, job in zip(windows[1:], [*jobs, None, None], strict=True):
+        window.goto(f"{server.url}/#/jobs/{job}" if job else server.url)
+    for window in (windows[0], *windows[5:]):
+        expect(window.locator(".jobs li", has_text="Running")).to_be_visible()
+    for window in windows[1:5]:
+        expect(window.locator("h1")).not_to_be_empty()
+    story.tell(71)
+    for window in (windows[0], windows[1], *windows[5:]):
+        expect(window.get_by_role("progressbar")).to_have_js_property("value", 71)
+    for window in windows[1:]:
+        window.close()
+
+
+def test_colours_of_attention_mean_the_same_everywhere(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page("about:blank")
+    side, heads = 6, 2
+    layer = {"name": "conv2", "heads": heads, "kernel": None, "size": [side, side], "queries": [side, side],
+             "padding": [0, 0, 0, 0], "first": [0, 0], "stride": [1, 1], "gate": [0.0, 1.0],
+             "temperature": 1.0}  # fmt: skip
+    flat, peaked = [1 / side**2] * side**2, [1.0] + [0.0] * (side**2 - 1)
+    packed = base64.b64encode(struct.pack(f"<{2 * side**2}f", *flat, *peaked)).decode()
+    maps = {**{name: layer[name] for name in ("name", "size", "padding", "gate")}, "query": [0, 0], "content": packed,
+            "positional": packed}  # fmt: skip
+    dot = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
+    seen = {"id": "img_0", "width": 1, "height": 1, "picture": dot, "truth": "cat", "layers": [layer],
+            "says": [{"label": "tench", "share": 0.9}]}  # fmt: skip
+    page.route(re.compile("/attention/images"), lambda route: route.fulfill(status=201, json=seen))
+    page.route(re.compile("/attention/img_0"), lambda route: route.fulfill(json={"layers": [maps]}))
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}/attention")
+    tiles = page.locator(".tile canvas")
+    expect(tiles).to_have_count(heads)
+    expect(page.get_by_text("This is: cat. The model says: tench 90%")).to_be_visible()
+    expect(page.locator(".key-to")).to_contain_text("uniform attention, 2.8%")
+    orange = "c => { const p = c.getContext('2d').getImageData(60, 60, 1, 1).data; return p[0] - p[2]; }"
+    pale = tiles.first.evaluate(orange)
+    page.get_by_label("Every map on its own scale").check()
+    expect(page.locator(".key-to")).to_contain_text("cannot be compared")
+    strong = tiles.first.evaluate(orange)
+    assert 0 < pale < 0.4 * strong, (pale, strong)
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
