@@ -47,7 +47,7 @@ PROGRESS: dict[str, Any] = {
 _QUEUED: dict[str, Any] = {
     "id": JOB, "tenant": "team", "kind": "transform", "status": "queued", "created_at": "2026-11-21T12:00:00.123Z",
     "started_at": None, "finished_at": None, "attempt": 0, "max_attempts": 3, "max_runtime": None,
-    "stall_minutes": 60.0, "priority": 0, "queue_position": 2, "waiting_for": None,
+    "stall_minutes": 60.0, "priority": 0, "queue_position": 2, "waiting_for": None, "retry_at": None,
     "cancel_requested": False, "progress": None, "request": {"model": "resnet50d"}, "result": None, "error": None,
 }  # fmt: skip
 FILE: dict[str, Any] = {

@@ -30,7 +30,12 @@ def test_each_waits_for_the_one_before_and_ends_with_it(
     first, second, third, last = _chain(alice, upload())
     told = {job: alice.get(f"/jobs/{job}").json()["waiting_for"] for job in (first, second, third, last)}
     both = " and ".join(sorted((first, second)))
-    assert told == {first: None, second: f"waits for {first}", third: f"waits for {both}", last: f"waits for {third}"}
+    assert told == {
+        first: "no worker is there",
+        second: f"waits for {first}",
+        third: f"waits for {both}",
+        last: f"waits for {third}",
+    }
     refusal(alice.delete(f"/jobs/{first}"), 409)
     assert alice.post(f"/jobs/{second}/cancel").json()["status"] == "cancelled"
     assert alice.get(f"/jobs/{first}").json()["status"] == "queued"

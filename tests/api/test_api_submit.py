@@ -25,7 +25,7 @@ def test_an_accepted_job_is_queued_and_kept(alice: TestClient, service: Service)
         "id": "", "tenant": "alice", "kind": "transform", "status": "queued", "created_at": "", "started_at": None,
         "finished_at": None,
         "attempt": 0, "max_attempts": 2, "max_runtime": 7200.0, "stall_minutes": 60.0, "priority": 7,
-        "queue_position": 0, "waiting_for": None,
+        "queue_position": 0, "waiting_for": "no worker is there", "retry_at": None,
         "cancel_requested": False, "progress": None, "request": body, "result": None, "error": None,
     }  # fmt: skip
     kept = service.store.get(job["id"])
