@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tcnn.planning.plan import plan as plan
     from tcnn.publishing.push import push_to_hub as push_to_hub
     from tcnn.training.finetune import finetune as finetune
+    from tcnn.verification.explain import explain as explain
     from tcnn.verification.verify import verify as verify
 
 _HOMES = {
@@ -54,6 +55,7 @@ _HOMES = {
     "VerificationConfig": "tcnn.config",
     "convert": "tcnn.conversion.surgery",
     "evaluate": "tcnn.evaluation.evaluate",
+    "explain": "tcnn.verification.explain",
     "export": "tcnn.exporting.export",
     "finetune": "tcnn.training.finetune",
     "finetune_config": "tcnn.config",

@@ -3,19 +3,16 @@
 It is made without torch from the files of the run's directory, unless images are given: their attention is computed.
 """
 
-import base64
-import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
 from pydantic import BaseModel, ValidationError
 
 from tcnn.analysis.evaluations import EvaluationFile, read_evaluation
-from tcnn.analysis.plots import gallery, style
+from tcnn.analysis.page import pictures, template
+from tcnn.analysis.plots import gallery
 from tcnn.analysis.plots.training import epochs
 from tcnn.analysis.rundirs import Epoch, Run, metadata, read_run
 from tcnn.conversion.report import ConversionReport
@@ -26,8 +23,6 @@ from tcnn.version import __version__
 
 MAX_ROWS = 12
 """Largest number of rows in the table of epochs; of more, first, best and last are shown, and the others folded."""
-SVG_LIMIT = 400_000
-"""Characters; a larger SVG is embedded as PNG."""
 
 
 class Written(BaseModel):
@@ -87,15 +82,10 @@ def _inspect(run: Run, images: str | Path) -> None:
 
 
 def _page(run: Run) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tcnn.analysis", "."), autoescape=True, undefined=jinja2.StrictUndefined,
-        finalize=_visible, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= FILTERS
     done = [Epoch.model_validate(row) for row in epochs(run.metrics)]
     conversion = _model(ConversionReport, run, "conversion")
     verification, verified = _verification(run)
-    return environment.get_template("report.html").render(
+    return template("report.html").render(
         title=_title(run, conversion),
         run=run,
         conversion=conversion,
@@ -107,9 +97,9 @@ def _page(run: Run) -> str:
         shown=_some(done),
         best=max(done, key=lambda row: -1.0 if row.val.top1 is None else row.val.top1, default=None),
         layers=_last_state(done),
-        training=_pictures(gallery.training_plots(run.metrics)),
-        inside=[] if run.inspection is None else _pictures(gallery.inspection_plots(run.inspection)),
-        robustness=[_pictures(gallery.evaluation_plots(each.rows)) for each in run.evaluations],
+        training=pictures(gallery.training_plots(run.metrics)),
+        inside=[] if run.inspection is None else pictures(gallery.inspection_plots(run.inspection)),
+        robustness=[pictures(gallery.evaluation_plots(each.rows)) for each in run.evaluations],
         tables=[_corruption_table(each) for each in run.evaluations],
         settings=_settings(run),
         versions=_versions(run),
@@ -194,37 +184,6 @@ def _last_state(done: Sequence[Epoch]) -> list[dict[str, Any]]:
     ]
 
 
-def _pictures(drawn: Iterable[gallery.NamedPlot]) -> list[dict[str, str]]:
-    """Figures for the page: drawings as SVG, those with photographs as PNG."""
-    pictures = []
-    for each in drawn:
-        body = "" if each.name.startswith("attention") else style.svg(each.figure)
-        body = body[body.find("<svg") :] if 0 < len(body) <= SVG_LIMIT else _img(style.png(each.figure))
-        width = round(96 * each.figure.get_figwidth())  # a drawing is not blown up beyond its letters' size
-        body = body.replace("<svg", f'<svg style="max-width: {width}px"', 1).replace(
-            "<img", f'<img style="max-width: {width}px"', 1
-        )
-        # Inline drawings share the page's names: those of one must not be taken for another's.
-        body = _own_names(body, each.name)
-        part = next((part for part in ("content", "positional") if f"-{part}" in each.name), "")
-        pictures.append({"part": part, "caption": each.caption, "body": Markup(body)})  # noqa: S704 - made here
-    return pictures
-
-
-def _img(png: bytes) -> str:
-    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(png).decode()}">'  # what is around it has a name
-
-
-def _own_names(svg: str, prefix: str) -> str:
-    if not svg.startswith("<svg"):
-        return svg
-    return (
-        svg.replace(' id="', f' id="{prefix}-')
-        .replace('xlink:href="#', f'xlink:href="#{prefix}-')
-        .replace("url(#", f"url(#{prefix}-")
-    )
-
-
 def _corruption_table(evaluation: EvaluationFile) -> list[tuple[str, list[float | None]]]:
     """Mean top-1 on every corruption, with a column for each row of the evaluation that has any."""
     rows = [row for row in evaluation.rows if row.corruptions]
@@ -247,26 +206,3 @@ def _versions(run: Run) -> dict[str, str]:
     found = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     written = run.metadata.get("tcnn_version")
     return found | ({"tcnn that wrote the checkpoint": str(written)} if written else {})
-
-
-def _visible(value: Any) -> Any:
-    """Names without characters that are invisible or change the reading direction; other values unchanged."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    return "".join(" " if unicodedata.category(each).startswith("C") else each for each in value)
-
-
-def _percent(value: Any) -> str:
-    return f"{value:.1%}" if isinstance(value, int | float) else "–"
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
-
-
-FILTERS = {
-    "percent": _percent, "number": _number, "two": "{:.2f}".format, "brief": lambda text: shorten(str(text), 400),
-}  # fmt: skip
-"""Template filters for numbers and long texts."""

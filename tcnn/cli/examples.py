@@ -10,7 +10,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": (
         "tcnn verify t_resnet50d.safetensors",
         "tcnn verify t_resnet50d.safetensors --images photos/",
-        "tcnn verify t.safetensors --weights my_resnet50.pth --json",
+        "tcnn verify t.safetensors --weights my_resnet50.pth --explain why.html",
+        "tcnn verify resnet50.a1_in1k --against resnet50.tv_in1k --json",
     ),
     "models": ("tcnn models", "tcnn models resnet50d", "tcnn models 'regnet*' --json"),
     "plan": (

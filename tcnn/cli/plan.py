@@ -49,9 +49,6 @@ def command(
 
     Weights are random, so nothing is downloaded, and nothing is written. One process is planned for. Exit code 4 means
     that memory or disk do not suffice; what would is said.
-
-    Examples: tcnn plan resnet50d --data photos/ --val-split 0.1 · tcnn plan resnet50d --data photos/ --preset quick
-    --batch-size 32 --seconds 60 --json
     """
     from tcnn.config import finetune_config
     from tcnn.errors import RequestError

@@ -39,10 +39,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace the file of --csv.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what images show: the most probable classes, by one model or by two side by side.
-
-    Examples: tcnn predict best.safetensors photo.jpg · tcnn predict t.safetensors photos/ --compare resnet50d --json
-    """
+    """Say what images show: the most probable classes, by one model or by two side by side."""
     from tcnn.errors import RequestError
 
     keep_freed_memory()

@@ -46,9 +46,6 @@ def command(
     """Publish on the Hugging Face Hub: weights, timm's config, a model card with accuracy and pictures, in one commit.
 
     The token is the one that `hf auth login` has kept, or HF_TOKEN.
-
-    Examples: tcnn push runs/photos my-team/t_resnet50d-photos --dry-run · tcnn push t_resnet50d.safetensors
-    my-team/t_resnet50d --evaluation accuracy.json --images photos/ --private
     """
     from huggingface_hub.utils.tqdm import disable_progress_bars
 

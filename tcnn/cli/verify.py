@@ -10,7 +10,12 @@ from tcnn.processes import loading
 
 
 def command(
-    checkpoint: Annotated[Path, typer.Argument(help="A .safetensors file or hub-layout directory.", metavar="CKPT")],
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            help="A tcnn checkpoint; with --against also any timm name, local-dir: or hf-hub:.", metavar="CKPT"
+        ),
+    ],
     against: Annotated[
         str | None, typer.Option(help="The source to compare with; default the one it was made from.", metavar="MODEL")
     ] = None,
@@ -23,28 +28,59 @@ def command(
     tolerance: Annotated[
         float | None, typer.Option(help="Largest relative error allowed in float32 (default 1e-5).", metavar="E")
     ] = None,
+    explain: Annotated[
+        Path | None,
+        typer.Option(help="Write a page that says which layer departs first, where, and why.", metavar="HTML"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the page of --explain.")] = False,
     device: Annotated[str, typer.Option(help="Where the models are compared.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare a checkpoint with its source, layer by layer and end to end; exit code 3 when they differ."""
+    """Compare a checkpoint with its source, layer by layer and end to end; exit code 3 when they differ.
+
+    With --against two models of one architecture can be compared of which none was converted.
+    """
+    from tcnn.checkpoints.places import checkpoint_file
     from tcnn.config import VerificationConfig, build
-    from tcnn.errors import VerificationError
+    from tcnn.errors import RequestError, VerificationError
 
     bounds = {} if tolerance is None else {"tolerance_float32": tolerance, "tolerance_float64": min(tolerance, 1e-10)}
     settings = build(VerificationConfig, bounds)
+    if force and explain is None:
+        raise RequestError("--force: there is no --explain page to replace")
+    if explain is not None:
+        from tcnn.analysis.extra import require_plots
+        from tcnn.files import check_output
+
+        require_plots()
+        check_output(explain, force)
+    plain = against is not None and not checkpoint.endswith(".safetensors") and checkpoint_file(checkpoint) is None
 
     from tcnn.cli.convert import show_verdict
 
     with loading():
-        from tcnn.workflows.recheck import recheck
+        from tcnn.workflows.recheck import compare, explained, open_pair, open_two
 
     with console.steps(7, quiet=as_json) as progress:
-        report = recheck(checkpoint, settings, against, weights, images, device, progress)
+        if plain:
+            pair = open_two(checkpoint, str(against), weights, images, device, progress)
+        else:
+            pair = open_pair(Path(checkpoint), against, weights, images, device, progress)
+        report = None if plain else compare(pair, settings, progress)
+        found = explained(pair, settings) if plain or explain is not None else None
+    if explain is not None and found is not None:
+        from tcnn.analysis.explanation import write
+
+        write(found, against or "its source", checkpoint, explain, force)
     if as_json:
-        console.print_json(report)
-    else:
+        console.print_json(report or found)  # type: ignore[arg-type]
+    elif report is not None:
         show_verdict(report, console.stdout())
-    failure = report.failure()
+    elif found is not None:
+        console.stdout().print(f"{found.verdict}\n{found.advice}", markup=False)
+    if explain is not None and not as_json:
+        console.stdout().print(f"explained in {explain}", markup=False)
+    failure = report.failure() if report is not None else None if found is None or found.equal else found.verdict
     if failure and not as_json:
         raise VerificationError(f"{checkpoint}: {failure}")
     if failure:

@@ -1,17 +1,33 @@
 """Verify a checkpoint file against its source, which is found by the file's metadata."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
 from tcnn.config import VerificationConfig
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
 from tcnn.errors import RequestError
+from tcnn.models.noise import noise_images
+from tcnn.models.randomise import randomised
+from tcnn.verification.explain import Explanation, explain
 from tcnn.verification.images import load_images
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.workflows.pipeline import Progress, Source, open_source, usable_device
+
+
+class Pair(NamedTuple):
+    """A model and what it is compared with."""
+
+    reference: nn.Module
+    model: nn.Module
+    images: Tensor | None
+    random: bool
+    """Whether the weights are random: fresh networks hide many errors."""
 
 
 def recheck(
@@ -23,14 +39,37 @@ def recheck(
     device: str = "cpu",
     progress: Progress = lambda step: None,
 ) -> VerificationReport:
-    """Compare a checkpoint with the source recorded in it, or with another one.
+    """Compare a checkpoint with the source recorded in it, or with another one; arguments as for `open_pair`.
+
+    Raises: `CheckpointError`, `RequestError`, `DownloadError`; a difference is in the report, not raised.
+    """
+    return compare(open_pair(path, against, weights, images, device, progress), settings, progress)
+
+
+def compare(pair: Pair, settings: VerificationConfig, progress: Progress = lambda step: None) -> VerificationReport:
+    """Compare a converted model with its source."""
+    return verify(
+        pair.reference, pair.model, settings, pair.images, randomise=pair.random,
+        progress=lambda step: progress(f"verifying {step}"),
+    )  # fmt: skip
+
+
+def open_pair(
+    path: Path,
+    against: str | None = None,
+    weights: Path | None = None,
+    images: Path | None = None,
+    device: str = "cpu",
+    progress: Progress = lambda step: None,
+) -> Pair:
+    """A checkpoint's model and the source recorded in it, or another one.
 
     Args:
         against: a timm name (with its pretrained weights), `local-dir:PATH` or `hf-hub:ORG/NAME`.
         weights: the source's weights file; needed again when the checkpoint was made from a file.
         images: a directory of images to compare on.
 
-    Raises: `CheckpointError`, `RequestError`, `DownloadError`; a difference is in the report, not raised.
+    Raises: `CheckpointError`, `RequestError`, `DownloadError`.
     """
     place = usable_device(device)
     progress("reading")
@@ -65,6 +104,30 @@ def recheck(
     config = content.conversion.config
     reference = source if config.stride == "keep" else without_stride(source, config)
     batch = None if images is None else load_images(images, reference).to(place)
-    return verify(
-        reference, model, settings, batch, randomise=random, progress=lambda step: progress(f"verifying {step}")
-    )
+    return Pair(reference, model, batch, random)
+
+
+def open_two(
+    name: str,
+    against: str,
+    weights: Path | None = None,
+    images: Path | None = None,
+    device: str = "cpu",
+    progress: Progress = lambda step: None,
+) -> Pair:
+    """Two models of one architecture that need not be converted, by their names; arguments as for `open_pair`."""
+    place = usable_device(device)
+    progress("building the models")
+    model = open_source(name, True, None, 0, place)[0]
+    reference = open_source(against, True, weights, 0, place)[0]
+    return Pair(reference, model, None if images is None else load_images(images, reference).to(place), False)
+
+
+def explained(pair: Pair, settings: VerificationConfig) -> Explanation:
+    """Why the two differ, on the pair's images or on noise."""
+    batch = noise_images(pair.reference, settings) if pair.images is None else pair.images
+    bounds = {torch.float32: settings.tolerance_float32, torch.float64: settings.tolerance_float64}
+    if not pair.random:
+        return explain(pair.reference, pair.model, batch, bounds)
+    with torch.no_grad(), randomised(pair.reference, pair.model, batch, settings.seed):
+        return explain(pair.reference, pair.model, batch, bounds)

@@ -1,0 +1,79 @@
+"""Pages of analysis as one HTML file: the template's environment and filters, and figures inside of the page."""
+
+import base64
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from tcnn.analysis.plots import gallery, style
+from tcnn.errors import shorten
+
+SVG_LIMIT = 400_000
+"""Characters; a larger SVG is embedded as PNG."""
+
+
+def template(name: str) -> jinja2.Template:
+    """A template of this room, which escapes all that it is given."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tcnn.analysis", "."), autoescape=True, undefined=jinja2.StrictUndefined,
+        finalize=_visible, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= FILTERS
+    return environment.get_template(name)
+
+
+def pictures(drawn: Iterable[gallery.NamedPlot]) -> list[dict[str, str]]:
+    """Figures for the page: drawings as SVG, those with photographs as PNG."""
+    made = []
+    for each in drawn:
+        body = "" if each.name.startswith("attention") else style.svg(each.figure)
+        body = body[body.find("<svg") :] if 0 < len(body) <= SVG_LIMIT else _img(style.png(each.figure))
+        width = round(96 * each.figure.get_figwidth())  # a drawing is not blown up beyond its letters' size
+        body = body.replace("<svg", f'<svg style="max-width: {width}px"', 1).replace(
+            "<img", f'<img style="max-width: {width}px"', 1
+        )
+        # Inline drawings share the page's names: those of one must not be taken for another's.
+        body = _own_names(body, each.name)
+        part = next((part for part in ("content", "positional") if f"-{part}" in each.name), "")
+        made.append({"part": part, "caption": each.caption, "body": Markup(body)})  # noqa: S704 - made here
+    return made
+
+
+def _img(png: bytes) -> str:
+    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(png).decode()}">'  # what is around it has a name
+
+
+def _own_names(svg: str, prefix: str) -> str:
+    if not svg.startswith("<svg"):
+        return svg
+    return (
+        svg.replace(' id="', f' id="{prefix}-')
+        .replace('xlink:href="#', f'xlink:href="#{prefix}-')
+        .replace("url(#", f"url(#{prefix}-")
+    )
+
+
+def _visible(value: Any) -> Any:
+    """Names without characters that are invisible or change the reading direction; other values unchanged."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(" " if unicodedata.category(each).startswith("C") else each for each in value)
+
+
+def _percent(value: Any) -> str:
+    return f"{value:.1%}" if isinstance(value, int | float) else "–"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
+FILTERS = {
+    "percent": _percent, "number": _number, "two": "{:.2f}".format, "brief": lambda text: shorten(str(text), 400),
+}  # fmt: skip
+"""Template filters for numbers and long texts."""

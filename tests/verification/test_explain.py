@@ -1,0 +1,161 @@
+"""`explain` names the layer that departs first, where and why, in models that were made to differ in one known way."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import tcnn
+from tcnn.verification.explain import explain
+
+IMAGES = torch.randn(3, 3, 48, 40, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def source(lively: Callable[..., nn.Module]) -> nn.Module:
+    return lively("test_resnet")
+
+
+@pytest.fixture
+def converted(source: nn.Module) -> nn.Module:
+    return tcnn.convert(source).model
+
+
+@torch.no_grad()
+def layer_output(model: nn.Module, name: str, images: Tensor) -> Tensor:
+    """What a layer gives, by a hook of one's own."""
+    found = []
+    handle = model.get_submodule(name).register_forward_hook(lambda m, args, out: found.append(out.clone()))
+    model.eval()(images)
+    handle.remove()
+    return found[0]
+
+
+def test_a_conversion_is_equal_in_every_layer(source: nn.Module, converted: nn.Module) -> None:
+    found = explain(source, converted, IMAGES)
+    assert found.equal
+    assert found.verdict == "The models compute the same function."
+    assert [one.first for one in found.passes] == [None, None]
+    assert {"conv1.0", "layer4.0.conv1", "layer4.0.bn1", "fc"} <= {layer.name for layer in found.passes[0].layers}
+    assert found.unmatched == ()
+    assert sum(found.histogram.values()) == 3 * 1000
+
+
+def test_also_where_it_stands_at_another_temperature(source: nn.Module) -> None:
+    model = tcnn.convert(source, temperature=0.5).model
+    assert explain(source, model, IMAGES).equal
+    assert all(layer.position_temperature == 0.5 for layer in model.modules() if isinstance(layer, tcnn.GPSA2d))
+
+
+def test_another_filter_is_found_with_its_worst_pixel(source: nn.Module, converted: nn.Module) -> None:
+    with torch.no_grad():
+        converted.layer4[0].conv2.proj[5, 4 * 96 : 5 * 96] += 0.5  # the centre tap
+    found = explain(source, converted, IMAGES)
+    assert not found.equal
+    assert [one.first for one in found.passes] == ["layer4.0.conv2", "layer4.0.conv2"]
+    assert found.verdict.startswith("layer4.0.conv2 (Conv2d → GPSA2d) is the first to depart")
+    assert "--weights" in found.advice
+    one, other = (layer_output(model.double(), "layer4.0.conv2", IMAGES.double()) for model in (source, converted))
+    place = torch.unravel_index((one - other).abs().argmax(), one.shape)
+    assert found.worst is not None
+    assert (found.worst.image, *found.worst.index) == tuple(int(each) for each in place)
+    assert found.worst.expected == pytest.approx(float(one[place]), rel=1e-9)
+    assert found.worst.found == pytest.approx(float(other[place]), rel=1e-9)
+    assert sum(found.histogram.values()) == one.numel()
+    share = (one - other).abs() / one.abs().max()
+    assert sum(n for power, n in found.histogram.items() if power >= -3) == int((share >= 1e-3).sum())
+
+
+def test_what_a_layer_inherits_is_not_its_own(source: nn.Module, converted: nn.Module) -> None:
+    converted.layer2[0].bn1.running_mean += 0.3
+    found = explain(source, converted, IMAGES)
+    assert found.passes[1].first == "layer2.0.bn1"
+    assert "statistics" in found.advice
+    after = next(layer for layer in found.passes[1].layers if layer.name == "layer4.0.conv1")
+    assert after.error.worst > 1e-4
+    assert after.own is not None
+    assert after.own.worst < 1e-12
+
+
+def test_rounding_is_called_rounding(source: nn.Module, converted: nn.Module) -> None:
+    found = explain(source, converted, IMAGES, {torch.float32: 1e-12})
+    assert not found.equal
+    assert found.passes[1].first is None
+    assert "it is rounding" in found.verdict
+
+
+class Net(nn.Module):
+    """Two layers with a function between them that no module is."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two, self.between = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), between
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.between(self.one(x))).mean((2, 3))
+
+
+def test_a_function_between_two_layers_is_found_by_what_follows_it() -> None:
+    found = explain(Net(F.relu), Net(F.gelu), IMAGES)
+    assert found.passes[1].first == "two"
+    assert "is itself the same: what it is given differs" in found.verdict
+
+
+def test_a_function_after_the_last_layer_is_found_by_the_output() -> None:
+    class Scaled(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    found = explain(Net(F.relu), Scaled(F.relu), IMAGES)
+    assert [one.first for one in found.passes] == [None, None]
+    assert found.verdict == "Every layer of one name agrees, the output does not."
+
+
+def test_what_only_one_has_is_named(source: nn.Module) -> None:
+    other = Net(F.relu)
+    other.three = nn.Conv2d(4, 4, 1)
+    assert explain(Net(F.relu), other, IMAGES).unmatched == ("three",)
+    with pytest.raises(tcnn.TcnnError, match="no layer of one name"):
+        explain(source, other, IMAGES)
+
+
+def test_neither_model_is_changed(source: nn.Module, converted: nn.Module) -> None:
+    before = [value.clone() for model in (source, converted) for value in model.state_dict().values()]
+    source.train()
+    explain(source, converted, IMAGES)
+    after = [value for model in (source, converted) for value in model.state_dict().values()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert source.training
+    assert not converted.training
+    assert not any(module._forward_hooks for model in (source, converted) for module in model.modules())
+
+
+def test_values_that_are_no_numbers_are_infinite_errors(source: nn.Module, converted: nn.Module) -> None:
+    with torch.no_grad():
+        converted.layer4[0].conv1.proj[0, 0] = torch.nan
+    found = explain(source, converted, IMAGES)
+    assert found.passes[1].first == "layer4.0.conv1"
+    assert found.worst is not None
+    assert max(found.histogram) == 3
+
+
+def test_the_page_says_it_all(source: nn.Module, converted: nn.Module, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from tcnn.analysis.explanation import write
+
+    with torch.no_grad():
+        converted.layer4[0].conv2.proj[5, 4 * 96 : 5 * 96] += 0.5  # the centre tap
+    found = explain(source, converted, IMAGES)
+    write(found, "<script>alert(1)</script>", "mine", tmp_path / "why.html")
+    page = (tmp_path / "why.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert found.verdict in page
+    assert page.count("<svg") == 2
+    assert "Conv2d → GPSA2d" in page
+    assert 'src="http' not in page
+    assert 'href="http' not in page
