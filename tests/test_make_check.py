@@ -29,7 +29,11 @@ def test_every_fault_is_told_at_once(tmp_path: Path, faulty: str | None) -> None
 def test_without_a_cache_types_are_checked_by_two_processes(tmp_path: Path) -> None:
     def command() -> str:
         return subprocess.run(
-            ["make", "-n", "-f", ROOT / "Makefile", "types"], cwd=tmp_path, capture_output=True, text=True, check=True
+            ["make", "--no-print-directory", "-n", "-f", ROOT / "Makefile", "types"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
 
     assert command().endswith("mypy --num-workers 2")
