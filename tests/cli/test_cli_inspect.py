@@ -47,7 +47,7 @@ def test_files(tcnn: Run, checkpoint: str, pictures: str, tmp_path: Path) -> Non
     assert tcnn(*arguments).error(2) == (
         "looks/inspect.json: exists already; replace it with --force (in Python: force=True), or choose another name"
     )
-    assert tcnn(*arguments, "--force", "--format", "svg").code == 0
+    assert tcnn("inspect", checkpoint, "--size", 64, "--out", "looks", "--force").code == 0
 
 
 def test_json_is_what_is_written(tcnn: Run, checkpoint: str, tmp_path: Path) -> None:
