@@ -176,9 +176,15 @@ def _drift(expected: Tensor, converted: nn.Module, batch: Tensor) -> Drift:
 
 def _check_source(source: nn.Module, converted: nn.Module) -> None:
     modules = dict(source.named_modules())
-    for name in replacements(converted):
-        if not isinstance(modules.get(name), nn.Conv2d):
-            found = type(modules[name]).__name__ if name in modules else "nothing"
-            raise RequestError(
-                f"{name}: the converted model has a GPSA layer here, the source has {found}; is it the right source?"
-            )
+    for name, layer in replacements(converted).items():
+        conv = modules.get(name)
+        if not isinstance(conv, nn.Conv2d):
+            found = type(conv).__name__ if conv is not None else "nothing"
+        elif (conv.in_channels, conv.out_channels) != (layer.in_channels, layer.out_channels):
+            found = f"a convolution of {conv.in_channels} to {conv.out_channels} channels"
+        else:
+            continue
+        raise RequestError(
+            f"{name}: the converted model has a GPSA layer of {layer.in_channels} to {layer.out_channels} channels "
+            f"here, the source has {found}; is it the right source?"
+        )

@@ -62,8 +62,16 @@ class TestLeavesNoMark:
     ) -> None:
         assert self.refused(timm.create_model(name), pair[1], randomise).endswith("is it the right source?")
 
-    def test_when_the_source_has_other_widths(self, pair: tuple[nn.Module, nn.Module]) -> None:
-        said = self.refused(timm.create_model("test_resnet", channels=(32, 48, 64, 96)), pair[1], True)
+    @pytest.mark.parametrize("randomise", [True, False])
+    def test_when_the_source_has_other_widths(self, pair: tuple[nn.Module, nn.Module], randomise: bool) -> None:
+        said = self.refused(timm.create_model("test_resnet", channels=(32, 48, 64, 96)), pair[1], randomise)
+        assert said == (
+            "layer4.0.conv1: the converted model has a GPSA layer of 192 to 96 channels here, the source has "
+            "a convolution of 256 to 96 channels; is it the right source?"
+        )
+
+    def test_when_the_trunk_of_the_source_has_other_widths(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        said = self.refused(timm.create_model("test_resnet", channels=(24, 48, 48, 96)), pair[1], True)
         assert said.endswith("source and converted model differ in it; is it the right source?")
 
     @staticmethod
