@@ -16,8 +16,8 @@ from tcnn.analysis.images import Pictures, read_pictures, seen
 from tcnn.analysis.measures import Measures, Parts, circle, measure
 from tcnn.analysis.recorded import RecordedLayer
 from tcnn.analysis.records import Head, Inspection, Layer, LayerMaps, Measure, NonLocality, Picture
+from tcnn.checkpoints.opening import open_model
 from tcnn.errors import RequestError
-from tcnn.evaluation.comparison import open_model
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair

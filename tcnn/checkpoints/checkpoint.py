@@ -169,14 +169,20 @@ def read(path: str | Path) -> Checkpoint:
             f"expected {metadata.get('digest', 'none')[:19]}…); copy or download it again"
         )
     try:
-        conversion = ConversionReport.model_validate_json(metadata["conversion"])
-        raw = metadata.get("verification")
-        verification = VerificationReport.model_validate_json(raw) if raw else None
+        return of_contents(tensors, metadata)
     except ValidationError as error:
         raise CheckpointError(
             f"{file}: written by tcnn {metadata['tcnn_version']}, this is {__version__} and cannot read its records"
         ) from error
-    return Checkpoint(tensors, metadata, conversion, verification)
+
+
+def of_contents(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Checkpoint:
+    """A checkpoint of what `contents` made of a model, or a file held; raises pydantic's `ValidationError`."""
+    raw = metadata.get("verification")
+    return Checkpoint(
+        tensors, metadata, ConversionReport.model_validate_json(metadata["conversion"]),
+        VerificationReport.model_validate_json(raw) if raw else None,
+    )  # fmt: skip
 
 
 def load(

@@ -18,6 +18,13 @@ Epochs = Callable[[int], None]
 """Called with the number of epochs done."""
 
 
+T_CNN = "A checkpoint, a run's directory, a timm name with t_ before it, hf-hub:ORG/NAME, or a file of timm's train.py."
+"""What a command takes for a T-CNN."""
+ANY_MODEL = (
+    "A checkpoint, a run's directory, a timm name, local-dir:PATH, hf-hub:ORG/NAME, or a file of timm's train.py."
+)
+"""What a command takes for any model."""
+
 BAR = 14
 """Width of training's progress bar; with step and time left it fits into 80 columns."""
 

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A timm name, local-dir:PATH or hf-hub:ORG/NAME.", metavar="MODEL")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A timm name, local-dir:PATH, hf-hub:ORG/NAME, or a file of timm's train.py.", metavar="MODEL"
+        ),
+    ],
     output: Annotated[
         Path | None,
         typer.Argument(help="A .safetensors file, or a directory for timm's hub layout.", metavar="OUT"),
@@ -70,8 +75,15 @@ def command(
 ) -> None:
     """Replace the k×k convolutions of the last stage by attention that computes the same function, and prove it."""
     from tcnn.config import ConversionConfig, VerificationConfig, build
+    from tcnn.errors import RequestError
     from tcnn.zoo import catalogue
+    from tcnn.zoo.names import cnn_of, is_weights_file
 
+    model = cnn_of(model)
+    if weights is not None and not pretrained:
+        raise RequestError("--no-pretrained: --weights names the weights; give one of the two")
+    if target is not None and stage != -1:
+        raise RequestError("--stage: --target names the convolutions; give one of the two")
     chosen = {
         "stage": stage, "stride": stride, "content": content, "content_heads": content_heads, "query_key": query_key,
         "seed": seed, "temperature": temperature, "head_dim": head_dim, "target": target,
@@ -84,14 +96,13 @@ def command(
             "missing; name a .safetensors file or a directory, or give --dry-run", param_hint="OUT"
         )
     if dry_run and weights is not None and not weights.is_file():
-        from tcnn.errors import RequestError
-
         raise RequestError(f"--weights: {weights} is no file")
     if output is not None and not dry_run:
         from tcnn.files import check_output
 
         check_output(output, force)  # before torch is loaded: a wrong path is answered at once
-    catalogue.check(model, default_choice=stage == -1 and target is None)
+    if not is_weights_file(model):
+        catalogue.check(model, default_choice=stage == -1 and target is None)
 
     with loading():
         from tcnn.workflows import pipeline
@@ -146,6 +157,8 @@ def show(result: "ConversionResult") -> None:
     for note in dict.fromkeys(layer.note for layer in report.layers if layer.note):
         out.print(f"note: {note}")
     out.print(f"parameters: {console.scale(report.parameters_before)} → {console.scale(report.parameters_after)}")
+    for note in result.notes:
+        out.print(f"note: {note}", markup=False)
     if result.verification is not None:
         show_verdict(result.verification, out)
     if result.output is not None:

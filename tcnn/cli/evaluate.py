@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +21,14 @@ if TYPE_CHECKING:
 def command(
     models: Annotated[
         list[str],
-        typer.Argument(
-            help="tcnn checkpoints, runs, timm names, local-dir:PATH or hf-hub:ORG/NAME.", metavar="CKPT..."
-        ),
+        typer.Argument(help=console.ANY_MODEL, metavar="CKPT..."),
     ],
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            "--weights", "--checkpoint", help="Load the weights of the one CKPT from this file.", metavar="FILE"
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -67,9 +72,12 @@ def command(
 ) -> None:
     """Measure top-1 and top-5 of checkpoints side by side: at several sizes, corrupted, on ImageNet-C, -A and -R."""
     from tcnn.config import build
+    from tcnn.errors import RequestError
     from tcnn.evaluation.config import EvaluationConfig
 
     keep_freed_memory()
+    if weights is not None and len(models) > 1:
+        raise RequestError("--weights: belong to one model; name one, or evaluate one after the other")
     if csv_file is not None:
         from tcnn.files import check_output
 
@@ -86,18 +94,23 @@ def command(
     )  # fmt: skip
 
     with loading():
+        from tcnn.checkpoints.opening import open_model
         from tcnn.evaluation.comparison import compare
         from tcnn.evaluation.held_out import measured_by_default
 
     data = measured_by_default(models) if data is None else data
     with _images(quiet=as_json) as progress:
-        result = compare(models, data, config, progress)
+        result = compare(models, data, config, progress, opening=partial(open_model, weights=weights, say=_tell))
     if as_json:
         console.print_json(result)
     else:
         _show(result, console.stdout())
     if csv_file is not None:  # last: a full disk must not cost what took hours to measure
         _write_csv(result, csv_file, force)
+
+
+def _tell(note: str) -> None:
+    typer.echo(f"note: {note}", err=True)
 
 
 def _sizes(text: str | None) -> tuple[tuple[int, int], ...]:

@@ -4,7 +4,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "convert": (
         "tcnn convert resnet50d t_resnet50d.safetensors",
         "tcnn convert resnet18 --no-pretrained --dry-run",
-        "tcnn convert resnet50 t.safetensors --weights my_resnet50.pth --num-classes 12",
+        "tcnn convert resnet50 t.safetensors --weights my_resnet50.pth",
         "tcnn convert resnet50d hub/ --stride dilate --content-heads 4",
     ),
     "verify": (
@@ -30,6 +30,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tcnn evaluate runs/photos",
         "tcnn evaluate resnet50d t_resnet50d.safetensors --data imagenet/",
         "tcnn evaluate runs/photos --data test/ --corruptions --csv robust.csv",
+        "tcnn evaluate output/train/mine/model_best.pth.tar --data photos/",
     ),
     "predict": (
         "tcnn predict runs/photos new.jpg",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    checkpoint: Annotated[Path, typer.Argument(help="A .safetensors file or hub-layout directory.", metavar="CKPT")],
+    checkpoint: Annotated[str, typer.Argument(help=console.T_CNN, metavar="CKPT")],
     output: Annotated[Path, typer.Argument(help="A .onnx or .pt2 file.", metavar="OUT")],
     format: Annotated[
         str | None, typer.Option(help="onnx or torch; default: by OUT's suffix.", metavar="FORMAT")
@@ -46,12 +46,12 @@ def command(
         require_onnx()
 
     with loading():
-        from tcnn.checkpoints.checkpoint import load
+        from tcnn.checkpoints.opening import open_model
         from tcnn.exporting.export import export
 
     with console.steps(8, quiet=as_json) as progress:
         progress("reading")
-        model = load(checkpoint)
+        model = open_model(checkpoint)
         report = export(
             model, output, kind, size=shape, batch=batch, dynamic=axes, opset=opset, tolerance=tolerance,
             force=force, progress=progress,

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[
-        str, typer.Argument(help="A tcnn checkpoint, a timm name, local-dir:PATH or hf-hub:ORG/NAME.", metavar="MODEL")
-    ],
+    model: Annotated[str, typer.Argument(help=console.ANY_MODEL, metavar="MODEL")],
     data: Annotated[
         str | None,
         typer.Option(help="Training images: a folder, a .tar, hfds/…, torch/…, wds/….", metavar="DATASET"),
@@ -95,7 +93,12 @@ def command(
     """Fine-tune on a data set: the paper's recipe, any part of it changed by an option, --set, a file or a preset."""
     from tcnn.config import build, finetune_config
     from tcnn.config.placement import Placement
+    from tcnn.errors import RequestError
+    from tcnn.zoo.names import canonical, cnn_of, is_converted
 
+    if convert is False and is_converted(canonical(model)):
+        raise RequestError(f"--no-convert: {model} is a T-CNN; name {cnn_of(model)}")
+    model = cnn_of(model)
     given = {
         "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": parse_size(size), "convert": convert,
         "convert_at": convert_at, "anneal": anneal, "fraction": fraction, "teacher": teacher, "seed": seed,
@@ -117,7 +120,7 @@ def command(
     if data is None:
         raise typer.BadParameter("missing; name the training images", param_hint="--data")
     directory = out or default_directory(model, resume or force)
-    if not model.endswith(".safetensors") and not Path(model).exists():
+    if not Path(model).exists() and not model.endswith(".safetensors"):
         from tcnn.zoo import catalogue
 
         catalogue.check(model, default_choice=settings.convert and settings.conversion == type(settings.conversion)())
@@ -162,7 +165,7 @@ def _refuse_what_has_no_effect(
         raise RequestError("--allow-changes: a new run has nothing to differ from; give --resume as well")
     if both_sets:
         raise RequestError("--val-split: --val names the images to validate on; give one of the two")
-    if checkpoint_file(model) is None or not (model.endswith(".safetensors") or Path(model).is_dir()):
+    if checkpoint_file(model) is None:
         return  # no checkpoint, and what it is instead will be said
     if weights is not None or not pretrained:
         option = "--weights" if weights is not None else "--no-pretrained"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    checkpoint: Annotated[Path, typer.Argument(help="A .safetensors file or hub-layout directory.", metavar="CKPT")],
+    checkpoint: Annotated[str, typer.Argument(help=console.T_CNN, metavar="CKPT")],
     output: Annotated[Path, typer.Argument(help="A .safetensors file.", metavar="OUT")],
     max_error: Annotated[
         float | None,

@@ -16,9 +16,7 @@ KINDS: "tuple[Format, ...]" = ("png", "svg")
 
 
 def command(
-    model: Annotated[
-        str, typer.Argument(help="A tcnn checkpoint, a run's directory, or a timm model.", metavar="CKPT")
-    ],
+    model: Annotated[str, typer.Argument(help=console.ANY_MODEL, metavar="CKPT")],
     images: Annotated[str | None, typer.Option(help="A picture, or a folder of pictures.", metavar="DIR")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write inspect.json and pictures into this directory.", metavar="DIR")

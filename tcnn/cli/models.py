@@ -21,15 +21,17 @@ def command(
     """List timm's models that can be converted, with layers, parameters and FLOPs before and after."""
     from tcnn.errors import RequestError
     from tcnn.zoo import catalogue
+    from tcnn.zoo.names import architecture
 
-    found = catalogue.search(" ".join(query or []))
+    query = [architecture(word) for word in query or ()]
+    found = catalogue.search(" ".join(query))
     shown = [entry for entry in found if entry.convertible or all_models]
     if as_json:
         rows = [entry.model_dump() | {"registered_as": entry.registered_as} for entry in shown]
         typer.echo(json.dumps({"timm": catalogue.timm_version(), "models": rows}, ensure_ascii=False, indent=2))
         return
     if not shown:
-        words = " ".join(query or [])
+        words = " ".join(query)
         if len(found) == 1:
             raise RequestError(found[0].reason or f"{found[0].name} cannot be converted")
         if found:

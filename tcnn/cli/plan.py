@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[
-        str, typer.Argument(help="A tcnn checkpoint, a timm name, local-dir:PATH or hf-hub:ORG/NAME.", metavar="MODEL")
-    ],
+    model: Annotated[str, typer.Argument(help=console.ANY_MODEL, metavar="MODEL")],
     data: Annotated[str, typer.Option(help="Training images, as for `tcnn finetune`.", metavar="DATASET")],
     val: Annotated[
         str | None, typer.Option(help="Validation images; default the validation split of --data.", metavar="DATASET")
@@ -52,9 +50,11 @@ def command(
     """
     from tcnn.config import finetune_config
     from tcnn.errors import RequestError
+    from tcnn.zoo.names import cnn_of
 
     if val is not None and val_split is not None:
         raise RequestError("--val-split: --val names the images to validate on; give one of the two")
+    model = cnn_of(model)
     given = {
         "epochs": epochs, "batch_size": batch_size, "size": parse_size(size), "convert": convert, "workers": workers,
         "device": device, "val_split": val_split,

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 def command(
     model: Annotated[
         str,
-        typer.Argument(
-            help="A tcnn checkpoint, a run's directory, a timm name, local-dir:PATH or hf-hub:ORG/NAME.", metavar="CKPT"
-        ),
+        typer.Argument(help=console.ANY_MODEL, metavar="CKPT"),
     ],
     images: Annotated[list[str], typer.Argument(help="Image files, and folders of images.", metavar="IMAGE...")],
     compare: Annotated[
@@ -54,7 +52,7 @@ def command(
 
         check_output(csv_file, force)
     with loading():
-        from tcnn.evaluation.comparison import open_model
+        from tcnn.checkpoints.opening import open_model
         from tcnn.evaluation.predict import image_files, predict, side_by_side
         from tcnn.workflows.pipeline import usable_device
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def command(
     source: Annotated[
         str,
-        typer.Argument(help="A tcnn checkpoint, a run's directory, or one in timm's hub layout.", metavar="CKPT"),
+        typer.Argument(help=console.T_CNN, metavar="CKPT"),
     ],
     repository: Annotated[str, typer.Argument(help="The repository; made where there is none.", metavar="ORG/NAME")],
     evaluation: Annotated[

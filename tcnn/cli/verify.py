@@ -13,7 +13,9 @@ def command(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="A tcnn checkpoint; with --against also any timm name, local-dir: or hf-hub:.", metavar="CKPT"
+            help="A T-CNN: a checkpoint, a timm name with t_ before it, hf-hub:ORG/NAME, a file of timm's train.py; "
+            "with --against any model.",
+            metavar="CKPT",
         ),
     ],
     against: Annotated[
@@ -40,7 +42,6 @@ def command(
 
     With --against two models of one architecture can be compared of which none was converted.
     """
-    from tcnn.checkpoints.places import checkpoint_file
     from tcnn.config import VerificationConfig, build
     from tcnn.errors import RequestError, VerificationError
 
@@ -54,18 +55,17 @@ def command(
 
         require_plots()
         check_output(explain, force)
-    plain = against is not None and not checkpoint.endswith(".safetensors") and checkpoint_file(checkpoint) is None
-
     from tcnn.cli.convert import show_verdict
 
     with loading():
-        from tcnn.workflows.recheck import compare, explained, open_pair, open_two
+        from tcnn.workflows.recheck import compare, explained, is_plain, open_pair, open_two
 
+    plain = against is not None and is_plain(checkpoint)
     with console.steps(7, quiet=as_json) as progress:
         if plain:
             pair = open_two(checkpoint, str(against), weights, images, device, progress)
         else:
-            pair = open_pair(Path(checkpoint), against, weights, images, device, progress)
+            pair = open_pair(checkpoint, against, weights, images, device, progress)
         report = None if plain else compare(pair, settings, progress)
         found = explained(pair, settings) if plain or explain is not None else None
     if explain is not None and found is not None:

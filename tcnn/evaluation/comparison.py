@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.opening import Opener, open_model
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, shorten
 from tcnn.evaluation import corruptions as effects
@@ -21,7 +21,6 @@ from tcnn.evaluation.report import Comparison, Row, corruption_scores, errors, s
 from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import input_shape
 from tcnn.workflows.pipeline import usable_device
-from tcnn.zoo.sources import create_source
 
 Progress = Callable[[int, int, str], None]
 """Called with images done, images in total, and a description."""
@@ -41,12 +40,14 @@ def compare(
     config: EvaluationConfig | None = None,
     progress: Progress | None = None,
     known_as: str | None = None,
+    opening: Opener = open_model,
 ) -> Comparison:
     """Evaluate every model at every size, clean and corrupted.
 
     Args:
         models: tcnn checkpoints (files or hub-layout directories), timm names, `local-dir:PATH` or `hf-hub:ORG/NAME`.
         data: as for `open_dataset`, or an ImageNet-C folder.
+        opening: makes a model of its name.
         known_as: what runs that were trained on the data set record as its name, if not `data`: an upload's id.
 
     Of a data set that one of them was trained on, the part that its training held out is measured, for all of them.
@@ -73,7 +74,7 @@ def compare(
     layouts: list[imagenet.Layout] = []
     for name in models:
         counter.describe(f"loading {name}")
-        model = open_model(name).to(device)
+        model = opening(name).to(device)
         outputs, channels = _outputs(model, name), input_shape(model)[0]
         names = first.class_names
         layout = _layout(config, cases, names, outputs)
@@ -105,14 +106,6 @@ def compare(
         seconds=round(time.monotonic() - started, 3),
         rows=rows,
     )
-
-
-def open_model(name: str) -> nn.Module:
-    """Load a tcnn checkpoint, or a timm model with its pretrained weights, in evaluation mode."""
-    path = Path(name)
-    if path.suffix == ".safetensors" or path.is_dir():
-        return checkpoint.load(path)
-    return create_source(name)
 
 
 def plan(data: str, config: EvaluationConfig) -> list[Case]:

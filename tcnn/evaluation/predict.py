@@ -89,7 +89,7 @@ def predict(
             raise RequestError(f"{setting}: expected at least 1, found {value}")
     files = image_files(images)
     if not isinstance(model, nn.Module):
-        from tcnn.evaluation.comparison import open_model
+        from tcnn.checkpoints.opening import open_model
 
         model = open_model(str(model))
     place = torch.device(device) if device is not None else next((p.device for p in model.parameters()), None)

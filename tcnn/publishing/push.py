@@ -13,6 +13,7 @@ from torch import nn
 
 from tcnn.checkpoints import checkpoint, hub
 from tcnn.checkpoints.card import model_card
+from tcnn.checkpoints.opening import is_ours, open_checkpoint
 from tcnn.checkpoints.places import checkpoint_file
 from tcnn.errors import DownloadError, RequestError, one_line
 from tcnn.exporting.export import export
@@ -136,9 +137,9 @@ def _opened(source: str | Path | nn.Module) -> tuple[nn.Module, VerificationRepo
     """The model, its verification, and the further sections of its file."""
     if isinstance(source, nn.Module):
         return source, None, {}
-    if checkpoint_file(source) is None:
+    if is_ours(str(source)) and checkpoint_file(source) is None:
         raise RequestError(f"{source}: no such checkpoint; convert first: tcnn convert MODEL OUT.safetensors")
-    content = checkpoint.read(source)
+    content = open_checkpoint(str(source))
     model = checkpoint.assemble(content, None, str(source))
     sections = {name: content.section(name) for name in content.metadata.keys() - checkpoint.RESERVED}
     return model, content.verification, sections

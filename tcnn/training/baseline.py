@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion.surgery import strideless
 from tcnn.errors import RequestError
@@ -75,7 +75,7 @@ def _original(
         return source, config.conversion
     if not is_checkpoint(source):
         return source, config.conversion
-    content = checkpoint.read(source)
+    content = open_checkpoint(source)
     recorded = _recorded(Path(source))
     if recorded is None:
         return source, config.conversion
@@ -89,7 +89,7 @@ def _original(
 
 def _recorded(path: Path) -> Source | None:
     """Where the CNN of a checkpoint comes from; None if the checkpoint is a CNN."""
-    content = checkpoint.read(path)
+    content = open_checkpoint(path)
     if not content.conversion.layers:
         return None
     if "training" in content.metadata:

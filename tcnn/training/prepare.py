@@ -10,6 +10,7 @@ from timm.layers import DropPath
 from torch import nn
 
 from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.opening import as_source, is_ours, open_checkpoint, open_model
 from tcnn.checkpoints.places import checkpoint_file
 from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
 from tcnn.conversion.annealing import release
@@ -62,6 +63,8 @@ def prepare(
     """
     notes: list[str] = []
     origin: str | None = None
+    if not isinstance(source, nn.Module):
+        source, weights = as_source(source, weights)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if isinstance(source, nn.Module):
@@ -147,10 +150,8 @@ def ablate(model: nn.Module, config: FinetuneConfig) -> None:
 
 def is_checkpoint(source: str | Path) -> bool:
     """Whether a name is a file or directory written by tcnn rather than a model to download or build."""
-    path = Path(source)
-    if path.suffix == ".safetensors" or isinstance(source, Path):
-        return True
-    return path.is_dir() and checkpoint_file(path) is not None
+    empty = isinstance(source, str) and Path(source).is_dir() and checkpoint_file(source) is None
+    return is_ours(source) and not empty
 
 
 def in_chans(source: str | Path | nn.Module) -> int:
@@ -158,8 +159,9 @@ def in_chans(source: str | Path | nn.Module) -> int:
     if isinstance(source, nn.Module):
         first = next((m for m in source.modules() if isinstance(m, nn.Conv2d)), None)
         return first.in_channels if first is not None else 3
+    source = as_source(source)[0]
     if is_checkpoint(source):
-        content = checkpoint.read(source)
+        content = open_checkpoint(source)
         given = content.conversion.model_args.get("in_chans")
         return (
             int(given)
@@ -178,11 +180,12 @@ def teacher_for(
         return None
     if config.teacher != "source":
         if is_checkpoint(config.teacher):
-            return checkpoint.load(config.teacher)
+            return open_model(config.teacher)
         return create_source(config.teacher)
     if isinstance(source, nn.Module):
         return _copy(source).eval()
-    return checkpoint.load(source) if is_checkpoint(source) else create_source(str(source), pretrained, weights)
+    source, weights = as_source(source, weights)
+    return open_model(str(source)) if is_checkpoint(source) else create_source(str(source), pretrained, weights)
 
 
 def conversion_at(config: FinetuneConfig, size: tuple[int, int]) -> ConversionConfig:
@@ -198,7 +201,7 @@ def _copy(model: nn.Module) -> nn.Module:
 
 
 def _load_checkpoint(path: Path, config: FinetuneConfig, notes: list[str]) -> tuple[nn.Module, str]:
-    content = checkpoint.read(path)
+    content = open_checkpoint(path)
     report = content.conversion
     origin = content.section("weights") or (content.section("training") or {}).get("weights") or "unknown"
     rate = drop_path_for(config, report.base_model.partition(".")[0], report.parameters_before)
@@ -218,12 +221,12 @@ def _build_model(
     parameters = parameter_count(create_structure(name))
     rate = drop_path_for(config, name.partition(".")[0], parameters)
     try:
-        return create_source(name, pretrained, weights, drop_path_rate=rate)
+        return create_source(name, pretrained, weights, notes.append, drop_path_rate=rate)
     except WeightsError as error:
         if "drop_path_rate" not in str(error):
             raise
         _without_drop_path(name, config, notes)
-        return create_source(name, pretrained, weights)
+        return create_source(name, pretrained, weights, notes.append)
 
 
 def _without_drop_path(name: str, config: FinetuneConfig, notes: list[str]) -> None:

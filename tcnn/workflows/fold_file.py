@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.errors import OutputError, VerificationError
 from tcnn.files import check_output
 from tcnn.folding.fold import Progress, fold
@@ -21,7 +22,7 @@ RUNS = 5
 
 
 def fold_to_file(
-    path: Path,
+    path: str | Path,
     output: Path,
     max_error: float | None = None,
     images: Path | None = None,
@@ -33,7 +34,7 @@ def fold_to_file(
     """Load a checkpoint, fold it, measure error and speed, write the result atomically and read it back.
 
     Args:
-        path: a tcnn checkpoint.
+        path: a tcnn checkpoint, or what else `open_checkpoint` takes.
         output: a `.safetensors` file: the plain state dict of the timm model when every layer became a convolution
             again, else a tcnn checkpoint. `tcnn.load` reads both.
         max_error: as for `fold`.
@@ -45,7 +46,7 @@ def fold_to_file(
     check_fold_output(output, force)
     place = usable_device(device)
     progress("reading")
-    content = checkpoint.read(path)
+    content = open_checkpoint(path)
     model = checkpoint.assemble(content, name=str(path)).to(place)
     batch = None if images is None else load_images(images, model).to(place)
     # Weights that were drawn and never trained leave residual branches multiplied by zero, which would hide an error.

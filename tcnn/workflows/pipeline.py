@@ -11,14 +11,16 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint, hub
+from tcnn.checkpoints.opening import architecture_of, open_model
 from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import convert, without_stride
-from tcnn.errors import EnvironmentFailure, OutputError, VerificationError, one_line
+from tcnn.errors import EnvironmentFailure, OutputError, RequestError, VerificationError, one_line
 from tcnn.files import check_output
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
-from tcnn.zoo.sources import create_source, create_structure
+from tcnn.zoo.names import is_converted, is_weights_file
+from tcnn.zoo.sources import Say, create_source, create_structure
 
 Progress = Callable[[str], None]
 STEPS = 9
@@ -47,6 +49,8 @@ class ConversionResult(BaseModel):
     seconds: float
     conversion: ConversionReport
     verification: VerificationReport | None = None
+    notes: tuple[str, ...] = ()
+    """What was inferred: another class count than the model's default."""
 
 
 def convert_to_file(
@@ -80,9 +84,19 @@ def convert_to_file(
     directory = is_directory(output)
     check_output(output, force)
     place = usable_device(device)
+    if is_weights_file(name):
+        if weights is not None:
+            raise RequestError(f"--weights: {name} brings weights of its own; leave it out, or name the architecture")
+        architecture = architecture_of(Path(name))
+        if is_converted(architecture):
+            return _adopt(Path(name), output, config, force)
+        name, weights = architecture, Path(name)
 
     progress("building the source")
-    source, origin = open_source(name, pretrained, weights, config.seed, place, num_classes=num_classes)
+    notes: list[str] = []
+    source, origin = open_source(
+        name, pretrained, weights, config.seed, place, num_classes=num_classes, say=notes.append
+    )
     progress("converting")
     model, report = convert(source, config)
     reference = source if config.stride == "keep" else without_stride(source, config)
@@ -122,13 +136,35 @@ def convert_to_file(
         seconds=round(time.monotonic() - started, 3),
         conversion=report,
         verification=verdict,
+        notes=tuple(notes),
     )
+
+
+def _adopt(path: Path, output: Path, config: ConversionConfig, force: bool) -> ConversionResult:
+    """Write a T-CNN that timm's train.py has trained as a checkpoint of ours; it equals no CNN: nothing is verified."""
+    started = time.monotonic()
+    if asked := [key for key, value in config if value != getattr(ConversionConfig(), key)]:
+        raise RequestError(f"{path}: is a T-CNN already, so {', '.join(asked)} would have no effect; leave it out")
+    notes: list[str] = []
+    model = open_model(str(path), None, notes.append)
+    directory = is_directory(output)
+    write = hub.save_directory if directory else checkpoint.save
+    write(model, output, None, {"weights": "file"}, force)
+    file = output / "model.safetensors" if directory else output
+    return ConversionResult(
+        model=str(path), output=str(output), bytes=file.stat().st_size, sha256=file_digest(file),
+        seconds=round(time.monotonic() - started, 3), conversion=model.conversion_report,  # type: ignore[arg-type]
+        notes=(*notes, "a T-CNN already, and trained, so it was not compared with its CNN"),
+    )  # fmt: skip
 
 
 def plan(name: str, config: ConversionConfig, num_classes: int | None = None) -> ConversionResult:
     """Dry run: what `convert_to_file` would convert; needs no weights and no network for a timm name."""
     started = time.monotonic()
-    report = convert(create_structure(name, num_classes), config).report
+    structure = architecture_of(Path(name)) if is_weights_file(name) else name
+    if is_converted(structure):
+        raise RequestError(f"{name}: is a T-CNN already, there is nothing to convert")
+    report = convert(create_structure(structure, num_classes), config).report
     return ConversionResult(model=name, output=None, seconds=round(time.monotonic() - started, 3), conversion=report)
 
 
@@ -139,6 +175,7 @@ def open_source(
     seed: int,
     device: torch.device,
     num_classes: int | None = None,
+    say: Say = lambda note: None,
     **model_args: object,
 ) -> tuple[nn.Module, Source]:
     """Create the source CNN, and the record of the origin of its weights."""
@@ -147,7 +184,7 @@ def open_source(
     kind: Literal["pretrained", "random", "file"] = "file" if weights else "pretrained" if pretrained else "random"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = create_source(name, pretrained, weights, **model_args)
+        model = create_source(name, pretrained, weights, say, None, **model_args)
     fingerprint = checkpoint.digest(dict(model.state_dict()), {})
     origin = Source(name=name, weights=kind, seed=seed, num_classes=num_classes, digest=fingerprint)
     return model.to(device), origin

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.opening import is_ours, open_checkpoint
 from tcnn.config import VerificationConfig
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
@@ -18,6 +19,7 @@ from tcnn.verification.images import load_images
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.workflows.pipeline import Progress, Source, open_source, usable_device
+from tcnn.zoo.names import is_converted, is_weights_file
 
 
 class Pair(NamedTuple):
@@ -31,7 +33,7 @@ class Pair(NamedTuple):
 
 
 def recheck(
-    path: Path,
+    path: str | Path,
     settings: VerificationConfig,
     against: str | None = None,
     weights: Path | None = None,
@@ -54,8 +56,13 @@ def compare(pair: Pair, settings: VerificationConfig, progress: Progress = lambd
     )  # fmt: skip
 
 
+def is_plain(name: str) -> bool:
+    """Whether a name is that of a model in which nothing may be converted, rather than of a T-CNN."""
+    return not is_ours(name) and not is_converted(name)
+
+
 def open_pair(
-    path: Path,
+    path: str | Path,
     against: str | None = None,
     weights: Path | None = None,
     images: Path | None = None,
@@ -73,8 +80,10 @@ def open_pair(
     """
     place = usable_device(device)
     progress("reading")
-    content = checkpoint.read(path)
+    content = open_checkpoint(path)
     refuse_folded(content.conversion, str(path), "verify")
+    if not content.conversion.layers:
+        raise RequestError(f"{path}: is a CNN, in which nothing is converted: there is nothing to verify")
     model = checkpoint.assemble(content, name=str(path)).to(place)
     recorded = Source.model_validate(content.section("source")) if "source" in content.metadata else None
     unknown = against is None and weights is None
@@ -84,9 +93,8 @@ def open_pair(
             "model all the same, name that with --against MODEL"
         )
     if recorded is None and unknown:
-        raise RequestError(
-            f"{path}: saved from Python, which records no source; name it with --against MODEL, or give --weights FILE"
-        )
+        how = "of timm's train.py, which records" if is_weights_file(path) else "saved from Python, which records"
+        raise RequestError(f"{path}: {how} no source; name it with --against MODEL, or give --weights FILE")
     if recorded is not None and recorded.weights == "file" and unknown:
         raise RequestError(f"{path}: made from a weights file; give it again with --weights FILE, or --against MODEL")
     random = recorded is not None and recorded.weights == "random" and unknown
@@ -96,7 +104,8 @@ def open_pair(
         against or (recorded.name if recorded else content.conversion.base_model), not random, weights,
         recorded.seed if recorded else 0, place, **args,
     )  # fmt: skip
-    if against is None and recorded is not None and origin.digest != recorded.digest:
+    known = recorded is not None and recorded.digest is not None
+    if against is None and recorded is not None and known and origin.digest != recorded.digest:
         raise RequestError(
             f"{path}: the {'random weights drawn' if random else 'weights found'} for {recorded.name} are not those it "
             "was converted from; name the right ones with --weights or --against"

@@ -145,10 +145,11 @@ def check(name: str, default_choice: bool = True) -> Entry | None:
     Returns the entry, or None when the catalogue cannot tell (a directory, a hub repository, another timm's model).
     Raises `UnknownModelError` or `NothingToConvertError`.
     """
+    name = name.removeprefix("timm/")
     if ":" in name or "/" in name or "\\" in name:
         return None
     architecture, _, tag = name.partition(".")
-    entry = entries().get(architecture)
+    entry = entries().get(architecture) or _made_from(architecture)
     if entry is None:
         if metadata.version("timm") != timm_version():
             return None
@@ -158,6 +159,12 @@ def check(name: str, default_choice: bool = True) -> Entry | None:
     if not entry.convertible and default_choice:
         raise NothingToConvertError(entry.reason or f"{name}: nothing to convert")
     return entry
+
+
+def _made_from(architecture: str) -> Entry | None:
+    """The entry of the CNN that a name of timm's registry is the T-CNN of, or None."""
+    entry = entries().get(architecture.removeprefix("t_"))
+    return entry if entry is not None and entry.registered_as == architecture else None
 
 
 def unknown(name: str, known: list[str]) -> str:

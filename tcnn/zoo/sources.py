@@ -1,26 +1,34 @@
 """Create the source CNN from a timm name, a local directory or a hub repository, with the requested weights."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import timm
 import torch
 from safetensors import SafetensorError
-from timm.models import load_state_dict, parse_model_name
+from timm.models import parse_model_name
 from torch import nn
 
 from tcnn.errors import DownloadError, RequestError, UnknownModelError, WeightsError, one_line
 from tcnn.zoo import catalogue
+from tcnn.zoo import weights as weights_files
 from tcnn.zoo.hub import is_hub_error, offline_if_unreachable, quiet_hub
+from tcnn.zoo.names import canonical, is_converted
 
 BUILD_ERRORS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 """Errors that timm and the readers of weights raise for an invalid configuration or file."""
+
+Say = Callable[[str], None]
+"""Called with a note for the user."""
 
 
 def create_source(
     name: str,
     pretrained: bool = True,
     weights: Path | None = None,
+    say: Say = lambda note: None,
+    found: weights_files.WeightsFile | None = None,
     **model_args: object,
 ) -> nn.Module:
     """Create a timm model in evaluation mode, with its weights.
@@ -28,22 +36,32 @@ def create_source(
     Args:
         name: a timm name (`resnet50d`, `resnet50d.ra2_in1k`), `local-dir:PATH` or `hf-hub:ORG/NAME`.
         pretrained: load the pretrained weights; never replaced by random ones in silence.
-        weights: a safetensors or PyTorch file to load instead; read without unpickling.
+        weights: a safetensors or PyTorch file to load instead; read without unpickling (`tcnn.zoo.weights`).
+        say: called with what was inferred from the file: another class count than the model's default.
+        found: what is in the file, if it has been read already.
         model_args: arguments for `timm.create_model` (`num_classes`, `in_chans`, `drop_path_rate`, …); the weights' own
             by default.
 
     Raises: `UnknownModelError`, `WeightsError`, `DownloadError`, each with one line that says what to do.
     """
+    name = canonical(name)
     architecture = check_name(name)
     if weights is not None:
-        return _with_file(name, Path(weights), model_args)
+        return _with_file(name, Path(weights), model_args, say, found or weights_files.read(Path(weights)))
     if pretrained and architecture is not None and not timm.is_model_pretrained(name):
         raise WeightsError(
             f"{name}: timm has no pretrained weights for it; give --weights FILE, or --no-pretrained for random ones"
         )
+    with download_errors(name), offline_if_unreachable(), quiet_hub():
+        model: nn.Module = timm.create_model(name, pretrained=pretrained, **model_args)
+        return model.eval()
+
+
+@contextmanager
+def download_errors(name: str) -> Iterator[None]:
+    """Context that raises what goes wrong in loading a model as `DownloadError`, or as `WeightsError`."""
     try:
-        with offline_if_unreachable(), quiet_hub():
-            return timm.create_model(name, pretrained=pretrained, **model_args).eval()
+        yield
     except FileNotFoundError as error:
         if is_hub_error(error):
             raise _download_error(name, error) from error
@@ -58,15 +76,9 @@ def create_source(
 
 def create_structure(name: str, num_classes: int | None = None) -> nn.Module:
     """Create a model without its weights: on the meta device, in evaluation mode."""
+    name = canonical(name)
     check_name(name)
-    options: dict[str, object] = {} if num_classes is None else {"num_classes": num_classes}
-    try:
-        with torch.device("meta"), offline_if_unreachable(), quiet_hub():
-            return timm.create_model(name, pretrained=False, **options).eval()
-    except OSError as error:
-        raise _download_error(name, error) from error
-    except BUILD_ERRORS as error:
-        raise RequestError(f"{name}: cannot be built: {one_line(error)}") from error
+    return _on_meta(name, {} if num_classes is None else {"num_classes": num_classes})
 
 
 def check_name(name: str) -> str | None:
@@ -74,6 +86,10 @@ def check_name(name: str) -> str | None:
     try:
         source, identifier = parse_model_name(name)
     except ValueError as error:
+        if "/" in name and ":" not in name:
+            raise RequestError(
+                f"{name}: no such file or directory; a timm name has no slash, a repository is hf-hub:{name}"
+            ) from error
         raise RequestError(one_line(error)) from error
     if source == "local-dir" and not (Path(identifier) / "config.json").is_file():
         raise RequestError(f"{name}: expected a directory with config.json and weights, found none at {identifier}")
@@ -88,65 +104,72 @@ def check_name(name: str) -> str | None:
     return str(architecture)
 
 
-def _with_file(name: str, weights: Path, options: dict[str, object]) -> nn.Module:
-    if not weights.is_file():
-        raise WeightsError(
-            f"{weights}: expected a weights file, found {'a directory' if weights.is_dir() else 'nothing'}"
-        )
+def _with_file(
+    name: str, file: Path, options: dict[str, object], say: Say, found: weights_files.WeightsFile
+) -> nn.Module:
+    """The model with the weights of a file; its class count is the file's, where none is asked for."""
+    structure = _on_meta(name, options)
+    state = weights_files.without_prefix(file, found.state, structure.state_dict())
+    weights_files.refuse_not_finite(file, state)
+    classes = _classes(structure, state)
+    if classes is not None and "num_classes" not in options and classes != getattr(structure, "num_classes", None):
+        say(f"{file}: weights for {classes} classes, so that is what the model tells apart ({name} itself: "
+            f"{getattr(structure, 'num_classes', 'unknown')})")  # fmt: skip
+        options = {**options, "num_classes": classes}
+        structure = _on_meta(name, options)
     try:
-        state = load_state_dict(str(weights), weights_only=True)
-    except Exception as error:
-        raise WeightsError(
-            f"{weights}: not readable as safetensors or as PyTorch weights without pickled code ({one_line(error)})"
-        ) from error
-    _refuse_not_finite(weights, state)
-    overlay: dict[str, object] = {
-        "file": str(weights),
-        "source": "",
-    }  # no source: the file, wherever the name came from
+        if is_converted(name) and state.keys() & _own_keys(structure):
+            model: nn.Module = timm.create_model(name, pretrained=False, **options)
+            model.load_state_dict(state)
+        else:
+            model = timm.create_model(
+                name, pretrained=True, pretrained_cfg_overlay=_overlay(state, options), **options
+            )  # fmt: skip
+    except BUILD_ERRORS as error:
+        reason = weights_files.mismatch(state, structure.state_dict(), _classifiers(structure))
+        raise WeightsError(f"{file} does not fit {name}: {reason or one_line(error)}") from error
+    cfg = getattr(model, "pretrained_cfg", None)
+    if cfg:  # the tensors that were just copied are not to be kept with it
+        plain = {key: value for key, value in cfg.items() if key != "state_dict"}
+        model.pretrained_cfg = model.default_cfg = plain  # type: ignore[assignment]
+    return model.eval()
+
+
+def _overlay(state: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:
+    """What timm is told of a file's weights."""
+    overlay: dict[str, object] = {"state_dict": dict(state), "source": ""}  # no source, wherever the name came from
     if "num_classes" in options:
         overlay["num_classes"] = options["num_classes"]  # the file's classifier is of this width: it is to be loaded
     if "in_chans" in options:
         overlay["first_conv"] = None  # likewise its first convolution, which timm would make from one of 3 channels
+    return overlay
+
+
+def _on_meta(name: str, options: Mapping[str, object]) -> nn.Module:
     try:
-        return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options).eval()
+        with torch.device("meta"), offline_if_unreachable(), quiet_hub():
+            model: nn.Module = timm.create_model(name, pretrained=False, **options)
+            return model.eval()
+    except OSError as error:
+        raise _download_error(name, error) from error
     except BUILD_ERRORS as error:
-        fresh = timm.create_model(name, pretrained=False, **options)
-        raise WeightsError(f"{weights} does not fit {name}: {_mismatch(fresh, state, error)}") from error
+        raise RequestError(f"{name}: cannot be built: {one_line(error)}") from error
 
 
-def _mismatch(model: nn.Module, state: dict[str, object], error: Exception) -> str:
-    """The first key that differs, in the model's own order."""
-    expected = model.state_dict()
-    for key, tensor in expected.items():
-        if key not in state:
-            return f"{key}: expected {tuple(tensor.shape)}, not in the file{_found(expected, state)}"
-        found = tuple(getattr(state[key], "shape", ()))
-        if found != tuple(tensor.shape):
-            classifier = key.split(".")[0] in str((getattr(model, "pretrained_cfg", {})).get("classifier"))
-            hint = f"; the file is for {found[0]} classes: num_classes={found[0]}" if classifier and found else ""
-            return f"{key}: expected {tuple(tensor.shape)}, found {found}{hint}"
-    extra = next((key for key in state if key not in expected), None)
-    return f"{extra}: in the file, not in the model" if extra else one_line(error)
+def _own_keys(model: nn.Module) -> set[str]:
+    """Keys that the attention layers have and no convolution does."""
+    return {key for key in model.state_dict() if key.endswith(".proj")}
 
 
-def _found(expected: Mapping[str, object], state: Mapping[str, object]) -> str:
-    """What is in a file instead, for a message: its first keys, where none is one of the model's."""
-    if any(key in expected for key in state):
-        return ""
-    shown = ", ".join(map(str, list(state)[:3])) + (", …" if len(state) > 3 else "")
-    return f", whose keys are {shown}; save the model's own state_dict" if shown else ", which holds nothing"
+def _classifiers(model: nn.Module) -> tuple[str, ...]:
+    named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
+    return (named,) if isinstance(named, str) else tuple(named)
 
 
-def _refuse_not_finite(weights: Path, state: Mapping[str, object]) -> None:
-    """Raise `WeightsError` for weights that are NaN or infinite: no conversion of them can be verified."""
-    for key, tensor in state.items():
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and not tensor.isfinite().all():
-            wrong = int((~tensor.isfinite()).sum())
-            raise WeightsError(
-                f"{weights}: {key}: {wrong} of {tensor.numel()} values are NaN or infinite, as after a training that "
-                "diverged; take an earlier checkpoint"
-            )
+def _classes(model: nn.Module, state: Mapping[str, torch.Tensor]) -> int | None:
+    """How many classes the classifier in a state dict tells apart, if that can be seen."""
+    widths = {len(state[f"{name}.weight"]) for name in _classifiers(model) if f"{name}.weight" in state}
+    return widths.pop() if len(widths) == 1 else None
 
 
 def _download_error(name: str, error: Exception) -> DownloadError:

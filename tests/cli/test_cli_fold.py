@@ -52,7 +52,7 @@ def test_a_conversion_becomes_the_cnn_again(tcnn: Run, converted: Path) -> None:
     for name in state.keys() & kept.keys():
         assert torch.equal(state[name], kept[name])
     assert tcnn("evaluate", "b.safetensors", "--data", "nowhere").code == 2
-    assert "has no GPSA layer" in tcnn("verify", "b.safetensors").error(2)
+    assert "is a CNN, in which nothing is converted" in tcnn("verify", "b.safetensors").error(2)
     assert "it is a CNN; there is nothing to fold" in tcnn("fold", "b.safetensors", "c.safetensors").error(2)
 
 

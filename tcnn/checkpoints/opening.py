@@ -1,0 +1,150 @@
+"""Open a model by whatever a user names: a checkpoint, a run, a file of timm's train.py, a timm name, a repository."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+from timm.models import parse_model_name
+from torch import nn
+
+from tcnn.checkpoints.arguments import forbidden
+from tcnn.checkpoints.checkpoint import Checkpoint, assemble, contents, of_contents, read
+from tcnn.checkpoints.places import checkpoint_file
+from tcnn.conversion.report import ConversionReport
+from tcnn.errors import CheckpointError, RequestError, shorten
+from tcnn.zoo import catalogue
+from tcnn.zoo import weights as weights_files
+from tcnn.zoo.hub import offline_if_unreachable, quiet_hub
+from tcnn.zoo.names import canonical, cnn_of, is_converted, is_weights_file
+from tcnn.zoo.sources import Say, check_name, create_source, download_errors
+
+ARCHITECTURE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
+"""A timm name: a file must not name a directory or repository to be opened."""
+HUB = ("hf-hub", "hf_hub")
+Opener = Callable[[str], nn.Module]
+"""Makes a model of its name."""
+
+
+def is_ours(name: str | Path) -> bool:
+    """Whether a name is that of a file or directory of tcnn, or of timm's train.py, not of a model to be built."""
+    path = Path(name)
+    if path.suffix == ".safetensors" or isinstance(name, Path):
+        return True
+    named = cnn_of(str(name)).partition(".")[0] in catalogue.entries()  # a folder may be called resnet18, too
+    return is_weights_file(path) or (path.is_dir() and (checkpoint_file(path) is not None or not named))
+
+
+def open_model(name: str, weights: Path | None = None, say: Say = lambda note: None, **model_args: Any) -> nn.Module:
+    """A T-CNN or a CNN with its weights, in evaluation mode.
+
+    Args:
+        name: a tcnn checkpoint, a run's directory, a file of timm's train.py, a timm name, `t_` before it or not,
+            `local-dir:PATH` or `hf-hub:ORG/NAME`.
+        weights: a file that has the weights; `name` is then what a model is built of.
+        say: called with what was inferred.
+        model_args: arguments for `timm.create_model`.
+
+    Raises: `CheckpointError`, `RequestError`, `DownloadError`.
+    """
+    if weights is not None:
+        if is_ours(name):
+            raise RequestError(f"--weights: {name} brings weights of its own; leave it out, or name the architecture")
+        return create_source(name, weights=weights, say=say, **model_args)
+    if not is_ours(name):
+        return create_source(name, say=say, **model_args)
+    return _of_train(Path(name), say) if is_weights_file(name) else assemble(read(name), None, str(name))
+
+
+def open_checkpoint(name: str | Path, weights: Path | None = None, say: Say = lambda note: None) -> Checkpoint:
+    """A T-CNN as a checkpoint; names as for `open_model`.
+
+    Raises: `CheckpointError` for a model in which nothing is converted, and the errors of `open_model`.
+    """
+    path = Path(name)
+    if weights is None and is_ours(name) and not is_weights_file(path):
+        return read(path)
+    repository = None if is_ours(name) else _repository(str(name))
+    if weights is None and repository is not None:
+        return read(_downloaded(str(name), *repository))
+    plain = canonical(str(name))
+    if weights is None and not is_ours(name) and check_name(plain) in catalogue.entries():
+        raise CheckpointError(
+            f"{name}: a CNN, in which nothing is converted; its T-CNN is t_{plain}, which tcnn convert writes"
+        )
+    model = open_model(str(name), weights, say)
+    if not isinstance(getattr(model, "conversion_report", None), ConversionReport):
+        raise CheckpointError(f"{name}: is a CNN, in which nothing is converted; convert it first: tcnn convert")
+    sections: dict[str, object] = {"weights": "file"}
+    if weights is None and is_converted(str(name)):
+        sections = {"weights": "pretrained", "source": {"name": cnn_of(str(name)), "weights": "pretrained"}}
+    return of_contents(*contents(model, None, sections))
+
+
+def as_source(name: str | Path, weights: Path | None = None) -> tuple[str | Path, Path | None]:
+    """The architecture and the weights file that a file of timm's train.py stands for, if it is a CNN's.
+
+    Anything else is returned as it is.
+    """
+    if not is_weights_file(name):
+        return name, weights
+    architecture = architecture_of(Path(name))
+    return (name, weights) if is_converted(architecture) else (architecture, Path(name))
+
+
+def _of_train(path: Path, say: Say) -> nn.Module:
+    """The model of a file that timm's train.py wrote: it names the architecture, and what it was built with."""
+    found = weights_files.read(path)
+    architecture = _architecture(path, found)
+    options = found.arguments
+    args: dict[str, Any] = dict(options.get("model_kwargs") or {})
+    args.pop("anneal_steps", None)  # training is over
+    args |= {key: options[key] for key in ("in_chans", "num_classes") if options.get(key)}
+    wrong = forbidden(args)
+    if wrong is not None:
+        raise CheckpointError(f"{path}: the model argument {shorten(ascii(wrong), 60)} is not allowed in a file")
+    model = create_source(architecture, weights=path, say=say, found=found, **args)
+    side = options.get("img_size")
+    size = options.get("input_size") or ([3, side, side] if side else None)
+    cfg = getattr(model, "pretrained_cfg", None)
+    if cfg and isinstance(size, list | tuple) and len(size) == 3:  # what it was trained at is what it is made for
+        cfg.update(input_size=tuple(int(number) for number in size), test_input_size=None)
+    return model
+
+
+def architecture_of(path: Path) -> str:
+    """The timm name of the model whose weights a file of timm's train.py has; raises `CheckpointError`."""
+    return _architecture(path, weights_files.read(path))
+
+
+def _architecture(path: Path, found: weights_files.WeightsFile) -> str:
+    if found.architecture is None:
+        raise CheckpointError(f"{path}: weights that do not name their model; name it: MODEL --weights {path}")
+    if not ARCHITECTURE.fullmatch(found.architecture):
+        raise CheckpointError(
+            f"{path}: of the model {shorten(ascii(found.architecture), 60)}, which is no timm name; name its "
+            f"architecture: MODEL --weights {path}"
+        )
+    return found.architecture
+
+
+def _repository(name: str) -> tuple[str, str | None] | None:
+    """The repository and revision of an `hf-hub:` name, or the directory of a `local-dir:` one; None for others."""
+    try:
+        kind, identifier = parse_model_name(name)
+    except ValueError:
+        return None
+    if kind == "local-dir":
+        return str(identifier), None
+    if kind not in HUB:
+        return None
+    repository, _, revision = str(identifier).partition("@")
+    return repository, revision or None
+
+
+def _downloaded(name: str, repository: str, revision: str | None) -> Path:
+    if name.startswith("local-dir:"):
+        return Path(repository)
+    with download_errors(name), offline_if_unreachable(), quiet_hub():
+        return Path(huggingface_hub.hf_hub_download(repository, "model.safetensors", revision=revision))

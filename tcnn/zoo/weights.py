@@ -1,0 +1,143 @@
+"""Weights files of whatever wrote them: timm, Lightning, a training loop of one's own. Nothing in them is unpickled.
+
+A state dict may lie in an entry of the file (`state_dict`, `model`, `net`, …), and its keys may have a prefix of the
+wrapper that it was saved from (`model.`, `module.`, `_orig_mod.`).
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tcnn.errors import WeightsError, one_line, shorten
+
+ENTRIES = (
+    "state_dict_ema", "model_ema", "ema_state_dict", "state_dict", "model_state_dict", "model", "net", "network",
+    "module", "weights",
+)  # fmt: skip
+"""Where a file may keep the state dict; averaged weights first, as timm takes them."""
+
+
+class WeightsFile(NamedTuple):
+    """What a weights file contains."""
+
+    state: dict[str, Tensor]
+    architecture: str | None
+    """The model's name, where the file records it: timm's train.py does."""
+    arguments: dict[str, Any]
+    """What timm's train.py was called with, or nothing."""
+
+
+def read(path: Path) -> WeightsFile:
+    """Read a safetensors or PyTorch file; raises `WeightsError` with one line."""
+    if not path.is_file():
+        raise WeightsError(f"{path}: expected a weights file, found {'a directory' if path.is_dir() else 'nothing'}")
+    try:
+        content = _content(path)
+    except Exception as error:
+        raise WeightsError(
+            f"{path}: not readable as safetensors or as PyTorch weights without pickled code ({_reason(path, error)})"
+        ) from error
+    if not isinstance(content, Mapping):
+        raise WeightsError(f"{path}: expected a state dict, found {type(content).__name__}; save model.state_dict()")
+    state = _state(content)
+    if state is None:
+        raise WeightsError(f"{path}: no weights in it; its keys are {_listed(content)}; save model.state_dict()")
+    arguments = content.get("args")
+    name = content.get("arch")
+    return WeightsFile(
+        state,
+        name if isinstance(name, str) else None,
+        dict(vars(arguments)) if isinstance(arguments, argparse.Namespace) else {},
+    )
+
+
+def _content(path: Path) -> Any:
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    with torch.serialization.safe_globals([argparse.Namespace]):  # timm's train.py keeps its options; plain values
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Which classes a file would need, if that is why it cannot be read."""
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+    except Exception:
+        names = []
+    foreign = [name for name in names if name != "argparse.Namespace"]
+    return f"it needs {', '.join(foreign[:3])}" if foreign else one_line(error)
+
+
+def _state(content: Mapping[Any, Any], depth: int = 2) -> dict[str, Tensor] | None:
+    """The state dict in what a file contains, wherever it lies; None if there is none."""
+    tensors = {key: value for key, value in content.items() if isinstance(key, str) and isinstance(value, Tensor)}
+    if tensors and not any(isinstance(content.get(entry), Mapping) for entry in ENTRIES):
+        return tensors
+    inner = [value for value in map(content.get, ENTRIES) if isinstance(value, Mapping)]
+    inner = inner or [value for value in content.values() if isinstance(value, Mapping)]
+    found = [state for value in inner if depth and (state := _state(value, depth - 1)) is not None]
+    return found[0] if found else None
+
+
+def without_prefix(path: Path, state: Mapping[str, Tensor], expected: Collection[str]) -> dict[str, Tensor]:
+    """The tensors of a model's own keys, without the prefix of a wrapper; all of them where there is no such prefix.
+
+    Raises `WeightsError` where two prefixes fit alike, as those of a student and its teacher do.
+    """
+    counts: Counter[str] = Counter()
+    for key in state:
+        parts = key.split(".")
+        for place in range(len(parts)):
+            if ".".join(parts[place:]) in expected:
+                counts["".join(f"{part}." for part in parts[:place])] += 1
+    best = counts.most_common(2)
+    if not best or not best[0][0] or best[0][1] < len(expected) / 2:
+        return dict(state)
+    if len(best) == 2 and best[1][1] == best[0][1]:
+        names = " and ".join(sorted(prefix for prefix, _ in best))
+        raise WeightsError(f"{path}: weights under {names} fit alike; save the state dict of one of them")
+    prefix = best[0][0]
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+
+
+def refuse_not_finite(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Raise `WeightsError` for weights that are NaN or infinite: no conversion of them can be verified."""
+    for key, tensor in state.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            wrong = int((~tensor.isfinite()).sum())
+            raise WeightsError(
+                f"{path}: {key}: {wrong} of {tensor.numel()} values are NaN or infinite, as after a training that "
+                "diverged; take an earlier checkpoint"
+            )
+
+
+def mismatch(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], classifiers: Collection[str]) -> str | None:
+    """How a state dict differs from a model's own: the first key that does, in the model's order, or None."""
+    for key, tensor in expected.items():
+        if key not in state:
+            return f"{key}: expected {tuple(tensor.shape)}, not in the file{_found(expected, state)}"
+        found = tuple(state[key].shape)
+        if found != tuple(tensor.shape):
+            own = found and any(key.startswith(f"{name}.") for name in classifiers)
+            hint = f"; the file is for {found[0]} classes: num_classes={found[0]}" if own else ""
+            return f"{key}: expected {tuple(tensor.shape)}, found {found}{hint}"
+    extra = next((key for key in state if key not in expected), None)
+    return f"{extra}: in the file, not in the model" if extra else None
+
+
+def _found(expected: Collection[str], state: Mapping[str, Tensor]) -> str:
+    """What is in a file instead, for a message: its first keys, where none is one of the model's."""
+    if any(key in expected for key in state):
+        return ""
+    return f", whose keys are {_listed(state)}; save the model's own state_dict"
+
+
+def _listed(content: Mapping[Any, Any]) -> str:
+    shown = ", ".join(shorten(str(key), 60) for key in list(content)[:3])
+    return shown + (", …" if len(content) > 3 else "") or "none"

@@ -1,0 +1,112 @@
+"""Models by every name that people have for them, in every command: tags, `timm/…`, `t_…`, files of timm's train.py."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from data_pictures import draw_classes
+from safetensors import safe_open
+from timm.utils import CheckpointSaver
+from torch import nn
+
+Run = Callable[..., Any]
+TRAINED = "timm/model_best.pth.tar"
+
+
+@pytest.fixture
+def trained(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
+    """What timm's train.py leaves of a T-CNN, and of a CNN; and images."""
+    draw_classes(tmp_path / "p", ["a", "b", "c"], 4)
+    for name, folder in (("t_test_resnet", "timm"), ("test_resnet", "cnn")):
+        kwargs = {"content_heads": 2, "anneal_steps": 9} if name.startswith("t_") else {}
+        model = lively(name, num_classes=3, **kwargs)
+        options = argparse.Namespace(model=name, num_classes=3, model_kwargs=kwargs, img_size=48, in_chans=None)
+        (tmp_path / folder).mkdir()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        saver = CheckpointSaver(model, optimizer, args=options, checkpoint_dir=str(tmp_path / folder))
+        saver.save_checkpoint(0, metric=50.0)
+    return tmp_path
+
+
+def test_models_are_listed_by_any_spelling(tcnn: Run) -> None:
+    expected = tcnn("models", "resnet50d").out
+    for spelling in ("timm/resnet50d.ra2_in1k", "resnet50d.ra2_in1k", "hf-hub:timm/resnet50d.a1_in1k", "t_resnet50d"):
+        assert tcnn("models", spelling).out == expected, spelling
+    assert "best" in tcnn("models", "resnet50d.best").error(2)
+
+
+def test_the_hubs_name_and_the_t_cnns_are_timms(tcnn: Run) -> None:
+    for spelling in ("timm/test_resnet.r160_in1k", "t_test_resnet"):
+        shown = tcnn("convert", spelling, "--dry-run", "--json").json["conversion"]
+        assert shown["base_model"] == "test_resnet.r160_in1k"
+        assert shown["layers"]
+    assert tcnn("convert", "timm/no_such", "--dry-run").error(2).startswith("no_such: no timm model of this name")
+    (Path.cwd() / "i.jpg").touch()
+    assert tcnn("predict", "runs/gone", "i.jpg").error(2).startswith("runs/gone: no such file or directory")
+    error = tcnn("finetune", "t_test_resnet", "--data", "p", "--no-convert").error(2)
+    assert error == "--no-convert: t_test_resnet is a T-CNN; name test_resnet"
+
+
+def test_what_timm_trained_enters_every_command(tcnn: Run, trained: Path) -> None:
+    (row,) = tcnn("evaluate", TRAINED, "--data", "p", "--json").json["rows"]
+    assert (row["outputs"], row["height"]) == (3, 48), "of the size that it was trained at"
+    (layers,) = [tcnn("inspect", TRAINED, "--json").json["layers"]]
+    assert [len(layer["heads"]) for layer in layers] == [11, 11], "with the arguments that it was built with"
+    assert len(tcnn("predict", TRAINED, "p/a", "--json").json["models"][0]["images"]) == 4
+    assert tcnn("export", TRAINED, "x.pt2", "--fixed", "--size", 32).code == 0
+    error = tcnn("verify", TRAINED).error(2)
+    assert error.startswith(f"{TRAINED}: of timm's train.py, which records no source; name it with --against MODEL")
+    assert tcnn("convert", TRAINED, "o.safetensors", "--stride", "dilate").error(2) == (
+        f"{TRAINED}: is a T-CNN already, so stride would have no effect; leave it out"
+    )
+    made = tcnn("convert", TRAINED, "o.safetensors")
+    assert "a T-CNN already, and trained, so it was not compared with its CNN" in made.out
+    (again,) = tcnn("evaluate", "o.safetensors", "--data", "p", "--json").json["rows"]
+    assert again["clean"]["loss"] == row["clean"]["loss"]
+
+
+def test_a_cnn_that_timm_trained_is_converted(tcnn: Run, trained: Path) -> None:
+    assert tcnn("convert", "cnn/model_best.pth.tar", "c.safetensors").code == 0
+    with safe_open("c.safetensors", "pt") as file:
+        assert file.get_tensor("fc.weight").shape[0] == 3
+    assert tcnn("verify", "c.safetensors", "--weights", "cnn/model_best.pth.tar").code == 0
+    error = tcnn("fold", "cnn/model_best.pth.tar", "f.safetensors").error(2)
+    assert error == "cnn/model_best.pth.tar: is a CNN, in which nothing is converted; convert it first: tcnn convert"
+
+
+def test_a_file_opens_nothing_that_it_names(tcnn: Run, trained: Path) -> None:
+    for name in ("hf-hub:timm/resnet18.a1_in1k", "local-dir:elsewhere"):
+        torch.save({"arch": name, "state_dict": {"a": torch.ones(1)}}, "w.pth")
+        assert "which is no timm name; name its architecture" in tcnn("evaluate", "w.pth", "--data", "p").error(2)
+    options = argparse.Namespace(model_kwargs={"pretrained_cfg": {"file": "other.pth"}})
+    torch.save({"arch": "test_resnet", "args": options, "state_dict": {"a": torch.ones(1)}}, "w.pth")
+    assert "'pretrained_cfg' is not allowed in a file" in tcnn("evaluate", "w.pth", "--data", "p").error(2)
+
+
+def test_weights_of_a_file_are_evaluated(tcnn: Run, trained: Path) -> None:
+    state = timm.models.load_state_dict(TRAINED)
+    torch.save({f"model.{name}": tensor for name, tensor in state.items()}, "w.pth")
+    assert tcnn("evaluate", "w.pth", "--data", "p").error(2).endswith("name it: MODEL --weights w.pth")
+    assert "does not fit t_test_resnet" in tcnn("evaluate", "t_test_resnet", "--weights", "w.pth", "--data", "p").err
+    torch.save(timm.models.load_state_dict("cnn/model_best.pth.tar"), "cnn.pth")
+    for option in ("--weights", "--checkpoint"):
+        done = tcnn("evaluate", "test_resnet", option, "cnn.pth", "--data", "p", "--size", 48)
+        assert done.code == 0
+        assert "note: cnn.pth: weights for 3 classes, so that is what the model tells apart" in done.err
+    assert tcnn("evaluate", "a", "b", "--weights", "w.pth", "--data", "p").error(2).startswith("--weights: belong to")
+    error = tcnn("evaluate", TRAINED, "--weights", "cnn.pth", "--data", "p").error(2)
+    assert error.startswith(f"--weights: {TRAINED} brings weights of its own")
+
+
+def test_verify_says_what_a_run_is(tcnn: Run, trained: Path) -> None:
+    short = ("--preset", "quick", "--epochs", 1, "--batch-size", 4, "--size", 32, "--device", "cpu", "--workers", 0)
+    common = ("--weights", "cnn/model_best.pth.tar", "--data", "p", "--val-split", 0.25, *short)
+    assert tcnn("finetune", "test_resnet", *common, "--no-convert", "--out", "run").code == 0
+    assert tcnn("verify", "run").error(2) == "run: is a CNN, in which nothing is converted: there is nothing to verify"
+    assert tcnn("verify", "run/best.safetensors").error(2).startswith("run/best.safetensors: is a CNN")
+    assert tcnn("finetune", TRAINED, "--data", "p", "--val-split", 0.25, *short, "--out", "tuned").code == 0
+    assert tcnn("verify", "tuned").error(2).startswith("tuned: has been trained since it was converted")

@@ -1,0 +1,78 @@
+"""Weights files of other programs: wherever the state dict lies, whatever keys begin with, and nothing unpickled."""
+
+import argparse
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tcnn.errors import WeightsError
+from tcnn.zoo import weights
+from tcnn.zoo.sources import create_source
+
+State = dict[str, torch.Tensor]
+
+
+def under(prefix: str, state: State) -> State:
+    return {f"{prefix}{name}": tensor for name, tensor in state.items()}
+
+
+WRAPPED: dict[str, Callable[[State], Any]] = {
+    "plain": lambda state: state,
+    "net": lambda state: {"net": state, "epoch": 3},
+    "state_dict": lambda state: {"state_dict": state},
+    "model": lambda state: {"model": state},
+    "an entry of its own name": lambda state: {"resnet": state, "best": 0.5},
+    "Lightning": lambda state: {
+        "state_dict": under("model.", state) | {"criterion.weight": torch.ones(3)},
+        "hyper_parameters": {"lr": 0.1},
+        "pytorch-lightning_version": "2.5.0",
+        "optimizer_states": [{"state": {}, "param_groups": []}],
+    },
+    "DDP, compiled": lambda state: {"state_dict": under("module._orig_mod.", state)},
+    "averaged beside": lambda state: {"state_dict": under("x.", state), "state_dict_ema": state},
+    "a model in a model": lambda state: {"model": {"state_dict": under("net.backbone.", state)}},
+}
+
+
+@pytest.mark.parametrize("form", WRAPPED)
+def test_the_state_dict_is_found(form: str, lively: Callable[..., nn.Module], tmp_path: Path) -> None:
+    own = lively(num_classes=3).state_dict()
+    torch.save(WRAPPED[form](own), tmp_path / "w.pth")
+    said: list[str] = []
+    model = create_source("test_resnet", weights=tmp_path / "w.pth", say=said.append)
+    assert all(torch.equal(tensor, own[name]) for name, tensor in model.state_dict().items())
+    assert getattr(model, "num_classes", None) == 3
+    assert said == [
+        f"{tmp_path / 'w.pth'}: weights for 3 classes, so that is what the model tells apart (test_resnet itself: 1000)"
+    ]
+    cfg = getattr(model, "pretrained_cfg", {})
+    assert "state_dict" not in cfg
+    assert str(tmp_path) not in str(cfg), "no path of this machine goes into checkpoints"
+
+
+def test_two_models_in_one_file_are_not_guessed_between(lively: Callable[..., nn.Module], tmp_path: Path) -> None:
+    own = lively().state_dict()
+    torch.save({"state_dict": under("student.", own) | under("teacher.", own)}, tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match=r"weights under student\. and teacher\. fit alike; save the state dict of"):
+        create_source("test_resnet", weights=tmp_path / "w.pth")
+
+
+def test_what_a_file_would_need_is_named(tmp_path: Path) -> None:
+    torch.save({"state_dict": {"a": torch.ones(1)}, "ratio": Fraction(1, 2)}, tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match=r"without pickled code \(it needs fractions\.Fraction\)"):
+        weights.read(tmp_path / "w.pth")
+
+
+def test_timms_options_are_read_as_plain_values(tmp_path: Path) -> None:
+    options = argparse.Namespace(model="t_test_resnet", num_classes=3, model_kwargs={"content_heads": 2})
+    torch.save({"arch": "t_test_resnet", "args": options, "state_dict": {"a": torch.ones(1)}}, tmp_path / "w.pth.tar")
+    found = weights.read(tmp_path / "w.pth.tar")
+    assert (found.architecture, found.arguments["model_kwargs"]) == ("t_test_resnet", {"content_heads": 2})
+    torch.save({"epoch": 3, "note": "nothing"}, tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match="no weights in it; its keys are epoch, note; save model"):
+        weights.read(tmp_path / "w.pth")
