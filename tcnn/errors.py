@@ -19,6 +19,7 @@
 A message is one line: what was expected, what was found, what to do.
 """
 
+import os
 import textwrap
 
 
@@ -97,6 +98,14 @@ class StorageError(EnvironmentFailure):
 def one_line(error: BaseException) -> str:
     """Text of a foreign error on one line; its class name if it has no text."""
     return shorten(str(error)) or type(error).__name__
+
+
+def readable(name: str) -> str:
+    """A file's name as text: where the locale is not UTF-8 (`LC_ALL=C`) Python keeps bytes that it cannot read."""
+    try:
+        return os.fsencode(name).decode("utf-8")
+    except UnicodeError:
+        return name
 
 
 def shorten(text: str, width: int = 300) -> str:

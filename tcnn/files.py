@@ -94,9 +94,8 @@ def storage_errors(path: Path) -> Iterator[None]:
         if number is None:
             raise
         what = "no space left" if number in _SPACE else os.strerror(number).lower()
-        raise StorageError(
-            f"{path}: {what} while writing; nothing was kept, free some space or choose another disk"
-        ) from error
+        advice = "free some space or choose another disk" if number in _SPACE else "choose another place"
+        raise StorageError(f"{path}: {what} while writing; nothing was kept, {advice}") from error
 
 
 def _os_error_number(error: Exception) -> int | None:

@@ -1,4 +1,4 @@
-"""Errors and advice of tcnn in the words of a request: whoever reads them in an answer has no command line."""
+"""Errors and advice in the words of whoever reads them: those of a request, or those of the command line."""
 
 import re
 
@@ -18,6 +18,25 @@ _ADVICE: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 _ARGUMENT = re.compile(r"(?<![\w-])--(?:no-)?([a-z]+(?:-[a-z]+)*)")
 """Any other option of a command is named as the request's field is."""
+
+
+_COMMANDS: tuple[tuple[str, str], ...] = (
+    (r"GET /models lists", "`tcnn models` lists"),
+    (r"GET /jobs lists", "`tcnn jobs list` lists"),
+    (r"GET /jobs/(\S+?)/checkpoints lists", r"`tcnn jobs show \1` lists"),
+    (r"GET /(?:datasets|checkpoints) lists yours", "`tcnn jobs upload PATH` makes one"),
+    (r"POST /(?:datasets|checkpoints)", "`tcnn jobs upload PATH`"),
+    (r"POST /jobs/(\S+?)/(resume|cancel)", r"`tcnn jobs \2 \1`"),
+    (r"POST /(transform|finetune|evaluate)", r"`tcnn jobs submit \1`"),
+    (r"GET /jobs/\{id\}", "`tcnn jobs show JOB`"),
+)
+
+
+def for_commands(text: str) -> str:
+    """A server's advice as commands: `GET /jobs lists yours` becomes `tcnn jobs list` lists yours."""
+    for pattern, words in _COMMANDS:
+        text = re.sub(pattern, words, text)
+    return text
 
 
 def for_requests(text: str) -> str:

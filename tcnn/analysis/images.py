@@ -14,7 +14,7 @@ from tcnn.data.decode import decode, mode_of, reason
 from tcnn.data.sources.folder import walk
 from tcnn.data.sources.names import EXTENSIONS, sort_key
 from tcnn.data.transforms import middle_of_strip
-from tcnn.errors import RequestError, shorten
+from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import input_settings, transform_for
 from tcnn.layers.terms.positions import Pair
 
@@ -45,9 +45,9 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
         try:
             with file.open("rb") as handle:
                 tensors.append(transform(middle_of_strip(decode(handle, mode))))
-            names.append(file.name if file == Path(where) else str(file.relative_to(where)))
+            names.append(readable(file.name if file == Path(where) else str(file.relative_to(where))))
         except Exception as error:  # a decoder may raise anything over a file that is no image
-            unreadable.append(f"{file.name}: {shorten(reason(error), 120)}")
+            unreadable.append(f"{readable(file.name)}: {shorten(reason(error), 120)}")
     batch = torch.stack(tensors) if tensors else torch.empty(0, *input_settings(model)["input_size"])
     return Pictures(tuple(names), batch, tuple(seen(batch, model)), tuple(unreadable))
 

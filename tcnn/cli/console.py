@@ -148,7 +148,19 @@ def duration(seconds: float) -> str:
 
 def print_json(result: "BaseModel") -> None:
     """Print one JSON object on stdout and nothing else."""
-    print(result.model_dump_json(indent=2))  # noqa: T201
+    print_json_text(result.model_dump_json(indent=2))
+
+
+def print_json_text(text: str) -> None:
+    """Print JSON as it is, or with escapes where stdout's encoding lacks some of its characters."""
+    import json
+    import sys
+
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text), indent=2)
+    print(text)  # noqa: T201
 
 
 def scale(count: float) -> str:

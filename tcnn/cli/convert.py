@@ -80,10 +80,6 @@ def command(
     from tcnn.zoo.names import cnn_of, is_weights_file
 
     model = cnn_of(model)
-    if weights is not None and not pretrained:
-        raise RequestError("--no-pretrained: --weights names the weights; give one of the two")
-    if target is not None and stage != -1:
-        raise RequestError("--stage: --target names the convolutions; give one of the two")
     chosen = {
         "stage": stage, "stride": stride, "content": content, "content_heads": content_heads, "query_key": query_key,
         "seed": seed, "temperature": temperature, "head_dim": head_dim, "target": target,

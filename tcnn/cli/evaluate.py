@@ -247,7 +247,7 @@ def _write_csv(result: "Comparison", file: Path, force: bool) -> None:
     from tcnn.files import replacing
 
     lines = list(csv_rows(result))
-    with replacing(file, force) as temporary, temporary.open("w", newline="") as handle:
+    with replacing(file, force) as temporary, temporary.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, list(lines[0]))
         writer.writeheader()
         writer.writerows(lines)

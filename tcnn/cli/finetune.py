@@ -94,6 +94,7 @@ def command(
     from tcnn.config import build, finetune_config
     from tcnn.config.placement import Placement
     from tcnn.errors import RequestError
+    from tcnn.training.effects import check_run
     from tcnn.zoo.names import canonical, cnn_of, is_converted
 
     if convert is False and is_converted(canonical(model)):
@@ -106,7 +107,7 @@ def command(
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     settings = finetune_config(preset, config, assignments or (), options)
-    _refuse_what_has_no_effect(
+    check_run(
         model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, pretrained=pretrained,
         conversion=[name for name in assignments or () if name.strip().startswith("conversion")],
         both_sets=val is not None and val_split is not None,
@@ -142,36 +143,6 @@ def command(
         console.print_json(result)
     else:
         show(result)
-
-
-def _refuse_what_has_no_effect(
-    model: str,
-    *,
-    resume: bool,
-    force: bool,
-    allow_changes: bool,
-    weights: Path | None,
-    pretrained: bool,
-    conversion: list[str],
-    both_sets: bool,
-) -> None:
-    """Raise `RequestError` for an option that would change nothing."""
-    from tcnn.checkpoints.places import checkpoint_file
-    from tcnn.errors import RequestError
-
-    if resume and force:
-        raise RequestError("--force: with --resume no run is replaced; give one of the two")
-    if allow_changes and not resume:
-        raise RequestError("--allow-changes: a new run has nothing to differ from; give --resume as well")
-    if both_sets:
-        raise RequestError("--val-split: --val names the images to validate on; give one of the two")
-    if checkpoint_file(model) is None:
-        return  # no checkpoint, and what it is instead will be said
-    if weights is not None or not pretrained:
-        option = "--weights" if weights is not None else "--no-pretrained"
-        raise RequestError(f"{option}: {model} brings weights of its own; leave it out")
-    if conversion:
-        raise RequestError(f"--set {conversion[0]}: {model} is converted already; convert its CNN anew to change that")
 
 
 def show(result: "FinetuneResult") -> None:

@@ -18,6 +18,7 @@ import typer
 from tcnn.cli import (
     convert,
     demo,
+    effects,
     evaluate,
     export,
     finetune,
@@ -31,7 +32,7 @@ from tcnn.cli import (
     verify,
 )
 from tcnn.cli.examples import epilog
-from tcnn.errors import Stopped, StorageError, TcnnError
+from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError
 from tcnn.processes import QuickExit
 from tcnn.version import __version__
 
@@ -149,8 +150,8 @@ def _run(arguments: list[str], debug: bool) -> int:
         message = (
             missing or f"unexpected {type(error).__name__}: {error}; run again with --debug and report what it shows"
         )
-        _show("RequestError" if missing else "InternalError", message, arguments, error if debug else None)
-        return 2 if missing else 1
+        _show("EnvironmentFailure" if missing else "InternalError", message, arguments, error if debug else None)
+        return EnvironmentFailure.exit_code if missing else 1
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code
         return _interrupted(signal.SIGINT)
     return code if isinstance(code, int) else 0
@@ -158,7 +159,7 @@ def _run(arguments: list[str], debug: bool) -> int:
 
 def _print_what_it_can(stream: object) -> None:
     """Have a terminal or file whose encoding lacks → or τ show a question mark, rather than fail after the work."""
-    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):  # the latter: LC_ALL=C
         stream.reconfigure(errors="replace")
 
 
@@ -183,17 +184,30 @@ def _commands(arguments: list[str]) -> Any:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""  # a switch takes no value, and help names none
     first = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if first in group.commands:
-        return group
+    if first is not None and first in group.commands:
+        return _refusing(group, first)
     joined = {entry.name: entry for entry in entry_points(group=COMMAND_GROUP)}
-    if first in joined:
+    if first is not None and first in joined:
         group.add_command(_load(joined[first]), first)
-        return group
+        return _refusing(group, first)
     for name, entry in sorted(joined.items()):
         with contextlib.suppress(
             ImportError
         ):  # a list, or a word that is no command: what cannot be loaded is left out
             group.add_command(_load(entry), name)
+    return group
+
+
+def _refusing(group: Any, name: str) -> Any:
+    """The commands, of which this one refuses options without effect before it begins."""
+    command = group.commands[name]
+    begin = command.invoke
+
+    def invoke(context: Any) -> Any:
+        effects.check(name, context)
+        return begin(context)
+
+    command.invoke = invoke
     return group
 
 

@@ -28,7 +28,8 @@ def command(
     shown = [entry for entry in found if entry.convertible or all_models]
     if as_json:
         rows = [entry.model_dump() | {"registered_as": entry.registered_as} for entry in shown]
-        typer.echo(json.dumps({"timm": catalogue.timm_version(), "models": rows}, ensure_ascii=False, indent=2))
+        found_json = {"timm": catalogue.timm_version(), "models": rows}
+        console.print_json_text(json.dumps(found_json, ensure_ascii=False, indent=2))
         return
     if not shown:
         words = " ".join(query)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from tcnn.cli import console
+
 
 def command(
     run: Annotated[Path, typer.Argument(help="The directory of a fine-tuning.", metavar="RUN_DIR")],
@@ -33,7 +35,7 @@ def command(
 
     written = write(run, file, images, evaluation or (), force)
     if as_json:
-        typer.echo(written.model_dump_json(indent=2))
+        console.print_json(written)
     else:
         for line in written.missing:
             typer.echo(f"missing: {line}")

@@ -16,6 +16,7 @@ from tcnn.conversion.selection import select
 from tcnn.conversion.stride import remove_stride
 from tcnn.conversion.stride_one import NONE, StrideRemoval
 from tcnn.conversion.ties import ties
+from tcnn.errors import RequestError
 from tcnn.layers.filters import geometry_of, is_standardised
 from tcnn.layers.gpsa import default_head_dim
 from tcnn.layers.terms import positions, scopes
@@ -137,6 +138,11 @@ def plan_conversion(model: nn.Module, config: ConversionConfig) -> Plan:
         conv = layers[name]
         assert isinstance(conv, nn.Conv2d)  # noqa: S101 - selection chooses nothing else
         geometry, scope = geometry_of(conv), scopes.parse(config.content)
+        if config.head_dim is not None and config.head_dim > max(conv.in_channels, 8):
+            raise RequestError(
+                f"head_dim: {name} reads {conv.in_channels} channels, and a wider head tells nothing more; expected at "
+                f"most {max(conv.in_channels, 8)}, got {config.head_dim}"
+            )
         replacements.append(
             Replacement(
                 name=name,

@@ -1,5 +1,6 @@
 """`ImageSet` and `open_dataset`: open data sets by timm's names, take splits and subsets of them."""
 
+import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from tcnn.data.sources.source import Found, Source
 from tcnn.data.sources.tar import open_tar
 from tcnn.data.sources.torchvision_sets import open_torch
 from tcnn.data.transforms import training_transform
-from tcnn.errors import RequestError, TcnnError, one_line
+from tcnn.errors import RequestError, TcnnError, one_line, readable
 
 __all__ = [
     "ImageSet",
@@ -103,6 +104,7 @@ def open_dataset(
     """
     mode = mode_of(in_chans)
     found = _found(str(spec), split, class_names is None, download)
+    found = dataclasses.replace(found, names=tuple(map(readable, found.names)))
     if not len(found.labels):
         raise RequestError(f"{spec}: no images in split {split!r}")
     targets = torch.from_numpy(found.labels)

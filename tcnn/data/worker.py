@@ -20,7 +20,7 @@ from tcnn.data.decode import UnreadableImage, ignore_warnings
 from tcnn.data.image_set import ImageSet
 from tcnn.data.order import sample_seed
 from tcnn.data.transforms import Transform
-from tcnn.errors import EnvironmentFailure, TcnnError
+from tcnn.errors import EnvironmentFailure, TcnnError, readable
 from tcnn.processes import die_with_parent
 
 Item = tuple[int, int, int]
@@ -77,7 +77,7 @@ class Samples:
             try:
                 return self.data.load((index + further) % len(self.data))
             except UnreadableImage as error:
-                unreadable.append(error.filename)
+                unreadable.append(readable(error.filename))
                 if not self.replace:
                     return None
                 last = error

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tcnn.data.decode import decode, mode_of, reason
 from tcnn.data.sources.folder import open_at_once, walk
 from tcnn.data.sources.names import is_image, sort_key
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, readable
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fuse import fused
 from tcnn.models.trace import evaluating, input_shape
@@ -104,9 +104,9 @@ def predict(
             answers = iter(_guesses(model, torch.stack(tensors).to(place), top) if tensors else ())
             for file, tensor in zip(names, read, strict=True):
                 if isinstance(tensor, Tensor):
-                    found.append(Prediction(file=str(file), guesses=next(answers)))
+                    found.append(Prediction(file=readable(str(file)), guesses=next(answers)))
                 else:
-                    found.append(Prediction(file=str(file), guesses=[], unreadable=tensor))
+                    found.append(Prediction(file=readable(str(file)), guesses=[], unreadable=tensor))
             if progress is not None:
                 progress(len(names))
     return found

@@ -93,6 +93,11 @@ def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
     bounds = {
         symbols[str(symbol)]: bound for symbol, bound in program.range_constraints.items() if str(symbol) in symbols
     }
+    capped = [axis for axis, bound in bounds.items() if str(bound.upper).isdigit()]
+    if capped:  # a map of one pixel at the example's size: the tracer has specialised on it
+        raise RequestError(
+            f"{' and '.join(capped)} could not grow beyond the example's {'×'.join(map(str, example.shape[2:]))}"
+        )
     found = []
     for axis in AXES:
         size = example.shape[POSITION[axis]]

@@ -19,6 +19,7 @@ from tcnn.training.baseline import baseline_config, baseline_start, check_baseli
 from tcnn.training.before_after import FILE, Ran, before_and_after
 from tcnn.training.cuda_graph import check_graph
 from tcnn.training.distributed import Processes, join_processes, process_device
+from tcnn.training.effects import check_run
 from tcnn.training.inputs import DEFAULT_SPLIT, DataSets, open_data_sets, training_loader
 from tcnn.training.loop import Trainer
 from tcnn.training.prepare import Start, in_chans, prepare, teacher_for
@@ -106,6 +107,10 @@ def finetune(
     Raises: `RequestError` for a wrong request, `Stopped` after SIGTERM or Ctrl-C, `DivergedError`,
     `EnvironmentFailure`.
     """
+    check_run(
+        model, resume=resume, force=force, allow_changes=allow_changes, weights=weights,
+        both_sets=val is not None and options.get("val_split") is not None,
+    )  # fmt: skip
     config = build(FinetuneConfig, options, config)
     sources = _Sources(model, data, val, pretrained, weights, names or {})
     directory = _Directory(RunDirectory(Path(out)), resume, force, allow_changes)

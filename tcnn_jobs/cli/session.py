@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,12 +21,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 JobId = Annotated[str, typer.Argument(help="A job's id.", metavar="JOB")]
 
 
-def connect(server: str | None, key: str | None) -> "Client":
-    """A client of the server that was named."""
-    from tcnn_jobs.client.client import Client
+@contextmanager
+def connect(server: str | None, key: str | None) -> "Iterator[Client]":
+    """A client of the server that was named; what the server advises is said in commands."""
+    from tcnn_jobs.client.client import Client, RefusedError
+    from tcnn_jobs.wording import for_commands
 
     url = server or os.environ.get("TCNN_SERVER") or DEFAULT
-    return Client(url, key or os.environ.get("TCNN_API_KEY"), patience=60.0)
+    with Client(url, key or os.environ.get("TCNN_API_KEY"), patience=60.0) as client:
+        try:
+            yield client
+        except RefusedError as error:
+            told = for_commands(str(error))
+            if told == str(error):
+                raise
+            raise RefusedError(error.status, {**error.problem, "detail": told}) from error
 
 
 def print_json(value: Any) -> None:

@@ -50,6 +50,11 @@ ON_RANDOM_WEIGHTS: dict[str, tuple[tuple[object, ...], int, tuple[str, ...]]] = 
     "tolerance 0": (("test_resnet", "o.safetensors", "--tolerance", 0), 2, ("tolerance", "greater than 0")),
     "tolerance inf": (("test_resnet", "o.safetensors", "--tolerance", "inf"), 2, ("tolerance", "inf")),
     "tolerance nan": (("test_resnet", "o.safetensors", "--tolerance", "nan"), 2, ("tolerance", "nan")),
+    "head width of memory": (
+        ("test_resnet", "o.safetensors", "--head-dim", 10_000_000),
+        2,
+        ("head_dim: layer4.0.conv1 reads 192 channels, and a wider head tells nothing more", "at most 192, got"),
+    ),
     "head width 0": (("test_resnet", "o.safetensors", "--head-dim", 0), 2, ("head_dim", "1")),
     "window 0": (("test_resnet", "o.safetensors", "--content", "window:0"), 2, ("content: expected", "'window:0'")),
     "content of nothing": (("test_resnet", "o.safetensors", "--content", "local"), 2, ("window:14", "'local'")),
@@ -150,6 +155,13 @@ class TestOutput:
         assert "file" in tcnn("convert", "test_resnet", "plain", "--no-pretrained", "--force").error(2)
         assert (tmp_path / "plain").read_text() == "mine"
         assert listing() == ["o.safetensors", "plain"]
+
+    def test_in_a_place_that_takes_none(self, tcnn: Run) -> None:
+        error = tcnn("convert", "test_resnet", "/proc/x.safetensors", "--no-pretrained").error(4)
+        assert (
+            error
+            == "/proc/x.safetensors: no such file or directory while writing; nothing was kept, choose another place"
+        )
 
     def test_is_checked_before_anything_else(self, tcnn: Run, no_network: None) -> None:
         assert "create it first" in tcnn("convert", "test_resnet", "no/where.safetensors").error(2)

@@ -108,15 +108,15 @@ def test_what_cannot_be_read_is_named(tcnn: Any, checkpoint: Path, pets: Path) -
             "'fogg' is no ImageNet-C corruption; did you mean ",
         ),
         (
-            ("t.safetensors", "--data", "pets", "--severities", "0"),
+            ("t.safetensors", "--data", "pets", "--corruption", "fog", "--severities", "0"),
             "severities: expected severities from 1 to 5, got (0,)",
         ),
         (
-            ("t.safetensors", "--data", "pets", "--severities", "5,6"),
+            ("t.safetensors", "--data", "pets", "--corruption", "fog", "--severities", "5,6"),
             "severities: expected severities from 1 to 5, got ",
         ),
         (
-            ("t.safetensors", "--data", "pets", "--severities", "all"),
+            ("t.safetensors", "--data", "pets", "--corruption", "fog", "--severities", "all"),
             "--severities: expected whole numbers, found 'all'",
         ),
         (
@@ -139,7 +139,7 @@ def test_what_cannot_be_read_is_named(tcnn: Any, checkpoint: Path, pets: Path) -
         ),
         (("t.safetensors", "--data", "pets", "--layout", "imagenet-r"), "t.safetensors: imagenet-r needs a model of "),
         (
-            ("t.safetensors", "--data", "pets", "--baseline", "x"),
+            ("t.safetensors", "--data", "pets", "--corruption", "fog", "--baseline", "x"),
             "--baseline x: expected alexnet or one of t.safetensors",
         ),
         (("t.safetensors", "--data", "pets", "--csv", "no/x.csv"), "no/x.csv: the directory "),

@@ -108,14 +108,23 @@ def test_wrong_requests(tcnn: Run, checkpoint: str, local_source: str, tmp_path:
             "absent: expected an image or a folder of images, found",
         ),
         (("inspect", checkpoint, "--images", "empty"), "empty: expected images, found none"),
-        (("inspect", checkpoint, "--query", "2,3"), "--query: expected two shares between 0 and 1"),
-        (("inspect", checkpoint, "--query", "middle"), "--query: expected two shares between 0 and 1"),
-        (("inspect", checkpoint, "--format", "pdf"), "--format: expected png, svg or both, found 'pdf'"),
         (
-            ("inspect", checkpoint, "--evaluation", "words.json"),
+            ("inspect", checkpoint, "--images", "empty", "--query", "2,3"),
+            "--query: expected two shares between 0 and 1",
+        ),
+        (
+            ("inspect", checkpoint, "--images", "empty", "--query", "middle"),
+            "--query: expected two shares between 0 and 1",
+        ),
+        (("inspect", checkpoint, "--out", "o", "--format", "pdf"), "--format: expected png, svg or both, found 'pdf'"),
+        (
+            ("inspect", checkpoint, "--out", "o", "--evaluation", "words.json"),
             "words.json: expected what `tcnn evaluate --json` prints",
         ),
-        (("inspect", checkpoint, "--evaluation", "no.json"), "no.json: expected what `tcnn evaluate --json` prints"),
+        (
+            ("inspect", checkpoint, "--out", "o", "--evaluation", "no.json"),
+            "no.json: expected what `tcnn evaluate --json` prints",
+        ),
         (("inspect", checkpoint, "--against", "resnet0"), "resnet0: no timm model of this name"),
         (("inspect", checkpoint, "--out", "words.json"), "words.json: cannot be used as a directory"),
         (("report", "absent"), "absent: expected a run's directory, found nothing"),

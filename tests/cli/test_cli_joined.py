@@ -39,7 +39,7 @@ def without(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("command", ["serve", "worker"])
 def test_without_the_extra_a_command_says_what_to_install(command: str) -> None:
     done = without(command)
-    assert done.returncode == 2
+    assert done.returncode == 4
     assert done.stdout == ""
     assert done.stderr.startswith(f"error: `tcnn {command}` needs ")
     assert done.stderr.endswith('which is not installed: pip install "tcnn[serve]"\n')
@@ -83,7 +83,7 @@ def test_a_command_of_another_package(tmp_path: Path) -> None:
     assert help_text.returncode == 0
     assert "Greet." in help_text.stdout and "Many." in help_text.stdout and "broken" not in help_text.stdout
     assert "'greet'" in tcnn("gret").stderr
-    for arguments, code in ((("broken",), 2), (("many", "two"), 1), (("many", "three"), 2), (("greet", "--x"), 2)):
+    for arguments, code in ((("broken",), 4), (("many", "two"), 1), (("many", "three"), 2), (("greet", "--x"), 2)):
         done = tcnn(*arguments)
         assert (done.returncode, done.stdout) == (code, "")
         assert done.stderr.startswith("error: ")

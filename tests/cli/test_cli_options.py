@@ -38,6 +38,20 @@ RUN = ("finetune", "t.safetensors", "--data", "p")
         (("export", "t.safetensors", "x.onnx", "--format", "torch"), "--format torch: x.onnx would be taken for "),
         (("export", "t.safetensors", "x.pt2", "--format", "onnx"), "--format onnx: x.pt2 would be taken for the other"),
         (("convert", "test_resnet", "--dry-run", "--weights", "no.pth"), "--weights: no.pth is no file"),
+        (("convert", "test_resnet", "o.safetensors", "--stage", "-1", "--target", "x"), "--stage: --target names the "),
+        (("convert", "test_resnet", "o.safetensors", "--no-pretrained", "--weights", "w"), "--no-pretrained: --weigh"),
+        (("finetune", "test_resnet", "--data", "p", "--no-convert", "--anneal", "none"), "--anneal: there is no τ "),
+        (("finetune", "test_resnet", "--data", "p", "--no-convert", "--convert-at", "2"), "--convert-at: nothing is "),
+        (("evaluate", "t.safetensors", "--data", "p", "--force"), "--force: no file is written; name it with --csv"),
+        (("evaluate", "t.safetensors", "--data", "p", "--severities", "3"), "--severities: nothing is corrupted"),
+        (("evaluate", "t.safetensors", "--data", "p", "--baseline", "x"), "--baseline: nothing is corrupted; give "),
+        (("evaluate", "t.safetensors", "--data", "p", "--seed", "0"), "--seed: nothing is drawn at random without "),
+        (("export", "t.safetensors", "x.pt2", "--opset", "18"), "--opset: is of ONNX, and OUT is a program of "),
+        (("inspect", "t.safetensors", "--force"), "--force: nothing is written; name a directory with --out"),
+        (("inspect", "t.safetensors", "--format", "png"), "--format: no picture is written; name a directory"),
+        (("inspect", "t.safetensors", "--query", "0.5,0.5"), "--query: there are no attention maps without --images"),
+        (("inspect", "t.safetensors", "--limit", "3"), "--limit: there is nothing to limit without --images"),
+        (("serve", "--no-worker", "--slots", "2"), "--slots: there is no worker with --no-worker"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )  # fmt: skip
@@ -45,6 +59,29 @@ def test_an_option_without_effect_is_refused(arguments: tuple[str, ...], message
     before = sorted(files.rglob("*"))
     assert tcnn(*arguments).error(2).startswith(message)
     assert sorted(files.rglob("*")) == before, "nothing is written"
+
+
+def test_what_is_added_to_see_what_would_happen_refuses_nothing(tcnn: Any, files: Path) -> None:
+    assert tcnn("convert", "test_resnet", "--dry-run", "--force", "--device", "cuda").code == 0
+    assert tcnn("finetune", "test_resnet", "--no-convert", "--anneal", "none", "--print-config").code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resume": True, "force": True}, "--force: with --resume no run is replaced"),
+        ({"allow_changes": True}, "--allow-changes: a new run has nothing to differ from"),
+        ({"weights": Path("w.pth")}, "--weights: t.safetensors brings weights of its own"),
+        ({"val": "p", "val_split": 0.5}, "--val-split: --val names the images to validate on"),
+    ],
+)
+def test_nor_is_one_ignored_in_python(
+    options: dict[str, Any], message: str, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    with pytest.raises(package.TcnnError, match=message):
+        package.finetune("t.safetensors", "p", out="run", **options)
+    assert not Path("run").exists()
 
 
 def test_a_run_stands_for_its_best_checkpoint(tcnn: Any, files: Path) -> None:

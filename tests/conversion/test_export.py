@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import timm
 import tiny_runs
 import torch
 from nets import relative_error
@@ -18,8 +19,10 @@ from tcnn.exporting import check as export_check
 from tcnn.exporting import options as export_options
 from tcnn.exporting.program import free_axes, trace
 from tcnn.exporting.report import AXES
+from tcnn.folding.fuse import fused
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends.selection import use_backend
+from tcnn.models.trace import evaluating
 
 SIZE = (24, 20)
 Runner = Callable[[Tensor], Tensor]
@@ -134,6 +137,13 @@ class Square(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ((x @ x).mean((2, 3)) * self.weight)[:, :2]
+
+
+def test_axes_that_end_at_a_map_of_one_pixel_are_fixed() -> None:
+    """A stage of stride 32 has one pixel of an image of 32, on which the tracer specialises."""
+    model = tcnn.convert(timm.create_model("test_resnet", num_classes=3), input_size=(16, 16)).model
+    with evaluating(model), fused(model, packed=False), pytest.raises(RequestError, match="could not grow beyond the "):
+        trace(model, torch.zeros(2, 3, 16, 16), ("batch", "height", "width"))
 
 
 def test_axes_that_hang_together_are_fixed(tmp_path: Path) -> None:

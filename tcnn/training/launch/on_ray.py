@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tcnn.config.placement import Placement
-from tcnn.errors import EnvironmentFailure, RequestError, one_line
+from tcnn.errors import EnvironmentFailure, one_line
 from tcnn.training.launch.exchange import REQUEST, Exchange
 from tcnn.training.launch.rank import train
 from tcnn.training.runs.progress import Callbacks, Progress
@@ -45,7 +45,7 @@ def run_on_ray(
     try:
         import ray
     except ImportError as error:
-        raise RequestError("engine ray: Ray is not installed; pip install 'tcnn[ray]'") from error
+        raise EnvironmentFailure("engine ray: Ray is not installed: pip install 'tcnn[ray]'") from error
     config = exchange.request().config
     with _connection(ray, str(placement.address), echo):
         _check_nodes(ray, exchange)

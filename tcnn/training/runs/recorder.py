@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from tcnn.config import FinetuneConfig
-from tcnn.errors import RequestError, StorageError
+from tcnn.errors import EnvironmentFailure, RequestError, StorageError
 from tcnn.evaluation.evaluate import Evaluation
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.recipe.temperature_path import Temperatures
@@ -106,9 +106,9 @@ def epoch_scores(result: Evaluation) -> dict[str, Any]:
 
 
 def check_tensorboard(config: FinetuneConfig) -> None:
-    """Raise `RequestError` if TensorBoard is configured and not installed."""
+    """Raise `EnvironmentFailure` if TensorBoard is configured and not installed."""
     if config.tensorboard and find_spec("tensorboard") is None:
-        raise RequestError("tensorboard: not installed; pip install tensorboard, or leave it off")
+        raise EnvironmentFailure("tensorboard: not installed: pip install tensorboard, or leave it off")
 
 
 def _tensorboard(run: RunDirectory) -> Any:

@@ -1,0 +1,97 @@
+"""One rule for all commands: an option that has no effect is refused, with what it would need or what is in its way.
+
+Only what was typed counts, a default given by hand too. `--dry-run` and `--print-config` are added to a command as it
+stands, so nothing is refused beside them.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Parameters = Mapping[str, Any]
+"""What a command was called with, by the names of its function's parameters."""
+
+
+class Rule(NamedTuple):
+    """When an option has an effect, and why it has none otherwise."""
+
+    parameter: str
+    met: Callable[[Parameters], bool]
+    why: str
+
+
+def _needs(parameter: str, *others: str, why: str) -> Rule:
+    return Rule(parameter, lambda given: any(given.get(other) for other in others), why)
+
+
+def _not_beside(parameter: str, other: str, why: str) -> Rule:
+    return Rule(parameter, lambda given: not given.get(other), why)
+
+
+def _corrupted(given: Parameters) -> bool:
+    if given.get("all_corruptions") or given.get("corruption"):
+        return True
+    if given.get("data") is None or not Path(given["data"]).is_dir():
+        return False
+    from tcnn.evaluation.imagenet_variants import corruption_folders  # ImageNet-C is corrupted as it is
+
+    return bool(corruption_folders(given["data"]))
+
+
+def _converts(given: Parameters) -> bool:
+    return given.get("convert") is not False
+
+
+TRAINING = (
+    Rule("convert_at", _converts, "nothing is converted with --no-convert"),
+    Rule("anneal", _converts, "there is no τ without attention, as with --no-convert"),
+    Rule("pretrained", lambda given: not given.get("weights"), "--weights names the weights; give one of the two"),
+)
+RULES: dict[str, tuple[Rule, ...]] = {
+    "convert": (
+        _not_beside("stage", "target", "--target names the convolutions; give one of the two"),
+        _not_beside("pretrained", "weights", "--weights names the weights; give one of the two"),
+    ),
+    "evaluate": (
+        _needs("force", "csv_file", "results_csv", why="no file is written; name it with --csv or --results-csv"),
+        Rule("severities", _corrupted, "nothing is corrupted; give --corruptions, or --corruption NAMES"),
+        Rule("baseline", _corrupted, "nothing is corrupted; give --corruptions, or --corruption NAMES"),
+        _needs("seed", "all_corruptions", "corruption", why="nothing is drawn at random without corruptions"),
+    ),
+    "export": (
+        Rule("opset", lambda given: _format(given) != "torch", "is of ONNX, and OUT is a program of torch.export"),
+    ),
+    "finetune": TRAINING,
+    "inspect": (
+        _needs("force", "out", why="nothing is written; name a directory with --out"),
+        _needs("formats", "out", why="no picture is written; name a directory with --out"),
+        _needs("evaluation", "out", why="it adds pictures, and none is written; name a directory with --out"),
+        _needs("query", "images", why="there are no attention maps without --images"),
+        _needs("limit", "images", why="there is nothing to limit without --images"),
+        _needs("shown", "images", why="there are no attention maps without --images"),
+    ),
+    "serve": (_needs("slots", "worker", why="there is no worker with --no-worker"),),
+}  # fmt: skip
+
+
+def _format(given: Parameters) -> str:
+    return str(given.get("format") or ("torch" if str(given.get("output")).endswith(".pt2") else "onnx"))
+
+
+def check(command: str, context: Any) -> None:
+    """Raise `RequestError` for an option that was typed and has no effect; `context` is click's, of the command."""
+    from tcnn.errors import RequestError
+
+    if context.params.get("dry_run") or context.params.get("print_config"):
+        return
+    for rule in RULES.get(command, ()):
+        source = context.get_parameter_source(rule.parameter)
+        if source is not None and source.name == "COMMANDLINE" and not rule.met(context.params):
+            raise RequestError(f"{_typed(context, rule.parameter)}: {rule.why}")
+
+
+def _typed(context: Any, parameter: str) -> str:
+    """The option as it is typed: of a pair, the one that stands for what was given."""
+    option = next(one for one in context.command.params if one.name == parameter)
+    names = option.secondary_opts if context.params[parameter] is False and option.secondary_opts else option.opts
+    return str(max(names, key=len))

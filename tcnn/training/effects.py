@@ -1,0 +1,40 @@
+"""Refuse what would have no effect on a run, before anything is loaded: in Python and on the command line alike."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tcnn.checkpoints.places import checkpoint_file
+from tcnn.errors import RequestError
+
+
+def check_run(
+    model: object,
+    *,
+    resume: bool,
+    force: bool,
+    allow_changes: bool,
+    weights: Path | None = None,
+    pretrained: bool = True,
+    both_sets: bool = False,
+    conversion: Sequence[str] = (),
+) -> None:
+    """Raise `RequestError` for an argument of `finetune` that would change nothing.
+
+    Args:
+        model: a name or path, or anything else, which is not looked at.
+        both_sets: whether validation images and a share to hold out are named.
+        conversion: assignments to settings of a conversion.
+    """
+    if resume and force:
+        raise RequestError("--force: with --resume no run is replaced; give one of the two")
+    if allow_changes and not resume:
+        raise RequestError("--allow-changes: a new run has nothing to differ from; give --resume as well")
+    if both_sets:
+        raise RequestError("--val-split: --val names the images to validate on; give one of the two")
+    if not isinstance(model, str | Path) or checkpoint_file(model) is None:
+        return  # no checkpoint, and what it is instead will be said
+    if weights is not None or not pretrained:
+        option = "--weights" if weights is not None else "--no-pretrained"
+        raise RequestError(f"{option}: {model} brings weights of its own; leave it out")
+    if conversion:
+        raise RequestError(f"--set {conversion[0]}: {model} is converted already; convert its CNN anew to change that")

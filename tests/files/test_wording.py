@@ -1,0 +1,28 @@
+"""Names of files that a locale cannot read, and a server's advice in the words of the command line."""
+
+import pytest
+
+from tcnn.errors import readable
+from tcnn_jobs.wording import for_commands
+
+
+def test_names_of_files_are_utf8_whatever_the_locale() -> None:
+    assert readable("größe".encode().decode("ascii", "surrogateescape")) == "größe"
+    assert readable("größe") == "größe"
+    assert readable("\udcff") == "\udcff", "which is no text at all, and is refused as a class"
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("no job of this id; GET /jobs lists yours", "no job of this id; `tcnn jobs list` lists yours"),
+        ("GET /models lists them, POST /checkpoints takes your own weights",
+         "`tcnn models` lists them, `tcnn jobs upload PATH` takes your own weights"),
+        ("j: no file of this name; GET /jobs/j/checkpoints lists them",
+         "j: no file of this name; `tcnn jobs show j` lists them"),
+        ("the model is a T-CNN already; POST /finetune with `model` takes it",
+         "the model is a T-CNN already; `tcnn jobs submit finetune` with `model` takes it"),
+    ],
+)  # fmt: skip
+def test_advice_on_the_command_line_has_no_http_verbs(told: str, expected: str) -> None:
+    assert for_commands(told) == expected
