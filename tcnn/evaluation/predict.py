@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from pydantic import BaseModel
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tcnn.data.decode import decode, mode_of, reason
 from tcnn.data.sources.folder import open_at_once, walk
 from tcnn.data.sources.names import is_image, sort_key
-from tcnn.errors import RequestError, readable
+from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fuse import fused
 from tcnn.models.trace import evaluating, input_shape
@@ -112,6 +112,23 @@ def predict(
     return found
 
 
+def predict_image(model: nn.Module, image: BinaryIO, *, top: int = 5) -> list[Guess]:
+    """What one image shows, by its bytes: what `predict` says of it alone, on the device where the model is.
+
+    Args:
+        image: an open file of an image, in any of PIL's formats.
+        top: classes; fewer if the model has fewer.
+
+    Returns: the most probable classes first. Raises `RequestError` for what is no image.
+    """
+    place = next((p.device for p in model.parameters()), torch.device("cpu"))
+    tensor = _decoded(image, transform_for(model), mode_of(input_shape(model)[0]))
+    if not isinstance(tensor, Tensor):
+        raise RequestError(f"cannot be read as an image ({shorten(tensor, 120)}); send another")
+    with evaluating(model), fused(model), torch.inference_mode():
+        return next(_guesses(model, tensor.unsqueeze(0).to(place), top))
+
+
 def image_files(images: Iterable[str | Path]) -> list[Path]:
     """Files as they are named, and of a folder every image below it, in natural order.
 
@@ -162,8 +179,16 @@ def _read(file: Path, transform: Any, mode: Any) -> Tensor | str:
     """The image as the model takes it, or why it cannot be read."""
     try:
         with open(file, "rb", opener=open_at_once) as opened:
-            tensor: Tensor = transform(decode(opened, mode))
-            return tensor
+            return _decoded(opened, transform, mode)
+    except OSError as error:
+        return reason(error)
+
+
+def _decoded(opened: BinaryIO, transform: Any, mode: Any) -> Tensor | str:
+    """The same of an open file."""
+    try:
+        tensor: Tensor = transform(decode(opened, mode))
+        return tensor
     except Exception as error:  # PIL's decoders raise almost anything on broken files
         return reason(error)
 

@@ -14,7 +14,7 @@ const PAGES = [
   [/^\/evaluate\?(.*)$/, (main, query) => again.show(main, "evaluate", new URLSearchParams(query).get("from")), "jobs"],
   [/^\/finetune(?:\?(.*))?$/, (main, query) => submit.show(main, "finetune", new URLSearchParams(query ?? "")), "finetune"],
   [/^\/jobs\/([\w-]+)$/, (main, id) => job.show(main, id), "jobs"],
-  [/^\/jobs\/([\w-]+)\/attention$/, (main, id) => attention.show(main, id), "jobs"],
+  [/^\/jobs\/([\w-]+)\/attention(?:\?(.*))?$/, (main, id, query) => attention.show(main, id, new URLSearchParams(query ?? "")), "jobs"],
 ];
 
 const main = document.getElementById("main");

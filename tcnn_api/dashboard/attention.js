@@ -2,6 +2,7 @@
 
 import { h, s, say } from "./dom.js";
 import { number, percent, title } from "./format.js";
+import { given } from "./handover.js";
 import { Problem, ask, get } from "./http.js";
 import { drawHead, drawPicture, strength, unpack } from "./maps.js";
 import { trouble } from "./parts.js";
@@ -27,7 +28,7 @@ function scale(own, uniform) {
   h("p", { class: "hint" }, words)];
 }
 
-export function show(main, id) {
+export function show(main, id, query) {
   document.title = "Attention · tcnn";
   const url = `jobs/${id}/attention`;
   const leaving = new AbortController();
@@ -235,7 +236,9 @@ export function show(main, id) {
       say(heading, `${title(job)} · place by place, head by head`);
       const own = job.request.dataset ?? job.request.finetune?.dataset;
       sets.replaceChildren(h("option", { value: "" }, "a drawing"), ...data.data.map((one) => h("option", { value: one.id, selected: one.id === own }, one.name)));
-      await fromSet();
+      const image = query.get("image") === "given" ? given(id) : null;
+      await (image ? open(send(`${url}/images`, image)) : fromSet());
+      if (query.has("image") && !image) problem.replaceChildren(h("p", { class: "notice" }, "The image that you tried was kept in the other page only; choose it again below."));
     } catch (error) {
       fail(error, () => location.reload());
     }

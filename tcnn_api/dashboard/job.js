@@ -9,6 +9,7 @@ import { learn, named } from "./names.js";
 import { ask, get, key, once, post, save } from "./http.js";
 import { badge, bar, fileLink, setBadge, setBar, trouble } from "./parts.js";
 import { follow } from "./stream.js";
+import { tryIt } from "./try-it.js";
 
 const TAIL = 40_000; // bytes of the log that are shown
 
@@ -239,6 +240,7 @@ function drawResults(job, place, url) {
   if (metrics?.before_after) place.append(beforeAfter(metrics.before_after, url));
   const scores = score(job, metrics);
   if (scores.length) place.append(card("Result", h("dl", { class: "facts big" }, pairs(scores))));
+  if (checkpoint) place.append(tryIt(job.id));
   if (job.kind === "evaluate" && metrics) place.append(measurements(metrics));
   if (verification) place.append(equivalence(verification, metrics?.conversion));
   if (files.length) {

@@ -24,7 +24,8 @@ JobId = Annotated[str, typer.Argument(help="A job's id.", metavar="JOB")]
 @contextmanager
 def connect(server: str | None, key: str | None) -> "Iterator[Client]":
     """A client of the server that was named; what the server advises is said in commands."""
-    from tcnn_jobs.client.client import Client, RefusedError
+    from tcnn_jobs.client.client import Client
+    from tcnn_jobs.client.refusals import RefusedError
     from tcnn_jobs.wording import for_commands
 
     url = server or os.environ.get("TCNN_SERVER") or DEFAULT

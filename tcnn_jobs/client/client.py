@@ -22,9 +22,10 @@ from typing import Any
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
-from tcnn.errors import CheckpointError, EnvironmentFailure, RequestError, one_line
+from tcnn.errors import CheckpointError, RequestError, one_line
 from tcnn.files import replacing
 from tcnn_jobs.client.packing import CHUNK, Form, read_file, tar_folder
+from tcnn_jobs.client.refusals import RefusedError, ServerFailure, refusal
 from tcnn_jobs.model import TERMINAL
 
 Json = dict[str, Any]
@@ -34,18 +35,6 @@ TIMEOUT = 60.0
 FIRST_PATIENCE = 3.0
 """Seconds to try again for while nobody has ever answered."""
 BUSY = (429, 502, 503, 504)
-
-
-class RefusedError(RequestError):
-    """The server said no. `status` is HTTP's, `problem` the RFC 9457 body."""
-
-    def __init__(self, status: int, problem: Json) -> None:
-        super().__init__(problem.get("detail") or problem.get("title") or f"the server answered with {status}")
-        self.status, self.problem = status, problem
-
-
-class ServerFailure(EnvironmentFailure):
-    """The server cannot be reached, or fails."""
 
 
 class Client:
@@ -106,7 +95,7 @@ class Client:
         with self._http.stream("GET", f"/jobs/{_part(job)}/events", headers=headers) as answer:
             if not answer.is_success:
                 answer.read()
-                raise _refusal(answer)
+                raise refusal(answer)
             if answer.headers.get("content-type", "").startswith("text/event-stream"):
                 # Of a sign of life, which has no data, httpx-sse makes a message as soon as it has seen an id.
                 yield from (message for message in EventSource(answer).iter_sse() if message.data)
@@ -161,6 +150,12 @@ class Client:
             self._fetch(file, temporary)
         return path
 
+    def predict(self, job: str, image: str | Path | bytes, *, top: int = 5) -> Json:
+        """What a job's model says of an image, a file's or its bytes, and the CNNs that it came from: `models`."""
+        content = image if isinstance(image, bytes) else _existing(Path(image)).read_bytes()
+        return self._json("POST", f"/jobs/{_part(job)}/predict", lambda: iter((content,)), params={"top": top},
+                          headers=_once() | {"Content-Type": "application/octet-stream"}, timeout=300.0)  # fmt: skip
+
     def upload_dataset(self, path: str | Path, key: str | None = None) -> Json:
         """Send class folders, or an archive of them; returns the data set, whose `id` jobs can name."""
         path = Path(path)
@@ -191,7 +186,7 @@ class Client:
                             if link:  # the store that it was sent to; the server can give the file, too
                                 link = False
                                 continue
-                            raise _refusal(answer)
+                            raise refusal(answer)
                         if done and answer.status_code != httpx.codes.PARTIAL_CONTENT:
                             raise CheckpointError("the file has changed on the server; download it again")
                         for chunk in answer.iter_raw(CHUNK):
@@ -231,7 +226,7 @@ class Client:
                 self._met = True
                 if answer.is_success:
                     return answer.json() if answer.content else {}
-                failure: Exception = _refusal(answer)
+                failure: Exception = refusal(answer)
                 if answer.status_code not in BUSY:
                     raise failure
                 wait = _retry_after(answer, delay)
@@ -250,21 +245,6 @@ class Client:
             f"{self.url}: cannot be reached ({one_line(error).rstrip('.')}); is `tcnn serve` running there, and is "
             "--server or TCNN_SERVER right?"
         )
-
-
-def _refusal(answer: httpx.Response) -> RefusedError | ServerFailure:
-    try:
-        problem = answer.json()
-    except ValueError:
-        problem = {}
-    if not isinstance(problem, dict):
-        problem = {}
-    if answer.status_code >= 500:
-        detail = problem.get("detail") or f"status {answer.status_code}"
-        return ServerFailure(f"the server failed: {detail}")
-    if answer.status_code == httpx.codes.UNAUTHORIZED:
-        problem["detail"] = f"{problem.get('detail', 'a key is needed')}; give it with --key or TCNN_API_KEY"
-    return RefusedError(answer.status_code, problem)
 
 
 def _retry_after(answer: httpx.Response, otherwise: float) -> float:

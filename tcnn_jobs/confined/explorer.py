@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tcnn.errors import RequestError, TcnnError, one_line, shorten
+from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, shorten
 from tcnn.processes import QuickExit, die_with_parent, loading
 from tcnn_jobs.confined.frames import GONE, OK, REFUSED, read, write
+from tcnn_jobs.confined.predicting import Predicting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +44,7 @@ class Explorer:
 
         torch.set_num_threads(max(1, min(4, os.cpu_count() or 1)))
         self.model = checkpoints.load(checkpoint).eval()
+        self.predict = Predicting(self.model)
         self.images: OrderedDict[str, Encoded] = OrderedDict()
 
     def open(self, source: io.BytesIO | Path, truth: str | None = None) -> dict[str, Any]:
@@ -179,11 +181,13 @@ def answers(explorer: Explorer, requests: BinaryIO) -> Iterator[tuple[int, Any]]
                     yield OK, explorer.open(file, file.parent.name)  # images lie in folders of their classes
                 else:
                     yield OK, explorer.open(io.BytesIO(image))
+            elif asked["do"] == "predict":
+                yield OK, explorer.predict(image, asked["others"], asked["top"])
             else:
                 yield OK, explorer.at(asked["image"], asked["y"], asked["x"])
         except KeyError:
             yield GONE, {"error": "the image is no longer kept; send it again"}
-        except MemoryError:
+        except (MemoryError, EnvironmentFailure):  # the latter is PIL's way to the same
             explorer.images.clear()
             yield REFUSED, {"error": "looking at it needs more memory than it may have; send a smaller image"}
         except TcnnError as error:

@@ -29,7 +29,9 @@ IDLE = 300.0
 STARTING, ANSWERING = 120.0, 60.0
 """Seconds to load a model, and to answer: an image goes through the model once."""
 MEMORY = 3 << 30
-"""Bytes that a process may take beside four times the checkpoint's size."""
+"""Bytes that a process may take beside four times the size of each of its models:"""
+MODELS = 3
+"""the job's own, its source, and the CNN that was fine-tuned in the same way."""
 
 
 class ImageGone(RequestError):
@@ -62,7 +64,8 @@ class _Child:
         if self.process is None or self.process.returncode is not None:
             await self._start()
         try:
-            return await asyncio.wait_for(self._exchange(frame(OK, asked, content)), ANSWERING)
+            loading = STARTING if asked["do"] == "predict" else 0.0  # other models may come first
+            return await asyncio.wait_for(self._exchange(frame(OK, asked, content)), loading + ANSWERING)
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             log.warning("explorer failed", error=type(error).__name__)
             raise EnvironmentFailure(
@@ -72,7 +75,7 @@ class _Child:
     async def _start(self) -> None:
         if not self.checkpoint.is_file():
             raise RequestError("the checkpoint is no longer on the server; run the job again")
-        memory = MEMORY + 4 * self.checkpoint.stat().st_size
+        memory = MEMORY + 4 * MODELS * self.checkpoint.stat().st_size
         try:
             # From the main thread, whose end is then the child's, too.
             self.process = await asyncio.create_subprocess_exec(
@@ -132,7 +135,7 @@ class Explorers:
         """
         async with self._choosing:  # two that ask for the same model at once must find the same process
             if name not in self._children:
-                if asked["do"] != "open":
+                if asked["do"] == "at":
                     raise ImageGone("the image is no longer kept; send it again")
                 self._children[name] = await self._room(checkpoint)
             child = self._children[name]

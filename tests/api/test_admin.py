@@ -63,7 +63,8 @@ def test_changes_nothing_else(
     job, data = make(Status.CANCELLED, owner="alice").id, upload(owner="alice")
     changes = [
         ("POST", f"/jobs/{job}/resume", 404), ("DELETE", f"/jobs/{job}", 404), ("DELETE", f"/datasets/{data}", 404),
-        ("POST", f"/jobs/{job}/attention/images", 404), ("POST", "/transform", 202),
+        ("POST", f"/jobs/{job}/attention/images", 404), ("POST", f"/jobs/{job}/predict", 404),
+        ("POST", "/transform", 202),
     ]  # fmt: skip
     both = client(Scope.ADMIN, Scope.SUBMIT)
     for method, path, status in changes:

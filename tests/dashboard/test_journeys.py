@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -12,10 +13,17 @@ from typing import Any
 import httpx
 import numpy
 import pytest
+import torch
 from browsing import HOSTILE, LOOKS, TINY, Open, archive, client_of, ended, inaccessible, sync_api
 from PIL import Image
 from serving import Server
 from tiny_runs import colours
+
+from tcnn.cli.main import main
+from tcnn.evaluation.predict import predict
+from tcnn.workflows.fold_file import fold_to_file
+from tcnn.workflows.pipeline import open_source
+from tcnn_jobs.client import Client
 
 expect = sync_api.expect
 SLOW = 240_000
@@ -180,6 +188,82 @@ def test_attention_of_a_converted_model(server: Server, client: httpx.Client, op
         files=[{"name": "x.png", "mimeType": "image/png", "buffer": b"no picture"}]
     )
     expect(page.get_by_role("alert")).to_contain_text("cannot be read as an image")
+
+
+def test_try_an_image_and_go_on_to_the_explorer(
+    server: Server, client: httpx.Client, open_page: Open, converted: str, tmp_path: Path
+) -> None:
+    """Chosen, dropped and pasted; the answers are the server's, and the explorer opens with the same image."""
+    image = colours(tmp_path) / "red" / "0.png"
+    page = open_page(f"{server.url}/#/jobs/{converted}")
+    card = page.get_by_role("region", name="Try it")
+    card.get_by_label("An image").set_input_files(image)
+    expect(card.get_by_role("status")).to_contain_text("Both say", timeout=SLOW)  # nothing but converted
+    expect(card.locator(".answer h3")).to_have_text(["CNN, before", "T-CNN"])
+    expect(card.locator(".cnn .guess")).to_have_count(5)
+    assert card.locator(".cnn li").all_inner_texts() == card.locator(".t_cnn li").all_inner_texts()
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
+    page.set_viewport_size({"width": 1280, "height": 860})
+    moved = """([card, kind, name, type, bytes]) => {
+        const data = new DataTransfer();
+        data.items.add(new File([Uint8Array.from(atob(bytes), (one) => one.charCodeAt(0))], name, {type}));
+        const event = kind === "drop" ? new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true})
+            : new ClipboardEvent(kind, {clipboardData: data, bubbles: true, cancelable: true});
+        card.dispatchEvent(event);
+    }"""
+    packed = base64.b64encode(b"no picture").decode()
+    page.evaluate(moved, [card.element_handle(), "drop", "x.png", "image/png", packed])
+    expect(card.get_by_role("alert")).to_contain_text("cannot be read as an image")
+    expect(card.locator(".answer")).to_have_count(0)
+    page.evaluate(moved, [card.element_handle(), "paste", "0.png", "image/png",
+                          base64.b64encode(image.read_bytes()).decode()])  # fmt: skip
+    expect(card.get_by_role("status")).to_contain_text("Both say")
+    expect(card.get_by_role("alert")).to_have_count(0)
+    with page.expect_response(re.compile("attention/images")) as opened:
+        card.get_by_role("link", name="Explore this image").click()
+    seen = client.post(f"/jobs/{converted}/attention/images", content=image.read_bytes()).json()
+    assert opened.value.json()["picture"] == seen["picture"]
+    expect(page.locator(".tile").first).to_have_attribute("aria-label", NUMBER)
+
+
+def test_predict_answers_what_the_command_does(
+    client: httpx.Client, converted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the job's checkpoint and by the CNN that it was made from, which is had from nothing else here."""
+    image = colours(tmp_path) / "red" / "0.png"
+    files = {"t_cnn": tmp_path / "t.safetensors", "cnn": tmp_path / "cnn.safetensors"}
+    files["t_cnn"].write_bytes(client.get(f"/jobs/{converted}/checkpoint").content)
+    fold_to_file(files["t_cnn"], files["cnn"])
+    given = ["predict", str(files["t_cnn"]), str(image), "--compare", str(files["cnn"]), "--device", "cpu", "--json"]
+    with pytest.raises(SystemExit) as ended_with:
+        main(given)
+    assert not ended_with.value.code
+    command = {
+        Path(one["model"]).name: one["images"][0]["guesses"] for one in json.loads(capsys.readouterr().out)["models"]
+    }
+    source = predict(open_source("test_resnet", False, None, 0, torch.device("cpu"))[0], [image])[0].guesses
+    assert [one["index"] for one in command["cnn.safetensors"]] == [one.index for one in source]
+    with Client(str(client.base_url)) as own:
+        answer = own.predict(converted, image)
+        assert [one["role"] for one in own.predict(converted, image.read_bytes(), top=2)["models"]] == ["cnn", "t_cnn"]
+    assert answer["same_first_guess"]
+    for one in answer["models"]:
+        expected = command[files[one["role"]].name]
+        assert [(guess["index"], guess["name"]) for guess in one["guesses"]] == [
+            (guess["index"], guess["name"]) for guess in expected
+        ]
+        found = [guess["probability"] for guess in one["guesses"]]
+        assert found == pytest.approx([guess["probability"] for guess in expected], rel=1e-5)
+    for name, odd in odd_pictures().items():
+        assert client.post(f"/jobs/{converted}/predict", content=odd).status_code == 200, name
+    for content in (b"", b"GIF89a", b"\x80\x04cposix\nsystem\n", image.read_bytes()[:60]):
+        refused = client.post(f"/jobs/{converted}/predict", content=content)
+        assert refused.status_code == 422 and "\n" not in refused.json()["detail"], content
+    assert client.post(f"/jobs/{converted}/predict", content=b"x" * (33 << 20)).status_code == 413
+    assert client.post(f"/jobs/{converted}/predict?top=0", content=b"x").status_code == 422
 
 
 def test_what_the_attention_routes_answer(

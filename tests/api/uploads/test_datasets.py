@@ -15,7 +15,8 @@ from data_pictures import draw, draw_classes
 from serving import Server, serving
 from upload_server import SMALL, problem
 
-from tcnn_jobs.client.client import Client, RefusedError
+from tcnn_jobs.client.client import Client
+from tcnn_jobs.client.refusals import RefusedError
 
 Refused = Callable[..., str]
 

@@ -14,7 +14,8 @@ from played import CONTENT, Worker
 from serving import Server
 
 from tcnn.errors import CheckpointError, OutputError, RequestError
-from tcnn_jobs.client.client import Client, RefusedError, ServerFailure
+from tcnn_jobs.client.client import Client
+from tcnn_jobs.client.refusals import RefusedError, ServerFailure
 from tcnn_jobs.model import Claim, NewEvent
 
 
