@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tcnn.analysis.recorded import Grid, RecordedLayer
+from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.parameters import at_least_float32
 from tcnn.layers.terms.positions import Pair
 
@@ -71,9 +72,10 @@ def record_timm(model: nn.Module, grid: Pair | None, keep: Callable[[RecordedLay
         yield
         return
     watched = AttentionRecorder(lambda name, *tensors: _keep(keep, _content_layer(name, grid, *tensors)))
-    fused = [module for module in model.modules() if getattr(module, "fused_attn", None) is False]
+    modules = {name: module for name, module in model.named_modules() if not isinstance(module, GPSA2d)}
+    fused = [module for module in modules.values() if getattr(module, "fused_attn", None) is False]
     handles = []
-    for name, module in model.named_modules():
+    for name, module in modules.items():
         if isinstance(module, GPSA | MHSA):
             read = _convit_gpsa if isinstance(module, GPSA) else _convit_mhsa
             handles.append(
@@ -88,12 +90,12 @@ def record_timm(model: nn.Module, grid: Pair | None, keep: Callable[[RecordedLay
             handles.append(module.register_forward_hook(lambda *ignored: setattr(watched, "inside", None)))
     try:
         for module in fused:
-            module.fused_attn = True  # type: ignore[assignment]  # the same numbers, by the function that is watched
+            module.fused_attn = True  # the same numbers, by the function that is watched
         with watched:
             yield
     finally:
         for module in fused:
-            module.fused_attn = False  # type: ignore[assignment]
+            module.fused_attn = False
         for handle in handles:
             handle.remove()
 

@@ -53,6 +53,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _not_beside("pretrained", "weights", "--weights names the weights; give one of the two"),
     ),
     "evaluate": (
+        _not_beside("as_json", "result", "--result prints timm's JSON; give one of the two"),
         _needs("force", "csv_file", "results_csv", why="no file is written; name it with --csv or --results-csv"),
         Rule("severities", _corrupted, "nothing is corrupted; give --corruptions, or --corruption NAMES"),
         Rule("baseline", _corrupted, "nothing is corrupted; give --corruptions, or --corruption NAMES"),

@@ -1,6 +1,7 @@
 """`tcnn evaluate`: evaluate and compare models, at several sizes and under corruptions."""
 
 import csv
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tcnn.cli import console
+from tcnn.cli.renamed import model_arguments
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
@@ -20,25 +22,37 @@ if TYPE_CHECKING:
 
 def command(
     models: Annotated[
-        list[str],
-        typer.Argument(help=console.ANY_MODEL, metavar="CKPT..."),
-    ],
+        list[str] | None,
+        typer.Argument(help=console.ANY_MODEL, metavar="CKPT...", show_default=False),
+    ] = None,
+    named: Annotated[
+        list[str] | None,
+        typer.Option("--model", "-m", help="CKPT, too, as timm's scripts name it; may be repeated.", metavar="CKPT"),
+    ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
             "--weights", "--checkpoint", help="Load the weights of the one CKPT from this file.", metavar="FILE"
         ),
     ] = None,
+    model_kwargs: Annotated[
+        list[str] | None,
+        typer.Option(help="Arguments of timm's create_model.", metavar="KEY=VALUE"),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
+            "--data",
+            "--data-dir",
+            "-d",
             help="Images: a folder, a .tar, hfds/…, torch/…, wds/…, ImageNet-C; default what a run was validated on.",
             metavar="DATASET",
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="Which part of the data set, where it has parts.")] = "val",
     size: Annotated[
-        str | None, typer.Option(help="Pixels: 224, or several as 160,224,320, or 224x160.", metavar="S")
+        str | None,
+        typer.Option("--size", "--img-size", help="Pixels: 224, or several as 160,224,320, or 224x160.", metavar="S"),
     ] = None,
     crop_pct: Annotated[
         float | None, typer.Option(help="The crop's share of the resized image; default the model's own.", metavar="F")
@@ -54,8 +68,10 @@ def command(
     layout: Annotated[
         str, typer.Option(help="auto, plain, imagenet-c, imagenet-a, imagenet-r.", metavar="NAME")
     ] = "auto",
-    batch_size: Annotated[int, typer.Option(help="Images of one forward pass.", metavar="N")] = 64,
-    workers: Annotated[int, typer.Option(help="Processes that load images.", metavar="N")] = 0,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-b", help="Images of one forward pass.", metavar="N")
+    ] = 64,
+    workers: Annotated[int, typer.Option("--workers", "-j", help="Processes that load images.", metavar="N")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = "auto",
     amp: Annotated[str, typer.Option(help="float32, bfloat16 or float16.", metavar="DTYPE")] = "float32",
     channels_last: Annotated[bool, typer.Option("--channels-last", help="Images in channels-last order.")] = False,
@@ -67,7 +83,16 @@ def command(
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write one line per model, size and corruption.", metavar="FILE")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file of --csv.")] = False,
+    results_csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--results-csv", "--results-file", help="Write timm's columns, one line per model and size.", metavar="FILE"
+        ),
+    ] = None,
+    result: Annotated[
+        bool, typer.Option("--result", help="Print what timm's bulk_runner.py reads, and nothing else.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the files of --csv and --results-csv.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure top-1 and top-5 of checkpoints side by side: at several sizes, corrupted, on ImageNet-C, -A and -R."""
@@ -76,12 +101,16 @@ def command(
     from tcnn.evaluation.config import EvaluationConfig
 
     keep_freed_memory()
+    models = [*(models or ()), *(named or ())]
+    if not models:
+        raise typer.BadParameter("missing; name one or several models", param_hint="CKPT...")
+    arguments = model_arguments(model_kwargs or [])
     if weights is not None and len(models) > 1:
         raise RequestError("--weights: belong to one model; name one, or evaluate one after the other")
-    if csv_file is not None:
+    for file in filter(None, (csv_file, results_csv)):
         from tcnn.files import check_output
 
-        check_output(csv_file, force)  # before the work, not after hours of it
+        check_output(file, force)  # before the work, not after hours of it
     config = build(
         EvaluationConfig,
         {
@@ -97,16 +126,24 @@ def command(
         from tcnn.checkpoints.opening import open_model
         from tcnn.evaluation.comparison import compare
         from tcnn.evaluation.held_out import measured_by_default
+        from tcnn.evaluation.report import csv_rows
+        from tcnn.evaluation.timm_results import timm_rows
 
     data = measured_by_default(models) if data is None else data
-    with _images(quiet=as_json) as progress:
-        result = compare(models, data, config, progress, opening=partial(open_model, weights=weights, say=_tell))
-    if as_json:
-        console.print_json(result)
+    with _images(quiet=as_json or result) as progress:
+        opening = partial(open_model, weights=weights, say=_tell, **arguments)
+        found = compare(models, data, config, progress, opening=opening)
+    if result:
+        rows = timm_rows(found)
+        console.print_json_text("--result\n" + json.dumps(rows[0] if len(rows) == 1 else rows, indent=4))
+    elif as_json:
+        console.print_json(found)
     else:
-        _show(result, console.stdout())
+        _show(found, console.stdout())
     if csv_file is not None:  # last: a full disk must not cost what took hours to measure
-        _write_csv(result, csv_file, force)
+        _write_csv(list(csv_rows(found)), csv_file, force)
+    if results_csv is not None:
+        _write_csv(timm_rows(found), results_csv, force)
 
 
 def _tell(note: str) -> None:
@@ -242,11 +279,9 @@ def _show_notes(result: "Comparison", out: "Console") -> None:
         out.print(f"{worst.unreadable_count} images cannot be read and are left out: {named}", markup=False)
 
 
-def _write_csv(result: "Comparison", file: Path, force: bool) -> None:
-    from tcnn.evaluation.report import csv_rows
+def _write_csv(lines: list[dict[str, Any]], file: Path, force: bool) -> None:
     from tcnn.files import replacing
 
-    lines = list(csv_rows(result))
     with replacing(file, force) as temporary, temporary.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, list(lines[0]))
         writer.writeheader()

@@ -32,6 +32,7 @@ from tcnn.cli import (
     verify,
 )
 from tcnn.cli.examples import epilog
+from tcnn.cli.renamed import timms
 from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError
 from tcnn.processes import QuickExit
 from tcnn.version import __version__
@@ -99,6 +100,8 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
+    if arguments and ALIASES.get(arguments[0], arguments[0]) in ("evaluate", "predict"):
+        arguments = timms(arguments)
     if arguments:
         arguments[0] = ALIASES.get(arguments[0], arguments[0])
     _signals.clear()

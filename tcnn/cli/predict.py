@@ -26,11 +26,15 @@ def command(
         str | None, typer.Option(help="Another model beside it, as the CNN that it was made from.", metavar="CKPT")
     ] = None,
     top: Annotated[int, typer.Option(help="Classes for each image.", min=1, metavar="N")] = 5,
-    size: Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160.", metavar="S")] = None,
+    size: Annotated[
+        str | None, typer.Option("--size", "--img-size", help="Pixels: 224 or 224x160.", metavar="S")
+    ] = None,
     crop_pct: Annotated[
         float | None, typer.Option(help="The crop's share of the resized image; default the model's own.", metavar="F")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Images of one forward pass.", min=1, metavar="N")] = 32,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-b", help="Images of one forward pass.", min=1, metavar="N")
+    ] = 32,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = "auto",
     amp: Annotated[str, typer.Option(help="float32, bfloat16 or float16.", metavar="DTYPE")] = "float32",
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write one line per guess.", metavar="FILE")] = None,

@@ -1,4 +1,8 @@
-"""Options that had another name: the old one works for one release, and says so."""
+"""Other spellings of options: names that they had until a release ago, and what timm's scripts call them."""
+
+import ast
+import re
+from typing import Any
 
 import typer
 
@@ -13,3 +17,40 @@ def processes(nproc: int | None, num_workers: int | None) -> int:
         raise RequestError("--num-workers: is the old name of --nproc; give --nproc alone")
     typer.echo("--num-workers is called --nproc now; the old name goes with 0.2 (loaders are --workers)", err=True)
     return num_workers
+
+
+def timms(arguments: list[str]) -> list[str]:
+    """timm's arguments as our commands take them: `--amp` without a value, `--amp-dtype`, several `--model-kwargs`."""
+    words, made = list(arguments), []
+    kind = "float16"  # timm's own default
+    if "--amp" in words and "--amp-dtype" in words[:-1]:
+        place = words.index("--amp-dtype")
+        kind = words[place + 1]
+        del words[place : place + 2]
+    for place, word in enumerate(words):
+        following = words[place + 1] if place + 1 < len(words) else "-"
+        made.append(word)
+        if word == "--amp" and (following.startswith("-") or not re.fullmatch(r"[a-z]+\d+", following)):
+            made.append(kind)
+        if _KWARG.fullmatch(word) and _KWARG.fullmatch(following) and "--model-kwargs" in made:
+            made.append("--model-kwargs")
+    return made
+
+
+_KWARG = re.compile(r"[A-Za-z_]\w*=.*")
+
+
+def model_arguments(given: list[str]) -> dict[str, Any]:
+    """Arguments of `timm.create_model`, as timm reads them: Python's literals, anything else as text."""
+    from tcnn.errors import RequestError
+
+    found: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise RequestError(f"--model-kwargs: expected KEY=VALUE, found {text!r}")
+        try:
+            found[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[key] = value
+    return found

@@ -16,7 +16,7 @@ from tcnn.evaluation import corruptions as effects
 from tcnn.evaluation import held_out
 from tcnn.evaluation import imagenet_variants as imagenet
 from tcnn.evaluation.config import ALEXNET, EvaluationConfig
-from tcnn.evaluation.evaluate import NAMED_UNREADABLE, Evaluation, evaluate
+from tcnn.evaluation.evaluate import NAMED_UNREADABLE, Evaluation, evaluate, input_settings
 from tcnn.evaluation.report import Comparison, Row, corruption_scores, errors, set_corruption_errors
 from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import input_shape
@@ -87,7 +87,8 @@ def compare(
                 counter.describe(_label(name, size, case))
                 images = opened(case.folder, channels, matching.class_names)
                 results[case] = _evaluate(name, model, images, size, case, matching.outputs, config, counter)
-            rows.append(_row(name, model, size, outputs, len(matching.outputs or range(outputs)), results))
+            classes = len(matching.outputs or range(outputs))
+            rows.append(_row(name, model, size, outputs, classes, config.crop_pct, results))
         del model
         gc.collect()
     if baseline == ALEXNET:
@@ -255,9 +256,11 @@ def _row(
     size: tuple[int, int] | None,
     outputs: int,
     classes: int,
+    crop_pct: float | None,
     results: dict[Case, Evaluation],
 ) -> Row:
     height, width = size or input_shape(model)[1:]
+    settings = input_settings(model)
     scores = corruption_scores({(case.name, case.severity): r for case, r in results.items() if case.name})
     top1 = sum(score.top1 for score in scores.values()) / len(scores) if scores else None
     unreadable = list(dict.fromkeys(file for result in results.values() for file in result.unreadable))
@@ -268,6 +271,8 @@ def _row(
         width=width,
         outputs=outputs,
         classes=classes,
+        crop_pct=settings["crop_pct"] if crop_pct is None else crop_pct,
+        interpolation=settings["interpolation"],
         clean=results.get(Case()),
         corruptions=scores,
         corruption_top1=top1,

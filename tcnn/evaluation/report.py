@@ -28,6 +28,9 @@ class Row(BaseModel):
     """Number of classes that the model can predict."""
     classes: int
     """Number of classes that were scored."""
+    crop_pct: float | None = None
+    """The crop's share of the resized image."""
+    interpolation: str | None = None
     clean: Evaluation | None
     corruptions: dict[str, CorruptionScore]
     corruption_top1: float | None

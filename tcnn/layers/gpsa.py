@@ -7,6 +7,7 @@ G groups.
 import math
 
 import torch
+from timm.layers import use_fused_attn
 from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE
@@ -14,6 +15,7 @@ from tcnn.layers import filters
 from tcnn.layers.backends import convolution, reference
 from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
+from tcnn.layers.exposed import AttentionPoint, applied
 from tcnn.layers.functional import check_input, gpsa
 from tcnn.layers.initialise import QueryKey, draw_query_key
 from tcnn.layers.terms import positions, scopes
@@ -21,6 +23,7 @@ from tcnn.layers.terms.attention import AttentionMaps
 from tcnn.layers.terms.parameters import SOFTPLUS_BETA
 from tcnn.layers.terms.positions import Geometry
 
+torch.fx.wrap("applied")
 torch.fx.wrap("gpsa")  # symbolic tracing sees one call, not the choices that are made in it
 
 UNIT_STRENGTH = 1 + math.log(-math.expm1(-SOFTPLUS_BETA)) / SOFTPLUS_BETA
@@ -81,6 +84,8 @@ class GPSA2d(AttentionLayer):
     """
 
     value: nn.Parameter
+    attn: AttentionPoint | None
+    """Where attention is not fused: what its maps pass through."""
 
     def __init__(
         self,
@@ -133,6 +138,7 @@ class GPSA2d(AttentionLayer):
         self.out_channels = out_channels
         self.groups = groups
         self.heads, self.content_heads = heads, content_heads
+        self.fused_attn = bool(use_fused_attn())
         self.head_dim = default_head_dim(in_channels, taps) if head_dim is None else head_dim
 
         def empty(*shape: int) -> nn.Parameter:
@@ -224,7 +230,19 @@ class GPSA2d(AttentionLayer):
         """W_out of the heads with a tap, (C_out, P·C_in/G), a view of ``proj``."""
         return self.proj[:, : self.geometry.heads * (self.in_channels // self.groups)]
 
+    @property
+    def fused_attn(self) -> bool:
+        """Whether attention is computed in the fastest way, as timm's attention layers have it; see `exposed`."""
+        return self.attn is None
+
+    @fused_attn.setter
+    def fused_attn(self, fused: bool) -> None:
+        self.attn = None if fused else AttentionPoint()
+
     def forward(self, x: Tensor) -> Tensor:
+        if self.attn is not None:
+            weights = self.attn(x, self.tensors, self.geometry, self.scope)
+            return applied(weights, x, self.tensors, self.geometry)
         return gpsa(x, self.tensors, self.geometry, self.scope, self.known_hard and self.training)
 
     def attention(self, x: Tensor) -> AttentionMaps:

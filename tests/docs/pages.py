@@ -92,6 +92,18 @@ def _spelling(parameter: Any, value: object) -> str:
     return max(parameter.secondary_opts if value is False and parameter.secondary_opts else parameter.opts, key=len)
 
 
+def canonical(arguments: list[str]) -> set[str]:
+    """The options of a command line, each by its longest spelling."""
+    command, rest = leaf(arguments)
+    longest = {
+        name: max(names, key=len)
+        for parameter in command.params
+        for names in (parameter.opts, parameter.secondary_opts)
+        for name in names
+    }
+    return {longest.get(word, word) for word in rest if word.startswith("-") and word != "--debug"}
+
+
 def run(arguments: list[str]) -> tuple[int, str]:
     """Exit code, and what the command prints on stdout and stderr together."""
     printed = io.StringIO()

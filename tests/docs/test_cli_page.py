@@ -94,7 +94,7 @@ def test_every_option_mentioned_exists() -> None:
     real = set.union(options(GROUP), *(options(command) for command in GROUP.commands.values()), EVERYWHERE)
     mentioned = {name for code in re.findall(r"`([^`\n]+)`", PAGE) for name in re.findall(r"(?<![\w-])--[a-z-]+", code)}
     assert mentioned - real == set()
-    assert real - mentioned - {"-h", "-V"} == set()
+    assert {name for name in real - mentioned if name.startswith("--")} == set()
 
 
 @pytest.mark.parametrize("name", ["convert", "verify", "fold", "export", "demo"])

@@ -9,16 +9,21 @@ from torch.nn import functional as F
 from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.terms import attention, positions, scopes
 from tcnn.layers.terms.attention import AttentionMaps
-from tcnn.layers.terms.parameters import require_matrix
+from tcnn.layers.terms.parameters import Parameters, require_matrix
 
 
 def attend(inputs: AttentionInputs) -> Tensor:
     """Output tokens of the attention, (B, M, C_out)."""
-    parameters, padded = inputs.parameters, inputs.padded
+    padded = inputs.padded
+    return apply(_maps(inputs, padded).total, padded, inputs.parameters)
+
+
+def apply(weights: Tensor, padded: Tensor, parameters: Parameters) -> Tensor:
+    """Output tokens (B, M, C_out) of attention weights (B, K, M, N) on a padded map (B, C_in, H, W)."""
     tokens = attention.to_tokens(padded)
     value = tokens if parameters.value is None else F.linear(tokens, parameters.value)  # (B, N, C_in)
-    weights = _maps(inputs, padded).total.to(value.dtype)
-    return attention.project(weights @ value[:, None], parameters.proj, parameters.bias, parameters.groups)
+    heads = weights.to(value.dtype) @ value[:, None]
+    return attention.project(heads, parameters.proj, parameters.bias, parameters.groups)
 
 
 def maps(inputs: AttentionInputs) -> AttentionMaps:

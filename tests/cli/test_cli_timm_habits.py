@@ -1,0 +1,75 @@
+"""`tcnn evaluate` with the words of timm's validate.py, and as its bulk_runner.py calls it."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from data_pictures import draw_classes
+from torch import nn
+
+from tcnn.cli.renamed import model_arguments, timms
+from tcnn.errors import RequestError
+
+COLUMNS = "model,img_size,top1,top1_err,top5,top5_err,param_count,crop_pct,interpolation"
+
+
+@pytest.fixture
+def files(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
+    torch.save({"state_dict": lively("t_test_resnet", num_classes=6, content_heads=1).state_dict()}, tmp_path / "w.pth")
+    draw_classes(tmp_path / "p", list("abcdef"), 2)
+    return tmp_path
+
+
+VALIDATE = (
+    "evaluate", "--data-dir", "p", "--model", "t_test_resnet", "--checkpoint", "w.pth", "--img-size", 48,
+    "--model-kwargs", "content_heads=1", "drop_rate=0.1", "-b", 4, "-j", 0, "--device", "cpu",
+)  # fmt: skip
+
+
+def test_timms_columns_and_the_answer_that_its_runner_reads(tcnn: Any, files: Path) -> None:
+    done = tcnn(*VALIDATE, "--amp", "--amp-dtype", "bfloat16", "--result", "--results-file", "r.csv")
+    assert done.code == 0, done
+    read = json.loads(done.out.split("--result")[-1])  # what bulk_runner.py does with it
+    (row,) = csv.DictReader(Path("r.csv").read_text(encoding="utf-8").splitlines())
+    assert ",".join(row) == ",".join(read) == COLUMNS
+    assert (read["model"], read["img_size"], read["param_count"]) == ("t_test_resnet", 48, float(row["param_count"]))
+    assert read["top1"] + read["top1_err"] == read["top5"] + read["top5_err"] == 100
+    same = tcnn("evaluate", "t_test_resnet", "--weights", "w.pth", "--data", "p", "--size", 48, "--amp", "bfloat16",
+                "--model-kwargs", "content_heads=1", "--json").json["rows"][0]  # fmt: skip
+    assert (round(100 * same["clean"]["top1"], 4), round(100 * same["clean"]["top5"], 4)) == (
+        read["top1"],
+        read["top5"],
+    )
+    assert (same["crop_pct"], same["interpolation"]) == (read["crop_pct"], read["interpolation"])
+
+
+def test_several_are_a_list(tcnn: Any, files: Path) -> None:
+    done = tcnn(*VALIDATE[:-2], "--size", "32,48", "--result", "--device", "cpu")
+    assert [row["img_size"] for row in json.loads(done.out.split("--result")[-1])] == [32, 48]
+    assert tcnn(*VALIDATE, "--result", "--json").json["error"]["message"].startswith("--json: --result prints timm's")
+    assert "CKPT" in tcnn("evaluate", "--data", "p").error(2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "taken"),
+    [
+        ("evaluate m --amp", "evaluate m --amp float16"),
+        ("evaluate m --amp --result", "evaluate m --amp float16 --result"),
+        ("evaluate m --amp-dtype bfloat16 --amp", "evaluate m --amp bfloat16"),
+        ("evaluate m --amp bfloat16", "evaluate m --amp bfloat16"),
+        ("evaluate --model-kwargs a=1 b=x -b 3", "evaluate --model-kwargs a=1 --model-kwargs b=x -b 3"),
+    ],
+)
+def test_spellings(typed: str, taken: str) -> None:
+    assert timms(typed.split()) == taken.split()
+
+
+def test_arguments_of_models_are_read_as_timm_reads_them() -> None:
+    given = ["depth=3", "act='gelu'", "pool=avg", "sizes=(1,2)", "flag=True"]
+    assert model_arguments(given) == {"depth": 3, "act": "gelu", "pool": "avg", "sizes": (1, 2), "flag": True}
+    with pytest.raises(RequestError, match="--model-kwargs: expected KEY=VALUE, found 'depth'"):
+        model_arguments(["depth"])
