@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tcnn.training.finetune import finetune as finetune
     from tcnn.verification.explain import explain as explain
     from tcnn.verification.verify import verify as verify
+    from tcnn.vit.initialise import initialise as initialise
 
 _HOMES = {
     "Conversion": "tcnn.conversion.surgery",
@@ -61,6 +62,7 @@ _HOMES = {
     "finetune_config": "tcnn.config",
     "fold": "tcnn.folding.fold",
     "fuse": "tcnn.folding.fuse",
+    "initialise": "tcnn.vit.initialise",
     "inspect": "tcnn.analysis.inspect",
     "load": "tcnn.checkpoints.checkpoint",
     "plan": "tcnn.planning.plan",

@@ -63,6 +63,8 @@ def run(job: Job, arm: str, seed: int, say: Callable[[str], None]) -> None:
     config = timed(job, arm, experiment.config(arm, seed, job.options))
     images = sets(job)
     source = start(job, experiment.start_of(arm), config, images.train.class_names)
+    if experiment.arms[arm].initialise is not None:
+        tcnn.initialise(source, experiment.arms[arm].initialise, seed=seed)
     model = shaped(source, config, size(source, config))
     history: list[dict[str, Any]] = []
     if experiment.arms[arm].train:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import timm
 import timm.data
 import torch
 from resnet20 import ResNet20
@@ -21,7 +22,9 @@ from tcnn.zoo.sources import create_source, create_structure
 
 OWN: dict[str, Callable[[], nn.Module]] = {
     "resnet20": ResNet20, "squeezenet1_1": SqueezeNet11, "tiny_darknet": TinyDarknet,
+    "vit_tiny_32": lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=4, depth=6),
 }  # fmt: skip
+"""Of the last nobody has published weights."""
 
 
 def network(

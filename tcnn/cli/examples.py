@@ -53,6 +53,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tcnn export runs/photos photos.onnx --size 224x224 --fixed",
         "tcnn export runs/photos photos.pt2 --dynamic batch",
     ),
+    "init": (
+        "tcnn init vit_tiny_patch16_224 vit.safetensors",
+        "tcnn init vit_tiny_patch16_224 vit.safetensors --init mimetic --num-classes 10 --size 96",
+        "tcnn init deit_small_patch16_224 deit.safetensors --window 5 --json",
+    ),
     "push": (
         "tcnn push runs/photos you/t_resnet50d --dry-run",
         "tcnn push runs/photos you/t_resnet50d",

@@ -23,6 +23,7 @@ from tcnn.cli import (
     export,
     finetune,
     fold,
+    init,
     inspect,
     models,
     plan,
@@ -89,6 +90,7 @@ app.command("inspect", epilog=epilog("inspect"))(inspect.command)
 app.command("report", epilog=epilog("report"))(report.command)
 app.command("fold", epilog=epilog("fold"))(fold.command)
 app.command("export", epilog=epilog("export"))(export.command)
+app.command("init", epilog=epilog("init"))(init.command)
 app.command("push", epilog=epilog("push"))(push.command)
 app.command("demo", epilog=epilog("demo"))(demo.command)
 

@@ -17,6 +17,7 @@ from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, Plann
 from tcnn.publishing.push import PushedFile, PushReport
 from tcnn.records import ErrorStats
 from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
+from tcnn.vit.initialise import InitialisationReport, InitialisedLayer
 from tcnn.workflows.pipeline import ConversionResult
 from tcnn.zoo.catalogue import Entry
 
@@ -136,6 +137,7 @@ def test_error_names() -> None:
         ("verify", [VerificationReport, DtypePass, AsRun, ErrorStats, LayerError, Drift]),
         ("plan", [TrainingPlan, PlannedModel, PlannedMemory, PlannedPhase, PlannedDisk]),
         ("push", [PushReport, PushedFile]),
+        ("init", [InitialisationReport, InitialisedLayer]),
         ("fold", [FoldResult, FoldReport, FoldedLayer, ErrorStats, Speed]),
         ("export", [ExportReport, ExportAxis, ExportCheck, ErrorStats]),
         ("models", [Entry]),

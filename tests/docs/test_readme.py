@@ -25,7 +25,9 @@ from tcnn.zoo import catalogue
 LONG = ("docs/cli.md", "docs/python.md", "docs/export.md")
 """Their examples take seconds, and are run with what is slow."""
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-EXPLAINING = "tutorial cli python timm files conversion fold export finetune data evaluation inspect http-api storage"
+EXPLAINING = (
+    "tutorial cli python timm files conversion fold export finetune data evaluation inspect http-api storage papers"
+)
 PAGES += [f"docs/{name}.md" for name in EXPLAINING.split()]
 SHOW = [page for page in PAGES if any(b.language == "bash" and pages.commands(b) for b in pages.blocks(page))]
 RUN = [

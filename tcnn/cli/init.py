@@ -1,0 +1,85 @@
+"""`tcnn init`: a vision transformer whose attention begins as convolutions, in a file that timm loads."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcnn.cli import console
+from tcnn.processes import loading
+
+if TYPE_CHECKING:
+    from tcnn.vit.initialise import InitialisationReport
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A vision transformer of timm: vit_*, deit_*.", metavar="MODEL")],
+    output: Annotated[
+        Path, typer.Argument(help="A .safetensors file, or a directory for timm's hub layout.", metavar="OUT")
+    ],
+    init: Annotated[
+        str,
+        typer.Option(
+            help="impulse: every head looks at one random offset; mimetic: at tokens like its own; default: timm's.",
+            metavar="impulse/mimetic/default",
+        ),
+    ] = "impulse",
+    window: Annotated[
+        int | None,
+        typer.Option(help="impulse: offsets lie in a window of so many patches, odd; default 3.", metavar="W"),
+    ] = None,
+    peak: Annotated[
+        float | None,
+        typer.Option(help="impulse: mean attention weight of the patch at the offset; default 0.5.", metavar="P"),
+    ] = None,
+    positions: Annotated[
+        str | None,
+        typer.Option(
+            help="What patches' positional embedding becomes: fourier features, or as timm made it; default fourier, "
+            "and keep with --init default.",
+            metavar="fourier/keep",
+        ),
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the images in pixels.", min=1, metavar="PIXELS")] = None,
+    patch_size: Annotated[
+        int | None, typer.Option(help="Side of a patch in pixels, for small images.", min=1, metavar="PIXELS")
+    ] = None,
+    num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", min=0, metavar="N")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all that is random.", min=0)] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write an untrained vision transformer whose attention begins as random impulse convolutions, or mimetic.
+
+    Train a directory with `tcnn finetune local-dir:OUT --no-convert`, a file with timm's train.py as its
+    --initial-checkpoint; timm.create_model takes either.
+    """
+    from tcnn.errors import RequestError
+
+    aims = {name: value for name, value in (("window", window), ("peak", peak)) if value is not None}
+    if init != "impulse" and aims:
+        raise RequestError(f"--{next(iter(aims))}: only --init impulse has offsets, and --init {init} was asked for")
+    with loading():
+        from tcnn.vit.initialise import initialise_file
+
+    given = {"img_size": size, "patch_size": patch_size, "num_classes": num_classes}
+    arguments = {name: value for name, value in given.items() if value is not None}
+    with console.steps(12, quiet=as_json) as step:
+        report = initialise_file(
+            model, output, init, force, step, arguments, seed=seed, positions=positions, **aims,  # type: ignore[arg-type]
+        )  # fmt: skip
+    if as_json:
+        console.print_json(report)
+    else:
+        show(report, output)
+
+
+def show(report: "InitialisationReport", output: Path) -> None:
+    """Print where the heads of every layer look, and what was written."""
+    out = console.stdout()
+    for layer in report.layers:
+        offsets = " ".join(f"({y:+d},{x:+d})" for y, x in layer.offsets)
+        out.print(f"{layer.name}: {offsets}  hit {layer.hits:.1%}, weight {layer.weight:.2f}", markup=False)
+    grid = "×".join(map(str, report.grid))
+    out.print(f"{report.model}: {report.initialisation}, {grid} patches, positions {report.positions}", markup=False)
+    out.print(f"wrote {output}", markup=False)

@@ -1,0 +1,174 @@
+"""Initialise a timm vision transformer in place: `tcnn.initialise`, and `tcnn init` into a file that timm loads."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from safetensors.torch import save_file
+from timm.models._hub import save_config_for_hf
+from torch import Tensor, nn
+
+from tcnn.errors import RequestError, one_line
+from tcnn.files import check_output, replacing
+from tcnn.layers.terms.positions import Pair
+from tcnn.models.trace import evaluating
+from tcnn.records import Record
+from tcnn.vit import impulse, mimetic
+from tcnn.vit.model import Tokens, attention_inputs, checked, patch_positions
+from tcnn.vit.positions import coordinates, draw_offsets, fourier_features
+from tcnn.zoo.sources import create_source
+
+Initialisation = Literal["impulse", "mimetic", "default"]
+Positions = Literal["fourier", "keep"]
+IMAGES = 32
+"""Number of images that are drawn where none are given."""
+
+
+class InitialisedLayer(Record):
+    """One attention layer: where its heads look, in patches (y, x), and how well they do."""
+
+    name: str
+    offsets: tuple[Pair, ...]
+    hits: float
+    """Share of patches, over heads and images, that attend most to what lies at the offset."""
+    weight: float
+    """Mean attention weight there."""
+
+
+class InitialisationReport(Record):
+    """What `tcnn.initialise` did."""
+
+    model: str
+    initialisation: Initialisation
+    positions: Positions
+    grid: Pair
+    prefix_tokens: int
+    seed: int
+    layers: tuple[InitialisedLayer, ...]
+
+
+@torch.no_grad()
+def initialise(
+    model: nn.Module,
+    initialisation: Initialisation = "impulse",
+    *,
+    images: Tensor | None = None,
+    seed: int = 0,
+    window: int = 3,
+    peak: float = 0.5,
+    positions: Positions | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> InitialisationReport:
+    """Initialise the attention of a timm vision transformer, in place.
+
+    Args:
+        model: any `timm` VisionTransformer with a positional embedding (`vit_*`, `deit_*`; class, distillation and
+            register tokens or none). All that is not named here stays as timm initialised it.
+        initialisation: `impulse`: each head attends to one random offset, as a convolution with an impulse filter
+            (Zheng, Li and Lucey); `mimetic`: queries look for tokens like themselves (Trockman and Kolter 2023);
+            `default`: attention stays timm's own.
+        images: (B, C, H, W), normalised as the model expects: the tokens to which `impulse` is fitted; by default noise
+            with the spectrum of photographs.
+        seed: of the offsets and of what is drawn.
+        window: offsets lie in a window of so many patches, odd.
+        peak: `impulse` gives the patch at the offset this mean attention weight, between 0 and 1.
+        positions: what the positional embedding of patches becomes: `fourier`, the features of `tcnn.vit.positions` at
+            the mean square of the patches' embedding, or `keep`. By default `fourier`, and `keep` with `default`. It
+            stays a parameter if it was one.
+        progress: called with the name of every layer before it is initialised.
+
+    Returns: an `InitialisationReport` with what every layer does on the images.
+
+    Raises: `RequestError` for a model without positional embedding or with another attention, and impossible settings.
+    """
+    if initialisation not in get_args(Initialisation):
+        raise RequestError(f"init: expected {', '.join(get_args(Initialisation))}, found {initialisation!r}")
+    if window < 1 or window % 2 == 0:
+        raise RequestError(f"window: expected an odd number of patches, for example 3, found {window}")
+    if not 0 < peak < 1:
+        raise RequestError(f"peak: expected an attention weight between 0 and 1, found {peak:g}")
+    if positions not in (None, *get_args(Positions)):
+        raise RequestError(f"positions: expected {' or '.join(get_args(Positions))}, found {positions!r}")
+    vit, tokens = checked(model)
+    generator = torch.Generator().manual_seed(seed)
+    batch = photograph_noise(vit, generator) if images is None else images
+    batch = batch.to(vit.pos_embed)
+    chosen: Positions = positions or ("keep" if initialisation == "default" else "fourier")
+    if chosen == "fourier":
+        place_positions(vit, tokens, batch)
+    layers = []
+    names = {module: name for name, module in vit.named_modules()}
+    with evaluating(vit):
+        for attention, z in attention_inputs(vit, batch):
+            if progress is not None:
+                progress(names[attention])
+            if initialisation == "impulse":
+                offsets = draw_offsets(attention.num_heads, window, generator)
+                impulse.solve(attention, z, tokens, offsets, peak)
+                hits, weight = impulse.hit_rate(attention, z[: impulse.MEASURED], tokens, offsets)
+                layers.append(InitialisedLayer(name=names[attention], offsets=tuple(offsets), hits=hits, weight=weight))
+            elif initialisation == "mimetic":
+                mimetic.draw(attention, generator)
+    return InitialisationReport(
+        model=type(vit).__name__, initialisation=initialisation, positions=chosen, grid=tokens.grid,
+        prefix_tokens=tokens.prefix, seed=seed, layers=tuple(layers),
+    )  # fmt: skip
+
+
+def initialise_file(
+    name: str,
+    output: Path,
+    initialisation: Initialisation = "impulse",
+    force: bool = False,
+    progress: Callable[[str], None] | None = None,
+    model_args: dict[str, object] | None = None,
+    **options: object,
+) -> InitialisationReport:
+    """Create a timm model with timm's random weights, initialise it, and write it: a .safetensors file or a directory.
+
+    A directory has timm's hub layout, which keeps `model_args` too: ``local-dir:DIR`` is its name for timm and `tcnn`.
+    A file is loaded by ``timm.create_model(name, checkpoint_path=output)``, by timm's train.py as
+    ``--initial-checkpoint`` and by `tcnn finetune` as ``--weights``. `options` are those of `initialise`.
+    """
+    check_output(output, force)
+    seed = options.get("seed", 0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(str(seed)))
+        model = create_source(name, pretrained=False, **(model_args or {}))
+    report = initialise(model, initialisation, progress=progress, **options)  # type: ignore[arg-type]
+    report = report.model_copy(update={"model": name})
+    state = {key: value.contiguous() for key, value in model.state_dict().items()}
+    metadata = {"format": "pt", "tcnn_init": report.model_dump_json()}
+    with replacing(output, force) as temporary:
+        if output.suffix == ".safetensors":
+            save_file(state, temporary, metadata)
+        else:
+            temporary.mkdir()
+            save_file(state, temporary / "model.safetensors", metadata)
+            save_config_for_hf(model, str(temporary / "config.json"))
+    return report
+
+
+@torch.no_grad()
+def place_positions(vit: nn.Module, tokens: Tokens, images: Tensor) -> None:
+    """Give patches Fourier features for positions, as large as their embeddings are on these images; others stay."""
+    model, _ = checked(vit)
+    try:
+        embedded = model.patch_embed(images)
+    except (AssertionError, RuntimeError) as error:
+        raise RequestError(f"images: {one_line(error)}") from error
+    own = patch_positions(model, tokens)
+    features = fourier_features(coordinates(tokens.grid), tokens.grid, own.shape[2])
+    own.copy_(features * (embedded.square().mean() / features.square().mean()).sqrt())
+
+
+def photograph_noise(vit: nn.Module, generator: torch.Generator) -> Tensor:
+    """Images (B, C, H, W) of noise with the spectrum of photographs, 1/f, of mean 0 and variance 1."""
+    embed: nn.Module = vit.patch_embed  # type: ignore[assignment]
+    height, width = embed.img_size  # type: ignore[misc]
+    shape = (IMAGES, embed.proj.in_channels, height, width)  # type: ignore[union-attr]
+    y, x = torch.meshgrid(torch.fft.fftfreq(height), torch.fft.rfftfreq(width), indexing="ij")
+    falling = 1 / (y.square() + x.square()).sqrt().clamp(min=1 / max(height, width))
+    drawn = torch.fft.irfft2(torch.fft.rfft2(torch.randn(shape, generator=generator)) * falling, s=(height, width))
+    return (drawn - drawn.mean()) / drawn.std()

@@ -1,0 +1,31 @@
+"""`tcnn init`: what it writes and prints, and options that have no effect."""
+
+from pathlib import Path
+from typing import Any
+
+import timm
+
+VIT = "vit_tiny_patch16_224"
+
+
+def test_a_directory_that_tcnn_and_timm_build(tcnn: Any, tmp_path: Path) -> None:
+    result = tcnn("init", VIT, "vit", "--size", 32, "--patch-size", 8, "--num-classes", 3, "--seed", 1)
+    assert result.code == 0, result
+    *layers, made, wrote = result.out.splitlines()
+    assert len(layers) == 12 and all("hit 100.0%" in line for line in layers)
+    assert (made, wrote) == (f"{VIT}: impulse, 4×4 patches, positions fourier", "wrote vit")
+    assert timm.create_model(f"local-dir:{tmp_path / 'vit'}", pretrained=True).patch_embed.grid_size == (4, 4)
+    assert "exists already" in tcnn("init", VIT, "vit", "--size", 32, "--patch-size", 8).error(2)
+
+
+def test_as_json(tcnn: Any) -> None:
+    found = tcnn("init", VIT, "a.safetensors", "--init", "mimetic", "--size", 32, "--patch-size", 8, "--json").json
+    assert (found["model"], found["initialisation"], found["grid"], found["layers"]) == (VIT, "mimetic", [4, 4], [])
+
+
+def test_what_only_impulse_has(tcnn: Any, tmp_path: Path) -> None:
+    for option, value in (("--window", 5), ("--peak", 0.4)):
+        said = tcnn("init", VIT, "a.safetensors", "--init", "mimetic", option, value).error(2)
+        assert said == f"{option}: only --init impulse has offsets, and --init mimetic was asked for"
+    assert "expected a timm vision transformer" in tcnn("init", "resnet18", "a.safetensors").error(2)
+    assert list(tmp_path.iterdir()) == []
