@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors.torch import save_file
@@ -135,7 +135,7 @@ def initialise_file(
     seed = options.get("seed", 0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(str(seed)))
-        model = create_source(name, pretrained=False, **(model_args or {}))
+        model = create_source(name, False, **(model_args or {}))  # type: ignore[arg-type]
     report = initialise(model, initialisation, progress=progress, **options)  # type: ignore[arg-type]
     report = report.model_copy(update={"model": name})
     state = {key: value.contiguous() for key, value in model.state_dict().items()}
@@ -165,9 +165,9 @@ def place_positions(vit: nn.Module, tokens: Tokens, images: Tensor) -> None:
 
 def photograph_noise(vit: nn.Module, generator: torch.Generator) -> Tensor:
     """Images (B, C, H, W) of noise with the spectrum of photographs, 1/f, of mean 0 and variance 1."""
-    embed: nn.Module = vit.patch_embed  # type: ignore[assignment]
-    height, width = embed.img_size  # type: ignore[misc]
-    shape = (IMAGES, embed.proj.in_channels, height, width)  # type: ignore[union-attr]
+    embed: Any = vit.patch_embed
+    height, width = embed.img_size
+    shape = (IMAGES, embed.proj.in_channels, height, width)
     y, x = torch.meshgrid(torch.fft.fftfreq(height), torch.fft.rfftfreq(width), indexing="ij")
     falling = 1 / (y.square() + x.square()).sqrt().clamp(min=1 / max(height, width))
     drawn = torch.fft.irfft2(torch.fft.rfft2(torch.randn(shape, generator=generator)) * falling, s=(height, width))
