@@ -25,6 +25,9 @@ ANY_MODEL = (
 )
 """What a command takes for any model."""
 
+silenced = False
+"""Whether `--quiet` was given: no progress and no notes, results and errors alone."""
+
 BAR = 14
 """Width of training's progress bar; with step and time left it fits into 80 columns."""
 
@@ -59,7 +62,9 @@ def steps(total: int, quiet: bool = False) -> Iterator[Steps]:
 
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=quiet or silenced or not console.is_terminal
+    ) as progress:
         task = progress.add_task("starting", total=total)
         yield lambda step: progress.update(task, advance=1, description=step)
 
@@ -80,6 +85,7 @@ def training(
     from rich.progress import BarColumn, Progress, TextColumn
 
     console = Console(stderr=True, highlight=False)
+    quiet = quiet or silenced
     live = console.is_terminal and not quiet
     columns = TextColumn("{task.description}"), BarColumn(bar_width=BAR), TextColumn("{task.fields[facts]}")
     shown = ""

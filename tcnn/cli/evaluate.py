@@ -147,7 +147,8 @@ def command(
 
 
 def _tell(note: str) -> None:
-    typer.echo(f"note: {note}", err=True)
+    if not console.silenced:
+        typer.echo(f"note: {note}", err=True)
 
 
 def _sizes(text: str | None) -> tuple[tuple[int, int], ...]:
@@ -190,7 +191,9 @@ def _images(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
 
     err = Console(stderr=True)
     columns: Any = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
+    with Progress(
+        *columns, console=err, transient=True, disable=quiet or console.silenced or not err.is_terminal
+    ) as bar:
         task = bar.add_task("opening the data set", total=None)
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 

@@ -13,6 +13,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tcnn verify t.safetensors --weights my_resnet50.pth --explain why.html",
         "tcnn verify resnet50.a1_in1k --against resnet50.tv_in1k --json",
     ),
+    "info": ("tcnn info runs/photos", "tcnn info t_resnet50d.safetensors --json", "tcnn info resnet50d"),
     "models": ("tcnn models", "tcnn models resnet50d", "tcnn models 'regnet*' --json"),
     "plan": (
         "tcnn plan resnet50d --data photos/ --preset quick",

@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from tcnn.cli import (
+    console,
     convert,
     demo,
     effects,
@@ -23,9 +24,11 @@ from tcnn.cli import (
     export,
     finetune,
     fold,
+    info,
     init,
     inspect,
     models,
+    panels,
     plan,
     predict,
     push,
@@ -81,6 +84,7 @@ def _root(
 
 app.command("convert", epilog=epilog("convert"))(convert.command)
 app.command("verify", epilog=epilog("verify"))(verify.command)
+app.command("info", epilog=epilog("info"))(info.command)
 app.command("models", epilog=epilog("models"))(models.command)
 app.command("plan", epilog=epilog("plan"))(plan.command)
 app.command("finetune", epilog=epilog("finetune"))(finetune.command)
@@ -101,7 +105,8 @@ def main(arguments: list[str] | None = None) -> None:
     leave = QuickExit() if leaving else sys.exit
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
-    arguments = [argument for argument in arguments if argument != "--debug"]
+    console.silenced = "--quiet" in arguments or "-q" in arguments
+    arguments = [argument for argument in arguments if argument not in ("--debug", "--quiet", "-q")]
     if arguments and ALIASES.get(arguments[0], arguments[0]) in ("evaluate", "predict"):
         arguments = timms(arguments)
     if arguments:
@@ -185,6 +190,8 @@ def _interrupted(number: int) -> int:
 def _commands(arguments: list[str]) -> Any:
     """Our commands, and of the joined ones those that the arguments may mean: the others are not loaded."""
     group: Any = typer.main.get_command(app)
+    for command in group.commands.values():
+        panels.group(command)
     for parameter in (option for command in group.commands.values() for option in command.params):
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""  # a switch takes no value, and help names none

@@ -1,0 +1,76 @@
+"""`tcnn info`: what a file, a run or a model is."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tcnn.cli import console
+
+if TYPE_CHECKING:
+    from tcnn.analysis.info import ModelInfo
+
+SHOWN = 12
+"""Class names that are printed."""
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="A checkpoint, a run's directory, or a timm name.", metavar="CKPT")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what a file, a run or a model is: source, conversion, parameters, τ, classes, verification, accuracy."""
+    from tcnn.analysis.info import info
+
+    found = info(name)
+    if as_json:
+        console.print_json(found)
+    else:
+        _show(found)
+
+
+def _show(found: "ModelInfo") -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    for title, text in _lines(found):
+        if text:
+            table.add_row(title, text)
+    console.stdout().print(table, markup=False)
+
+
+def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
+    size = "" if found.bytes is None else f", {console.scale(found.bytes)}B"
+    before, after = found.parameters_before, found.parameters
+    grown = f"{console.scale(before)} → " if before is not None and before != after else ""
+    heat = found.temperature and " to ".join(dict.fromkeys(f"{value:.4g}" for value in found.temperature))
+    names = found.label_names or ()
+    listed = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
+    checked, trained = found.verification, found.training
+    return [
+        ("what", f"{found.kind}{' of ' + found.source if found.source and found.source != found.name else ''}"),
+        ("file", found.file and f"{found.file}{size}"),
+        ("weights", found.weights),
+        ("converted", f"{found.layers} layers of stage {found.stage}, stride {found.stride or 'keep'}"
+         if found.layers and found.kind == "T-CNN" else None),
+        ("can convert", f"{found.layers} layers of stage {found.stage}"
+         if found.layers and found.kind == "timm model" else None),
+        ("parameters", None if after is None else f"{grown}{console.scale(after)}"),
+        ("FLOPs", found.flops and f"{console.scale(found.flops)} an image"),
+        ("τ", heat or None),
+        ("image", found.input_size and "×".join(map(str, found.input_size))),
+        ("classes", None if found.classes is None else f"{found.classes}{': ' + listed if listed else ''}"),
+        ("licence", found.license),
+        ("verified", checked and _verified(checked.passed, checked.errors, checked.drift)),
+        ("fine-tuned", trained and f"on {trained.data}, epoch {trained.epoch}"),
+        ("accuracy", None if trained is None or trained.top1 is None else
+         f"top-1 {trained.top1:.1%} of {trained.images} images, measured while it was trained"),
+        ("written by", found.tcnn_version and f"tcnn {found.tcnn_version}"),
+    ]  # fmt: skip
+
+
+def _verified(passed: bool, errors: dict[str, float], drift: float | None) -> str:
+    each = ", ".join(f"{error:.1e} in {dtype}" for dtype, error in errors.items())
+    return f"{'equal' if passed else 'NOT EQUAL'} when it was converted: {each}" + (
+        "" if drift is None else f"; drift at τ = 1 {drift:.1%}"
+    )

@@ -1,0 +1,42 @@
+"""The groups in which `--help` shows a command's options."""
+
+from typing import Any
+
+MODEL, IMAGES, RECIPE, CONVERSION, MACHINE, OUTPUT = (
+    "Model", "Images", "Training", "Conversion", "Device and speed", "Output",
+)  # fmt: skip
+PANELS: dict[str, tuple[str, ...]] = {
+    MODEL: (
+        "weights", "pretrained", "num_classes", "against", "compare", "named", "model_kwargs", "teacher", "baseline",
+    ),
+    IMAGES: (
+        "data", "val", "val_split", "images", "split", "size", "crop_pct", "layout", "limit", "corruption",
+        "all_corruptions", "severities", "shown", "query", "shape_bias", "fraction", "batch", "dynamic", "fixed",
+    ),
+    RECIPE: (
+        "preset", "config", "epochs", "finetune_epochs", "batch_size", "lr", "anneal", "convert", "convert_at", "seed",
+        "assignments", "resume", "allow_changes",
+    ),
+    CONVERSION: (
+        "stride", "stage", "target", "temperature", "head_dim", "content_heads", "query_key", "content", "tolerance",
+        "max_error",
+    ),
+    MACHINE: ("device", "workers", "nproc", "engine", "address", "amp", "channels_last", "seconds", "slots"),
+    OUTPUT: (
+        "out", "force", "as_json", "csv_file", "results_csv", "result", "per_class", "explain", "dry_run", "format",
+        "formats", "print_config", "top", "evaluation", "opset",
+    ),
+}  # fmt: skip
+FEW = 6
+"""A command of no more options is shown in one group."""
+
+
+def group(command: Any) -> None:
+    """Put a command's options into groups; those that no group names stay among its general ones."""
+    options = [one for one in command.params if one.opts[0].startswith("-") and not getattr(one, "hidden", False)]
+    if len(options) <= FEW:
+        return
+    panel_of = {name: panel for panel, names in PANELS.items() for name in names}
+    for option in options:
+        if option.name in panel_of:
+            option.rich_help_panel = panel_of[option.name]

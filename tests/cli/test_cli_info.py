@@ -1,0 +1,79 @@
+"""`tcnn info`: what a file, a run or a name is, read from heads of files; groups of options; silence."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tcnn as package
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def file(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
+    source = lively(num_classes=3)
+    model, _ = package.convert(source, temperature=0.25)
+    cfg = {**model.pretrained_cfg, "label_names": ["größe", "b", "c"], "num_classes": 3}
+    model.pretrained_cfg = model.default_cfg = cfg
+    (tmp_path / "run").mkdir()
+    training = {"data": "p", "weights": "pretrained", "metrics": {"epoch": 1, "val": {"top1": 0.5, "images": 8}}}
+    return package.save(model, tmp_path / "run/best.safetensors", package.verify(source, model), {"training": training})
+
+
+def test_a_run_is_told(tcnn: Run, file: Path) -> None:
+    told = tcnn("info", "run", "--json").json
+    expected = {
+        "kind": "T-CNN", "source": "test_resnet.r160_in1k", "weights": "pretrained", "stage": "layer4", "layers": 2,
+        "stride": "keep", "classes": 3, "label_names": ["größe", "b", "c"], "license": "apache-2.0",
+        "file": "run/best.safetensors", "bytes": file.stat().st_size,
+    }  # fmt: skip
+    assert {key: told[key] for key in expected} == expected
+    assert told["parameters"] > told["parameters_before"]
+    assert told["temperature"] == pytest.approx([0.25, 0.25])
+    assert told["verification"]["passed"]
+    assert told["verification"]["errors"]["float32"] < 1e-5
+    assert told["training"] == {"data": "p", "epoch": 2, "top1": 0.5, "top5": None, "images": 8}
+    shown = tcnn("info", "run").out
+    for words in ("T-CNN of test_resnet.r160_in1k", "2 layers of stage layer4", "0.25", "größe", "equal when it was ",
+                  "on p, epoch 2", "top-1 50.0% of 8 images"):  # fmt: skip
+        assert words in shown
+
+
+def test_names_are_told_from_the_catalogue(tcnn: Run) -> None:
+    cnn, ours = tcnn("info", "timm/resnet18.a1_in1k", "--json").json, tcnn("info", "t_resnet18", "--json").json
+    assert (cnn["kind"], ours["kind"]) == ("timm model", "T-CNN")
+    assert cnn["parameters"] == ours["parameters_before"] < ours["parameters"]
+    assert "timm model" in tcnn("info", "test_vit").out
+
+
+def test_what_is_none_of_ours_is_said(tcnn: Run, tmp_path: Path) -> None:
+    torch.save({}, "w.pth")
+    (tmp_path / "empty").mkdir()
+    assert "can be told only by loading it" in tcnn("info", "w.pth").error(2)
+    assert "expected a checkpoint or a run, found none in it" in tcnn("info", "empty").error(2)
+    assert "expected a checkpoint or a run, found nothing" in tcnn("info", "x.safetensors").error(2)
+    assert "no timm model of this name" in tcnn("info", "resnet5O").error(2)
+    assert "a repository" in tcnn("info", "hf-hub:me/mine").error(2)
+
+
+@pytest.mark.parametrize(("command", "groups"), [
+    ("convert", ["Model", "Conversion", "Device and speed", "Output"]),
+    ("finetune", ["Model", "Images", "Training", "Device and speed", "Output"]),
+    ("evaluate", ["Model", "Images", "Device and speed", "Output"]),
+])  # fmt: skip
+def test_help_has_groups(tcnn: Run, command: str, groups: list[str]) -> None:
+    shown = tcnn(command, "--help").out
+    for group in groups:
+        assert f"─ {group} ─" in shown
+
+
+def test_quiet_says_results_alone(tcnn: Run, lively: Callable[..., nn.Module]) -> None:
+    torch.save(lively(num_classes=3).state_dict(), "w.pth")
+    done = tcnn("verify", "t_test_resnet", "--quiet", "--weights", "gone.pth")
+    assert done.code != 0
+    assert done.err.startswith("error: ")
+    assert tcnn("-q", "models", "resnet18").out == tcnn("models", "resnet18").out
