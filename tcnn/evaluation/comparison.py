@@ -247,7 +247,7 @@ def _evaluate(
     except (RuntimeError, ValueError, AssertionError) as error:  # what layers raise over maps of a wrong size
         where = f"at {size[0]}×{size[1]}" if size else "at its own size"
         raise RequestError(f"{name}: does not run {where}: {shorten(one_line(error), 160)}") from error
-    return result if config.per_class else result.model_copy(update={"per_class": {}})
+    return result if config.per_class else result.model_copy(update={"per_class": {}, "confusions": []})
 
 
 def _row(

@@ -42,7 +42,7 @@ class EvaluationConfig(Frozen):
     )
     channels_last: bool = Field(default=False, description="Images in channels-last memory order.")
     limit: int | None = Field(default=None, ge=1, description="So many images only, the first of every class in turn.")
-    per_class: bool = Field(default=False, description="Keep the result of every class.")
+    per_class: bool = Field(default=False, description="Keep the result of every class, and what was taken for what.")
     seed: int = Field(default=0, ge=0, description="Seed of the corruptions.")
 
     @field_validator("sizes", mode="before")

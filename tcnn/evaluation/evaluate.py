@@ -33,6 +33,8 @@ Amp = Literal["float32", "bfloat16", "float16"]
 Progress = Callable[[int], None]
 """Called with the number of images just evaluated."""
 
+NAMED_CONFUSIONS = 1000
+"""Largest number of pairs of classes of which a result tells how often one was taken for the other."""
 NAMED_UNREADABLE = 20
 """Largest number of unreadable files that a result names; it counts them all."""
 
@@ -43,6 +45,14 @@ class ClassScore(BaseModel):
     images: int
     right: int
     top1: float | None
+
+
+class Confusion(BaseModel):
+    """How many images of one class were taken for another."""
+
+    target: str
+    answer: str
+    images: int
 
 
 class Score(BaseModel):
@@ -61,6 +71,8 @@ class Evaluation(Score):
     """Accuracy of a model with counts, scores per class and unreadable files."""
 
     per_class: dict[str, ClassScore]
+    confusions: list[Confusion] = []
+    """What was taken for what, the most frequent first; answers that are not finite are not among them."""
     unreadable: list[str]
     unreadable_count: int
 
@@ -71,6 +83,8 @@ class _ProcessResult(NamedTuple):
     targets: NDArray[np.int64]
     right: NDArray[np.bool_]
     right5: NDArray[np.bool_]
+    predicted: NDArray[np.int64]
+    """−1 where the output is not finite."""
     losses: NDArray[np.float64]
     unreadable: list[str]
     seconds: float
@@ -206,17 +220,20 @@ def _count(
                     images = images.to(memory_format=torch.channels_last)
                 targets = batch.targets.to(device, non_blocking=True)
                 logits = _columns(model(images), columns, len(data.class_names)).float()
-                best = logits.topk(min(5, logits.shape[1])).indices == targets[:, None]
+                top = logits.topk(min(5, logits.shape[1])).indices
+                best = top == targets[:, None]
                 finite = logits.isfinite().all(1)  # else the order of the outputs means nothing
-                rows.append(torch.stack([targets, best[:, 0] & finite, best.any(1) & finite]))
+                given = torch.where(finite, top[:, 0], -1)
+                rows.append(torch.stack([targets, best[:, 0] & finite, best.any(1) & finite, given]))
                 losses.append(F.cross_entropy(logits, targets, reduction="none"))
             if progress is not None:
                 progress(len(batch.images) + len(batch.unreadable))
-    counts = torch.cat(rows, 1).cpu().numpy() if rows else np.zeros((3, 0), np.int64)
+    counts = torch.cat(rows, 1).cpu().numpy() if rows else np.zeros((4, 0), np.int64)
     losses_ = torch.cat(losses).cpu().double().numpy() if losses else np.zeros(0)
     return _ProcessResult(
-        counts[0], counts[1].astype(bool), counts[2].astype(bool), losses_, unreadable, time.perf_counter() - started
-    )
+        counts[0], counts[1].astype(bool), counts[2].astype(bool), counts[3], losses_, unreadable,
+        time.perf_counter() - started,
+    )  # fmt: skip
 
 
 def _columns(logits: Any, columns: Tensor | None, classes: int) -> Tensor:
@@ -239,7 +256,7 @@ def _columns(logits: Any, columns: Tensor | None, classes: int) -> Tensor:
 
 def _summary(parts: Sequence[_ProcessResult], data: ImageSet, classes: int) -> Evaluation:
     """Combine the results of all processes."""
-    targets, right, right5, losses = (np.concatenate([part[i] for part in parts]) for i in range(4))
+    targets, right, right5, predicted, losses = (np.concatenate([part[i] for part in parts]) for i in range(5))
     unreadable = [name for part in parts for name in part.unreadable]
     if not len(targets):
         reason = f"none of the {len(unreadable)} can be read ({unreadable[0]})" if unreadable else "there is none"
@@ -257,7 +274,15 @@ def _summary(parts: Sequence[_ProcessResult], data: ImageSet, classes: int) -> E
             name: ClassScore(images=int(n), right=int(k), top1=int(k) / int(n) if n else None)
             for name, n, k in zip(data.class_names, images, hits, strict=True)
         },
+        confusions=_confusions(targets, predicted, data.class_names),
         images_per_second=total / max(1e-9, *(part.seconds for part in parts)),
         unreadable=unreadable[:NAMED_UNREADABLE],
         unreadable_count=len(unreadable),
     )
+
+
+def _confusions(targets: NDArray[np.int64], predicted: NDArray[np.int64], names: Sequence[str]) -> list[Confusion]:
+    wrong = (targets != predicted) & (predicted >= 0)
+    pairs, images = np.unique(np.stack([targets[wrong], predicted[wrong]], 1), axis=0, return_counts=True)
+    order = np.argsort(-images, kind="stable")[:NAMED_CONFUSIONS]
+    return [Confusion(target=names[pairs[i][0]], answer=names[pairs[i][1]], images=int(images[i])) for i in order]

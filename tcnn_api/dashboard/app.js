@@ -4,6 +4,7 @@ import { announce, h, say } from "./dom.js";
 import { Problem, get, key, onConnection, onKeyNeeded, whose } from "./http.js";
 import * as again from "./again.js";
 import * as attention from "./attention.js";
+import * as evaluate from "./evaluate.js";
 import * as job from "./job.js";
 import * as jobs from "./jobs.js";
 import * as submit from "./submit.js";
@@ -11,7 +12,8 @@ import * as submit from "./submit.js";
 const PAGES = [
   [/^\/?(?:\?(.*))?$/, (main, query) => jobs.show(main, new URLSearchParams(query ?? "")), "jobs"],
   [/^\/transform(?:\?(.*))?$/, (main, query) => submit.show(main, "transform", new URLSearchParams(query ?? "")), "transform"],
-  [/^\/evaluate\?(.*)$/, (main, query) => again.show(main, "evaluate", new URLSearchParams(query).get("from")), "jobs"],
+  [/^\/evaluate\?(?:.*&)?from=([\w-]+)/, (main, id) => again.show(main, "evaluate", id), "jobs"],
+  [/^\/evaluate(?:\?(.*))?$/, (main, query) => evaluate.show(main, new URLSearchParams(query ?? "")), "evaluate"],
   [/^\/finetune(?:\?(.*))?$/, (main, query) => submit.show(main, "finetune", new URLSearchParams(query ?? "")), "finetune"],
   [/^\/jobs\/([\w-]+)$/, (main, id) => job.show(main, id), "jobs"],
   [/^\/jobs\/([\w-]+)\/attention(?:\?(.*))?$/, (main, id, query) => attention.show(main, id, new URLSearchParams(query ?? "")), "jobs"],

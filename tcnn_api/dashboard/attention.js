@@ -32,7 +32,7 @@ export function show(main, id, query) {
   document.title = "Attention · tcnn";
   const url = `jobs/${id}/attention`;
   const leaving = new AbortController();
-  const state = { send: null, image: null, picture: null, place: [0.5, 0.5], part: "combined", chosen: null, answer: null, asking: false, wanted: false, number: 0 };
+  const state = { send: null, image: null, picture: null, place: [0.5, 0.5], part: "combined", chosen: null, answer: null, asking: false, wanted: false, number: Number(query.get("number")) || 0, file: query.get("file") };
 
   const heading = h("p", { class: "muted" });
   const canvas = h("canvas", { class: "picture", width: "448", height: "448" });
@@ -222,19 +222,21 @@ export function show(main, id, query) {
   const send = (path, body) => async () => (await ask(path, { method: "POST", body, headers: body ? { "Content-Type": "application/octet-stream" } : {}, signal: leaving.signal })).json();
   const fromSet = async () => {
     another.disabled = !sets.value;
-    if (sets.value) return open(send(`${url}/images?${new URLSearchParams({ dataset: sets.value, number: state.number })}`));
+    if (sets.value) return open(send(`${url}/images?${new URLSearchParams({ dataset: sets.value, ...(state.file ? { file: state.file } : { number: state.number }) })}`));
     const drawn = await testPicture();
     return open(send(`${url}/images`, drawn));
   };
   file.addEventListener("change", () => file.files[0] && open(send(`${url}/images`, file.files[0])));
-  sets.addEventListener("change", () => ((state.number = 0), fromSet()));
-  another.addEventListener("click", () => ((state.number += 1), fromSet()));
+  sets.addEventListener("change", () => ((state.number = 0), (state.file = null), fromSet()));
+  another.addEventListener("click", () => ((state.number += 1), (state.file = null), fromSet()));
 
   (async () => {
     try {
       const [job, data] = await Promise.all([get(`jobs/${id}`, { signal: leaving.signal }), get("datasets?limit=100", { signal: leaving.signal })]);
       say(heading, `${title(job)} · place by place, head by head`);
-      const own = job.request.dataset ?? job.request.finetune?.dataset;
+      const own = query.get("dataset") ?? job.request.dataset ?? job.request.finetune?.dataset;
+      const asked = query.get("dataset");
+      if (asked && !data.data.some((one) => one.id === asked)) data.data.unshift({ id: asked, name: asked }); // an older one
       sets.replaceChildren(h("option", { value: "" }, "a drawing"), ...data.data.map((one) => h("option", { value: one.id, selected: one.id === own }, one.name)));
       const image = query.get("image") === "given" ? given(id) : null;
       await (image ? open(send(`${url}/images`, image)) : fromSet());

@@ -10,14 +10,15 @@ const HEIGHT = 18;
 const SURE = 0.95;
 
 /** The card at the top of a fine-tuned job's page; classes and images are fetched when they are asked for. */
-export function beforeAfter(found, url) {
+export function beforeAfter(found, job) {
+  const images = looked(job);
   const measured = found.rows.filter((row) => row.accuracy);
   const scale = axis(measured);
   const headline = found.differences[0];
   const classes = h("div");
   const pictures = h("div");
   const more = (name, place, draw) => {
-    const element = h("details", { ontoggle: () => element.open && !place.hasChildNodes() && fill(place, draw, url) }, h("summary", {}, name), place);
+    const element = h("details", { ontoggle: () => element.open && !place.hasChildNodes() && fill(place, (whole) => draw(whole, images), `jobs/${job.id}`) }, h("summary", {}, name), place);
     return element;
   };
   return h("section", { class: "card before-after" },
@@ -115,22 +116,29 @@ function drawClasses(whole) {
         gains && h("td", {}, gains.per_class[name] ? estimate(gains.per_class[name]) : "–"))))))];
 }
 
-function drawPictures(whole) {
+/** Where the explorer finds the images that were measured: the address but for the name; nothing if they are no upload. */
+function looked({ id, request }) {
+  const asked = request.finetune ?? request;
+  const data = asked.val ?? asked.dataset ?? "";
+  return data.startsWith("ds_") ? (file) => `#/jobs/${id}/attention?${new URLSearchParams({ dataset: data, file })}` : null;
+}
+
+function drawPictures(whole, images) {
   const [one] = whole.differences;
   return [
     h("p", { class: "muted" }, `${NAMES[one.of]}, over ${NAMES[one.over]}; the surest answers first.`),
-    ...[["Newly right", one.right_images, one.newly_right], ["Newly wrong", one.wrong_images, one.newly_wrong]].flatMap(([title, images, all]) => [
-      h("h3", {}, `${title}: ${count(all)}${images.length < all ? `, of which ${count(images.length)}` : ""}`),
-      images.length ? h("ul", { class: "changed" }, images.map(changed)) : h("p", {}, "None."),
+    ...[["Newly right", one.right_images, one.newly_right], ["Newly wrong", one.wrong_images, one.newly_wrong]].flatMap(([title, changes, all]) => [
+      h("h3", {}, `${title}: ${count(all)}${changes.length < all ? `, of which ${count(changes.length)}` : ""}`),
+      changes.length ? h("ul", { class: "changed" }, changes.map((one) => changed(one, images))) : h("p", {}, "None."),
     ]),
   ];
 }
 
-function changed(image) {
+function changed(image, images) {
   return h("li", {},
     image.thumbnail && h("img", { src: image.thumbnail, alt: "", loading: "lazy" }),
     h("dl", {},
       [["Is", image.target], ["Before", `${image.before}, ${percent(image.before_confidence, 0)}`], ["After", `${image.after}, ${percent(image.after_confidence, 0)}`]]
         .map(([word, text]) => h("div", {}, h("dt", {}, word), h("dd", {}, text)))),
-    h("code", { title: image.file }, image.file));
+    h("code", { title: image.file }, images ? h("a", { href: images(image.file) }, image.file) : image.file));
 }

@@ -8,8 +8,8 @@ const LETTER = 7.6; // pixels that a digit of an axis takes
 const MARGIN = { left: 30, right: 12, top: 10, bottom: 40 };
 export const COLOURS = 7; // classes c0 … c6 of the style sheet: Okabe and Ito's, which colour-blind people tell apart
 
-/** `series`: [{name, points: [[x, y], …], thin}]. `from`, `to` are what the axis must reach. */
-export function chart({ title, unit, format, from, to }) {
+/** `axis` names the horizontal one, `at` a place of it. `series`: [{name, points: [[x, y], …], thin}]. `from`, `to` are what the axis must reach. */
+export function chart({ title, unit, format, from, to, axis = "optimizer steps", at: word = "step" }) {
   const drawing = s("svg", { height: HEIGHT, role: "img" });
   const where = h("span");
   const legend = h("ul", { class: "legend" });
@@ -47,7 +47,7 @@ export function chart({ title, unit, format, from, to }) {
         s("line", { x1: left, x2: width - MARGIN.right, y1: y.at(tick), y2: y.at(tick) }),
         s("text", { x: left - 7, y: y.at(tick) + 4, "text-anchor": "end" }, label(tick)))),
       ...x.ticks.map((tick) => s("text", { class: "tick", x: x.at(tick), y: HEIGHT - 24, "text-anchor": "middle" }, count(tick))),
-      s("text", { class: "axis", x: width - MARGIN.right, y: HEIGHT - 6, "text-anchor": "end" }, "optimizer steps"),
+      s("text", { class: "axis", x: width - MARGIN.right, y: HEIGHT - 6, "text-anchor": "end" }, axis),
       ...shown.map((one, number) => line(one, number, x, y)),
       s("g", { class: "cursor" }));
     legend.replaceChildren(...shown.map((one, number) => h("li", { class: `c${number % COLOURS}` }, one.name, " ", h("b"))));
@@ -70,7 +70,7 @@ export function chart({ title, unit, format, from, to }) {
       if (at !== null) cursor.append(s("circle", { class: `c${number % COLOURS}`, cx: scales.x.at(nearest[0]), cy: scales.y.at(nearest[1]), r: 3.5 }));
       say(legend.children[number].lastChild, format(nearest[1]));
     });
-    say(where, at === null ? "latest" : `step ${count(x)}`);
+    say(where, at === null && word === "step" ? "latest" : `${word} ${count(x)}`);
   }
 
   new ResizeObserver(([entry]) => {

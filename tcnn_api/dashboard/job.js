@@ -4,7 +4,8 @@ import { announce, h, say } from "./dom.js";
 import { beforeAfter } from "./before-after.js";
 import { curves } from "./curves.js";
 import { equivalence } from "./equivalence.js";
-import { ENDED, STATUS, bytes, count, date, deed, fault, moment, number, percent, standing, title } from "./format.js";
+import { evaluation } from "./evaluation.js";
+import { ENDED, STATUS, bytes, date, deed, fault, moment, number, percent, standing, title } from "./format.js";
 import { learn, named } from "./names.js";
 import { ask, get, key, once, post, save } from "./http.js";
 import { badge, bar, fileLink, setBadge, setBar, trouble } from "./parts.js";
@@ -105,7 +106,7 @@ export function show(main, id) {
     actions.dataset.drawn = drawn;
     actions.replaceChildren(
       ...(job.result?.checkpoint ? [h("a", { class: "button main", href: `#/jobs/${id}/attention` }, "Explore attention"),
-        h("a", { class: "button", href: `#/finetune?job=${id}` }, "Fine-tune it")] : []),
+        h("a", { class: "button", href: `#/finetune?job=${id}` }, "Fine-tune it"), h("a", { class: "button", href: `#/evaluate?job=${id}` }, "Evaluate it")] : []),
       ...(again ? [h("a", { class: "button main", href: `#/${job.kind}?from=${id}` }, "Edit and run again")] : []),
       ...wanted.map(([word, verb, disabled]) =>
         h("button", { type: "button", class: verb === "delete" ? "danger" : "", disabled, onclick: () => act(verb) }, disabled ? "Stopping…" : word)),
@@ -237,11 +238,11 @@ function drawResults(job, place, url) {
   if (!job.result) return;
   const { checkpoint, files, verification, metrics, notes } = job.result;
   const keyed = Boolean(key.get());
-  if (metrics?.before_after) place.append(beforeAfter(metrics.before_after, url));
+  if (metrics?.before_after) place.append(beforeAfter(metrics.before_after, job));
   const scores = score(job, metrics);
   if (scores.length) place.append(card("Result", h("dl", { class: "facts big" }, pairs(scores))));
   if (checkpoint) place.append(tryIt(job.id));
-  if (job.kind === "evaluate" && metrics) place.append(measurements(metrics));
+  if (job.kind === "evaluate" && metrics) place.append(...evaluation(metrics).filter(Boolean));
   if (verification) place.append(equivalence(verification, metrics?.conversion));
   if (files.length) {
     place.append(card("Files",
@@ -273,22 +274,6 @@ function score(job, metrics) {
     if (typeof metrics[name] === "number") shown.push([word, number(metrics[name], 6)]);
   }
   return shown;
-}
-
-/** What an evaluation has measured, model by model, and whose images they were. */
-function measurements({ data, split, images, held_out: heldOut, trained_on: seen = [], rows = [] }) {
-  const whose = heldOut ? "the part that training held out" : `split ${split}`;
-  return h("section", { class: "card" },
-    h("h2", {}, "Accuracy"),
-    h("p", {}, `${count(images)} images of ${named(data)}: ${whose}.`),
-    seen.length > 0 && h("p", { class: "notice bad" }, `${seen.map(named).join(", ")}: trained on these images, so this is no accuracy on new ones.`),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Accuracy by model" },
-      h("table", {},
-        h("thead", {}, h("tr", {}, ["Model", "Pixels", "Top-1", "Top-5", "Loss", "Corrupted, top-1", "mCE"].map((word) => h("th", { scope: "col" }, word)))),
-        h("tbody", {}, rows.map((row) => h("tr", {},
-          h("th", { scope: "row", class: "long" }, named(row.model), seen.includes(row.model) && h("span", { class: "tag" }, "trained on these")),
-          [row.height === row.width ? row.height : `${row.height}×${row.width}`, percent(row.clean?.top1), percent(row.clean?.top5), number(row.clean?.loss),
-            percent(row.corruption_top1), percent(row.mce)].map((text) => h("td", {}, text))))))));
 }
 
 /** Ask before what cannot be undone. */

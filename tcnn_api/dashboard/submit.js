@@ -364,7 +364,7 @@ function put(body, name, value) {
 }
 
 /** Options from the server; says so when there are none, or when they cannot be had. */
-async function fill(control, fetched, none, wanted) {
+export async function fill(control, fetched, none, wanted) {
   try {
     const options = await fetched();
     const real = options.filter(([value]) => value !== "other");

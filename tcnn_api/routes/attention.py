@@ -108,6 +108,9 @@ async def look(
     owner: Tenant,
     dataset: Annotated[str | None, Query(description="Take a picture of this uploaded data set instead.")] = None,
     number: Annotated[int, Query(ge=0, le=1_000_000, description="Which one: 0, 1, 2 … come by all classes.")] = 0,
+    file: Annotated[
+        str | None, Query(max_length=1000, description="Its name in the data set, with its class: `cat/1.jpg`.")
+    ] = None,
 ) -> Response:
     """Put a picture through a job's model. The server keeps the last four of a model, for some minutes.
 
@@ -116,7 +119,11 @@ async def look(
     checkpoint = await parts.pools.storage.run(owner, _checkpoint, parts, job, owner)
     asked: dict[str, Any] = {"do": "open"}
     if dataset is not None:
-        asked |= {"folder": str(await parts.pools.storage.run(owner, _folder, parts, dataset, owner)), "number": number}
+        asked |= {
+            "folder": str(await parts.pools.storage.run(owner, _folder, parts, dataset, owner)),
+            "number": number,
+            "file": file,
+        }
     length = request.headers.get("content-length", "")
     size = 0 if dataset is not None else int(length) if length.isdigit() else PICTURE
     async with parts.pools.pictures.hold(owner, size):

@@ -145,14 +145,22 @@ class Explorer:
         return [info.index_to_description(number).partition(",")[0] for number in range(count)]
 
 
-def picked(folder: Path, number: int) -> Path:
-    """A data set's image: the numbers 0, 1, 2 … jump all over it. Raises `RequestError` if there is none."""
+def picked(folder: Path, number: int, file: str | None = None) -> Path:
+    """A data set's image, of a name or else of a number: 0, 1, 2 … jump all over it. Raises `RequestError` without one.
+
+    Of a name that ends several, as in train/ and in val/, it is not the one that was trained on.
+    """
     from tcnn.data.sources.folder import walk
     from tcnn.data.sources.names import sort_key
 
     names = sorted(walk(folder)[0], key=sort_key)
     if not names:
         raise RequestError("the data set has no images")
+    if file is not None:
+        ends = [name for name in names if f"/{name}".endswith(f"/{file}")]
+        if not ends:
+            raise RequestError(f"the data set has no image {shorten(file, 120)!r}; name it with its class's folder")
+        return folder / min(ends, key=lambda name: (name != file, name.startswith("train/")))
     return folder / names[int((number * GOLDEN + 0.5) % 1 * len(names))]
 
 
@@ -177,7 +185,7 @@ def answers(explorer: Explorer, requests: BinaryIO) -> Iterator[tuple[int, Any]]
             if asked["do"] == "open":
                 folder = asked.get("folder")
                 if folder:
-                    file = picked(Path(folder), asked["number"])
+                    file = picked(Path(folder), asked["number"], asked.get("file"))
                     yield OK, explorer.open(file, file.parent.name)  # images lie in folders of their classes
                 else:
                     yield OK, explorer.open(io.BytesIO(image))

@@ -15,6 +15,7 @@ from tcnn.config import ConversionConfig
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.workflows.pipeline import convert_to_file
 from tcnn_jobs.confined import explorers
+from tcnn_jobs.confined.explorer import picked
 from tcnn_jobs.confined.explorers import Explorers, ImageGone
 
 
@@ -75,6 +76,21 @@ def test_a_crash_is_one_line_and_the_next_picture_works(checkpoint: Path, pictur
         assert not alive(last)
 
     exploring(script)
+
+
+def test_an_image_of_a_data_set_by_its_name(tmp_path: Path) -> None:
+    """With its class's folder; of two parts the one that nothing was trained on; nothing outside of the set."""
+    for name in ("train/red/0.png", "val/red/0.png", "val/blue/00.png"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).write_bytes(b"")
+    (tmp_path / "0.png").write_bytes(b"")
+    for asked, found in (
+        ("red/0.png", "val/red/0.png"), ("train/red/0.png", "train/red/0.png"), ("00.png", "val/blue/00.png"),
+    ):  # fmt: skip
+        assert picked(tmp_path / "set", 0, asked) == tmp_path / "set" / found
+    for asked in ("../0.png", str(tmp_path / "0.png"), "", "red", "red/1.png"):
+        with pytest.raises(RequestError, match="has no image"):
+            picked(tmp_path / "set", 0, asked)
 
 
 @pytest.mark.slow

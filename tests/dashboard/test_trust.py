@@ -7,13 +7,14 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browsing import FAST, LOOKS, Open, inaccessible, sync_api
+from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api
 from serving import Server, serving
 from story import VERIFICATION, Story
 
-from tcnn_jobs.model import Artifact, Claim, Failure, Kind, Result
+from tcnn_jobs.model import Artifact, Claim, Failure, Kind, Result, Upload
 
 expect = sync_api.expect
 LONG = "hf-hub:an-organisation/a_model_with_a_name_" + "x" * 180
@@ -26,6 +27,7 @@ class Faults(Story):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.evaluated = self._evaluate()
+        self.compared = self._compare()
         self.steady = self._steady()
         self.long = self._taken(priority=100, request={"model": LONG}, max_attempts=1)
         self.house.store.fail(self.long, Failure(code="diverged", message="y" * 200))
@@ -45,6 +47,25 @@ class Faults(Story):
         metrics = {"data": SET, "split": "val", "images": 6, "held_out": False, "trained_on": [row["model"]],
                    "rows": [row]}  # fmt: skip
         self._finish(claim, metrics=metrics)
+        return claim
+
+    def _compare(self) -> Claim:
+        """At two sizes, under two corruptions, class by class."""
+        severe = {str(level): {"top1": 0.9 - 0.1 * level} for level in (1, 3, 5)}
+        corruptions = {name: {"top1": 0.6, "severities": severe} for name in ("fog", "gaussian_noise")}
+        classes = {
+            name: {"images": 10, "right": right, "top1": right / 10} for name, right in (("cat", 9), (HOSTILE, 4))
+        }
+        pairs = [{"target": HOSTILE, "answer": "cat", "images": 6}, {"target": "cat", "answer": HOSTILE, "images": 1}]
+        rows = [
+            {"model": self.succeeded.job, "height": size, "width": size, "corruption_top1": 0.6, "mce": None,
+             "corruptions": corruptions if size == 64 else {},
+             "clean": {"images": 20, "right": 13, "top1": size / 100, "top5": None, "loss": 1.0, "per_class": classes,
+                       "confusions": pairs}}
+            for size in (32, 64)
+        ]  # fmt: skip
+        claim = self._taken(priority=100, kind=Kind.EVALUATE, request={"job": self.succeeded.job, "dataset": SET})
+        self._finish(claim, metrics={"data": SET, "split": "val", "images": 20, "held_out": True, "rows": rows})
         return claim
 
     def _steady(self) -> Claim:
@@ -75,6 +96,71 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Faults:
 def server(story: Faults) -> Iterator[Server]:
     with serving(story.house.home.root, "--no-worker", **FAST) as running:
         yield running
+
+
+def test_an_evaluation_by_size_corruption_and_class(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.compared.job}")
+    heat = page.get_by_role("region", name="by corruption and severity").get_by_role("row")
+    expect(heat).to_have_count(3)
+    assert heat.nth(1).get_by_role("cell").all_inner_texts() == ["80%", "60%", "40%", "60%"]
+    expect(page.get_by_role("img", name=re.compile("Accuracy by resolution: .* from 32% to 64%"))).to_be_visible()
+    worst = page.get_by_role("region", name="Accuracy by class").get_by_role("row").nth(1)
+    expect(worst).to_contain_text(HOSTILE)
+    expect(worst).to_contain_text("40%")
+    matrix = page.get_by_role("region", name="What was taken for what").first.get_by_role("row")
+    assert [matrix.nth(row).get_by_role("cell").all_inner_texts() for row in (1, 2)] == [["9", "1"], ["6", "4"]]
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
+
+
+@pytest.fixture
+def uploaded(story: Faults) -> Iterator[Upload]:
+    """A data set's row, for one test: the others have none."""
+    details = {"classes": ["cat", "dog"], "images": 60, "splits": {}}
+    data = Upload(id="ds_" + "1" * 24, owner="local", kind="dataset", name="pets.zip", path="x", size=1,
+                  sha256="0" * 64, details=details)  # fmt: skip
+    yield story.house.store.add_upload(data)
+    story.house.store.remove_upload(data.id)
+
+
+def test_the_form_of_an_evaluation(server: Server, story: Faults, open_page: Open, uploaded: Upload) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}")
+    page.get_by_role("link", name="Evaluate it").click()
+    expect(page.get_by_label("Model", exact=True)).to_have_value(story.succeeded.job)
+    page.get_by_label("Data set").select_option(uploaded.id)
+    page.get_by_label("Corruptions").select_option("some")
+    page.get_by_label("Image sizes").fill("160, x")
+    page.get_by_role("button", name="Evaluate").click()
+    expect(page.locator("p.error:visible")).to_contain_text("whole numbers of pixels")
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
+    page.get_by_label("Image sizes").fill("160, 224")
+    page.get_by_label("Images at most").fill("100")
+    page.get_by_role("button", name="Evaluate").click()
+    expect(page.locator("h1 + .badge")).to_contain_text("Queued")
+    with server.client(None) as client:
+        made = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
+    asked = made["request"]["config"]
+    assert made["request"]["job"] == story.succeeded.job and made["request"]["dataset"] == uploaded.id
+    assert (asked["sizes"], asked["limit"], asked["per_class"]) == ([160, 224], 100, True)
+    assert len(asked["corruptions"]) == 4
+    story.house.store.cancel(made["id"])  # so that no job has the data set any more
+
+
+def test_images_on_which_models_differ_open_in_the_explorer(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}")
+    page.get_by_text("The images on which they differ").click()
+    link = page.locator(".changed a").first
+    name = link.inner_text()
+    with page.expect_request(re.compile("attention/images")) as sent:
+        link.click()
+    asked = parse_qs(urlsplit(sent.value.url).query)
+    assert asked == {"dataset": [SET], "file": [name]} and name.endswith(".png")
+    expect(page.get_by_role("alert")).to_contain_text("no uploaded data set of this id")  # none was uploaded here
 
 
 def test_numbers_of_results(server: Server, story: Faults, open_page: Open) -> None:

@@ -1,6 +1,7 @@
 """`evaluate` against a plain loop over the same images: counts are exact, and the model is left as it was."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,11 @@ def test_agrees_with_a_plain_loop(model: nn.Module, data: ImageSet) -> None:
     for label, score in enumerate(found.per_class.values()):
         assert (score.images, score.right) == (5, int(right[targets == label].sum()))
         assert score.top1 == score.right / 5
+    wrong = Counter(
+        (CLASSES[t], CLASSES[a]) for t, a in zip(targets.tolist(), logits.argmax(1).tolist(), strict=True) if t != a
+    )
+    assert Counter({(one.target, one.answer): one.images for one in found.confusions}) == wrong
+    assert [one.images for one in found.confusions] == sorted(wrong.values(), reverse=True)
     assert found.images_per_second > 0
     assert (found.unreadable, found.unreadable_count) == ([], 0)
 
