@@ -54,7 +54,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "evaluate": (
         _not_beside("as_json", "result", "--result prints timm's JSON; give one of the two"),
-        _needs("force", "csv_file", "results_csv", why="no file is written; name it with --csv or --results-csv"),
+        _needs("force", "csv_file", "results_csv", "figure", why="no file is written; name one, as with --csv"),
+        _needs("figure", "shape", why="is the picture of --shape-bias DIR"),
+        *(_not_beside(other, "shape", "--shape-bias names images of its own, and measures nothing else")
+          for other in ("data", "split", "layout", "limit", "all_corruptions", "corruption", "severities", "baseline",
+                        "per_class", "csv_file", "results_csv", "result", "crop_pct", "seed", "workers")),
         Rule("severities", _corrupted, "nothing is corrupted; give --corruptions, or --corruption NAMES"),
         Rule("baseline", _corrupted, "nothing is corrupted; give --corruptions, or --corruption NAMES"),
         _needs("seed", "all_corruptions", "corruption", why="nothing is drawn at random without corruptions"),
@@ -95,4 +99,4 @@ def _typed(context: Any, parameter: str) -> str:
     """The option as it is typed: of a pair, the one that stands for what was given."""
     option = next(one for one in context.command.params if one.name == parameter)
     names = option.secondary_opts if context.params[parameter] is False and option.secondary_opts else option.opts
-    return str(max(names, key=len))
+    return str(next((name for name in names if name.startswith("--")), names[0]))

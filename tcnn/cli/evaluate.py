@@ -83,6 +83,15 @@ def command(
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write one line per model, size and corruption.", metavar="FILE")
     ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            "--shape-bias", help="Shape or texture? Cue-conflict images, SHAPE/SHAPE1-TEXTURE2.png.", metavar="DIR"
+        ),
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="Of --shape-bias: a .png or .svg file.", metavar="FILE")
+    ] = None,
     results_csv: Annotated[
         Path | None,
         typer.Option(
@@ -92,7 +101,7 @@ def command(
     result: Annotated[
         bool, typer.Option("--result", help="Print what timm's bulk_runner.py reads, and nothing else.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the files of --csv and --results-csv.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure top-1 and top-5 of checkpoints side by side: at several sizes, corrupted, on ImageNet-C, -A and -R."""
@@ -107,7 +116,7 @@ def command(
     arguments = model_arguments(model_kwargs or [])
     if weights is not None and len(models) > 1:
         raise RequestError("--weights: belong to one model; name one, or evaluate one after the other")
-    for file in filter(None, (csv_file, results_csv)):
+    for file in filter(None, (csv_file, results_csv, figure)):
         from tcnn.files import check_output
 
         check_output(file, force)  # before the work, not after hours of it
@@ -129,9 +138,14 @@ def command(
         from tcnn.evaluation.report import csv_rows
         from tcnn.evaluation.timm_results import timm_rows
 
+    opening = partial(open_model, weights=weights, say=_tell, **arguments)
+    if shape is not None:
+        from tcnn.cli.shape_bias import measure
+
+        measure(models, shape, config, opening, figure, force, as_json)
+        return
     data = measured_by_default(models) if data is None else data
     with _images(quiet=as_json or result) as progress:
-        opening = partial(open_model, weights=weights, say=_tell, **arguments)
         found = compare(models, data, config, progress, opening=opening)
     if result:
         rows = timm_rows(found)

@@ -11,7 +11,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     ),
     IMAGES: (
         "data", "val", "val_split", "images", "split", "size", "crop_pct", "layout", "limit", "corruption",
-        "all_corruptions", "severities", "shown", "query", "shape_bias", "fraction", "batch", "dynamic", "fixed",
+        "all_corruptions", "severities", "shown", "query", "shape", "fraction", "batch", "dynamic", "fixed",
     ),
     RECIPE: (
         "preset", "config", "epochs", "finetune_epochs", "batch_size", "lr", "anneal", "convert", "convert_at", "seed",
@@ -23,8 +23,8 @@ PANELS: dict[str, tuple[str, ...]] = {
     ),
     MACHINE: ("device", "workers", "nproc", "engine", "address", "amp", "channels_last", "seconds", "slots"),
     OUTPUT: (
-        "out", "force", "as_json", "csv_file", "results_csv", "result", "per_class", "explain", "dry_run", "format",
-        "formats", "print_config", "top", "evaluation", "opset",
+        "out", "force", "as_json", "csv_file", "figure", "results_csv", "result", "per_class", "explain",
+        "dry_run", "format", "formats", "print_config", "top", "evaluation", "opset",
     ),
 }  # fmt: skip
 FEW = 6

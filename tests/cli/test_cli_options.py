@@ -42,7 +42,7 @@ RUN = ("finetune", "t.safetensors", "--data", "p")
         (("convert", "test_resnet", "o.safetensors", "--no-pretrained", "--weights", "w"), "--no-pretrained: --weigh"),
         (("finetune", "test_resnet", "--data", "p", "--no-convert", "--anneal", "none"), "--anneal: there is no τ "),
         (("finetune", "test_resnet", "--data", "p", "--no-convert", "--convert-at", "2"), "--convert-at: nothing is "),
-        (("evaluate", "t.safetensors", "--data", "p", "--force"), "--force: no file is written; name it with --csv"),
+        (("evaluate", "t.safetensors", "--data", "p", "--force"), "--force: no file is written; name one"),
         (("evaluate", "t.safetensors", "--data", "p", "--severities", "3"), "--severities: nothing is corrupted"),
         (("evaluate", "t.safetensors", "--data", "p", "--baseline", "x"), "--baseline: nothing is corrupted; give "),
         (("evaluate", "t.safetensors", "--data", "p", "--seed", "0"), "--seed: nothing is drawn at random without "),
