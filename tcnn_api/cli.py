@@ -5,6 +5,13 @@ from typing import Annotated
 
 import typer
 
+EXAMPLES = (
+    "tcnn serve",
+    "tcnn serve --port 8080 --slots 2 --log-format console",
+    "tcnn serve --no-worker --database-url postgresql://tcnn@db/tcnn",
+)
+"""What the help of `tcnn serve` ends with."""
+
 
 def command(
     host: Annotated[

@@ -1,5 +1,7 @@
 """Examples of every command, which its `--help` shows below the options."""
 
+from collections.abc import Iterable
+
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "convert": (
         "tcnn convert resnet50d t_resnet50d.safetensors",
@@ -69,5 +71,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def epilog(command: str) -> str:
-    """The examples of a command as Typer shows them: blank lines keep them apart."""
-    return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in EXAMPLES[command])
+    """The examples of a command of the library, as its help ends with them."""
+    return listed(EXAMPLES[command])
+
+
+def listed(lines: Iterable[str]) -> str:
+    """Examples as Typer shows them: blank lines keep them apart."""
+    return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)

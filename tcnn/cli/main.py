@@ -35,7 +35,7 @@ from tcnn.cli import (
     report,
     verify,
 )
-from tcnn.cli.examples import epilog
+from tcnn.cli.examples import epilog, listed
 from tcnn.cli.renamed import timms
 from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError
 from tcnn.processes import QuickExit
@@ -224,12 +224,18 @@ def _refusing(group: Any, name: str) -> Any:
 
 
 def _load(entry: EntryPoint) -> Any:
+    """A joined command; its help ends with the `EXAMPLES` of its module, if there are any."""
     found = entry.load()
     if isinstance(found, typer.Typer):
-        return typer.main.get_command(found)
-    single = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    single.command(entry.name)(found)
-    return typer.main.get_command(single)
+        command: Any = typer.main.get_command(found)
+    else:
+        single = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        single.command(entry.name)(found)
+        command = typer.main.get_command(single)
+    lines = getattr(sys.modules[entry.module], "EXAMPLES", None)
+    if lines:
+        command.epilog = listed(lines)
+    return command
 
 
 def _missing(error: Exception, arguments: list[str]) -> str | None:

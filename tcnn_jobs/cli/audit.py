@@ -7,6 +7,9 @@ import typer
 from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, print_table, when
 from tcnn_jobs.cli.session import AsJson, print_json
 
+EXAMPLES = ("tcnn audit", "tcnn audit --tenant team --limit 20", "tcnn audit --json")
+"""What the help of `tcnn audit` ends with."""
+
 
 def command(
     tenant: Annotated[

@@ -11,6 +11,14 @@ from tcnn_jobs.cli.session import AsJson, JobId, Key, Server, connect, print_jso
 if TYPE_CHECKING:
     from tcnn_jobs.client.client import Json
 
+EXAMPLES = (
+    "tcnn jobs submit transform resnet50d --data photos/ --preset quick --watch",
+    "tcnn jobs submit evaluate t_resnet50d.safetensors --data photos/ --against resnet50d",
+    "tcnn jobs list --status running",
+    "tcnn jobs download job_0123456789abcdef01234567 t_resnet50d.safetensors",
+)
+"""What the help of `tcnn jobs` ends with."""
+
 app = typer.Typer(
     name="jobs", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     help="Jobs of a server: `tcnn serve`.",

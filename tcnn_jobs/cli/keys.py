@@ -10,6 +10,13 @@ from tcnn_jobs.cli.session import AsJson, print_json
 if TYPE_CHECKING:
     from tcnn_jobs.access import ApiKey
 
+EXAMPLES = (
+    'tcnn keys create team --name "laptop of Ann" --days 90',
+    "tcnn keys list --tenant team --all",
+    "tcnn keys revoke key_0123456789abcdef01234567",
+)
+"""What the help of `tcnn keys` ends with."""
+
 app = typer.Typer(
     name="keys", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     help="API keys of the service, in its database.",

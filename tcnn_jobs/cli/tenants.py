@@ -10,6 +10,13 @@ from tcnn_jobs.cli.session import AsJson, print_json
 if TYPE_CHECKING:
     from tcnn_jobs.tenants import Tenant
 
+EXAMPLES = (
+    "tcnn tenants set team --queued 200 --running 4 --gpu-hours 500",
+    "tcnn tenants set team --webhook-secret new",
+    "tcnn tenants list --tenant team --json",
+)
+"""What the help of `tcnn tenants` ends with."""
+
 app = typer.Typer(
     name="tenants", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     help="Tenants of the service: their quotas, and what they use.",

@@ -5,6 +5,13 @@ from typing import Annotated
 
 import typer
 
+EXAMPLES = (
+    "tcnn worker",
+    "tcnn worker --slots 2 --burst",
+    "tcnn worker --database-url postgresql://tcnn@db/tcnn --home /shared/tcnn",
+)
+"""What the help of `tcnn worker` ends with."""
+
 
 def command(
     home: Annotated[

@@ -31,6 +31,22 @@ def test_examples_can_be_typed(command: str) -> None:
         assert given(line)
 
 
+@pytest.mark.parametrize("command", ["serve", "worker", "jobs", "keys", "tenants", "audit"])
+def test_examples_of_the_service_can_be_typed(command: str, tcnn: Run) -> None:
+    shown = " ".join(tcnn(command, "--help").out.split())
+    leaf = _commands([command]).commands[command]
+    lines = [line for line in leaf.epilog.splitlines() if line.strip().startswith("tcnn ")]
+    assert 3 <= len(lines) <= 5
+    for line in lines:
+        assert " ".join(line.split()) in shown
+        name, rest = command, shlex.split(line)[2:]
+        inner = leaf
+        while rest and rest[0] in getattr(inner, "commands", {}):
+            name, inner = rest[0], inner.commands[rest[0]]
+            rest = rest[1:]
+        assert inner.make_context(name, rest)
+
+
 def test_every_command_of_the_library_has_examples() -> None:
     assert set(EXAMPLES) == set(_commands(["convert"]).commands)
 
