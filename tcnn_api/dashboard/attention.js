@@ -2,7 +2,7 @@
 
 import { h, s, say } from "./dom.js";
 import { number, percent, title } from "./format.js";
-import { given } from "./handover.js";
+import { give, given } from "./handover.js";
 import { Problem, ask, get } from "./http.js";
 import { drawHead, drawPicture, strength, unpack } from "./maps.js";
 import { trouble } from "./parts.js";
@@ -28,11 +28,16 @@ function scale(own, uniform) {
   h("p", { class: "hint" }, words)];
 }
 
+function share(said) {
+  const value = Number(said ?? 0.5);
+  return value >= 0 && value <= 1 ? Math.min(0.9999, value) : 0.5;
+}
+
 export function show(main, id, query) {
   document.title = "Attention · tcnn";
   const url = `jobs/${id}/attention`;
   const leaving = new AbortController();
-  const state = { send: null, image: null, picture: null, place: [0.5, 0.5], part: "combined", chosen: null, answer: null, asking: false, wanted: false, number: Number(query.get("number")) || 0, file: query.get("file") };
+  const state = { send: null, image: null, picture: null, place: ["y", "x"].map((axis) => share(query.get(axis))), part: Object.hasOwn(PARTS, query.get("part")) ? query.get("part") : "combined", chosen: null, from: {}, answer: null, asking: false, wanted: false, number: Number(query.get("number")) || 0, file: query.get("file") };
 
   const heading = h("p", { class: "muted" });
   const canvas = h("canvas", { class: "picture", width: "448", height: "448" });
@@ -95,7 +100,7 @@ export function show(main, id, query) {
       say(says, [found.truth && `This is: ${found.truth}.`,
         found.says.length > 0 && `The model says: ${found.says.map((one) => `${one.label} ${percent(one.share)}`).join(", ")}.`].filter(Boolean).join(" "));
       layers.replaceChildren(...found.layers.map(layerCard));
-      state.chosen ??= { layer: 0, head: null };
+      state.chosen ??= asked(found.layers);
       if (state.chosen.layer >= found.layers.length) state.chosen = { layer: 0, head: null };
       await look();
     } catch (error) {
@@ -104,6 +109,25 @@ export function show(main, id, query) {
       say(waiting, "");
       stage.removeAttribute("aria-busy");
     }
+  }
+
+  /** The layer and head that the address names. */
+  function asked(all) {
+    const layer = Math.max(0, all.findIndex((one) => one.name === query.get("layer")));
+    const head = Number(query.get("head")) - 1;
+    return { layer, head: Number.isInteger(head) && head >= 0 && head < all[layer].heads ? head : null };
+  }
+
+  /** The address says what is seen, so that it can be sent to somebody; at rest, since browsers bear few changes a second. */
+  let resting = null;
+  function keep() {
+    clearTimeout(resting);
+    resting = setTimeout(() => {
+      const { layer, head } = state.chosen;
+      const said = new URLSearchParams({ ...state.from, layer: state.image.layers[layer].name, ...(head !== null && { head: head + 1 }),
+        ...(state.part !== "combined" && { part: state.part }), y: state.place[0].toFixed(3), x: state.place[1].toFixed(3) });
+      history.replaceState(history.state, "", `#/jobs/${id}/attention?${said}`);
+    }, 300);
   }
 
   /** Ask about the place; while an answer is awaited only the newest place is remembered. */
@@ -176,6 +200,7 @@ export function show(main, id, query) {
     const known = state.image.layers[state.chosen.layer];
     const [i, j] = layer.query.map((at, axis) => (at - known.first[axis]) / known.stride[axis]);
     say(place, `Asking: row ${i + 1} of ${known.queries[0]}, column ${j + 1} of ${known.queries[1]} of ${layer.name}${state.chosen.head === null ? "" : `; over the picture: head ${state.chosen.head + 1}`}.`);
+    keep();
   }
 
   function at(event) {
@@ -222,11 +247,17 @@ export function show(main, id, query) {
   const send = (path, body) => async () => (await ask(path, { method: "POST", body, headers: body ? { "Content-Type": "application/octet-stream" } : {}, signal: leaving.signal })).json();
   const fromSet = async () => {
     another.disabled = !sets.value;
-    if (sets.value) return open(send(`${url}/images?${new URLSearchParams({ dataset: sets.value, ...(state.file ? { file: state.file } : { number: state.number }) })}`));
+    state.from = sets.value ? { dataset: sets.value, ...(state.file ? { file: state.file } : { number: state.number }) } : { image: "drawn" };
+    if (sets.value) return open(send(`${url}/images?${new URLSearchParams(state.from)}`));
     const drawn = await testPicture();
     return open(send(`${url}/images`, drawn));
   };
-  file.addEventListener("change", () => file.files[0] && open(send(`${url}/images`, file.files[0])));
+  const ofOwn = (image) => {
+    state.from = { image: "given" };
+    give(id, image);
+    return open(send(`${url}/images`, image));
+  };
+  file.addEventListener("change", () => file.files[0] && ofOwn(file.files[0]));
   sets.addEventListener("change", () => ((state.number = 0), (state.file = null), fromSet()));
   another.addEventListener("click", () => ((state.number += 1), (state.file = null), fromSet()));
 
@@ -235,15 +266,16 @@ export function show(main, id, query) {
       const [job, data] = await Promise.all([get(`jobs/${id}`, { signal: leaving.signal }), get("datasets?limit=100", { signal: leaving.signal })]);
       say(heading, `${title(job)} · place by place, head by head`);
       const own = query.get("dataset") ?? job.request.dataset ?? job.request.finetune?.dataset;
-      const asked = query.get("dataset");
-      if (asked && !data.data.some((one) => one.id === asked)) data.data.unshift({ id: asked, name: asked }); // an older one
-      sets.replaceChildren(h("option", { value: "" }, "a drawing"), ...data.data.map((one) => h("option", { value: one.id, selected: one.id === own }, one.name)));
-      const image = query.get("image") === "given" ? given(id) : null;
-      await (image ? open(send(`${url}/images`, image)) : fromSet());
-      if (query.has("image") && !image) problem.replaceChildren(h("p", { class: "notice" }, "The image that you tried was kept in the other page only; choose it again below."));
+      const set = query.get("dataset");
+      if (set && !data.data.some((one) => one.id === set)) data.data.unshift({ id: set, name: set }); // an older one
+      sets.replaceChildren(h("option", { value: "" }, "a drawing"), ...data.data.map((one) => h("option", { value: one.id, selected: one.id === own && !query.has("image") }, one.name)));
+      const wanted = query.get("image") === "given";
+      const image = wanted ? given(id) : null;
+      await (image ? ofOwn(image) : fromSet());
+      if (wanted && !image) problem.replaceChildren(h("p", { class: "notice" }, "The image that you tried was kept in the other page only; choose it again below."));
     } catch (error) {
       fail(error, () => location.reload());
     }
   })();
-  return () => leaving.abort();
+  return () => (leaving.abort(), clearTimeout(resting));
 }

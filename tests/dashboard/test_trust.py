@@ -290,6 +290,16 @@ def test_colours_of_attention_mean_the_same_everywhere(server: Server, story: Fa
     expect(page.locator(".key-to")).to_contain_text("uniform attention, 2.8%")
     orange = "c => { const p = c.getContext('2d').getImageData(60, 60, 1, 1).data; return p[0] - p[2]; }"
     pale = tiles.first.evaluate(orange)
+    tiles.nth(1).click()
+    page.get_by_text("Position", exact=True).click()
+    page.get_by_role("application").click(position={"x": 100, "y": 100})
+    page.wait_for_url(re.compile("image=drawn&layer=conv2&head=2&part=positional&y=0[.](?!500)"))
+    asked = page.url.rpartition("&y=")[2]
+    with page.expect_request(re.compile("attention/img_0.y=" + asked.replace("&", "[0-9]*&"))):
+        page.reload()
+    expect(page.locator(".tile").nth(1)).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_label("Position", exact=True)).to_be_checked()
+    page.get_by_text("Combined", exact=True).click()
     page.get_by_label("Every map on its own scale").check()
     expect(page.locator(".key-to")).to_contain_text("cannot be compared")
     strong = tiles.first.evaluate(orange)

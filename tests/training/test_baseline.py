@@ -1,11 +1,14 @@
 """The CNN beside a T-CNN: the same start, batches and updates; resumed where it was; both compared."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked import processes
 from safetensors.torch import load_file
 from tiny_runs import colours, run, tiny
 
@@ -112,6 +115,32 @@ def test_a_baseline_is_resumed_where_it_was(whole: FinetuneResult, data: Path, t
     assert again.before_after is not None
     assert whole.before_after is not None
     assert [row.accuracy for row in again.before_after.rows] == [row.accuracy for row in whole.before_after.rows]
+
+
+def _killed(data: Path, out: Path) -> None:
+    """A run in a process of its own, which dies while it trains the CNN."""
+
+    def report(now: Progress) -> None:
+        if now.phase == "baseline training" and now.step >= 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    run("test_resnet", data, out, report=report, **OPTIONS)
+
+
+@pytest.mark.slow
+def test_a_kill_during_the_baseline_changes_no_figure(whole: FinetuneResult, data: Path, tmp_path: Path) -> None:
+    process = processes.Process(target=_killed, args=(data, tmp_path / "run"))
+    process.start()
+    process.join(300)
+    assert process.exitcode == -signal.SIGKILL
+    assert not (tmp_path / "run" / before_after.FILE).exists()
+    again = run("test_resnet", data, tmp_path / "run", resume=True, **OPTIONS)
+    assert again.before_after is not None
+    assert whole.before_after is not None
+    one, other = (found.before_after.model_dump() for found in (again, whole))
+    for row in one["rows"] + other["rows"]:
+        del row["cost"]["images_per_second"]  # the only figure that time has a part in
+    assert one == other
 
 
 def test_what_has_no_baseline_says_so_before_it_trains(whole: FinetuneResult, data: Path, tmp_path: Path) -> None:
