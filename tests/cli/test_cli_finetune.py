@@ -147,7 +147,10 @@ def test_what_is_printed_can_be_given(tcnn: Run, tmp_path: Path) -> None:
             "warmup_epochs: expected at most the 3 epochs, found 5",
         ),
         (("--data", "data", "--val-split", "0.2"), "batch_size: 1024 is more than the data set's 24 training images"),
-        (("--data", "data", "--no-convert", "--convert-at", "2"), "--convert-at: nothing is converted with --no-convert"),
+        (
+            ("--data", "data", "--no-convert", "--convert-at", "2"),
+            "--convert-at: nothing is converted with --no-convert",
+        ),
         (("--data", "data", "--val-split", "0.2", "--out", "broken.yaml"), "expected a directory for the run"),
         (("--data", "data", "--val-split", "0.2", "--anneal", "fast"), "anneal: input should be 'warmup', 'none' or"),
     ],
