@@ -157,8 +157,7 @@ def is_checkpoint(source: str | Path) -> bool:
 def in_chans(source: str | Path | nn.Module) -> int:
     """Number of input channels of a model, before it is built."""
     if isinstance(source, nn.Module):
-        first = next((m for m in source.modules() if isinstance(m, nn.Conv2d)), None)
-        return first.in_channels if first is not None else 3
+        return input_shape(source)[0]
     source = as_source(source)[0]
     if is_checkpoint(source):
         content = open_checkpoint(source)

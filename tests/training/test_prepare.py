@@ -237,6 +237,8 @@ def test_what_is_a_checkpoint(tmp_path: Path) -> None:
 def test_colour_channels(made: Path) -> None:
     assert (in_chans("test_resnet"), in_chans(made), in_chans(TwoConvs())) == (3, 3, 3)
     assert in_chans(nn.Sequential(nn.Conv2d(1, 2, 3))) == 1
+    for name in ("tresnet_m", "csatv2"):  # whose first convolutions see rearranged pixels
+        assert in_chans(timm.create_model(name, device="meta")) == 3
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "module", "name"])
