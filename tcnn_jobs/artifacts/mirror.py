@@ -38,8 +38,8 @@ class _Sent(NamedTuple):
 class Mirror:
     """One attempt. `update` and `publish` from one thread; both raise `BucketError`, `StorageError`, `Stopped`."""
 
-    def __init__(self, bucket: Bucket, attempt: Path, job: str, claim: int, room: Path) -> None:
-        self._bucket, self._attempt, self._room = bucket, attempt, room
+    def __init__(self, bucket: Bucket, attempt: Path, job: str, claim: int) -> None:
+        self._bucket, self._attempt = bucket, attempt
         self._job, self._claim = job, claim
         self._sent: dict[str, _Sent] = {}
 
@@ -92,10 +92,16 @@ class Mirror:
 
     @contextlib.contextmanager
     def _frozen(self, source: Path) -> Iterator[tuple[Path, tuple[int, int, int]]]:
-        """A file that stays as it is: models are replaced whole, so a link will do; records grow and are copied."""
+        """A file that stays as it is: models are replaced whole, so a link will do; records grow and are copied.
+
+        It lies in the attempt's own directory and goes with it, should this process be killed meanwhile.
+        """
         stat = source.stat()
         stamp = stat.st_ino, stat.st_size, stat.st_mtime_ns
-        with storage_errors(Path(source.name)), tempfile.TemporaryDirectory(prefix="mirror_", dir=self._room) as folder:
+        with (
+            storage_errors(Path(source.name)),
+            tempfile.TemporaryDirectory(prefix=".mirror_", dir=self._attempt) as folder,
+        ):
             path = Path(folder) / source.name
             if source.suffix != ".safetensors":
                 shutil.copyfile(source, path)

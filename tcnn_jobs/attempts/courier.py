@@ -170,7 +170,7 @@ class _Carried:
         """While the process runs, and once more when it has ended; may change its exit code."""
         told = self._directory.assignment()
         bucket = self._courier.artifacts.bucket
-        mirror = Mirror(bucket, self._directory.path, told.job, told.claim, self._courier.home.incoming)
+        mirror = Mirror(bucket, self._directory.path, told.job, told.claim)
         while not self._ended.wait(self._courier.every):
             try:
                 mirror.update(self._stop)

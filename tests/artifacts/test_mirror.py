@@ -44,9 +44,8 @@ def attempt(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def mirror(store: Watched, attempt: Path, tmp_path: Path) -> Mirror:
-    (tmp_path / "room").mkdir()
-    return Mirror(store, attempt, JOB, 1, tmp_path / "room")
+def mirror(store: Watched, attempt: Path) -> Mirror:
+    return Mirror(store, attempt, JOB, 1)
 
 
 def named(store: Watched) -> dict[str, bytes]:
@@ -94,7 +93,7 @@ def test_records_that_grow_and_models_that_are_replaced_meanwhile(
     best.write_bytes(b"first")
 
     def go_on(path: Path) -> None:
-        assert path.parent.name.startswith("mirror_"), "whose it was, should it be left there"
+        assert path.parent.parent == attempt, "with which it goes, should this process be killed now"
         if path.name == records.name:
             with records.open("a") as more:
                 more.write("2\n")
@@ -109,7 +108,7 @@ def test_records_that_grow_and_models_that_are_replaced_meanwhile(
     store.meanwhile = lambda path: None
     mirror.update(NEVER)
     assert named(store) == {"run/metrics.jsonl": b"1\n2\n", "run/best.safetensors": b"second"}
-    assert list((attempt.parent / "room").iterdir()) == []
+    assert not list(attempt.glob(".mirror_*"))
 
 
 def test_what_is_touched_but_the_same_is_not_sent_again(store: Watched, mirror: Mirror, attempt: Path) -> None:

@@ -39,7 +39,7 @@ class Host:
                 name=f"{name}.json", path=f"{job}/{claim}/{name}.json", size=len(content),
                 sha256=hashlib.sha256(content).hexdigest(),
             )  # fmt: skip
-        Mirror(self.bucket, attempt, job, claim, self.home.incoming).publish(Result(files=tuple(files.values())), NEVER)
+        Mirror(self.bucket, attempt, job, claim).publish(Result(files=tuple(files.values())), NEVER)
         return files
 
 
