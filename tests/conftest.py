@@ -34,7 +34,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several tests under one name pytest-xdist runs a single one, and says nothing."""
+    """Of several tests under one name pytest-xdist runs a single one."""
     twice = [name for name, count in Counter(item.nodeid for item in items).items() if count > 1]
     if twice:
         raise pytest.UsageError(f"several tests have one name: {', '.join(twice)}")

@@ -1,5 +1,6 @@
 """The house: nothing is imported in a circle, neither files nor rooms, and every room says what it is for."""
 
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -28,6 +29,12 @@ def circle(imports: dict[str, set[str]]) -> list[str]:
 def test_no_file_imports_itself_through_others(imports: dict[str, set[str]]) -> None:
     assert len(imports) > 250
     assert circle(imports) == []
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """Where one process imports two of one name, the second is an error."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("wing", WINGS)

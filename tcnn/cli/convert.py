@@ -77,9 +77,8 @@ def command(
     from tcnn.config import ConversionConfig, VerificationConfig, build
     from tcnn.errors import RequestError
     from tcnn.zoo import catalogue
-    from tcnn.zoo.names import cnn_of, is_weights_file
+    from tcnn.zoo.names import is_weights_file
 
-    model = cnn_of(model)
     chosen = {
         "stage": stage, "stride": stride, "content": content, "content_heads": content_heads, "query_key": query_key,
         "seed": seed, "temperature": temperature, "head_dim": head_dim, "target": target,

@@ -93,13 +93,9 @@ def command(
     """Fine-tune on a data set: the paper's recipe, any part of it changed by an option, --set, a file or a preset."""
     from tcnn.config import build, finetune_config
     from tcnn.config.placement import Placement
-    from tcnn.errors import RequestError
     from tcnn.training.effects import check_run
-    from tcnn.zoo.names import canonical, cnn_of, is_converted
+    from tcnn.zoo.names import cnn_of
 
-    if convert is False and is_converted(canonical(model)):
-        raise RequestError(f"--no-convert: {model} is a T-CNN; name {cnn_of(model)}")
-    model = cnn_of(model)
     given = {
         "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": parse_size(size), "convert": convert,
         "convert_at": convert_at, "anneal": anneal, "fraction": fraction, "teacher": teacher, "seed": seed,
@@ -110,8 +106,9 @@ def command(
     check_run(
         model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, pretrained=pretrained,
         conversion=[name for name in assignments or () if name.strip().startswith("conversion")],
-        both_sets=val is not None and val_split is not None,
+        both_sets=val is not None and val_split is not None, convert=settings.convert,
     )  # fmt: skip
+    model = cnn_of(model)
     placement = build(Placement, {"engine": engine, "num_workers": processes(nproc, num_workers), "address": address})
     if print_config:
         import yaml

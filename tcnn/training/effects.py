@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tcnn.checkpoints.places import checkpoint_file
 from tcnn.errors import RequestError
+from tcnn.zoo.names import canonical, cnn_of, is_converted
 
 
 def check_run(
@@ -16,6 +17,7 @@ def check_run(
     weights: Path | None = None,
     pretrained: bool = True,
     both_sets: bool = False,
+    convert: bool = True,
     conversion: Sequence[str] = (),
 ) -> None:
     """Raise `RequestError` for an argument of `finetune` that would change nothing.
@@ -23,6 +25,7 @@ def check_run(
     Args:
         model: a name or path, or anything else, which is not looked at.
         both_sets: whether validation images and a share to hold out are named.
+        convert: whether a CNN is to be converted.
         conversion: assignments to settings of a conversion.
     """
     if resume and force:
@@ -31,6 +34,8 @@ def check_run(
         raise RequestError("--allow-changes: a new run has nothing to differ from; give --resume as well")
     if both_sets:
         raise RequestError("--val-split: --val names the images to validate on; give one of the two")
+    if not convert and isinstance(model, str) and not Path(model).exists() and is_converted(canonical(model)):
+        raise RequestError(f"--no-convert: {model} is a T-CNN; name {cnn_of(model)}")
     if not isinstance(model, str | Path) or checkpoint_file(model) is None:
         return  # no checkpoint, and what it is instead will be said
     if weights is not None or not pretrained:

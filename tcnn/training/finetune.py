@@ -33,6 +33,7 @@ from tcnn.training.runs.resume import Position
 from tcnn.training.runs.rundir import BASELINE, RunDirectory, changed_settings
 from tcnn.training.runs.signals import StopCheck, stop_on_signal
 from tcnn.version import __version__
+from tcnn.zoo.names import cnn_of
 
 
 class FinetuneResult(BaseModel):
@@ -92,9 +93,8 @@ def finetune(
         force: replace an existing run in `out`.
         allow_changes: resume with other settings than the run began with.
         pretrained, weights: as for `tcnn convert`.
-        names: what config.json records as ``model``, ``data`` and ``val``, if not the arguments: a run is resumed only
-        with
-            the same ones, and on another host the same data may have another path.
+        names: what config.json records as ``model``, ``data`` and ``val``, if not the arguments: a run is resumed with
+            the same ones only, and on another host the same data may have another path.
         baseline: then fine-tune the CNN of the same geometry, too, in `out`/baseline: same start, batches and updates.
             It implies `compare`.
         compare: measure the models before and after on the validation images, and write before-after.json.
@@ -107,11 +107,13 @@ def finetune(
     Raises: `RequestError` for a wrong request, `Stopped` after SIGTERM or Ctrl-C, `DivergedError`,
     `EnvironmentFailure`.
     """
-    check_run(
-        model, resume=resume, force=force, allow_changes=allow_changes, weights=weights,
-        both_sets=val is not None and options.get("val_split") is not None,
-    )  # fmt: skip
+    both_sets = val is not None and options.get("val_split") is not None
     config = build(FinetuneConfig, options, config)
+    check_run(
+        model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, both_sets=both_sets,
+        convert=config.convert,
+    )  # fmt: skip
+    model = cnn_of(model) if isinstance(model, str) else model
     sources = _Sources(model, data, val, pretrained, weights, names or {})
     directory = _Directory(RunDirectory(Path(out)), resume, force, allow_changes)
     callbacks = Callbacks(report, say, stop)

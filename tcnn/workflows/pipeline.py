@@ -19,7 +19,7 @@ from tcnn.errors import EnvironmentFailure, OutputError, RequestError, Verificat
 from tcnn.files import check_output
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
-from tcnn.zoo.names import is_converted, is_weights_file
+from tcnn.zoo.names import cnn_of, is_converted, is_weights_file
 from tcnn.zoo.sources import Say, create_source, create_structure
 
 Progress = Callable[[str], None]
@@ -70,7 +70,7 @@ def convert_to_file(
     """Create the source, convert it, verify, write, read back and verify again; atomically.
 
     Args:
-        name: a timm name, `local-dir:PATH` or `hf-hub:ORG/NAME`.
+        name: a timm name, `local-dir:PATH` or `hf-hub:ORG/NAME`; `t_resnet50d` is what resnet50d becomes.
         output: a `.safetensors` file, or a directory for timm's hub layout.
         pretrained, weights, num_classes: as for `create_source`. Random weights are drawn from the config's seed.
         device: where the models are compared.
@@ -84,6 +84,7 @@ def convert_to_file(
     directory = is_directory(output)
     check_output(output, force)
     place = usable_device(device)
+    name = cnn_of(name)
     if is_weights_file(name):
         if weights is not None:
             raise RequestError(f"--weights: {name} brings weights of its own; leave it out, or name the architecture")
@@ -161,6 +162,7 @@ def _adopt(path: Path, output: Path, config: ConversionConfig, force: bool) -> C
 def plan(name: str, config: ConversionConfig, num_classes: int | None = None) -> ConversionResult:
     """Dry run: what `convert_to_file` would convert; needs no weights and no network for a timm name."""
     started = time.monotonic()
+    name = cnn_of(name)
     structure = architecture_of(Path(name)) if is_weights_file(name) else name
     if is_converted(structure):
         raise RequestError(f"{name}: is a T-CNN already, there is nothing to convert")

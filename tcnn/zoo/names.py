@@ -27,7 +27,12 @@ def is_converted(name: str) -> bool:
 
 
 def cnn_of(name: str) -> str:
-    """The CNN that a T-CNN of timm's registry is made from, `resnet50d` of `t_resnet50d`; other names unchanged."""
+    """The CNN that a T-CNN of timm's registry is made from, `resnet50d` of `t_resnet50d`; other names unchanged.
+
+    A file or directory of that name, such as what `tcnn convert resnet50d t_resnet50d` wrote, is meant before timm's.
+    """
+    if Path(name).exists():
+        return name
     name = canonical(name)
     return name.removeprefix("t_") if is_converted(name) else name
 

@@ -55,7 +55,7 @@ def test_a_job_may_ask_for_less_than_the_servers_limits(alice: TestClient, servi
         ({"model": "test_resnet", "max_runtime": 7201}, "max_runtime", "at most 7200 s on this server, found 7201"),
         ({"model": "test_resnet", "stall_minutes": 0}, "stall_minutes", "greater than or equal to 1"),
         ({"model": "test_resnet", "target": "("}, "target", "not a regular expression"),
-        ({"model": "t_resnet50"}, "model", "no timm model"),
+        ({"model": "t_vit_tiny_patch16_224"}, "model", "no timm model"),
         ({"model": "https://evil.example/x"}, "model", "expected a timm name"),
         ({"model": "local-dir:/etc"}, "model", "expected a timm name"),
         ({"model": "../../etc/passwd"}, "model", "expected a timm name"),

@@ -13,6 +13,11 @@ from safetensors import safe_open
 from timm.utils import CheckpointSaver
 from torch import nn
 
+import tcnn as library
+from tcnn.errors import RequestError
+from tcnn.workflows.pipeline import plan
+from tcnn.zoo.names import cnn_of
+
 Run = Callable[..., Any]
 TRAINED = "timm/model_best.pth.tar"
 
@@ -49,6 +54,21 @@ def test_the_hubs_name_and_the_t_cnns_are_timms(tcnn: Run) -> None:
     assert tcnn("predict", "runs/gone", "i.jpg").error(2).startswith("runs/gone: no such file or directory")
     error = tcnn("finetune", "t_test_resnet", "--data", "p", "--no-convert").error(2)
     assert error == "--no-convert: t_test_resnet is a T-CNN; name test_resnet"
+
+
+def test_so_do_python_and_a_service(tmp_path: Path) -> None:
+    assert plan("t_test_resnet", library.ConversionConfig()).model == "test_resnet"
+    with pytest.raises(RequestError, match="--no-convert: t_test_resnet is a T-CNN; name test_resnet"):
+        library.finetune("t_test_resnet", "p", out=tmp_path / "run", convert=False)
+    with pytest.raises(RequestError, match="p: no such"):  # the name itself is taken
+        library.finetune("t_test_resnet", "p", out=tmp_path / "run")
+
+
+def test_what_lies_there_is_meant_before_timms_t_cnn(tcnn: Run, trained: Path) -> None:
+    assert cnn_of("t_test_resnet") == "test_resnet"
+    assert tcnn("convert", TRAINED, "t_test_resnet").code == 0
+    assert cnn_of("t_test_resnet") == "t_test_resnet"
+    assert "t_test_resnet brings weights of its own" in tcnn("finetune", "t_test_resnet", "--weights", "w.pth").err
 
 
 def test_what_timm_trained_enters_every_command(tcnn: Run, trained: Path) -> None:
