@@ -84,16 +84,17 @@ export function tryIt(job) {
 }
 
 function verdict({ models, same_first_guess: same }) {
-  const able = models.filter((one) => one.guesses.length);
+  const able = models.filter((one) => one.same_classes); // who has other classes cannot say the same
   if (same === null) return `${NAMES[able.at(-1).role]}: ${able.at(-1).guesses[0].name}.`;
   if (same) return `All say ${able[0].guesses[0].name}.`.replace("All", able.length === 2 ? "Both" : "All");
   return `They differ: ${able.map((one) => `${one.guesses[0].name} (${NAMES[one.role]})`).join("; ")}.`;
 }
 
-function answer({ role, missing, guesses }) {
+function answer({ role, missing, guesses, same_classes: same }) {
   return h("section", { class: `answer ${role}` },
     h("h3", {}, NAMES[role]),
     missing && h("p", { class: "muted" }, `No answer: ${missing}.`),
+    same === false && h("p", { class: "muted" }, "It knows other classes."),
     guesses.length > 0 && h("ol", {}, guesses.map((guess) => {
       const share = h("span", { class: "share", "aria-hidden": "true" });
       share.style.setProperty("--share", guess.probability);

@@ -40,6 +40,9 @@ class AnswerView(BaseModel):
 
     role: Literal["cnn", "before", "tuned_cnn", "t_cnn"] = Field(description=ROLES)
     missing: str | None = Field(description="Why this model gives no answer.")
+    same_classes: bool | None = Field(
+        description="Whether it tells the classes apart that the job's own model does; null where it gives no answer."
+    )
     guesses: list[GuessView] = Field(description="The most probable class first.")
 
 
@@ -48,18 +51,23 @@ class PredictView(BaseModel):
 
     models: list[AnswerView] = Field(description="The job's own last.")
     same_first_guess: bool | None = Field(
-        description="Whether their first guesses have the same name; null where one model alone answers."
+        description="Whether those with the same classes all say the same first; null where that is one model alone."
     )
 
 
 _GUESSES = [{"index": 3, "name": "cat", "probability": 0.91}, {"index": 5, "name": "dog", "probability": 0.06}]
 _ANSWER = {
     "models": [
-        {"role": "cnn", "missing": None, "guesses": [{"index": 281, "name": "tabby, tabby cat", "probability": 0.7}]},
-        {"role": "tuned_cnn", "missing": None, "guesses": _GUESSES},
-        {"role": "t_cnn", "missing": None, "guesses": _GUESSES},
+        {
+            "role": "cnn",
+            "missing": None,
+            "same_classes": False,
+            "guesses": [{"index": 281, "name": "tabby, tabby cat", "probability": 0.7}],
+        },
+        {"role": "tuned_cnn", "missing": None, "same_classes": True, "guesses": _GUESSES},
+        {"role": "t_cnn", "missing": None, "same_classes": True, "guesses": _GUESSES},
     ],
-    "same_first_guess": False,
+    "same_first_guess": True,
 }
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 

@@ -5,6 +5,7 @@ the very one, random weights and all.
 """
 
 import io
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,17 +36,16 @@ class Predicting:
         Raises: `RequestError` for what is no image.
         """
         own = "t_cnn" if _attends(self.model) else "tuned_cnn"
-        last = _said(own, self.model, image, top)  # first: what is no image costs no model
+        last = _said(own, self.model, image)  # first: what is no image costs no model
         models: list[dict[str, Any]] = []
         for other in others:
             found = self._found(other)
             models.append(
                 {"role": other["role"], "missing": found, "guesses": []}
                 if isinstance(found, str)
-                else _said(*found, image, top)
+                else _said(*found, image)
             )
-        first = [one["guesses"][0]["name"] for one in (*models, last) if one["guesses"]]
-        return {"models": [*models, last], "same_first_guess": len(set(first)) == 1 if len(first) > 1 else None}
+        return _compared([*models, last], top)
 
     def _found(self, other: Mapping[str, str]) -> "tuple[str, nn.Module] | str":
         """The model with its role, or why it is not there."""
@@ -93,8 +93,21 @@ def _attends(model: "nn.Module") -> bool:
     return any(isinstance(layer, GPSA2d) for layer in model.modules())
 
 
-def _said(role: str, model: "nn.Module", image: bytes, top: int) -> dict[str, Any]:
+def _compared(models: list[dict[str, Any]], top: int) -> dict[str, Any]:
+    """The answers, cut to the first, and whether they are one: of models with the classes of the last alone."""
+    classes = {guess["name"] for guess in models[-1]["guesses"]}
+    first = []
+    for one in models:
+        one["same_classes"] = {guess["name"] for guess in one["guesses"]} == classes if one["guesses"] else None
+        one["guesses"] = one["guesses"][:top]
+        if one["same_classes"]:
+            first.append(one["guesses"][0]["name"])
+    return {"models": models, "same_first_guess": len(set(first)) == 1 if len(first) > 1 else None}
+
+
+def _said(role: str, model: "nn.Module", image: bytes) -> dict[str, Any]:
+    """What a model says of every class it has."""
     from tcnn.evaluation.predict import predict_image
 
-    guesses = predict_image(model, io.BytesIO(image), top=top)
+    guesses = predict_image(model, io.BytesIO(image), top=sys.maxsize)
     return {"role": role, "missing": None, "guesses": [guess.model_dump() for guess in guesses]}
