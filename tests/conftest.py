@@ -136,16 +136,19 @@ def assert_same_state() -> "Callable[[nn.Module, nn.Module], None]":
 def file_size_limit() -> Callable[[int], AbstractContextManager[None]]:
     """The kernel refuses to let any file grow beyond so many bytes: a disk that is full half way.
 
-    Python ignores the signal that comes with it, so that the write fails with an error number.
+    Python ignores the signal that comes with it, so that the write fails with an error number. Only when it keeps the
+    bytecode of a module does it not look: what is imported meanwhile would be cut short for every later process.
     """
 
     @contextmanager
     def file_size_limit(size: int) -> Iterator[None]:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         try:
             yield
         finally:
+            sys.dont_write_bytecode = kept
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     return file_size_limit

@@ -46,6 +46,8 @@ def serving(home: Path, *arguments: str, largest_file: int | None = None, **envi
         if largest_file is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
 
+    if largest_file is not None:  # Python would keep bytecode that is cut short
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
     with (home.parent / "server.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tcnn", "serve", "--port", "0", *arguments],

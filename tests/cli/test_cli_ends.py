@@ -1,10 +1,9 @@
 """A command that cannot print or write, or is interrupted twice: one line at most, no traceback, its exit code."""
 
-import resource
+import importlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,23 +37,12 @@ main.main()
 needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 
 
-@contextmanager
-def no_file_larger_than(size: int) -> Iterator[None]:
-    """What a full disk looks like to a program: a write fails, here with EFBIG, as Python ignores SIGXFSZ."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_what_was_measured_is_printed_before_it_is_written(
-    tcnn: Any, tmp_path: Path, lively: Callable[..., nn.Module]
+    tcnn: Any, tmp_path: Path, lively: Callable[..., nn.Module], file_size_limit: Any
 ) -> None:
     package.save(package.convert(lively(num_classes=2)).model, tmp_path / "t.safetensors")
     draw_classes(tmp_path / "p", ["a", "b"], 2)
-    with no_file_larger_than(20):
+    with file_size_limit(20):
         done = tcnn("evaluate", "t.safetensors", "--data", "p", "--size", 32, "--csv", "r.csv")
         guessed = tcnn("predict", "t.safetensors", "p/a", "--size", 32, "--csv", "g.csv")
     assert (done.code, guessed.code) == (4, 4)
@@ -66,11 +54,11 @@ def test_what_was_measured_is_printed_before_it_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p", "t.safetensors"]
 
 
-def test_a_program_that_does_not_fit_is_no_crash(tmp_path: Path) -> None:
+def test_a_program_that_does_not_fit_is_no_crash(tmp_path: Path, file_size_limit: Any) -> None:
     """PyTorch's own writer ends the process from C++ when its file cannot be written."""
     program: Any = SimpleNamespace(program=torch.export.export(nn.Linear(64, 64), (torch.zeros(1, 64),)))
     place = tmp_path / "x.pt2"
-    with no_file_larger_than(1000), pytest.raises(StorageError, match="no space left"), replacing(place) as temporary:
+    with file_size_limit(1000), pytest.raises(StorageError, match="no space left"), replacing(place) as temporary:
         write_program(program, temporary, {})
     assert list(tmp_path.iterdir()) == []
     write_program(program, place, {"a": "b"})
@@ -115,3 +103,15 @@ def test_a_stopped_demo_advises_nothing_that_it_has_not() -> None:
     assert _stopped(asked).exit_code == 143
     asked.exit_code = 130
     assert _stopped(asked).exit_code == 130
+
+
+def test_what_is_imported_on_a_full_disk_is_whole_for_the_next(
+    tmp_path: Path, file_size_limit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.11 keeps bytecode without a look at how much of it was written."""
+    (tmp_path / "read_on_a_full_disk.py").write_text("VALUE = 'long enough ' * 3\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        with file_size_limit(20):
+            assert importlib.import_module("read_on_a_full_disk").VALUE
+        del sys.modules["read_on_a_full_disk"]

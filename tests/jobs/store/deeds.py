@@ -123,6 +123,7 @@ def fill(store: Store, name: str, pipe: Connection, limit: int) -> None:
     """Submit jobs on a disk that has no room beyond `limit` bytes a file, until five were refused; then make room."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    sys.dont_write_bytecode = True  # Python would keep what is cut short
     refused = 0
     while refused < 5:
         try:
