@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, computed_field
 
 from tcnn.zoo.catalogue import Entry, registered_name
+from tcnn_jobs.columns import metrics_of
 from tcnn_jobs.model import Artifact, Event, Failure, Job, Kind, Progress, Status
 
 JOB = "job_0123456789abcdef01234567"
@@ -47,6 +48,9 @@ class JobLine(BaseModel):
     id: str
     tenant: str = Field(description="Whose job it is.")
     kind: Kind
+    name: str | None = Field(description="What its owner calls it.")
+    tags: list[str]
+    note: str | None
     status: Status
     created_at: str
     started_at: str | None = None
@@ -64,6 +68,9 @@ class JobLine(BaseModel):
     cancel_requested: bool
     progress: Progress | None = None
     request: dict[str, Any] = Field(description="What was asked for.")
+    metrics: dict[str, float] = Field(
+        description="Numbers of its result by short names, such as `top1`: columns to sort by (`metrics.top1`)."
+    )
     error: Failure | None = None
 
     @classmethod
@@ -72,7 +79,7 @@ class JobLine(BaseModel):
         own = job.model_dump(
             include={
                 "id", "kind", "status", "attempt", "max_attempts", "max_runtime", "stall_minutes", "priority",
-                "queue_position", "waiting_for",
+                "queue_position", "waiting_for", "name", "tags", "note",
             }
         )  # fmt: skip
         return cls(
@@ -85,6 +92,7 @@ class JobLine(BaseModel):
             cancel_requested=job.cancel_requested,
             progress=job.progress,
             request=job.request,
+            metrics=metrics_of(job.result.metrics) if job.result else {},
             error=job.error,
             **cls._more(job),
         )

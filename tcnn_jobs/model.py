@@ -135,6 +135,10 @@ class Job(Model):
     """Seconds that its attempts before this one took, since it was submitted or resumed."""
     request_version: int = 1
     """What a worker must understand to take it."""
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    note: str | None = None
+    """What its owner calls it and says of it (`tcnn_jobs.labels`)."""
     queue_position: int | None = None
     """Jobs before this one, 0 when it is next; None unless it is queued."""
     waiting_for: str | None = None
@@ -159,6 +163,9 @@ class NewJob(Model):
     max_runtime: float | None = Field(default=None, gt=0)
     stall_minutes: float | None = Field(default=None, gt=0)
     request_version: int = Field(default=1, ge=1)
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    note: str | None = None
 
 
 class IdempotencyKey(NamedTuple):

@@ -8,12 +8,13 @@ from pydantic import Field, model_validator
 from tcnn.config import ConversionConfig, FinetuneConfig, finetune_config
 from tcnn.config.base import Frozen, build
 from tcnn.evaluation.config import EvaluationConfig
+from tcnn_jobs.labels import Labels
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 
 
-class Options(Frozen):
-    """How a job is queued, whatever it does."""
+class Options(Labels):
+    """How a job is queued and what it is called, whatever it does."""
 
     priority: int = Field(default=0, ge=-100, le=100, description="Higher ones run first.")
     max_attempts: int = Field(default=3, ge=1, le=100, description="Tries before the job counts as failed.")

@@ -45,7 +45,8 @@ PROGRESS: dict[str, Any] = {
     "loss": 1.42, "lr": 0.0005, "temperature": 0.3, "images_per_second": 410.0, "top1": 0.71,
 }  # fmt: skip
 _QUEUED: dict[str, Any] = {
-    "id": JOB, "tenant": "team", "kind": "transform", "status": "queued", "created_at": "2026-11-21T12:00:00.123Z",
+    "id": JOB, "tenant": "team", "kind": "transform", "name": None, "tags": [], "note": None, "status": "queued",
+    "metrics": {}, "created_at": "2026-11-21T12:00:00.123Z",
     "started_at": None, "finished_at": None, "attempt": 0, "max_attempts": 3, "max_runtime": None,
     "stall_minutes": 60.0, "priority": 0, "queue_position": 2, "waiting_for": None, "retry_at": None,
     "cancel_requested": False, "progress": None, "request": {"model": "resnet50d"}, "result": None, "error": None,
@@ -63,6 +64,7 @@ RUNNING: dict[str, Any] = _QUEUED | {
 }  # fmt: skip
 SUCCEEDED: dict[str, Any] = RUNNING | {
     "status": "succeeded", "finished_at": "2026-11-21T12:01:20.250Z",
+    "metrics": {"parameters_before": 25576264, "parameters_after": 27911092},
     "result": {
         "checkpoint": {"url": f"/jobs/{JOB}/checkpoint", "size": 111754321, "sha256": SHA256},
         "files": [FILE],
@@ -71,6 +73,14 @@ SUCCEEDED: dict[str, Any] = RUNNING | {
         "notes": [],
     },
 }  # fmt: skip
+LABELS: dict[str, Any] = {
+    "all": {
+        "summary": "Name, tags and note",
+        "value": {"name": "resnet50d, no mixup", "tags": ["ablation", "mixup"], "note": "as in the table"},
+    },
+    "some": {"summary": "Another name; tags and note stay", "value": {"name": "the best so far"}},
+}
+NAMED: dict[str, Any] = SUCCEEDED | LABELS["all"]["value"]
 CANCELLED: dict[str, Any] = _QUEUED | {
     "status": "cancelled",
     "finished_at": "2026-11-21T12:00:09.000Z",

@@ -4,15 +4,19 @@ from functools import partial
 from typing import Annotated
 
 from anyio import to_thread
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Body, Header, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from tcnn.errors import RequestError
 from tcnn_api.access.keys import missing
 from tcnn_api.deps import AUTHENTICATED, Idempotency, JobId, Reach, ServiceDep, StillValid, StoreDep, Tenant
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
-from tcnn_api.schemas import JOB, JobList, JobView, page_of
+from tcnn_api.errors import Refused
+from tcnn_api.schemas import JOB, JobLine, JobList, JobView, page_of
 from tcnn_jobs.access import Scope
+from tcnn_jobs.columns import Order
+from tcnn_jobs.labels import MOST_TAGS, Labels, Search
 from tcnn_jobs.model import Kind, Status
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)
@@ -47,6 +51,25 @@ async def index(
     tenant: Annotated[
         str | None, Query(description="Only this tenant's; that of another one takes the scope `admin`.")
     ] = None,
+    q: Annotated[
+        Search,
+        Query(description="Only jobs in whose name, tags, note, id or request all of these words occur, in any case."),
+    ] = "",
+    tag: Annotated[
+        list[str] | None, Query(max_length=MOST_TAGS, description="Only jobs with this tag; several: with all of them.")
+    ] = None,
+    sort: Annotated[
+        str,
+        Query(
+            max_length=300,
+            description="`created`, `started`, `finished`, `duration`, `name`, or a number of the request or the "
+            "result: `settings.lr`, `metrics.top1`. With `-` before it the greatest first; jobs without come last.",
+            examples=["-metrics.top1"],
+        ),
+    ] = "-created",
+    results: Annotated[
+        bool, Query(description="Whether to tell results; without them the `metrics` by short names remain.")
+    ] = True,
 ) -> Response:
     """Your jobs, the newest first; with the scope `admin` those of all tenants.
 
@@ -57,7 +80,10 @@ async def index(
         if owner is not None:
             raise missing(Scope.ADMIN, request.state.principal)
         owner = tenant
-    look = partial(parts.store.list, owner, after=after, limit=limit, status=status, kind=kind)
+    look = partial(
+        parts.store.list, owner, after=after, limit=limit, status=status, kind=kind, search=q, tags=tag or (),
+        order=_order(sort),
+    )  # fmt: skip
     if "text/event-stream" in accept.lower():
         entered = parts.streams.enter(own)
         try:
@@ -69,15 +95,42 @@ async def index(
 
     def page() -> Response:
         found, more = look()
-        return JSONResponse(JobList(**page_of(map(JobView.of, found), more)).model_dump(mode="json"))
+        of = JobView.of if results else JobLine.of
+        return JSONResponse(page_of([of(job).model_dump(mode="json") for job in found], more) | {"object": "list"})
 
     return await to_thread.run_sync(page)
+
+
+def _order(sort: str) -> Order:
+    try:
+        return Order.of(sort)
+    except RequestError as error:
+        raise Refused("sort", str(error)) from error
 
 
 @router.get("/{id}", summary="Look at a job", responses={200: examples.answer(examples.SUCCEEDED, "The job.")})
 def show(job: JobId, store: StoreDep, owner: Reach) -> JobView:
     """Its status, its progress, at most a second old, and its result or error."""
     return JobView.of(store.get(job, owner))
+
+
+@router.patch(
+    "/{id}", summary="Name a job", responses={200: examples.answer(examples.NAMED, "The job."), **problems(409)}
+)
+def label(
+    job: JobId,
+    body: Annotated[Labels, Body(openapi_examples=examples.LABELS)],
+    request: Request,
+    store: StoreDep,
+    owner: Tenant,
+    key: Idempotency,
+) -> JobView:
+    """Its name, tags and note, whatever its status. What the body leaves out stays; null takes away.
+
+    Saying the same again changes nothing.
+    """
+    request.state.job = job
+    return JobView.of(store.label(job, owner, body, key))
 
 
 @router.post(

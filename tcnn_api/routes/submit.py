@@ -90,6 +90,7 @@ def _accept(
             stall_minutes=body.stall_minutes or parts.settings.stall_minutes,
             request_version=version_of(kept),
             slots=num_workers(kept) if parts.settings.engine == "local" else 1,
+            **body.given(),
         )
         job = parts.store.enqueue(new, key)
     request.state.job = job.id

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from tcnn.zoo.catalogue import Entry
 from tcnn_api.submission.body import Submission
 from tcnn_api.submission.lookup import Dataset, Lookup
+from tcnn_jobs.labels import Labels
 from tcnn_jobs.model import Job, Upload
 from tcnn_jobs.requests import Request, datasets_of, models_of
 
@@ -40,8 +41,9 @@ def resolve(submission: Submission, lookup: Lookup) -> Resolved:
 
 
 def keep(request: Request, resolved: Resolved) -> dict[str, Any]:
-    """The request as the job's row has it: what was given, with data sets named as the job is to open them."""
-    kept = request.model_dump(mode="json", exclude_unset=True)
+    """The request as the job's row has it: what was given, with data sets named as the job is to open them. What it is
+    called is the row's own, which may change."""
+    kept = request.model_dump(mode="json", exclude_unset=True, exclude=set(Labels.model_fields))
     for field, dataset in resolved.datasets.items():
         *parents, last = field.split(".")
         part = kept

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcnn.errors import RequestError
 from tcnn_jobs.cli import submit
 from tcnn_jobs.cli.session import AsJson, JobId, Key, Server, connect, print_json
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "tcnn jobs submit transform resnet50d --data photos/ --preset quick --watch",
     "tcnn jobs submit evaluate t_resnet50d.safetensors --data photos/ --against resnet50d",
-    "tcnn jobs list --status running",
+    "tcnn jobs list --search 'resnet50d pets' --sort -metrics.top1",
+    "tcnn jobs label job_0123456789abcdef01234567 --name 'no mixup' --tag ablation",
     "tcnn jobs download job_0123456789abcdef01234567 t_resnet50d.safetensors",
 )
 """What the help of `tcnn jobs` ends with."""
@@ -32,29 +34,53 @@ def list_jobs(
         str | None, typer.Option(help="Only queued, running, succeeded, failed or cancelled ones.", metavar="STATUS")
     ] = None,
     kind: Annotated[str | None, typer.Option(help="Only transform, finetune or evaluate.", metavar="KIND")] = None,
-    limit: Annotated[int, typer.Option(help="So many at most, the newest first.", metavar="N", min=1, max=100)] = 20,
-    after: Annotated[str | None, typer.Option(help="Only older ones than this job.", metavar="JOB")] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(help="Only those with these words in their name, tags, note or request.", metavar="WORDS"),
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Only those with this tag; several: with all of them.", metavar="TAG")
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            help="created, started, finished, duration, name, settings.NAME or metrics.NAME, such as metrics.top1; "
+            "with - before it the greatest first. Default: -created.",
+            metavar="ORDER",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="So many at most.", metavar="N", min=1, max=100)] = 20,
+    after: Annotated[str | None, typer.Option(help="Only those that come after this job.", metavar="JOB")] = None,
     server: Server = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, the newest first."""
+    """List jobs, the newest first unless --sort says otherwise."""
     with connect(server, key) as client:
-        found = client.jobs(limit=limit, after=after, status=status, kind=kind)
+        found = client.jobs(
+            limit=limit, after=after, status=status, kind=kind, search=search, tags=tag or (), sort=sort
+        )
     if as_json:
         print_json(found)
         return
     from rich.table import Table
+    from rich.text import Text
 
     from tcnn.cli import console
     from tcnn_jobs.cli.watch import subject
+    from tcnn_jobs.columns import value_of
 
     table = Table(box=None, pad_edge=False)
-    for name in ("job", "kind", "status", "model", "created", "progress"):
+    column = [sort.lstrip("-")] if sort and "." in sort else []
+    for name in ("job", "name", "kind", "status", "model", *column, "created", "progress"):
         table.add_column(name, overflow="fold")
     for job in found["data"]:
         created = job["created_at"][:19].replace("T", " ")
-        table.add_row(job["id"], job["kind"], job["status"], str(subject(job)), created, _standing(job))
+        values = ["" if (value := value_of(job, name)) is None else f"{value:.6g}" for name in column]
+        called = Text(" ".join([job["name"] or "", *(f"#{one}" for one in job["tags"])]).strip())
+        table.add_row(
+            job["id"], called, job["kind"], job["status"], str(subject(job)), *values, created, _standing(job)
+        )
     out = console.stdout()
     out.print(table)
     if found["has_more"]:
@@ -89,6 +115,32 @@ def watch(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = 
     with connect(server, key) as client:
         code = follow(client, job, as_json)
     raise typer.Exit(code)
+
+
+@app.command()
+def label(
+    job: JobId,
+    name: Annotated[str | None, typer.Option(help="What the job is called; '' for nothing.", metavar="NAME")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(help="A tag, instead of those it has; several times for several; '' for none.", metavar="TAG"),
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="What is worth remembering; '' for nothing.", metavar="NOTE")] = None,
+    server: Server = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Call a job something else. What is left out stays."""
+    said = {"name": name, "tags": None if tag is None else [one for one in tag if one], "note": note}
+    given = {word: value for word, value in said.items() if value is not None}
+    if not given:
+        raise RequestError("expected --name, --tag or --note, found none of them")
+    with connect(server, key) as client:
+        found = client.label(job, **given)
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(" ".join([f"{found['id']}:", found["name"] or "no name", *(f"#{one}" for one in found["tags"])]))
 
 
 @app.command()

@@ -14,7 +14,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,19 @@ class Client:
         return self._json("GET", f"/jobs/{_part(job)}")
 
     def jobs(self, *, limit: int = 20, after: str | None = None, status: str | None = None, kind: str | None = None,
-             ) -> Json:  # fmt: skip
-        """A page of jobs, the newest first: `data`, and `has_more`."""
-        query = {"limit": limit, "after": after, "status": status, "kind": kind}
+             search: str | None = None, tags: Sequence[str] = (), sort: str | None = None) -> Json:  # fmt: skip
+        """A page of jobs, the newest first: `data`, and `has_more`.
+
+        `search`: words of their names, tags, notes and requests. `tags`: those that they have all of. `sort`: another
+        order, such as `-metrics.top1` or `settings.lr`.
+        """
+        query = {"limit": limit, "after": after, "status": status, "kind": kind, "q": search, "tag": list(tags) or None,
+                 "sort": sort}  # fmt: skip
         return self._json("GET", "/jobs", params={name: value for name, value in query.items() if value is not None})
+
+    def label(self, job: str, **labels: Any) -> Json:
+        """Call a job something else: `name`, `tags`, `note`. What is left out stays, None takes away."""
+        return self._json("PATCH", f"/jobs/{_part(job)}", json=labels, headers=_once())
 
     def cancel(self, job: str) -> Json:
         """Ask a job to end. A running one is cancelled when its process is gone."""

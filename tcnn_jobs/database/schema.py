@@ -37,6 +37,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     literal_column,
+    text,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -133,6 +134,10 @@ jobs = Table(
     Column("avoid", Text),
     Column("unmet", Integer, nullable=False, server_default="0"),
     Column("request_version", Integer, nullable=False, server_default="1"),
+    Column("name", Text),
+    Column("tags", Document, nullable=False, server_default="[]"),
+    Column("note", Text),
+    Column("words", Text),  # what a search looks through; NULL of what an older release submitted
     UniqueConstraint("id", name="jobs_id"),
     sqlite_autoincrement=True,  # the number of a deleted job is never given again: lists are paged by it
 )
@@ -147,6 +152,8 @@ Index("jobs_owner", jobs.c.owner, jobs.c.number)
 Index("jobs_owner_status", jobs.c.owner, jobs.c.status, jobs.c.number)
 Index("jobs_owner_kind", jobs.c.owner, jobs.c.kind, jobs.c.number)
 Index("jobs_finished", jobs.c.finished_at)
+TAGGED = text("tags <> '[]'")
+Index("jobs_tagged", jobs.c.owner, jobs.c.number, sqlite_where=TAGGED, postgresql_where=TAGGED)
 
 needs = Table(
     "needs",

@@ -3,27 +3,27 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, update
 
+from tcnn_jobs import labels
 from tcnn_jobs.database import schema
-from tcnn_jobs.database.engine import Database, due, upsert
+from tcnn_jobs.database.engine import due, upsert
 from tcnn_jobs.database.schema import jobs, keys, now
 from tcnn_jobs.errors import IdempotencyMismatch, StoreUnavailable, WrongState
 from tcnn_jobs.identifiers import new_id, storable
-from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, Kind, NewEvent, NewJob, Status
+from tcnn_jobs.labels import Labels
+from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, NewEvent, NewJob, Status
 from tcnn_jobs.store import needs
 from tcnn_jobs.store.accounts import audits, quotas
 from tcnn_jobs.store.changes import as_job, change, find, record
-from tcnn_jobs.store.places import Places
-
-Jobs = list[Job]  # `list` is a method below
+from tcnn_jobs.store.listing import Jobs, Listing
 
 _LAST = 2**31 - 1  # no event has a higher number; a database would refuse to compare with one
 
 _ENQUEUE = (
     insert(jobs)
     .values(
-        **{name: bindparam(name) for name in ("id", *NewJob.model_fields)},
+        **{name: bindparam(name) for name in ("id", *NewJob.model_fields, "words")},
         status=Status.QUEUED,
         attempt=0,
         claim=0,
@@ -36,12 +36,8 @@ _ENQUEUE = (
 )
 
 
-class Submission(Database):
+class Submission(Listing):
     """Jobs as their owners see them. `owner=None` looks at everybody's."""
-
-    def __init__(self, url: str, *, wait: float = 5.0) -> None:
-        super().__init__(url, wait=wait)
-        self._places = Places()
 
     def enqueue(self, new: NewJob, key: IdempotencyKey | None = None) -> Job:
         """Submit a job; it is on disk when this returns.
@@ -57,7 +53,9 @@ class Submission(Database):
                     row = find(connection, winner, None)
             if key is None or winner == identifier:
                 quotas.admit_job(connection, new.owner)
-                row = connection.execute(_ENQUEUE, {"id": identifier, **new.model_dump(mode="json")}).one()
+                given = new.model_dump(mode="json")
+                told = labels.words(identifier, new.kind, new.request, given)
+                row = connection.execute(_ENQUEUE, {"id": identifier, **given, "words": told}).one()
                 record(connection, row, [NewEvent(kind="queued")])
                 row = needs.note(connection, row)
                 due(connection)
@@ -112,6 +110,23 @@ class Submission(Database):
                 fresh |= {"cancel_requested": False, "finished_at": None}
                 row = change(connection, row, Status.QUEUED, [NewEvent(kind="resumed")], **fresh)
                 audits.note(connection, "job.resume", job, row.owner)
+        return self._placed(row)
+
+    def label(self, job: str, owner: str | None, new: Labels, key: IdempotencyKey | None = None) -> Job:
+        """Call a job something else, whatever its status; what `new` leaves out stays.
+
+        Saying the same again changes nothing. With a key that has done it before nothing is done, and the job is
+        returned as it is. Raises `JobNotFound`.
+        """
+        with self.writing() as connection:
+            row = find(connection, job, owner, lock=True)
+            now_is = {name: getattr(row, name) for name in Labels.model_fields}
+            wanted = now_is | new.given()
+            if (key is None or _is_first(connection, key, job)) and wanted != now_is:
+                told = labels.words(row.id, row.kind, row.request, wanted)
+                changed = update(jobs).where(jobs.c.number == row.number).values(**wanted, words=told).returning(jobs)
+                row = connection.execute(changed).one()
+                audits.note(connection, "job.label", job, row.owner)
         return self._placed(row)
 
     def delete(self, job: str, owner: str | None = None) -> Job:
@@ -174,26 +189,6 @@ class Submission(Database):
                 for table in (jobs, schema.uploads):
                     found.update(connection.scalars(select(table.c.id).where(table.c.id.in_(part))))
         return found
-
-    def list(
-        self,
-        owner: str | None = None,
-        *,
-        after: str | None = None,
-        limit: int = 20,
-        status: Status | None = None,
-        kind: Kind | None = None,
-    ) -> tuple[Jobs, bool]:
-        """Newest first, `limit` after the job `after`, and whether there are more; raises `JobNotFound` for `after`."""
-        query = select(jobs)
-        for column, value in ((jobs.c.owner, owner), (jobs.c.status, status), (jobs.c.kind, kind)):
-            if value is not None:
-                query = query.where(column == value)
-        with self.reading() as connection:
-            if after is not None:
-                query = query.where(jobs.c.number < find(connection, after, owner).number)
-            rows = connection.execute(query.order_by(jobs.c.number.desc()).limit(limit + 1)).all()
-            return self._places.placed(connection, rows[:limit]), len(rows) > limit
 
     def _placed(self, row: Row[Any]) -> Job:
         """A job that was changed just now. What was done is done, even if nobody can say at which place it stands."""

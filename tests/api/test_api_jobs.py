@@ -131,3 +131,54 @@ def test_models(alice: TestClient, refusal: Refusal) -> None:
     assert all(row["reason"] and row["registered_as"] is None for row in some["data"])
     refusal(alice.get("/models", params={"limit": 0}), 422, "limit")
     refusal(alice.get("/models", params={"query": "*" * 101}), 422, "query")
+
+
+def test_a_job_is_named(alice: TestClient, bob: TestClient, make: Make, refusal: Refusal) -> None:
+    job = make()
+    url, key = f"/jobs/{job.id}", {"Idempotency-Key": f"name-{job.id}"}
+    named = alice.patch(url, json={"name": "á", "tags": ["one", "two", "one"], "note": "n"}, headers=key).json()
+    assert (named["name"], named["tags"], named["note"]) == ("á", ["one", "two"], "n")
+    assert alice.patch(url, json={}).json() == alice.patch(url, json={"name": "á"}).json() == named
+    assert alice.patch(url, json={"tags": None, "note": None}).json() == named | {"tags": [], "note": None}
+    repeated = {"name": "á", "tags": ["one", "two", "one"], "note": "n"}
+    assert alice.patch(url, json=repeated, headers=key).json()["tags"] == []  # it was done before, and then undone
+    refusal(alice.patch(url, json={"name": "b"}, headers=key), 422, "Idempotency-Key")
+    refusal(bob.patch(url, json={"name": "mine"}), 404, "id")
+    for body, field in (
+        ({"name": "x" * 201}, "name"), ({"name": "a\nb"}, "name"), ({"tags": ["a,b"]}, "tags.0"),
+        ({"tags": "a"}, "tags"),
+        ({"note": "\0"}, "note"), ({"title": "a"}, "title"), ({"tags": [str(n) for n in range(21)]}, "tags"),
+    ):  # fmt: skip
+        refusal(alice.patch(url, json=body), 422, field)
+    refusal(alice.patch(url, content=b"{", headers={"Content-Type": "application/json"}), 400, "body")
+    assert alice.get(url).json()["name"] == "á"
+
+
+def test_a_job_is_named_when_it_is_submitted(alice: TestClient, service: Service) -> None:
+    body = {"model": "resnet18", "pretrained": False, "name": "first", "tags": ["a"], "note": ""}
+    job = alice.post("/transform", json=body).json()
+    assert (job["name"], job["tags"], job["note"]) == ("first", ["a"], None)
+    assert job["request"] == {"model": "resnet18", "pretrained": False}  # which a worker of an older release reads
+    assert service.store.get(job["id"]).request_version == 1
+
+
+def test_lists_are_searched_and_sorted(bob: TestClient, make: Make, service: Service, refusal: Refusal) -> None:
+    none = make(Status.SUCCEEDED, owner="bob", request={"model": "test_vgg"}).id
+    half = make(Status.SUCCEEDED, owner="bob", request={"model": "test_vgg", "config": {"lr": 2}}, content=None).id
+    bob.patch(f"/jobs/{half}", json={"tags": ["kept", "best"], "name": "Größte"})
+
+    def found(**query: Any) -> list[str]:
+        answer = bob.get("/jobs", params={"q": "test_vgg", **query})
+        assert answer.status_code == 200, answer.text
+        return [job["id"] for job in answer.json()["data"]]
+
+    assert found() == found(sort="-settings.lr") == found(sort="metrics.top1") == [half, none]
+    assert found(sort="created") == found(sort="metrics.seconds") == found(sort="finished") == [none, half]
+    assert found(tag=["kept", "best"]) == found(q="grösste") == found(sort="created", after=none) == [half]
+    assert found(tag=["kept", "worst"]) == found(q="grösste x") == []
+    lines = bob.get("/jobs", params={"q": "test_vgg", "results": False}).json()
+    assert [job["metrics"] for job in lines["data"]] == [{"top1": 0.5}, {"seconds": 1.5}]
+    assert "result" not in lines["data"][0] and lines["object"] == "list"
+    refusal(bob.get("/jobs", params={"sort": "-colour"}), 422, "sort")
+    refusal(bob.get("/jobs", params={"q": "x" * 201}), 422, "q")
+    refusal(bob.get("/jobs", params={"q": "\0"}), 422, "q")

@@ -23,7 +23,7 @@ def test_an_accepted_job_is_queued_and_kept(alice: TestClient, service: Service)
     assert answer.headers["location"] == f"/jobs/{job['id']}"
     assert job | {"id": "", "created_at": "", "queue_position": 0} == {
         "id": "", "tenant": "alice", "kind": "transform", "status": "queued", "created_at": "", "started_at": None,
-        "finished_at": None,
+        "finished_at": None, "name": None, "tags": [], "note": None, "metrics": {},
         "attempt": 0, "max_attempts": 2, "max_runtime": 7200.0, "stall_minutes": 60.0, "priority": 7,
         "queue_position": 0, "waiting_for": "no worker is there", "retry_at": None,
         "cancel_requested": False, "progress": None, "request": body, "result": None, "error": None,

@@ -56,6 +56,26 @@ class TestOneJob:
         assert run("delete", claim.job).out == f"{claim.job}: deleted\n"
         assert run("show", claim.job).code == 2
 
+    def test_a_name_by_which_it_is_found(self, run: Run) -> None:
+        job, other = queued(run, "--stage", 3), queued(run)
+        assert run("label", job, "--name", "[bold]", "--tag", "a b", "--tag", "c").out == f"{job}: [bold] #a b #c\n"
+        assert run("label", job, "--note", "n", "--tag", "").out == f"{job}: [bold]\n"
+        assert run("label", job, "--tag", "kept", "--json").json["note"] == "n"
+        assert "expected --name, --tag or --note" in run("label", job).error(2)
+        assert "no comma" in run("label", job, "--tag", "a,b").error(2)
+
+        def found(*options: object) -> list[str]:
+            return [row["id"] for row in run("list", *options, "--json").json["data"]]
+
+        assert found("--search", "[BOLD] resnet18") == found("--tag", "kept") == [job]
+        assert found("--sort", "settings.stage", "--limit", 1) == [job]
+        assert other in found("--sort", "name", "--status", "queued")
+        told = run("list", "--sort", "-settings.stage").out
+        assert "settings.stage" in told and "[bold] #kept" in told
+        assert "expected one of created" in run("list", "--sort", "colour").error(2)
+        for one in (job, other):
+            assert run("cancel", one).code == 0
+
     def test_a_failed_job_ends_as_a_local_run_would(self, run: Run, worker: Worker) -> None:
         claim = taken(run, worker)
         worker.fail(claim, "diverged", "the loss is\nno longer finite")

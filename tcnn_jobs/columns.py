@@ -1,0 +1,107 @@
+"""Columns by which jobs are compared: settings of their requests and numbers of their results, by short names.
+
+A setting has one name wherever a request has it: `settings.lr` is `config.lr` of `POST /finetune`, and
+`finetune.config.lr` of `POST /transform`. A number of an evaluation is that of its first model: `metrics.top1` is
+`rows.0.clean.top1`.
+"""
+
+import math
+import re
+from typing import Any, NamedTuple
+
+from tcnn.errors import RequestError
+
+Path = tuple[str, ...]
+
+PLAIN = ("created", "started", "finished", "duration", "name")
+"""Orders of a list that every job has, or will have."""
+
+SETTINGS, METRICS = "settings", "metrics"
+_BEGINNINGS: dict[str, tuple[Path, ...]] = {
+    SETTINGS: ((), ("config",), ("finetune",), ("finetune", "config")),
+    METRICS: ((), ("rows", "0"), ("rows", "0", "clean")),
+}
+DEEPEST = 4
+"""Names that a column's may consist of."""
+MOST = 60
+"""Numbers that are told of one result."""
+_COLUMN = re.compile(rf"({SETTINGS}|{METRICS})((?:\.[A-Za-z0-9_-]{{1,64}}){{1,{DEEPEST}}})")
+
+
+class Column(NamedTuple):
+    """Where a column's value is in a job's document: at the first of the paths at which there is a number."""
+
+    document: str
+    paths: tuple[Path, ...]
+
+
+def column(name: str) -> Column | None:
+    """The column of a name such as `metrics.top1` or `settings.lr`; None if it is no such name."""
+    found = _COLUMN.fullmatch(name)
+    if found is None:
+        return None
+    own = tuple(found[2][1:].split("."))
+    document, inside = ("request", ()) if found[1] == SETTINGS else ("result", (METRICS,))
+    return Column(document, tuple((*inside, *start, *own) for start in _BEGINNINGS[found[1]]))
+
+
+def metrics_of(metrics: dict[str, Any] | None) -> dict[str, float]:
+    """The numbers of a result by short names, those of lists left out; the first `MOST` of them."""
+    found: dict[str, float] = {}
+    for start in _BEGINNINGS[METRICS]:
+        for name, value in _numbers(_at(metrics, start), ""):
+            found.setdefault(name, value)
+    return dict(list(found.items())[:MOST])
+
+
+def value_of(job: dict[str, Any], name: str) -> float | None:
+    """What a job, as the service tells it, has in a column; None for nothing."""
+    if name.startswith(f"{METRICS}."):
+        found = job["metrics"].get(name.removeprefix(f"{METRICS}."))
+        return None if found is None else float(found)
+    paths = place.paths if (place := column(name)) else ()
+    values = (_at(job["request"], path) for path in paths)
+    return next((float(one) for one in values if isinstance(one, int | float) and not isinstance(one, bool)), None)
+
+
+def _at(document: Any, path: Path) -> Any:
+    for part in path:
+        if isinstance(document, dict):
+            document = document.get(part)
+        elif isinstance(document, list) and part.isdigit() and int(part) < len(document):
+            document = document[int(part)]
+        else:
+            return None
+    return document
+
+
+def _numbers(document: Any, prefix: str, depth: int = 1) -> list[tuple[str, float]]:
+    if not isinstance(document, dict) or depth > DEEPEST:
+        return []
+    found: list[tuple[str, float]] = []
+    for name, value in document.items():
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", str(name)):
+            continue
+        if isinstance(value, dict):
+            found += _numbers(value, f"{prefix}{name}.", depth + 1)
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            found.append((f"{prefix}{name}", value))
+    return found
+
+
+class Order(NamedTuple):
+    """In what order jobs are listed; those without a value come last either way."""
+
+    by: str = "created"
+    descending: bool = True
+
+    @classmethod
+    def of(cls, text: str) -> "Order":
+        """`name`, or `-metrics.top1` for the greatest first; raises `RequestError`."""
+        by = text.removeprefix("-")
+        if by not in PLAIN and column(by) is None:
+            raise RequestError(
+                f"expected one of {', '.join(PLAIN)}, {SETTINGS}.NAME or {METRICS}.NAME, with - before it for the "
+                f"greatest first, found {text[:100]!a}"
+            )
+        return cls(by, text.startswith("-"))

@@ -1,0 +1,79 @@
+"""The data model of labels: the name, the tags and the note by which people tell their jobs apart."""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from tcnn.config.base import Frozen
+
+MOST_NAME, MOST_TAG, MOST_TAGS, MOST_NOTE = 200, 50, 20, 10_000
+"""Characters of a name and of a tag, tags of a job, characters of a note."""
+MOST_WORDS = 4000
+"""Characters that a search looks through, beside those of the note."""
+
+
+def _encodable(text: str) -> str:
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("expected text without NUL and lone surrogates")
+    return text
+
+
+def _line(text: str) -> str:
+    """One line without blanks around it."""
+    text = _encodable(text).strip()
+    if not text.isprintable():
+        raise ValueError("expected one line without control characters")
+    return text
+
+
+def _tag(text: str) -> str:
+    """So written that `"tag"` in a job's list of tags, which is JSON, is that tag and no part of another one."""
+    text = _line(text)
+    if not text or set(text) & set(',"\\'):
+        raise ValueError("expected at least one character, and no comma, quotation mark or backslash")
+    return text
+
+
+def _once_each(tags: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(tags))
+
+
+Name = Annotated[str, Field(max_length=MOST_NAME), AfterValidator(_line)]
+Tag = Annotated[str, Field(max_length=MOST_TAG), AfterValidator(_tag)]
+Tags = Annotated[tuple[Tag, ...], Field(max_length=MOST_TAGS), AfterValidator(_once_each)]
+Note = Annotated[str, Field(max_length=MOST_NOTE), AfterValidator(_encodable)]
+Search = Annotated[str, Field(max_length=MOST_NAME), AfterValidator(_encodable)]
+
+
+class Labels(Frozen):
+    """What people call a job; as the body of an edit, what is left out stays and null takes away."""
+
+    name: Name | None = Field(default=None, description="What the job is called; null or empty for its model's name.")
+    tags: Tags | None = Field(default=None, description="All of its tags, in their order; null or empty for none.")
+    note: Note | None = Field(default=None, description="Whatever is worth remembering; null or empty for none.")
+
+    def given(self) -> dict[str, Any]:
+        """The labels that were said, as a job has them."""
+        kept = {"name": self.name or None, "tags": list(self.tags or ()), "note": self.note or None}
+        return {name: value for name, value in kept.items() if name in self.model_fields_set}
+
+
+def words(identifier: str, kind: str, request: Any, labels: dict[str, Any]) -> str:
+    """What a search looks through: labels, the job's id and kind, and every text of its request, folded for case."""
+    parts = [labels.get("name") or "", *(labels.get("tags") or ()), identifier, kind, *_texts(request)]
+    text = "\n".join(parts)[:MOST_WORDS] + "\n" + (labels.get("note") or "")
+    return re.sub("[\0\ud800-\udfff]", "", text).casefold()
+
+
+def _texts(request: Any) -> Iterator[str]:
+    waiting = [request]  # no recursion: a request may be deep
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting.extend(reversed(item.values()))
+        elif isinstance(item, list | tuple):
+            waiting.extend(reversed(item))
+        elif isinstance(item, str):
+            yield item

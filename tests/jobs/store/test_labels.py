@@ -1,0 +1,162 @@
+"""Names, tags and notes of jobs; lists that are searched and in another order than that of submission."""
+
+import itertools
+
+import pytest
+from deeds import hold, new
+from pydantic import ValidationError
+from sqlalchemy import update
+
+from tcnn.errors import RequestError
+from tcnn_jobs.audit import Actor, acting
+from tcnn_jobs.columns import Order
+from tcnn_jobs.database.schema import jobs
+from tcnn_jobs.errors import IdempotencyMismatch, JobNotFound
+from tcnn_jobs.labels import Labels
+from tcnn_jobs.model import IdempotencyKey, Job, Kind, Result
+from tcnn_jobs.store import Store
+
+
+def found(store: Store, *, order: str = "-created", **options: object) -> list[str]:
+    """Ids of all pages of two jobs each, as they are listed."""
+    seen: list[str] = []
+    more = True
+    while more:
+        page, more = store.list("ann", after=seen[-1] if seen else None, limit=2, order=Order.of(order), **options)  # type: ignore[arg-type]
+        seen += [job.id for job in page]
+    assert len(set(seen)) == len(seen)
+    return seen
+
+
+def test_a_job_is_called_something_else(store: Store) -> None:
+    """What an edit leaves out stays, the same again changes nothing, and each change is in the audit log once."""
+    job = store.enqueue(new(name="first", tags=("a", "b"), note="one\ntwo"))
+    assert (job.name, job.tags, job.note) == ("first", ("a", "b"), "one\ntwo")
+    with acting(Actor(tenant="ann", key="k")):
+        for _ in range(2):
+            named = store.label(job.id, "ann", Labels(name=" réseau \U0001f600 "))
+            assert (named.name, named.tags, named.note) == ("réseau \U0001f600", ("a", "b"), "one\ntwo")
+        gone = store.label(job.id, "ann", Labels(name=None, tags=(), note=""))
+    assert (gone.name, gone.tags, gone.note) == (None, (), None)
+    assert [entry.action for entry in store.audit()[0]] == ["job.label"] * 2
+    with pytest.raises(JobNotFound):
+        store.label(job.id, "bob", Labels(name="mine"))
+    assert store.get(job.id) == gone
+    assert gone == job.model_copy(update={"name": None, "tags": (), "note": None})
+
+
+def test_an_edit_with_a_key_is_done_once(store: Store) -> None:
+    """A repeated request does not take back what was said after it."""
+    job, key = store.enqueue(new()), IdempotencyKey("ann", "k", "1")
+    store.label(job.id, "ann", Labels(name="a"), key)
+    store.label(job.id, "ann", Labels(name="b"))
+    assert store.label(job.id, "ann", Labels(name="a"), key).name == "b"
+    with pytest.raises(IdempotencyMismatch):
+        store.label(job.id, "ann", Labels(name="c"), key._replace(digest="2"))
+
+
+def test_what_a_worker_writes_leaves_labels_alone(store: Store) -> None:
+    """A running job is named; it ends with its name."""
+    job = store.enqueue(new(tags=("x",)))
+    claim = hold(store.claim("w1"))
+    store.label(job.id, "ann", Labels(name="while it runs"))
+    ended = store.finish(claim, Result())
+    assert (ended.name, ended.tags, ended.status) == ("while it runs", ("x",), "succeeded")
+
+
+def test_search_and_tags(store: Store) -> None:
+    """All words, in any case, of labels and requests, with signs that SQL or JSON would take for their own."""
+    plain = store.enqueue(new(request={"model": "resnet50d", "finetune": {"dataset": "ds_pets"}})).id
+    named = store.enqueue(new(name='50% of "Ödland_x"', tags=("ablation", "a'b"), note="Straße")).id
+    other = store.enqueue(new(kind=Kind.EVALUATE, tags=("Ablation", "b"))).id
+    store.enqueue(new(owner="bob", name="resnet50d", tags=("ablation",)))
+    for search, expected in (
+        ("RESNET50D", [plain]), ("pets resnet", [plain]), ("resnet18", [other, named]), ("50%", [named]),
+        ("%", [named]), ("ödland_X", [named]), ("STRASSE", [named]), ("_x", [named]), ("evaluate", [other]),
+        (plain[4:12], [plain]),
+        ("pets evaluate", []), ("model", []), ("' OR 1=1 --", []), ("", [other, named, plain]),
+    ):  # fmt: skip
+        assert found(store, search=search) == expected, search
+    for tags, expected in (
+        (["ablation"], [named]), (["Ablation"], [other]), (["b"], [other]), (["Ablation", "b"], [other]),
+        (["a'b"], [named]), (["abl"], []), (["ablation", "b"], []), (["\0", "é"], []),
+    ):  # fmt: skip
+        assert found(store, tags=tags) == expected, tags
+    assert found(store, search="x", tags=["ablation"], kind=Kind.TRANSFORM) == [named]
+    store.label(plain, "ann", Labels(note="now of oak"))
+    assert found(store, search="oak pets") == [plain]
+
+
+def test_jobs_of_an_older_release_are_found(store: Store) -> None:
+    """It writes no words to search through; what is named later has them."""
+    job = store.enqueue(new(request={"model": "ResNet18"}))
+    with store.writing() as connection:
+        connection.execute(update(jobs).values(words=None))
+    assert found(store, search="resnet18 TRANSFORM") == found(store, search=job.id) == [job.id]
+    store.label(job.id, "ann", Labels(name="old"))
+    assert found(store, search="old resnet18") == [job.id]
+
+
+def made(store: Store) -> dict[str, Job]:
+    """Jobs with numbers in requests and results, in several places, equal, and missing."""
+    strange = {"model": "\0\ud800\\u0000\\\0\\ud8", "config": {"lr": 10**400}}
+    requests = {
+        "a": {"config": {"lr": 0.1}}, "b": {"finetune": {"config": {"lr": 0.3}}}, "c": {"lr": 1},
+        "d": {"config": {"lr": "0.2"}}, "e": {"config": {"lr": 0.1}}, "f": strange, "g": {},
+    }  # fmt: skip
+    jobs = {name: store.enqueue(new(request=request, name=name.upper())) for name, request in requests.items()}
+    metrics = {
+        "a": {"top1": 0.5}, "b": {"top1": 1}, "c": {"rows": [{"clean": {"top1": 0.7}}]}, "d": {"top1": None},
+        "e": {"top1": 0.5, "deep": {"er": {"x": 2}}},
+    }  # fmt: skip
+    for name, told in metrics.items():
+        claim = hold(store.claim("w1"))
+        assert claim.job == jobs[name].id
+        store.finish(claim, Result(metrics=told))
+    return jobs
+
+
+def test_orders(store: Store) -> None:
+    """Every job once, those without a value last either way, equal ones the newest first."""
+    ids = {job.id: name for name, job in made(store).items()}
+    for order, expected in (
+        ("created", "abcdefg"), ("-created", "gfedcba"), ("name", "abcdefg"), ("-name", "gfedcba"),
+        ("settings.lr", "eabcgfd"), ("-settings.lr", "cbeagfd"), ("metrics.top1", "eacbgfd"),
+        ("-metrics.top1", "bceagfd"), ("metrics.deep.er.x", "egfdcba"), ("metrics.no-such", "gfedcba"),
+        ("settings.model", "gfedcba"),
+    ):  # fmt: skip
+        assert "".join(ids[job] for job in found(store, order=order)) == expected, order
+    for order in ("started", "-finished", "duration"):
+        seen = "".join(ids[job] for job in found(store, order=order))
+        assert sorted(seen) == list("abcdefg") and seen.endswith("gf"), order
+    assert "".join(ids[job] for job in found(store, order="-metrics.top1", kind=Kind.EVALUATE)) == ""
+
+
+def test_a_page_in_an_order_begins_after_a_job_that_is_filtered_out(store: Store) -> None:
+    """As pages of the newest do: it was there when the page before was read."""
+    jobs = made(store)
+    last = store.label(jobs["b"].id, "ann", Labels(tags=["gone"]))
+    page, more = store.list("ann", after=last.id, limit=3, order=Order.of("-metrics.top1"), search="transform")
+    assert [job.name for job in page] == ["C", "E", "A"] and more
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-", "top1", "metrics.", "metrics.a b", "settings.x'", "metrics.a.b.c.d.e", "x" * 999]
+)
+def test_orders_that_are_none(text: str) -> None:
+    """Said in one line."""
+    with pytest.raises(RequestError, match=r"^expected one of created, .* found .+") as caught:
+        Order.of(text)
+    assert len(str(caught.value)) < 300
+
+
+def test_labels_that_are_none() -> None:
+    """Names and tags are short lines; what is said twice is one tag."""
+    assert Labels(tags=[" b", "a", "b"]).tags == ("b", "a")
+    bad = {"name": ["x" * 201, "a\nb", "\0", "\ud800"], "note": ["x" * 10_001, "\0"]}
+    bad["tags"] = [["x" * 51], [""], [" "], ["a,b"], ['a"b'], ["a\\b"], ["\x1b"], [str(n) for n in range(21)], "a"]  # type: ignore[list-item]
+    for field, value in itertools.chain.from_iterable(
+        zip(itertools.repeat(field), values) for field, values in bad.items()
+    ):
+        with pytest.raises(ValidationError):
+            Labels(**{field: value})
