@@ -24,6 +24,8 @@ IMPATIENT = """
 import signal
 from tcnn.cli import main
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what runs in a shell's background
+
 def slow() -> None:
     try:
         signal.raise_signal(signal.SIGINT)

@@ -54,7 +54,7 @@ def was_interrupted(
 @pytest.mark.parametrize(
     ("number", "existing"),
     [
-        pytest.param(signal.SIGTERM, None, id="SIGTERM-new"),
+        pytest.param(signal.SIGTERM, None, id="SIGTERM-new", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, b"an older file", id="Ctrl-C-forced"),
         pytest.param(signal.SIGINT, None, id="Ctrl-C-new", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, b"an older file", id="SIGTERM-forced", marks=pytest.mark.slow),

@@ -38,7 +38,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def open_page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Open]:
     """Opens pages; keywords are the browser context's. Nothing outside of the server may be asked for."""
-    sync_api.expect.set_options(timeout=15_000)
+    sync_api.expect.set_options(timeout=40_000)
     contexts: list[Any] = []
     said: list[str] = []
 
@@ -46,7 +46,7 @@ def open_page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Open]:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, "locale": "en-GB", **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(40_000)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("console", lambda message: message.type == "error" and said.append(message.text))
         own = ("http://127.0.0.1:", "data:", "blob:")

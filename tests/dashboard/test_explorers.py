@@ -54,6 +54,7 @@ def pids(own: Explorers) -> dict[str, int]:
     return {name: child.process.pid for name, child in own._children.items() if child.process is not None}
 
 
+@pytest.mark.slow
 def test_a_crash_is_one_line_and_the_next_picture_works(checkpoint: Path, picture: bytes) -> None:
     async def script(own: Explorers) -> None:
         image = json.loads(await own.ask("a", checkpoint, {"do": "open"}, picture))["id"]

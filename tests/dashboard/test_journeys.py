@@ -87,6 +87,7 @@ def test_convert_watch_download(server: Server, client: httpx.Client, open_page:
     assert hashlib.sha256(content).hexdigest() == job["result"]["checkpoint"]["sha256"]
 
 
+@pytest.mark.slow
 def test_fine_tune_with_an_upload_cancel_resume_delete(
     server: Server, client: httpx.Client, open_page: Open, converted: str, tmp_path: Path
 ) -> None:
@@ -190,6 +191,7 @@ def test_attention_of_a_converted_model(server: Server, client: httpx.Client, op
     expect(page.get_by_role("alert")).to_contain_text("cannot be read as an image")
 
 
+@pytest.mark.slow
 def test_try_an_image_and_go_on_to_the_explorer(
     server: Server, client: httpx.Client, open_page: Open, converted: str, tmp_path: Path
 ) -> None:

@@ -88,7 +88,7 @@ def uninterrupted(
     [
         ("early", "in a write", -signal.SIGXFSZ),
         ("annealed late", "in an epoch", -signal.SIGKILL),
-        ("held", "in a validation", -signal.SIGKILL),
+        pytest.param("held", "in a validation", -signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("early", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("early", "in a validation", -signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("late", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),

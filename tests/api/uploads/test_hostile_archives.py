@@ -164,6 +164,7 @@ class TestBombs:
             archive.write(zipped(tmp_path / "inner.zip", []), "cat/inner.zip")
         assert "expected a folder of images for every class" in refused("/datasets", tmp_path / "outer.zip")
 
+    @pytest.mark.slow
     def test_two_hundred_thousand_tiny_files(self, refused: Refused, tmp_path: Path) -> None:
         directory, entries, count = b"", [], 200_000
         for number in range(count):
@@ -186,6 +187,7 @@ class TestBombs:
         (tmp_path / "a.tar.gz").write_bytes(gzip.compress(header * 20_001 + bytes(1024), 1))
         assert "at most 20000 entries" in refused("/datasets", tmp_path / "a.tar.gz")
 
+    @pytest.mark.slow
     def test_more_bytes_than_allowed(self, refused: Refused, tmp_path: Path) -> None:
         noise = random.Random(0).randbytes(1 << 20)  # compresses little enough for the ratio, but 230 of it do not fit
         with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
