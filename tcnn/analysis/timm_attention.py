@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tcnn.analysis.recorded import Grid, RecordedLayer
+from tcnn.layers.convit import axis_attention
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.parameters import at_least_float32
 from tcnn.layers.terms.positions import Pair
@@ -138,7 +139,7 @@ def _convit_gpsa(name: str, layer: Any, x: Tensor, grid: Pair) -> RecordedLayer 
     if x.shape[1] != grid[0] * grid[1]:
         return None
     right, down, square = at_least_float32(layer.pos_proj.weight).unbind(1)  # (K,) each
-    factors = tuple(_axis(slope, square, size) for slope, size in zip((down, right), grid, strict=True))
+    factors = tuple(axis_attention(slope, square, size) for slope, size in zip((down, right), grid, strict=True))
     gate = torch.sigmoid(at_least_float32(layer.gating_param))
     strength = -square  # −α‖δ − Δ‖² = −αδ² + 2αΔ·δ and a constant
     centres = torch.stack([down, right], dim=1) / (2 * strength[:, None])
@@ -154,13 +155,6 @@ def _convit_gpsa(name: str, layer: Any, x: Tensor, grid: Pair) -> RecordedLayer 
         strength=strength,
         centres=centres,
     )
-
-
-def _axis(slope: Tensor, square: Tensor, size: int) -> Tensor:
-    """Softmax over one axis of slope·δ + square·δ², (K, size, size)."""
-    at = torch.arange(size, device=slope.device, dtype=slope.dtype)
-    offset = at[None, :] - at[:, None]
-    return torch.softmax(slope[:, None, None] * offset + square[:, None, None] * offset.square(), dim=-1)
 
 
 def _whole(grid: Pair) -> Grid:
