@@ -20,10 +20,13 @@ Answer = Callable[[str, str], tuple[int, str] | None]
 
 
 class Gate:
-    """What stands before the server. `refuse` decides about every request; `seen` are those that came."""
+    """What stands before the server. `refuse` decides about every request; `seen` are those that came.
 
-    def __init__(self, url: str, behind: str) -> None:
-        self.url, self.behind = url, behind
+    `process` is the number of the server's, which may be frozen.
+    """
+
+    def __init__(self, url: str, behind: str, process: int) -> None:
+        self.url, self.behind, self.process = url, behind, process
         self.refuse: Answer = lambda method, path: None
         self.seen: list[tuple[str, str]] = []
 
@@ -96,7 +99,7 @@ def s3(host: str = "127.0.0.1") -> Iterator[Gate]:
     threading.Thread(target=process.stdout.read, daemon=True).start()
     server = ThreadingHTTPServer((host, 0), _Handler)
     server.daemon_threads = True
-    gate = Gate(f"http://{host}:{server.server_address[1]}", behind)
+    gate = Gate(f"http://{host}:{server.server_address[1]}", behind, process.pid)
     server.gate = gate  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -11,7 +11,8 @@ in exit code 1 and says what. Results go to `benchmarks/results/chaos_DATABASE.j
 With `--apart` the server and every worker have a home of their own, and share PostgreSQL by TCP and an S3 server; then
 PostgreSQL is killed, too, and stays away for up to ten seconds. Results go to `chaos_apart.json`.
 
-With `--faults N` so many other faults are drawn beside the kills (`faults.py`). Results go to `chaos_faults_….json`.
+With `--faults N` so many other faults are drawn beside the kills (`faults.py`), and the requests of a tenant that has
+nothing to do with them are measured. Results go to `chaos_faults_….json`.
 """
 
 import argparse
@@ -26,54 +27,37 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
 from PIL import Image
 
 from benchmarks.machine import processor
-from benchmarks.service.deployments import LEASE, Apart, Deployment, commands, database, own_disk, parted
-from benchmarks.service.faults import LIMIT, Faults, Neighbour, Receivers
+from benchmarks.service.clock import Clock, compiler
+from benchmarks.service.deployments import LEASE, Apart, Client, Deployment, commands, database, own_disk, parted
+from benchmarks.service.faults import THAWED, Faults
+from benchmarks.service.neighbours import Moment, Neighbour, Receivers, waits
+from benchmarks.service.poison import GREEDY, MEMORY_GB, of_a_newer_version, place
 from benchmarks.service.promises import broken, states
 
 RESULTS = Path(__file__).parents[1] / "results"
 VICTIMS = {"worker": 0.4, "child": 0.4, "server": 0.2}
 KEY, CALM = "key-of-chaos", "key-of-the-neighbour"
-SETTINGS = {"TCNN_API_KEYS": f"chaos:{KEY},calm:{CALM}", "TCNN_WEBHOOK_HOSTS": "127.0.0.1"}
-STARTING = 30.0
-"""Seconds that a server which was killed has to be there again, on a machine that trains."""
+SETTINGS = {
+    "TCNN_API_KEYS": f"chaos:{KEY},calm:{CALM}", "TCNN_WEBHOOK_HOSTS": "127.0.0.1", "TCNN_JOB_MEMORY_GB": str(MEMORY_GB)
+}  # fmt: skip
 AWAY = 10.0
 """Seconds for which PostgreSQL is away at most."""
+DARKENING = {"server": 30.0, "postgres": AWAY + THAWED}
+"""Seconds within which what was killed is there again and nobody waits for it, on a machine that trains."""
 TRAINING = {
     "epochs": 3, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 1, "val_split": 0.2, "checkpoint_steps": 1,
     "anneal_epochs": None, "device": "cpu",
 }  # fmt: skip
-
-
-class Client:
-    """HTTP calls that go on through a server's death, and see to it that there is a new one."""
-
-    def __init__(self, deployment: Deployment, key: str | None = None) -> None:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.Client(base_url=deployment.url, timeout=30, headers=headers)
-        self.meanwhile = deployment.revive
-
-    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """The first answer that is none of a server that is going or gone."""
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                answer = self._http.request(method, path, **options)
-                if answer.status_code != 503:
-                    return answer.raise_for_status()
-            except httpx.TransportError:
-                pass
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{method} {path}: no answer for two minutes")
-            time.sleep(0.2)
-            self.meanwhile()
 
 
 def archive(images: int = 10) -> bytes:
@@ -111,7 +95,8 @@ class _Story:
         self.wanted = {"kills": kills, "faults": faults}
         self.receivers = stack.enter_context(contextlib.closing(Receivers()))
         small = bool(faults) and os.geteuid() == 0 and stack.enter_context(own_disk(root / "home"))
-        self.deployment = Deployment(root, database, workers, apart, SETTINGS if faults else {})
+        clock = Clock(root / "clock") if faults and database is None and compiler() else None
+        self.deployment = Deployment(root, database, workers, apart, SETTINGS if faults else {}, clock)
         stack.callback(self.deployment.end)
         self.client = Client(self.deployment, KEY if faults else None)
         self.faults = Faults(self.deployment, server, self.luck, KEY, self._doom, small)
@@ -122,6 +107,7 @@ class _Story:
         self.accepted: list[str] = []
         self.doomed: list[str] = []
         self.dark: list[tuple[float, float]] = []
+        self.moments: list[Moment] = []
 
     def told(self, pace: float) -> dict[str, Any]:
         """From the first submission to the last look."""
@@ -130,9 +116,11 @@ class _Story:
         seconds = time.monotonic() - started
         self.faults.end()
         problems = list(broken(self.client.call, self.deployment, self.accepted, self.doomed))
-        problems += self.faults.problems + self._unheard()
+        expected = self.accepted[1::2] if self.wanted["faults"] else []
+        problems += self.faults.problems + self.receivers.unheard(expected, self.deployment.revive)
         attempts = Counter(self.client.call("GET", f"/jobs/{job}").json()["attempt"] for job in self.accepted)
-        waits = self._waits()
+        if self.wanted["faults"]:
+            self.neighbour.stop()
         self.deployment.drain()
         home = str(self.deployment.home)
         problems += [f"process left over: {words[:200]}" for _, words in commands() if home in words]
@@ -145,7 +133,8 @@ class _Story:
         }  # fmt: skip
         if self.wanted["faults"]:
             result |= {
-                "faults": dict(self.faults.made), "doomed": len(self.doomed), "neighbour": waits,
+                "faults": dict(self.faults.made), "doomed": len(self.doomed),
+                "neighbour": waits(self.neighbour.asked, self.dark, self.moments),
                 "load_average": round(os.getloadavg()[1], 1),
             }  # fmt: skip
         return result
@@ -179,11 +168,14 @@ class _Story:
         self.deployment.revive()
         self.faults.pass_time()
 
-    def _submit(self, key: str, epochs: int = 3, **more: Any) -> str:
+    def _submit(
+        self, key: str, epochs: int = 3, training: Mapping[str, Any] = MappingProxyType({}), **more: Any
+    ) -> str:
         given = {name: value for name, value in more.items() if value is not None}
+        config = {**TRAINING, "epochs": epochs, **training}
         request = {
             "model": "test_resnet", "pretrained": False, "max_attempts": 100,
-            "finetune": {"dataset": self.dataset, "preset": "quick", "config": TRAINING | {"epochs": epochs}}, **given,
+            "finetune": {"dataset": self.dataset, "preset": "quick", "config": config}, **given,
         }  # fmt: skip
         return str(self.client.call("POST", "/transform", json=request, headers={"Idempotency-Key": key}).json()["id"])
 
@@ -192,58 +184,50 @@ class _Story:
             return None
         return self.receivers.alive if len(self.accepted) % 2 else self.luck.choice(self.receivers.dead)
 
-    def _doom(self) -> None:
-        """A job that may run for a second, and one that waits for it. Its worker may be frozen for longer than that, so
-        it must have more to do than can be done meanwhile.
+    def _doom(self, kind: str) -> bool:
+        """A job that takes too much memory, one that no worker here understands, or one that may run for a second and
+        another that waits for it. A worker may be frozen for longer than that, so there is more to do than can be done
+        meanwhile.
         """
         key = f"doomed-{self.seed}-{len(self.doomed)}"
+        if kind == "newer request":
+            url = self.deployment.database or f"sqlite:///{self.deployment.home / 'tcnn.db'}"
+            job = of_a_newer_version("chaos", {"model": "test_resnet", "pretrained": False})
+            placed = place(url, job, self.deployment.environment)
+            self.doomed += [placed] if placed else []
+            return placed is not None
+        if kind == "greedy job":
+            self.doomed.append(self._submit(key, epochs=1000, training=GREEDY, max_attempts=2))
+            return True
         first = self._submit(key, epochs=1000, max_runtime=1)
         self.doomed.append(first)
         with contextlib.suppress(httpx.HTTPStatusError):  # it has failed already, and nobody may wait for it
             self.doomed.append(self._submit(f"{key}-after", depends_on=[first]))
+        return True
 
     def _fault(self) -> None:
-        self.faults.draw()
-        if self.faults.dark_until > time.monotonic():
+        made = self.faults.draw()
+        self._note(made)
+        if made == "frozen database":
             self.dark.append((time.monotonic() - 1, self.faults.dark_until))
 
     def _kill(self) -> None:
-        before = self.killed["server"]
-        _kill(self.deployment, self.luck, self.killed)
-        if self.killed["server"] > before:
-            self.dark.append((time.monotonic() - 1, time.monotonic() + STARTING))
+        before = Counter(self.killed)
+        _kill(self.deployment, self.luck, self.killed, self.faults.dark_until)
+        for kind in self.killed - before:
+            self._note(f"killed {kind}")
+            if kind in DARKENING:
+                self.dark.append((time.monotonic() - 1, time.monotonic() + DARKENING[kind]))
 
-    def _unheard(self) -> list[str]:
-        """Jobs whose webhook was not called though somebody answers there."""
-        expected = set(self.accepted[1::2]) if self.wanted["faults"] else set()
-        deadline = time.monotonic() + 90
-        while (left := expected - self.receivers.heard.keys()) and time.monotonic() < deadline:
-            self.deployment.revive()
-            time.sleep(0.5)
-        wrong = {job: types for job, types in self.receivers.heard.items() if types != {"job.succeeded"}}
-        return [f"{job}: no webhook" for job in sorted(left)] + [
-            f"{job}: webhooks {types}" for job, types in wrong.items()
-        ]
-
-    def _waits(self) -> dict[str, Any]:
-        """How long the neighbour waited while neither the database was frozen nor the server starting."""
-        if not self.wanted["faults"]:
-            return {}
-        self.neighbour.stop()
-        answers = sorted(
-            asked.seconds
-            for asked in self.neighbour.asked
-            if asked.status == 200 and not any(begin - asked.seconds <= asked.began <= end for begin, end in self.dark)
-        )
-        return {
-            "asked": len(self.neighbour.asked), "answers": len(answers),
-            "median_seconds": round(answers[len(answers) // 2], 3), "slowest_seconds": round(answers[-1], 3),
-            "over_two_seconds": sum(seconds > LIMIT for seconds in answers),
-        }  # fmt: skip
+    def _note(self, what: str) -> None:
+        if what:
+            self.moments.append(Moment(time.monotonic(), what))
 
 
-def _kill(deployment: Deployment, luck: random.Random, killed: Counter[str]) -> None:
-    chances = VICTIMS | ({"postgres": 0.3} if deployment.apart else {})
+def _kill(deployment: Deployment, luck: random.Random, killed: Counter[str], dark_until: float) -> None:
+    """One of them; a database that is frozen cannot hear that it is to stop."""
+    mortal = deployment.apart is not None and time.monotonic() >= dark_until
+    chances = VICTIMS | ({"postgres": 0.3} if mortal else {})
     kind = luck.choices(list(chances), list(chances.values()))[0]
     if kind == "postgres":
         killed[kind] += deployment.kill_postgres(luck.uniform(1, AWAY))
@@ -269,10 +253,9 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--pace", type=float, default=6.0, help="seconds between two kills or faults, on average")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    if options.apart and options.faults:
-        parser.error("--faults: freezes a PostgreSQL that --apart kills; use one of them")
     print(f"seed {options.seed}")
     jobs = options.jobs or (20 if options.apart else 60)
     with contextlib.ExitStack() as stack:
@@ -282,8 +265,8 @@ def main() -> None:
         if not options.apart:
             url, server = stack.enter_context(database(options.database))
         result = run(
-            url, jobs, options.kills, options.workers, options.seed, scratch, apart=apart, faults=options.faults,
-            server=server,
+            url, jobs, options.kills, options.workers, options.seed, scratch, options.pace, apart=apart,
+            faults=options.faults, server=server,
         )  # fmt: skip
     result["hardware"] = processor()
     result["versions"] = {name: version(name) for name in ("tcnn", "torch", "sqlalchemy")}

@@ -11,6 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import httpx
+
+from benchmarks.service.clock import Clock
+
 TESTS = Path(__file__).parents[2] / "tests"
 LEASE = 5.0
 """Seconds without a heartbeat after which a worker's jobs are given away."""
@@ -19,10 +23,14 @@ ROOM = 512 << 20
 
 
 class Apart(NamedTuple):
-    """What hosts share that share no folder: PostgreSQL by TCP, and a store with the variables that lead to it."""
+    """What hosts share that share no folder: PostgreSQL by TCP, and a store with the variables that lead to it.
+
+    `bucket` is the number of the store's process.
+    """
 
     cluster: Any
     store: dict[str, str]
+    bucket: int
 
 
 class Deployment:
@@ -30,19 +38,19 @@ class Deployment:
 
     def __init__(
         self, root: Path, database: str | None, workers: int, apart: Apart | None = None,
-        settings: Mapping[str, str] = MappingProxyType({}),
+        settings: Mapping[str, str] = MappingProxyType({}), clock: Clock | None = None,
     ) -> None:  # fmt: skip
-        self.root, self.home, self.apart = root, root / "home", apart
+        self.clock, self.root, self.home, self.apart = clock, root, root / "home", apart
         self.database = database
         self._back_at: float | None = None
         self._logs = root / "logs"
         self._logs.mkdir()
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._environment = {
+        self.environment = {
             **os.environ, "TCNN_HOME": str(self.home), "TCNN_LEASE": str(LEASE), "TCNN_POLL": "0.5", "TCNN_GRACE": "10",
             "TCNN_RETRY_DELAY": "0.5", "OMP_NUM_THREADS": "1", **({"TCNN_DATABASE_URL": database} if database else {}),
-            **(apart.store if apart else {}), **settings,
+            **(apart.store if apart else {}), **(clock.environment if clock else {}), **settings,
         }  # fmt: skip
         self._commands = {"server": ["serve", "--no-worker", "--port", str(self.port)]}
         self._commands |= {f"worker-{number}": ["worker", "--slots", "1"] for number in range(workers)}
@@ -56,7 +64,7 @@ class Deployment:
         for name, arguments in self._commands.items():
             process = self.processes.get(name)
             if process is None or process.poll() is not None:
-                environment = self._environment | {"TCNN_HOME": str(self.home_of(name))}
+                environment = self.environment | {"TCNN_HOME": str(self.home_of(name))}
                 with (self._logs / f"{name}.txt").open("ab") as log:
                     self.processes[name] = subprocess.Popen(
                         [sys.executable, "-m", "tcnn", *arguments], env=environment, stdout=log, stderr=log
@@ -70,6 +78,11 @@ class Deployment:
     def homes(self) -> list[Path]:
         """All of them."""
         return sorted({self.home_of(name) for name in self._commands})
+
+    @property
+    def away(self) -> bool:
+        """Whether PostgreSQL was killed and is not back yet."""
+        return self._back_at is not None
 
     def kill_postgres(self, seconds: float) -> bool:
         """As a crash; it comes back after so many seconds. Returns whether it was there."""
@@ -101,6 +114,30 @@ class Deployment:
             if process.poll() is None:
                 process.kill()
             process.wait()
+
+
+class Client:
+    """HTTP calls that go on through a server's death, and see to it that there is a new one."""
+
+    def __init__(self, deployment: Deployment, key: str | None = None) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(base_url=deployment.url, timeout=30, headers=headers)
+        self.meanwhile = deployment.revive
+
+    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The first answer that is none of a server that is going or gone."""
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                answer = self._http.request(method, path, **options)
+                if answer.status_code != 503:
+                    return answer.raise_for_status()
+            except httpx.TransportError:
+                pass
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{method} {path}: no answer for two minutes")
+            time.sleep(0.2)
+            self.meanwhile()
 
 
 @contextlib.contextmanager
@@ -144,7 +181,7 @@ def parted() -> Iterator[tuple[str, Apart]]:
         store = {"TCNN_ARTIFACTS": f"s3://{BUCKET}/chaos", **KEYS, "AWS_ENDPOINT_URL": gate.behind, "TCNN_MIRROR": "1"}
         os.environ.update(store)
         cluster.create("chaos")
-        yield cluster.over_tcp("chaos"), Apart(cluster, store)
+        yield cluster.over_tcp("chaos"), Apart(cluster, store, gate.process)
 
 
 @contextlib.contextmanager

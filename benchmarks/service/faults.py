@@ -4,9 +4,13 @@
 |---|---|
 | frozen worker | SIGSTOP for up to two and a half leases, so that it comes back to jobs that others have |
 | frozen database | PostgreSQL: SIGSTOP of all its processes for up to six seconds; SQLite: a lock on its file |
+| frozen bucket | SIGSTOP of the S3 server for as long (where hosts share no folder) |
+| clock | the clock of all processes is set forward or back by up to `STEP` seconds (SQLite; needs a C compiler) |
 | poison | a request that is no JSON, too deep, too large, too odd, or half; never answered with 5xx |
 | doomed job | one that may run for a second, and another one that waits for it: both must fail, and say why |
-| slow clients | twenty connections with half a head or half a body each, for twenty seconds |
+| greedy job | one whose process is killed, in every attempt, because it takes more memory than it may |
+| newer request | a job with a field of a newer version, written past the server's checks, that may be tried 100 times |
+| slow clients | twenty connections with half a head, half a body or a dripping body each, for twenty seconds |
 | full disk | the file system of the home, of `ROOM` bytes, is filled to the last one for up to a lease (as root only) |
 
 Beside them webhooks go to receivers that never answer, drip or refuse, and to one that answers, and a tenant that has
@@ -14,74 +18,77 @@ nothing to do with any of it asks for its list four times a second (`Neighbour`)
 """
 
 import contextlib
-import json
 import os
 import random
 import signal
-import socket
 import sqlite3
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 
-from benchmarks.service.deployments import LEASE, Deployment, free_port
+from benchmarks.service.deployments import LEASE, Deployment
+from benchmarks.service.poison import BODIES, SLOW, SlowClients
 
-KINDS = {"frozen worker": 0.25, "frozen database": 0.2, "poison": 0.2, "doomed job": 0.2, "slow clients": 0.15}
-FULL = {"full disk": 0.15}
+KINDS = {
+    "frozen worker": 0.2, "frozen database": 0.15, "poison": 0.15, "doomed job": 0.1, "greedy job": 0.1,
+    "newer request": 0.1, "slow clients": 0.15,
+}  # fmt: skip
+WHERE_POSSIBLE = {"full disk": 0.15, "frozen bucket": 0.2, "clock": 0.2}
+DOOMED = ("doomed job", "greedy job", "newer request")
 FROZEN = 6.0
 """Seconds for which the database is frozen at most."""
-DRIP, SLOW = 20, 20.0
-"""Connections of slow clients, and for how many seconds."""
-LIMIT = 2.0
-"""Seconds in which a tenant is answered that has nothing to do with what is frozen."""
-POISON = (
-    b"[" * 900 + b"]" * 900,
-    b'{"model": "resnet18", "head_dim": ' + b"9" * 400 + b"}",
-    b'{"model": "resnet18", "seed": 1e999}',
-    b'{"model": "\\ud800"}',
-    b'{"model": "resnet18", "depends_on": ["job_000000000000000000000000"]}',
-    b'{"model": "resnet18", "max_runtime": -1, "stall_minutes": "x"}',
-    b'{"model": "' + b"x" * 2_000_000 + b'"}',
-    b"\x80\xff\x00 no JSON",
-    b"",
-)
+THAWED = 15.0
+"""Seconds after which nobody still waits for a database that was frozen."""
+STEP = 60
+"""Seconds by which the clock is set forward or back at most."""
+
+
+def kinds(*, disk: bool, bucket: bool, clock: bool) -> dict[str, float]:
+    """What can be drawn, with its weight, where a disk can be filled, a bucket frozen and a clock set, or not."""
+    possible = dict(zip(WHERE_POSSIBLE, (disk, bucket, clock), strict=True))
+    return KINDS | {kind: weight for kind, weight in WHERE_POSSIBLE.items() if possible[kind]}
 
 
 class Faults:
     """Draws and makes them, and unmakes those whose time is over.
 
     Args:
-        server: the PostgreSQL server, or None for SQLite. doom: submits jobs that must fail. small: whether the home
-            has a file system of its own, which may be filled.
+        server: the PostgreSQL server, or None for SQLite. doom: submits jobs of a kind of `DOOMED`, which must fail,
+            and returns whether it did. small: whether the home has a file system of its own, which may be filled.
     """
 
     def __init__(
-        self, deployment: Deployment, server: Any, luck: random.Random, keys: str, doom: Callable[[], None],
+        self, deployment: Deployment, server: Any, luck: random.Random, keys: str, doom: Callable[[str], bool],
         small: bool = False,
     ) -> None:  # fmt: skip
-        self._kinds = KINDS | (FULL if small else {})
+        bucket, clock = deployment.apart is not None, deployment.clock is not None
+        self._kinds = kinds(disk=small, bucket=bucket, clock=clock)
         self._deployment, self._server, self._luck = deployment, server, luck
         self._headers = {"Authorization": f"Bearer {keys}"}
         self._doom = doom
         self._undo: list[tuple[float, Callable[[], Any]]] = []
+        self._stopped: set[int] = set()
         self.made: Counter[str] = Counter()
         self.problems: list[str] = []
         self.dark_until = 0.0
         """Until then answers may take longer, because the database is or was frozen."""
 
-    def draw(self) -> None:
-        """One more."""
+    def draw(self) -> str:
+        """One more; its kind, empty if it could not be made now."""
         kind = self._luck.choices(list(self._kinds), list(self._kinds.values()))[0]
-        made = {
-            "frozen worker": self._freeze_worker, "frozen database": self._freeze_database, "poison": self._poison,
-            "doomed job": self._doomed, "slow clients": self._slow, "full disk": self._fill,
-        }[kind]()  # fmt: skip
+        if kind in DOOMED:
+            made = time.monotonic() >= self.dark_until and self._doom(kind)
+        else:
+            made = {
+                "frozen worker": self._freeze_worker, "frozen database": self._freeze_database,
+                "frozen bucket": self._freeze_bucket, "clock": self._set_clock, "poison": self._poison,
+                "slow clients": self._slow, "full disk": self._fill,
+            }[kind]()  # fmt: skip
         self.made[kind] += made
+        return kind if made else ""
 
     def pass_time(self) -> None:
         """Undo what is due."""
@@ -103,18 +110,33 @@ class Faults:
         victims = self._deployment.victims("worker")
         if not victims:
             return False
-        pid = self._luck.choice(victims)
+        self._stop(self._luck.choice(victims), self._luck.uniform(0.3, 2.5) * LEASE)
+        return True
 
+    def _freeze_bucket(self) -> bool:
+        pid = self._deployment.apart.bucket
+        if pid in self._stopped:
+            return False
+        self._stop(pid, self._luck.uniform(0.3, 2.5) * LEASE)
+        return True
+
+    def _set_clock(self) -> bool:
+        seconds = self._luck.randint(5, STEP) * self._luck.choice((-1, 1))
+        self._deployment.clock.step(seconds)
+        return True
+
+    def _stop(self, pid: int, seconds: float) -> None:
         def wake() -> None:
+            self._stopped.discard(pid)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
         os.kill(pid, signal.SIGSTOP)
-        self._later(self._luck.uniform(0.3, 2.5) * LEASE, wake)
-        return True
+        self._stopped.add(pid)
+        self._later(seconds, wake)
 
     def _freeze_database(self) -> bool:
-        if time.monotonic() < self.dark_until:
+        if time.monotonic() < self.dark_until or self._deployment.away:
             return False
         seconds = self._luck.uniform(1, FROZEN)
         if self._server is not None:
@@ -129,7 +151,7 @@ class Faults:
                 lock.close()
                 return False
             self._later(seconds, lock.close)
-        self.dark_until = time.monotonic() + seconds + 15.0
+        self.dark_until = time.monotonic() + seconds + THAWED
         return True
 
     def _fill(self) -> bool:
@@ -144,7 +166,7 @@ class Faults:
         return True
 
     def _poison(self) -> bool:
-        body = self._luck.choice(POISON)
+        body = self._luck.choice(BODIES)
         headers = {**self._headers, "Content-Type": "application/json"}
         path = self._luck.choice(("/transform", "/finetune", "/evaluate"))
         with contextlib.suppress(httpx.TransportError):
@@ -154,99 +176,7 @@ class Faults:
             return True
         return False
 
-    def _doomed(self) -> bool:
-        self._doom()
-        return True
-
     def _slow(self) -> bool:
-        head = b"POST /transform HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n"
-        clients = []
-        with contextlib.suppress(OSError):
-            for number in range(DRIP):
-                clients.append(socket.create_connection(("127.0.0.1", self._deployment.port), timeout=5))
-                clients[-1].sendall(head + (b"X-Half:" if number % 2 else b"\r\n{"))
-        self._later(SLOW, lambda: [client.close() for client in clients])
-        return bool(clients)
-
-
-class Asked(NamedTuple):
-    """One request of the neighbour."""
-
-    began: float
-    seconds: float
-    status: int
-
-
-class Neighbour(threading.Thread):
-    """A tenant with nothing to do with it: how long it waits for its list. 0 is no answer: the server is dead."""
-
-    def __init__(self, url: str, key: str) -> None:
-        super().__init__(name="neighbour", daemon=True)
-        self._url, self._headers, self._over = url, {"Authorization": f"Bearer {key}"}, threading.Event()
-        self.asked: list[Asked] = []
-
-    def run(self) -> None:
-        with httpx.Client(base_url=self._url, headers=self._headers, timeout=60, trust_env=False) as client:
-            while not self._over.wait(0.25):
-                began = time.monotonic()
-                try:
-                    status = client.get("/jobs").status_code
-                except httpx.TransportError:
-                    status = 0
-                self.asked.append(Asked(began, time.monotonic() - began, status))
-
-    def stop(self) -> None:
-        """The last request."""
-        self._over.set()
-        self.join(60)
-
-
-class Receivers:
-    """Of webhooks: `dead` ones never answer, drip or refuse, `alive` keeps the type of what it is told of every job."""
-
-    def __init__(self) -> None:
-        self._deaf = socket.create_server(("127.0.0.1", 0), backlog=512)
-        self.heard: dict[str, set[str]] = {}
-        heard = self.heard
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                told = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                heard.setdefault(told["job"]["id"], set()).add(told["type"])
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        self._dripping = socket.create_server(("127.0.0.1", 0), backlog=512)
-        self._over = threading.Event()
-        threading.Thread(target=self._drip, daemon=True).start()
-        doors = (self._deaf.getsockname()[1], self._dripping.getsockname()[1], free_port())
-        self.dead = tuple(f"http://127.0.0.1:{door}/" for door in doors)
-        self.alive = f"http://127.0.0.1:{self._server.server_port}/"
-
-    def _drip(self) -> None:
-        open_ones: list[socket.socket] = []
-        self._dripping.settimeout(0.5)
-        while not self._over.is_set():
-            with contextlib.suppress(OSError):
-                open_ones.append(self._dripping.accept()[0])
-                open_ones[-1].sendall(b"HTTP/1.1 200 OK\r\nX-Header: ")
-            for one in list(open_ones):
-                try:
-                    one.sendall(b"x")
-                except OSError:
-                    open_ones.remove(one)
-                    one.close()
-        for one in (*open_ones, self._dripping):
-            one.close()
-
-    def close(self) -> None:
-        """Nobody listens any more."""
-        self._over.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._deaf.close()
+        clients = SlowClients(self._deployment.port)
+        self._later(SLOW, clients.close)
+        return len(clients) > 0

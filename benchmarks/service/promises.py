@@ -70,18 +70,22 @@ def _left(deployment: Deployment, accepted: Sequence[str], doomed: Sequence[str]
     if deployment.apart is None:
         yield from _left_over(deployment.home, accepted, doomed)
     else:
-        yield from _left_over_apart(deployment, accepted)
+        yield from _left_over_apart(deployment, accepted, doomed)
 
 
-def _left_over_apart(deployment: Deployment, accepted: Sequence[str]) -> Iterator[str]:
-    """After a sweep, which else comes every ten minutes: of every job one attempt in the store, nothing at home."""
+def _left_over_apart(deployment: Deployment, accepted: Sequence[str], doomed: Sequence[str]) -> Iterator[str]:
+    """After a sweep, which else comes every ten minutes: of every job one attempt in the store, nothing at home.
+
+    Of jobs that failed their logs and resume points may stay.
+    """
     store = Store(deployment.database or "")
     for place in deployment.homes:
         settings = QueueSettings(home=place, artifacts=os.environ["TCNN_ARTIFACTS"])
         home = home_of(settings).create()
         artifacts = open_artifacts(settings, home)
         janitor.sweep(home, store, settings, artifacts)
-        yield from (f"left at home: {path}" for path in (*home.jobs.iterdir(), *home.incoming.iterdir()))
+        left = (*home.jobs.iterdir(), *home.incoming.iterdir())
+        yield from (f"left at home: {path}" for path in left if path.name not in doomed)
     for job in accepted:
         if len(artifacts.published(job)) != 1:
             yield f"{job}: attempts {artifacts.published(job)} are in the store"
