@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "tcnn jobs submit transform resnet50d --data photos/ --preset quick --watch",
     "tcnn jobs submit evaluate t_resnet50d.safetensors --data photos/ --against resnet50d",
-    "tcnn jobs list --search 'resnet50d pets' --sort -metrics.top1",
+    "tcnn jobs list --search 'resnet50d pets' --sort=-metrics.top1",
     "tcnn jobs label job_0123456789abcdef01234567 --name 'no mixup' --tag ablation",
     "tcnn jobs download job_0123456789abcdef01234567 t_resnet50d.safetensors",
 )

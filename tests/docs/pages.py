@@ -101,7 +101,8 @@ def canonical(arguments: list[str]) -> set[str]:
         for names in (parameter.opts, parameter.secondary_opts)
         for name in names
     }
-    return {longest.get(word, word) for word in rest if word.startswith("-") and word != "--debug"}
+    names = [word.partition("=")[0] for word in rest if word.startswith("-") and word != "--debug"]
+    return {longest.get(name, name) for name in names}
 
 
 def run(arguments: list[str]) -> tuple[int, str]:
