@@ -28,6 +28,7 @@ ROUTES = ("transform", "finetune", "evaluate")
         (b'"text"', 422, "body"),
         (b"\xff\xfe\x00", 400, "body"),
         (b"[" * 40_000, 400, "body"),
+        *((b"[" * deep + b"]" * deep, 422, "body") for deep in (300, 900)),
         (b'{"model": ' + b"9" * 5000 + b"}", 400, "body"),
     ],
 )
@@ -35,6 +36,12 @@ def test_bodies_that_are_none(
     route: str, body: bytes, status: int, field: str, alice: TestClient, refusal: Refusal
 ) -> None:
     refusal(alice.post(f"/{route}", content=body, headers=JSON), status, field)
+
+
+@pytest.mark.parametrize("deep", [150, 450])
+def test_a_field_that_is_nested_deep_is_refused(deep: int, alice: TestClient, refusal: Refusal) -> None:
+    nested = b'{"a":[' * deep + b"]}" * deep
+    refusal(alice.post("/transform", content=b'{"model": ' + nested + b"}", headers=JSON), 422, "model")
 
 
 @pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None])
