@@ -41,14 +41,14 @@ def command(
         try:
             result = run(out or Path(scratch), out is not None, epochs, finetune_epochs, seed, progress)
         except Stopped as error:
-            raise _stopped(error) from error
+            raise without_resume(error) from error
     if as_json:
         console.print_json(result)
     else:
         _show(result)
 
 
-def _stopped(error: Stopped) -> Stopped:
+def without_resume(error: Stopped) -> Stopped:
     """What a run that was stopped says of going on is not true of the demo, which keeps no resume point."""
     told = Stopped("the demo was stopped, and begins anew when it is started again")
     told.exit_code = 130 if error.exit_code == 130 else 128 + signal.SIGTERM

@@ -131,7 +131,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     if not debug:
         warnings.filterwarnings("ignore")  # libraries' warnings are not the user's; errors are shown
     try:
-        code = _commands(arguments)(args=arguments, prog_name="tcnn", standalone_mode=False)
+        code = command_group(arguments)(args=arguments, prog_name="tcnn", standalone_mode=False)
         sys.stdout.flush()  # what cannot be written is to be known here
     except TcnnError as error:
         if _signals and not isinstance(error, Stopped):
@@ -187,7 +187,7 @@ def _interrupted(number: int) -> int:
     return 128 + number
 
 
-def _commands(arguments: list[str]) -> Any:
+def command_group(arguments: list[str]) -> Any:
     """Our commands, and of the joined ones those that the arguments may mean: the others are not loaded."""
     group: Any = typer.main.get_command(app)
     for command in group.commands.values():

@@ -95,7 +95,7 @@ def _find(model: nn.Module, steps: list[Step], larger: list[Step], way: Way) -> 
     dilated = {}
     for step, twin in zip(steps, larger, strict=True):
         if first is not None and _sees_neighbours(step.module) and _is_map(step.input_shape):
-            factors = _growth(_gain(*first), _gain(step, twin))
+            factors = growth(_gain(*first), _gain(step, twin))
             if max(factors) > 1:
                 dilated[step.name] = factors
     return StrideRemoval(way, removed, dilated)
@@ -128,7 +128,7 @@ def _gain(step: Step, larger: Step) -> Pair:
     return after[-2] - before[-2], after[-1] - before[-1]
 
 
-def _growth(first: Pair, own: Pair) -> Pair:
+def growth(first: Pair, own: Pair) -> Pair:
     """How much larger a layer's map will be, along rows and columns: as large as the first of the stage."""
     down, across = (max(1, round(new / old)) if old else 1 for new, old in zip(first, own, strict=True))
     return down, across

@@ -79,9 +79,9 @@ def verify(
         as_run = compare_as_run(converted, batch, config)
         if config.float64:
             rounding = errors(expected[1], expected[0]).worst
-            allowed = passes[0] = _allow_for_rounding(passes[0], passes[1], rounding)
+            allowed = passes[0] = allow_for_rounding(passes[0], passes[1], rounding)
             if allowed.passed:
-                as_run = _allow_for_rounding(as_run, passes[1], rounding)
+                as_run = allow_for_rounding(as_run, passes[1], rounding)
         told("drift")
         with use_backend("fused"):
             with at_temperature(converted, 1.0):
@@ -146,7 +146,7 @@ def _compare(
     return result, expected
 
 
-def _allow_for_rounding(single: Pass, double: DtypePass, rounding: float) -> Pass:
+def allow_for_rounding(single: Pass, double: DtypePass, rounding: float) -> Pass:
     """Raise the tolerance of the logits where the source's own float32 rounding exceeds it, as in very deep networks.
 
     Only where float64 passes and every layer is within the float32 tolerance, the logits may differ by twice the

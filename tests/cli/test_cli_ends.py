@@ -14,7 +14,7 @@ from data_pictures import draw_classes
 from torch import nn
 
 import tcnn as package
-from tcnn.cli.demo import _stopped
+from tcnn.cli.demo import without_resume
 from tcnn.errors import Stopped, StorageError
 from tcnn.exporting.export import write_program
 from tcnn.files import replacing
@@ -101,10 +101,10 @@ def test_a_second_interrupt_ends_at_once() -> None:
 
 def test_a_stopped_demo_advises_nothing_that_it_has_not() -> None:
     asked = Stopped("stopped in epoch 2; go on with --resume --out /tmp/x")
-    assert "--resume" not in str(_stopped(asked))
-    assert _stopped(asked).exit_code == 143
+    assert "--resume" not in str(without_resume(asked))
+    assert without_resume(asked).exit_code == 143
     asked.exit_code = 130
-    assert _stopped(asked).exit_code == 130
+    assert without_resume(asked).exit_code == 130
 
 
 def test_what_is_imported_on_a_full_disk_is_whole_for_the_next(

@@ -9,7 +9,7 @@ import pytest
 
 from tcnn.cli.examples import EXAMPLES
 from tcnn.cli.finetune import default_directory
-from tcnn.cli.main import _commands
+from tcnn.cli.main import command_group
 from tcnn.config import PRESETS
 
 Run = Callable[..., Any]
@@ -19,7 +19,7 @@ def given(line: str) -> dict[str, Any]:
     """What a command line asks for: options and arguments by name."""
     name, command, *rest = shlex.split(line)
     assert name == "tcnn"
-    leaf = _commands([command]).commands[command]
+    leaf = command_group([command]).commands[command]
     return dict(leaf.make_context(command, rest).params)
 
 
@@ -34,7 +34,7 @@ def test_examples_can_be_typed(command: str) -> None:
 @pytest.mark.parametrize("command", ["serve", "worker", "jobs", "keys", "tenants", "audit"])
 def test_examples_of_the_service_can_be_typed(command: str, tcnn: Run) -> None:
     shown = " ".join(tcnn(command, "--help").out.split())
-    leaf = _commands([command]).commands[command]
+    leaf = command_group([command]).commands[command]
     lines = [line for line in leaf.epilog.splitlines() if line.strip().startswith("tcnn ")]
     assert 3 <= len(lines) <= 5
     for line in lines:
@@ -48,7 +48,7 @@ def test_examples_of_the_service_can_be_typed(command: str, tcnn: Run) -> None:
 
 
 def test_every_command_of_the_library_has_examples() -> None:
-    assert set(EXAMPLES) == set(_commands(["convert"]).commands)
+    assert set(EXAMPLES) == set(command_group(["convert"]).commands)
 
 
 @pytest.mark.parametrize("command", ["convert", "finetune"])

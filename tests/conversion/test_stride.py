@@ -25,7 +25,7 @@ from timm.models.resnet import BasicBlock, Bottleneck, downsample_avg, downsampl
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.conversion.stride import _growth
+from tcnn.conversion.stride import growth
 from tcnn.errors import RequestError, UnsupportedLayerError
 from tcnn.models.trace import trace
 
@@ -241,8 +241,8 @@ class TestRefused:
 
     def test_a_map_that_does_not_grow_with_the_image_stays(self) -> None:
         """As behind a pool to a fixed size; the others become as large as the first of the stage."""
-        assert _growth((8, 12), (4, 0)) == (2, 1)
-        assert _growth((4, 4), (8, 4)) == (1, 1)
+        assert growth((8, 12), (4, 0)) == (2, 1)
+        assert growth((4, 4), (8, 4)) == (1, 1)
 
     def test_a_model_that_does_not_run_without_its_stride(self) -> None:
         source = timm.create_model("resnet18")

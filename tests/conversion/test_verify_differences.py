@@ -13,7 +13,7 @@ import tcnn
 from tcnn.layers import GPSA2d
 from tcnn.records import ErrorStats
 from tcnn.verification.report import DtypePass
-from tcnn.verification.verify import _allow_for_rounding
+from tcnn.verification.verify import allow_for_rounding
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 DAMAGED = "layer4.0.conv2"
@@ -209,5 +209,5 @@ class TestRounding:
             dtype="float32", tolerance=1e-5, logits=off, top1_agreement=1.0, layers=(), passed=False, note=None
         )
         double = single.model_copy(update={"dtype": "float64", "passed": True})
-        found = _allow_for_rounding(single, double, rounding)
+        found = allow_for_rounding(single, double, rounding)
         assert found.passed == allowed and (found.note is not None) == allowed

@@ -16,7 +16,7 @@ import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tcnn.cli.main import _commands, main
+from tcnn.cli.main import command_group, main
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$(?:\n\1```text\n(.*?)^\1```$)?", re.MULTILINE | re.DOTALL)
@@ -68,7 +68,7 @@ def commands(block: Block) -> list[Command]:
 
 def leaf(arguments: list[str]) -> tuple[Any, list[str]]:
     """The command that a line names, be it `convert` or `jobs submit finetune`, and what it is given."""
-    command: Any = _commands(arguments)
+    command: Any = command_group(arguments)
     rest = list(arguments)
     while hasattr(command, "commands"):
         assert rest and rest[0] in command.commands, f"no command {' '.join(arguments)!r}"

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from tcnn import errors
 from tcnn.analysis.info import ModelInfo, Trained, Verified
-from tcnn.cli.main import INTERRUPTED, _commands
+from tcnn.cli.main import INTERRUPTED, command_group
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row
 from tcnn.exporting.report import ExportAxis, ExportCheck, ExportReport
@@ -23,7 +23,7 @@ from tcnn.workflows.pipeline import ConversionResult
 from tcnn.zoo.catalogue import Entry
 
 PAGE = (ROOT / "docs/cli.md").read_text()
-GROUP: Any = _commands([])
+GROUP: Any = command_group([])
 SERVING = {"serve", "worker"}
 """They run until they are stopped, and have no result to print."""
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][a-z-]*")
