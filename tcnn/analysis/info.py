@@ -1,5 +1,6 @@
 """What a file, a run or a model's name is, in one record: read from heads of files and the catalogue, without torch."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,8 @@ def _of_file(name: str, file: Path) -> ModelInfo:
     told = metadata(file)
     report: dict[str, Any] = told.get("conversion") or {}
     if not report:
+        if (plain := _of_timms(name, file)) is not None:
+            return plain
         raise RequestError(
             f"{file}: a safetensors file, but not written by tcnn; tcnn convert MODEL OUT --weights {file}"
         )
@@ -121,6 +124,24 @@ def _of_file(name: str, file: Path) -> ModelInfo:
         label_names=tuple(labels) if labels else None, license=cfg.get("license"),
         verification=_verified(told.get("verification")), training=_trained(training),
         tcnn_version=str(told.get("tcnn_version")),
+    )  # fmt: skip
+
+
+def _of_timms(name: str, file: Path) -> ModelInfo | None:
+    """What timm's own directory holds, `config.json` beside weights, if the file lies in one."""
+    try:
+        config = json.loads((file.parent / "config.json").read_text(encoding="utf-8"))
+        word = config["architecture"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not Path(name.removeprefix("local-dir:")).is_dir() or not isinstance(word, str):
+        return None
+    labels = config.get("label_names")
+    return _of_name(word).model_copy(
+        update={
+            "name": name, "file": str(file), "bytes": file.stat().st_size, "weights": "file",
+            "classes": config.get("num_classes"), "label_names": tuple(labels) if labels else None,
+        }
     )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def command(
     check_run(
         model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, pretrained=pretrained,
         conversion=[name for name in assignments or () if name.strip().startswith("conversion")],
-        both_sets=val is not None and val_split is not None, convert=settings.convert,
+        both_sets=val is not None and settings.val_split is not None, convert=settings.convert,
     )  # fmt: skip
     model = cnn_of(model)
     placement = build(Placement, {"engine": engine, "num_workers": processes(nproc, num_workers), "address": address})

@@ -50,10 +50,9 @@ def command(
     """
     from tcnn.config import finetune_config
     from tcnn.errors import RequestError
+    from tcnn.training.effects import BOTH_SETS
     from tcnn.zoo.names import cnn_of
 
-    if val is not None and val_split is not None:
-        raise RequestError("--val-split: --val names the images to validate on; give one of the two")
     model = cnn_of(model)
     given = {
         "epochs": epochs, "batch_size": batch_size, "size": parse_size(size), "convert": convert, "workers": workers,
@@ -61,6 +60,8 @@ def command(
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     settings = finetune_config(preset, config, assignments or (), options)
+    if val is not None and settings.val_split is not None:
+        raise RequestError(BOTH_SETS)
     keep_freed_memory()
     with loading():
         from tcnn.planning.plan import plan

@@ -68,7 +68,11 @@ class FinetuneConfig(Frozen):
 
     # The data.
     val_split: float | None = Field(
-        default=None, gt=0, lt=1, description="Share of the training set that is held out when there is no other."
+        default=None,
+        gt=0,
+        lt=1,
+        description="Share of the training set that is held out when no validation images are named; beside them it is "
+        "refused.",
     )
     fraction: float = Field(
         default=1.0, gt=0, le=1, description="Class-balanced share of the training set; epochs grow by its inverse."

@@ -7,6 +7,8 @@ from tcnn.checkpoints.places import checkpoint_file
 from tcnn.errors import RequestError
 from tcnn.zoo.names import canonical, cnn_of, is_converted
 
+BOTH_SETS = "--val-split: --val names the images to validate on; leave out one of the two (val_split of a file, too)"
+
 
 def check_run(
     model: object,
@@ -33,7 +35,7 @@ def check_run(
     if allow_changes and not resume:
         raise RequestError("--allow-changes: a new run has nothing to differ from; give --resume as well")
     if both_sets:
-        raise RequestError("--val-split: --val names the images to validate on; give one of the two")
+        raise RequestError(BOTH_SETS)
     if not convert and isinstance(model, str) and not Path(model).exists() and is_converted(canonical(model)):
         raise RequestError(f"--no-convert: {model} is a T-CNN; name {cnn_of(model)}")
     if not isinstance(model, str | Path) or checkpoint_file(model) is None:

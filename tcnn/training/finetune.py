@@ -107,11 +107,10 @@ def finetune(
     Raises: `RequestError` for a wrong request, `Stopped` after SIGTERM or Ctrl-C, `DivergedError`,
     `EnvironmentFailure`.
     """
-    both_sets = val is not None and options.get("val_split") is not None
     config = build(FinetuneConfig, options, config)
     check_run(
-        model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, both_sets=both_sets,
-        convert=config.convert,
+        model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, convert=config.convert,
+        both_sets=val is not None and config.val_split is not None,
     )  # fmt: skip
     model = cnn_of(model) if isinstance(model, str) else model
     sources = _Sources(model, data, val, pretrained, weights, names or {})

@@ -138,6 +138,8 @@ def _check_datasets(finetuning: Finetuning, resolved: Resolved) -> None:
     """Uploaded data sets have images to train on and to validate with, and a batch of them."""
     asked, config, prefix = finetuning.asked, finetuning.config, finetuning.prefix
     if asked.val is not None:
+        if config.val_split is not None:
+            raise Refused(f"{prefix}config.val_split", "val names the images to validate on; leave out one of the two")
         _check_split(f"{prefix}val", resolved.datasets[f"{prefix}val"].upload, "val")
     upload = resolved.datasets[f"{prefix}dataset"].upload
     if upload is None:

@@ -200,6 +200,9 @@ def test_validation_and_evaluation_have_their_split() -> None:
     asked = submission("finetune", checkpoint="ckpt_1", **body)
     check(asked, Resolved(datasets={"dataset": dataset(train=9), "val": dataset(val=9)}))
     assert refused(asked, Resolved(datasets={"dataset": dataset(train=9), "val": dataset(train=9)}))[0] == "val"
+    both = submission("finetune", checkpoint="ckpt_1", **body | {"config": {"batch_size": 2, "val_split": 0.1}})
+    found = refused(both, Resolved(datasets={"dataset": dataset(train=9), "val": dataset(val=9)}))
+    assert found[0] == "config.val_split"
     asked = submission("evaluate", checkpoint="ckpt_1", dataset="ds_1", config={"split": "validation"})
     check(asked, Resolved(datasets={"dataset": dataset(val=9)}))
     check(asked, Resolved(datasets={"dataset": dataset(images=9)}))

@@ -50,6 +50,12 @@ def test_names_are_told_from_the_catalogue(tcnn: Run) -> None:
     assert "timm model" in tcnn("info", "test_vit").out
 
 
+def test_a_directory_of_timms_is_told(tcnn: Run, local_source: str) -> None:
+    told = tcnn("info", local_source, "--json").json
+    assert (told["kind"], told["source"], told["weights"], told["classes"]) == ("timm model", "test_resnet", "file", 10)
+    assert told["file"].endswith("source/model.safetensors")
+
+
 def test_what_is_none_of_ours_is_said(tcnn: Run, tmp_path: Path) -> None:
     torch.save({}, "w.pth")
     (tmp_path / "empty").mkdir()

@@ -15,6 +15,7 @@ import tcnn as package
 def files(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
     package.save(package.convert(lively(num_classes=3)).model, tmp_path / "t.safetensors")
     (tmp_path / "c.yaml").write_text("conversion: {stride: remove}\n", encoding="utf-8")
+    (tmp_path / "split.yaml").write_text("val_split: 0.1\n", encoding="utf-8")
     draw_classes(tmp_path / "p", ["a", "b", "c"], 8)
     return tmp_path
 
@@ -31,9 +32,11 @@ RUN = ("finetune", "t.safetensors", "--data", "p")
         ((*RUN, "--val-split", "0.25", "--config", "c.yaml", "--batch-size", "8"),
          "conversion: t.safetensors is converted already, so stride would have no effect; leave conversion out"),
         ((*RUN, "--num-workers", "2", "--nproc", "2"), "--num-workers: is the old name of --nproc; give --nproc alone"),
+        ((*RUN, "--val", "p", "--val-split", "0.1"), "--val-split: --val names the images to validate on; leave out "),
+        ((*RUN, "--val", "p", "--set", "val_split=0.1"), "--val-split: --val names the images to validate on; leave "),
+        ((*RUN, "--val", "p", "--config", "split.yaml"), "--val-split: --val names the images to validate on; leave "),
         ((*RUN, "--resume", "--force"), "--force: with --resume no run is replaced; give one of the two"),
         ((*RUN, "--allow-changes"), "--allow-changes: a new run has nothing to differ from; give --resume as well"),
-        ((*RUN, "--val", "p", "--val-split", "0.1"), "--val-split: --val names the images to validate on; give one of"),
         (("export", "t.safetensors", "x.onnx", "--dynamic", "batch", "--fixed"), "--fixed: no axis is free then; "),
         (("export", "t.safetensors", "x.onnx", "--format", "torch"), "--format torch: x.onnx would be taken for "),
         (("export", "t.safetensors", "x.pt2", "--format", "onnx"), "--format onnx: x.pt2 would be taken for the other"),

@@ -59,7 +59,7 @@ def test_what_would_end_the_run_ends_the_plan(
         (("test_resnet",), "Missing option '--data'"),
         (("test_resnet", "--data", "nowhere/"), "nowhere"),
         (("no_such_net", "--data", "PHOTOS", "--val-split", "0.2"), "no_such_net"),
-        (("test_resnet", "--data", "PHOTOS", "--val", "PHOTOS", "--val-split", "0.2"), "give one of the two"),
+        (("test_resnet", "--data", "PHOTOS", "--val", "PHOTOS", "--val-split", "0.2"), "leave out one of the two"),
         (("test_resnet", "--data", "PHOTOS", "--val-split", "0.2", "--seconds", "-1"), "--seconds"),
         (("test_resnet", "--data", "PHOTOS", "--val-split", "0.2", "--batch-size", "512"), "batch_size: 512 is more"),
     ],
