@@ -110,7 +110,7 @@ def finetune(
     config = build(FinetuneConfig, options, config)
     check_run(
         model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, convert=config.convert,
-        both_sets=val is not None and config.val_split is not None,
+        both_sets=val is not None and options.get("val_split") is not None,
     )  # fmt: skip
     model = cnn_of(model) if isinstance(model, str) else model
     sources = _Sources(model, data, val, pretrained, weights, names or {})

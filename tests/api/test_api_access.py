@@ -47,9 +47,10 @@ def test_another_tenants_job_is_not_there(
 ) -> None:
     job = make(Status.SUCCEEDED).id
     url = path.replace("{name}", "converted.safetensors")
-    theirs = bob.request(method, url.replace("{id}", job))
-    absent = bob.request(method, url.replace("{id}", "job_000000000000000000000000"))
-    strange = bob.request(method, url.replace("{id}", "..%2f..%2fetc"))
+    body = {"json": {"name": "mine"}} if method == "PATCH" else {}
+    theirs = bob.request(method, url.replace("{id}", job), **body)
+    absent = bob.request(method, url.replace("{id}", "job_000000000000000000000000"), **body)
+    strange = bob.request(method, url.replace("{id}", "..%2f..%2fetc"), **body)
     bodies = [refusal(answer, 404, "id") for answer in (theirs, absent)]
     assert strange.status_code == 404
     assert bodies[0]["detail"].replace(job, "job_000000000000000000000000") == bodies[1]["detail"]
