@@ -4,13 +4,17 @@ import { announce, h, say } from "./dom.js";
 import { Problem, get, key, onConnection, onKeyNeeded, whose } from "./http.js";
 import * as again from "./again.js";
 import * as attention from "./attention.js";
+import * as compare from "./compare.js";
 import * as evaluate from "./evaluate.js";
 import * as job from "./job.js";
 import * as jobs from "./jobs.js";
+import * as runs from "./runs.js";
 import * as submit from "./submit.js";
 
 const PAGES = [
   [/^\/?(?:\?(.*))?$/, (main, query) => jobs.show(main, new URLSearchParams(query ?? "")), "jobs"],
+  [/^\/runs(?:\?(.*))?$/, (main, query) => runs.show(main, new URLSearchParams(query ?? "")), "runs"],
+  [/^\/compare(?:\?(.*))?$/, (main, query) => compare.show(main, new URLSearchParams(query ?? "")), "runs"],
   [/^\/transform(?:\?(.*))?$/, (main, query) => submit.show(main, "transform", new URLSearchParams(query ?? "")), "transform"],
   [/^\/evaluate\?(?:.*&)?from=([\w-]+)/, (main, id) => again.show(main, "evaluate", id), "jobs"],
   [/^\/evaluate(?:\?(.*))?$/, (main, query) => evaluate.show(main, new URLSearchParams(query ?? "")), "evaluate"],

@@ -33,7 +33,6 @@ export function curves() {
     element.hidden = false;
     const steps = table.rows.filter((row) => row.kind === "train");
     const epochs = table.rows.filter((row) => row.kind === "epoch");
-    const points = (from, column) => thinned(from.map((row) => [Number(row.updates), value(row[column])]).filter(([, y]) => y !== null));
     set("loss", { title: "Loss", format: number, series: [
       { name: "training, by step", points: points(steps, "loss"), thin: true },
       { name: "training", points: points(epochs, "train_loss") },
@@ -55,6 +54,11 @@ export function curves() {
   }
 
   return { element, draw };
+}
+
+/** A column of some rows against optimizer steps. */
+export function points(rows, column) {
+  return thinned(rows.map((row) => [Number(row.updates), value(row[column])]).filter(([, y]) => y !== null));
 }
 
 /** No more points than a chart has pixels: means of neighbours, and the last one as it is. */

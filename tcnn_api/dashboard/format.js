@@ -82,10 +82,10 @@ export const STATUS = {
 
 export const ENDED = new Set(["succeeded", "failed", "cancelled"]);
 
-/** What a job is about, in a few words. */
+/** What a job is called, or else what it is about, in a few words. */
 export function title(job) {
   const request = job.request ?? {};
-  return String(request.model ?? named(request.job ?? request.checkpoint) ?? job.id);
+  return String(job.name ?? request.model ?? named(request.job ?? request.checkpoint) ?? job.id);
 }
 
 /** What it does with it. */

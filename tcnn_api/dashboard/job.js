@@ -2,10 +2,12 @@
 
 import { announce, h, say } from "./dom.js";
 import { beforeAfter } from "./before-after.js";
+import { flat } from "./columns.js";
 import { curves } from "./curves.js";
 import { equivalence } from "./equivalence.js";
 import { evaluation } from "./evaluation.js";
 import { ENDED, STATUS, bytes, date, deed, fault, moment, number, percent, standing, title } from "./format.js";
+import { chips, editable } from "./labels.js";
 import { learn, named } from "./names.js";
 import { ask, get, key, once, post, save } from "./http.js";
 import { badge, bar, fileLink, setBadge, setBar, trouble } from "./parts.js";
@@ -20,10 +22,17 @@ export function show(main, id) {
   const state = { job: null, stop: () => {}, told: "" };
   main.append(h("p", { class: "loading" }, "Loading the job…"));
 
+  const current = () => state.job;
+  const saved = (job) => (draw(job), labels.forEach((one) => one.isOpen() || one.redraw()));
   const heading = h("h1");
   const sign = badge("queued");
   const about = h("p", { class: "muted" });
   const actions = h("div", { class: "actions" });
+  const labels = [
+    editable("name", { current, saved, draw: () => heading }),
+    editable("tags", { current, saved, draw: (job) => (job.tags.length ? chips(job) : h("span", { class: "muted" }, "No tags")) }),
+    editable("note", { current, saved, draw: (job) => h("span", { class: job.note ? "note" : "muted" }, job.note ?? "No note") }),
+  ];
   const refusal = h("div", { role: "alert" });
   const progress = bar("Progress");
   const where = h("p", { class: "standing" });
@@ -40,7 +49,7 @@ export function show(main, id) {
 
   const body = [
     h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/" }, "Jobs"), " / ", h("code", {}, id)),
-      h("div", { class: "titled" }, heading, sign), about), actions),
+      h("div", { class: "titled" }, labels[0].element, sign), about, h("div", { class: "labels" }, labels.slice(1).map((one) => one.element))), actions),
     refusal, now, results, training.element, asked, history, logs,
   ];
 
@@ -52,6 +61,7 @@ export function show(main, id) {
     say(heading, title(job));
     say(about, `${deed(job)} · submitted ${date(job.created_at)}`);
     if (first) {
+      for (const one of labels) one.redraw();
       learn([job]).then((news) => {
         if (!news) return;
         delete results.dataset.drawn;
@@ -107,7 +117,7 @@ export function show(main, id) {
     actions.replaceChildren(
       ...(job.result?.checkpoint ? [h("a", { class: "button main", href: `#/jobs/${id}/attention` }, "Explore attention"),
         h("a", { class: "button", href: `#/finetune?job=${id}` }, "Fine-tune it"), h("a", { class: "button", href: `#/evaluate?job=${id}` }, "Evaluate it")] : []),
-      ...(again ? [h("a", { class: "button main", href: `#/${job.kind}?from=${id}` }, "Edit and run again")] : []),
+      h("a", { class: again ? "button main" : "button", href: `#/${job.kind}?from=${id}` }, again ? "Edit and run again" : "Clone and edit"),
       ...wanted.map(([word, verb, disabled]) =>
         h("button", { type: "button", class: verb === "delete" ? "danger" : "", disabled, onclick: () => act(verb) }, disabled ? "Stopping…" : word)),
     );
@@ -200,15 +210,6 @@ function card(name, ...children) {
 
 function pairs(entries) {
   return entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
-}
-
-/** Nested settings as dotted names; those that were left at nothing are left out. */
-function flat(value, prefix = "") {
-  return Object.entries(value ?? {}).flatMap(([name, item]) => {
-    if (item === null || item === undefined) return [];
-    if (typeof item === "object" && !Array.isArray(item)) return flat(item, name === "config" || name === "finetune" ? "" : `${name}.`);
-    return [[`${prefix}${name}`, typeof item === "string" ? item : JSON.stringify(item)]];
-  });
 }
 
 function told({ kind, data }) {

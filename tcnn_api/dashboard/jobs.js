@@ -110,7 +110,7 @@ function empty(filters, after) {
 function make(job) {
   const sign = badge(job.status);
   const name = h("span", { class: "name" }, title(job));
-  const what = h("span", { class: "muted" }, deed(job));
+  const what = h("span", { class: "muted" });
   const where = h("span", { class: "standing" });
   const progress = bar(`Progress of ${title(job)}`);
   const when = h("time", { class: "when muted", datetime: job.created_at, title: date(job.created_at) });
@@ -128,11 +128,15 @@ function make(job) {
       setBadge(sign, now.status);
       progress.hidden = now.status !== "running";
       if (now.status === "running") setBar(progress, now.progress?.percent);
+      row.retell();
       say(where, standing(now));
       where.classList.toggle("bad", now.status === "failed");
       row.tick();
     },
-    retell: () => (say(name, title(job)), say(what, deed(job))),
+    retell: () => {
+      say(name, title(row.now));
+      say(what, [deed(row.now), ...row.now.tags.map((tag) => `#${tag}`)].join(" "));
+    },
     tick: () => {
       say(when, since(job.created_at));
       if (row.now.status === "queued") say(where, standing(row.now)); // a next try is counted down to

@@ -5,7 +5,7 @@ import { get } from "./http.js";
 const KINDS = {
   ds: [(id) => `datasets/${id}`, (found) => found.name],
   ckpt: [(id) => `checkpoints/${id}`, (found) => found.name],
-  job: [(id) => `jobs/${id}`, (found) => found.request.model ?? found.id],
+  job: [(id) => `jobs/${id}`, (found) => found.name ?? found.request.model ?? found.id],
 };
 const names = new Map();
 

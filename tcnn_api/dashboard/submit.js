@@ -21,6 +21,7 @@ export function show(main, kind, query = new URLSearchParams()) {
   document.title = `${name} · tcnn`;
   const summary = h("div", { class: "notice bad", role: "alert", hidden: true });
   const button = h("button", { type: "submit", class: "main" }, kind === "transform" ? "Convert" : "Fine-tune");
+  const called = { name: text(), tags: text() };
   const queueing = {
     priority: numeric({ placeholder: "0" }),
     max_attempts: numeric({ placeholder: "3" }),
@@ -29,7 +30,10 @@ export function show(main, kind, query = new URLSearchParams()) {
   };
   form.append(
     ...page.parts,
-    h("details", { class: "card" }, h("summary", {}, "How it is queued"), h("div", { class: "fields" },
+    h("details", { class: "card" }, h("summary", {}, "What it is called, how it is queued"), h("div", { class: "fields" },
+      field("name", "Name", called.name, { half: true, hint: "Otherwise it is called after its model." }),
+      field("tags", "Tags", called.tags, { half: true, hint: "With commas between." })),
+      h("div", { class: "fields" },
       field("priority", "Priority", queueing.priority, { hint: "−100 to 100; higher ones run first." }),
       field("max_attempts", "Attempts", queueing.max_attempts, { hint: "Tries before the job counts as failed." }),
       field("max_runtime", "Longest run, seconds", queueing.max_runtime, { hint: "Then it is stopped and fails." }),
@@ -83,6 +87,9 @@ export function show(main, kind, query = new URLSearchParams()) {
     }
     Object.assign(body, rest);
     for (const [name, control] of Object.entries(queueing)) put(body, name, read(control));
+    put(body, "name", read(called.name));
+    const tags = called.tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
+    if (tags.length) body.tags = tags;
     // Sent again after a lost answer, the same request is done once.
     const said = JSON.stringify(body);
     if (said !== idempotency.body) idempotency = { body: said, key: once() };

@@ -74,9 +74,10 @@ class Story:
         assert taken is not None and taken.id == job.id
         return Claim(job=job.id, worker=f"worker-{job.number}", number=taken.claim)
 
-    def _succeed(self) -> Claim:
+    def _succeed(self, **options: Any) -> Claim:
         claim = self._taken(
-            model="test_resnet", request={"model": "test_resnet", "finetune": {"dataset": "ds_" + "0" * 24}}
+            model="test_resnet",
+            **{"request": {"model": "test_resnet", "finetune": {"dataset": "ds_" + "0" * 24}}, **options},
         )
         run = self.house.home.attempt(claim.job, claim.number) / "run"
         run.mkdir(parents=True)

@@ -74,7 +74,7 @@ def test_convert_watch_download(server: Server, client: httpx.Client, open_page:
     page.get_by_role("button", name="Convert").click()
 
     expect(page.get_by_role("heading", name="test_resnet")).to_be_visible()
-    expect(page.locator("h1 + .badge")).to_have_text("✓ Succeeded", timeout=SLOW)  # no reload: the stream told
+    expect(page.locator(".titled .badge")).to_have_text("✓ Succeeded", timeout=SLOW)  # no reload: the stream told
     expect(page.get_by_text("computes the same function")).to_be_visible()
     job = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
     assert job["request"] == {"model": "test_resnet", "pretrained": False, "stride": "keep", "query_key": "normal"}
@@ -113,19 +113,19 @@ def test_fine_tune_with_an_upload_cancel_resume_delete(
     expect(page.locator("p.error:visible")).to_contain_text("weight_decay")  # what was meant
     settings.fill("workers=0\nsize=64\nwarmup_epochs=1\nanneal_epochs=1\nlog_steps=1\ndevice=cpu")
     page.get_by_role("button", name="Fine-tune").click()
-    expect(page.locator("h1 + .badge")).to_have_text("◐ Running", timeout=SLOW)
+    expect(page.locator(".titled .badge")).to_have_text("◐ Running", timeout=SLOW)
     # Curves come while it trains.
     expect(page.get_by_role("img", name=re.compile("^Loss: .*validation from"))).to_be_visible(timeout=SLOW)
     expect(page.locator(".standing")).to_contain_text("epoch")
     page.get_by_role("button", name="Cancel").press("Enter")
-    expect(page.locator("h1 + .badge")).to_have_text("⊘ Cancelled", timeout=SLOW)
+    expect(page.locator(".titled .badge")).to_have_text("⊘ Cancelled", timeout=SLOW)
     job = page.url.rpartition("/")[2]
     assert client.get(f"/jobs/{job}").json()["status"] == "cancelled"
     page.get_by_role("button", name="Resume").click()
-    expect(page.locator("h1 + .badge")).to_have_text(re.compile("Queued|Running"))
+    expect(page.locator(".titled .badge")).to_have_text(re.compile("Queued|Running"))
     expect(page.locator(".events")).to_contain_text("Resumed")
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator("h1 + .badge")).to_have_text("⊘ Cancelled", timeout=SLOW)
+    expect(page.locator(".titled .badge")).to_have_text("⊘ Cancelled", timeout=SLOW)
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Delete it").click()
     expect(page.get_by_role("heading", name="Jobs")).to_be_visible()

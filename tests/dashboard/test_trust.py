@@ -141,7 +141,7 @@ def test_the_form_of_an_evaluation(server: Server, story: Faults, open_page: Ope
     page.get_by_label("Image sizes").fill("160, 224")
     page.get_by_label("Images at most").fill("100")
     page.get_by_role("button", name="Evaluate").click()
-    expect(page.locator("h1 + .badge")).to_contain_text("Queued")
+    expect(page.locator(".titled .badge")).to_contain_text("Queued")
     with server.client(None) as client:
         made = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
     asked = made["request"]["config"]

@@ -1,0 +1,113 @@
+"""The table of runs: named, found, sorted, given columns and compared. One server, no worker."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browsing import FAST, LOOKS, Open, inaccessible, sync_api
+from serving import Server, serving
+from story import Story
+
+expect = sync_api.expect
+SET = "ds_" + "0" * 24
+
+
+class Two(Story):
+    """The story with a second run, of other settings."""
+
+    second: Any = None
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Two:
+    made = Two(tmp_path_factory.mktemp("runs") / "home")
+    request = {"model": "test_resnet", "finetune": {"dataset": SET, "config": {"mixup": 0.2, "lr": 0.001}}}
+    made.second = made._succeed(priority=100, request=request)
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(story: Two) -> Iterator[Server]:
+    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+        yield running
+
+
+def test_runs_are_named_found_and_sorted(server: Server, story: Two, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/runs")
+    rows = page.locator(".runs tbody tr")
+    expect(rows).to_have_count(6)
+    page.get_by_role("button", name="Edit the name of convnext_tiny").click()
+    page.keyboard.type("not this")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Edit the name of convnext_tiny")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.type("<b>the first")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="<b>the first")).to_be_visible()
+    page.get_by_role("button", name="Edit the tags of <b>the first").click()
+    page.keyboard.type('old, a"b')
+    page.keyboard.press("Enter")
+    expect(page.locator(".runs .error")).to_contain_text("quotation mark")
+    assert inaccessible(page) == []
+    page.get_by_role("textbox", name="The tags of").fill("old, ablation")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="old", exact=True).click()
+    expect(rows).to_have_count(1)
+    named = story.house.store.get(story.cancelled.id)
+    assert (named.name, named.tags) == ("<b>the first", ("old", "ablation"))
+
+    page.get_by_role("button", name="Without the tag old").click()
+    expect(rows).to_have_count(6)
+    page.get_by_label("Search").fill("FIRST ablation")
+    expect(rows).to_have_count(1)
+    page.reload()  # the address has it
+    expect(page.get_by_label("Search")).to_have_value("FIRST ablation")
+    expect(rows).to_have_count(1)
+    page.get_by_label("Search").fill("test_resnet")
+    expect(rows).to_have_count(2)
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_role("checkbox", name="mixup").check()
+    page.get_by_role("button", name="mixup").click()
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("mixup ▼")
+    expect(rows.first.get_by_role("cell").last).to_have_text("0.2")
+    page.get_by_role("button", name="mixup").click()
+    expect(page.locator("th[aria-sort=ascending]")).to_have_text("mixup ▲")
+    page.go_back()
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("mixup ▼")
+
+
+def test_runs_are_compared_and_cloned(server: Server, story: Two, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/runs?q=test_resnet")
+    ticks = page.get_by_role("checkbox", name="Select test_resnet")
+    ticks.first.check()
+    expect(page.get_by_role("link", name="Clone and edit")).to_have_attribute(
+        "href", re.compile("^#/transform.from=job_")
+    )
+    ticks.last.check()
+    page.get_by_role("link", name="Compare").click()
+    differ = page.get_by_role("region", name="Settings that differ").get_by_role("row")
+    assert differ.nth(1).inner_text().split() == ["mixup", "0.2", "–"]
+    expect(page.get_by_role("img", name=re.compile("Validation top-1: .* to 80%; .* to 80%"))).to_be_visible()
+    for width, scheme in (LOOKS[0], LOOKS[-1]):
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
+    page.go_back()
+    expect(ticks.last).to_be_checked()
+    assert inaccessible(page) == []
+    page.goto(f"{server.url}/#/jobs/{story.second.job}")
+    page.get_by_role("button", name="Edit the note of").click()
+    page.keyboard.type("as in\nthe table")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".note")).to_have_text("as in\nthe table")
+    page.get_by_role("link", name="Clone and edit").click()
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("test_resnet")
+    expect(page.get_by_label("Settings, NAME=VALUE")).to_have_value("mixup=0.2")
+    page.get_by_text("What it is called, how it is queued").click()
+    page.get_by_label("Name", exact=True).fill("again")
+    page.get_by_label("Tags").fill("a, b")
+    page.get_by_label("Fine-tune it in the same job").uncheck()
+    page.get_by_role("button", name="Convert", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name="again")).to_be_visible()
+    expect(page.locator(".labels .tag")).to_have_text(["a", "b"])
