@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from importlib.metadata import EntryPoint, entry_points
@@ -119,9 +120,11 @@ def main(arguments: list[str] | None = None) -> None:
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _terminate)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored, and stays so
         before[signal.SIGINT] = signal.signal(signal.SIGINT, _interrupt)
+    hook, sys.unraisablehook = sys.unraisablehook, _once_more
     try:
         code = _run(arguments, debug)
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():  # what Python does on its way out is not to be unwound
             signal.signal(number, signal.SIG_DFL if handler is signal.default_int_handler and leaving else handler)
     leave(code)
@@ -269,3 +272,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         os._exit(128 + number)
     _signals.append(number)
     raise KeyboardInterrupt
+
+
+def _once_more(dropped: Any) -> None:
+    """Send a signal again that came within a callback, as that of a module's lock: what is raised there is lost."""
+    if _signals and isinstance(dropped.exc_value, KeyboardInterrupt | SystemExit):
+        again = threading.Timer(0.01, os.kill, (os.getpid(), _signals.pop()))  # not here: this is a callback, too
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(dropped)

@@ -36,6 +36,25 @@ def slow() -> None:
 main.app.command("models")(slow)
 main.main()
 """
+IN_A_CALLBACK = """
+import signal, time, weakref
+from tcnn.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Lock:
+    pass
+
+def slow() -> None:
+    lock = Lock()
+    watched = weakref.ref(lock, lambda gone: signal.raise_signal(signal.NUMBER))
+    del lock
+    time.sleep(60)
+    print("not reached")
+
+main.app.command("models")(slow)
+main.main()
+"""
 needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 
 
@@ -97,6 +116,16 @@ def test_a_terminal_without_greek_letters_gets_question_marks() -> None:
 def test_a_second_interrupt_ends_at_once() -> None:
     done = subprocess.run((sys.executable, "-c", IMPATIENT, "models"), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(("name", "code", "said"), [("SIGINT", 130, "interrupted\n"), ("SIGTERM", 143, "")])
+def test_a_signal_within_a_callback_is_not_lost(name: str, code: int, said: str) -> None:
+    """As while a module's lock is given back, where Python drops what is raised and goes on."""
+    script = IN_A_CALLBACK.replace("NUMBER", name)
+    done = subprocess.run(
+        (sys.executable, "-c", script, "models"), capture_output=True, text=True, check=False, timeout=50
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
 def test_a_stopped_demo_advises_nothing_that_it_has_not() -> None:
