@@ -1,5 +1,6 @@
 """ASGI middleware for authentication by API key and authorisation by scope, before the body is read."""
 
+import ipaddress
 import re
 import time
 from collections import OrderedDict
@@ -104,13 +105,16 @@ class Authenticate:
 
 
 class Attempts:
-    """Counts wrong keys by address, for rate limiting."""
+    """Counts wrong keys by address, for rate limiting. Of IPv6 a network of 64 bits counts as one address, for whoever
+    has one may send each key from another.
+    """
 
     def __init__(self) -> None:
         self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def note(self, address: str) -> None:
         """Count a wrong key."""
+        address = _network(address)
         since, count = self._wrong.pop(address, (time.monotonic(), 0))
         if time.monotonic() - since > WINDOW:
             since, count = time.monotonic(), 0
@@ -120,8 +124,18 @@ class Attempts:
 
     def too_many(self, address: str) -> bool:
         """Whether an address has sent too many wrong keys."""
-        since, count = self._wrong.get(address, (0.0, 0))
+        since, count = self._wrong.get(_network(address), (0.0, 0))
         return count >= MOST_WRONG and time.monotonic() - since <= WINDOW
+
+
+def _network(address: str) -> str:
+    if ":" not in address:
+        return address
+    try:
+        found = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or ipaddress.IPv6Network((found.packed, 64), strict=False))
 
 
 def _check_scope(principal: Principal, method: str, path: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import fsspec
 from fsspec.callbacks import Callback
+from tenacity import Retrying, retry_if_not_exception_type, sleep_using_event, stop_after_attempt, wait_exponential
 
 from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, one_line
 
@@ -190,24 +191,34 @@ class Bucket:
             return _hashed(handle, stop)
 
     def _tried(self, what: str, key: str, call: Callable[[], T], stop: threading.Event) -> T:
-        for number in range(TRIES):
-            try:
-                if stop.is_set():
-                    raise Stopped("asked to stop")
-                return call()
-            except Stopped:
-                raise
-            except FileNotFoundError as error:
-                if what in ("fetch", "read", "look at"):
-                    raise ObjectGone(f"{key.rpartition('/')[2]}: no longer in the store") from error
-                raise self._error(what, key, error, again=False) from error
-            except PermissionError as error:
-                raise self._error(what, key, error, again=False) from error
-            except Exception as error:  # every library of fsspec has errors of its own
-                if number == TRIES - 1:
-                    raise self._error(what, key, error) from error
-                stop.wait(self._pause * 2**number * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
-        raise AssertionError("unreachable")
+        def once() -> T:
+            if stop.is_set():
+                raise Stopped("asked to stop")
+            return call()
+
+        try:
+            return self._tries(once, stop)
+        except Stopped:
+            raise
+        except FileNotFoundError as error:
+            if what in ("fetch", "read", "look at"):
+                raise ObjectGone(f"{key.rpartition('/')[2]}: no longer in the store") from error
+            raise self._error(what, key, error, again=False) from error
+        except PermissionError as error:
+            raise self._error(what, key, error, again=False) from error
+        except Exception as error:  # every library of fsspec has errors of its own
+            raise self._error(what, key, error) from error
+
+    def _tries(self, call: Callable[[], T], stop: threading.Event) -> T:
+        """Each pause is about twice the last, and ends when `stop` is set."""
+        doubled = wait_exponential(multiplier=self._pause)
+        return Retrying(
+            retry=retry_if_not_exception_type((Stopped, FileNotFoundError, PermissionError)),
+            wait=lambda tried: doubled(tried) * random.uniform(0.5, 1),  # noqa: S311 - so that not all come at once
+            stop=stop_after_attempt(TRIES),
+            sleep=sleep_using_event(stop),
+            reraise=True,
+        )(call)
 
     def _error(self, what: str, key: str, error: Exception, again: bool = True) -> BucketError:
         name = key.rpartition("/")[2] or "objects"

@@ -25,7 +25,7 @@ from httpx_sse import EventSource, ServerSentEvent
 from tcnn.errors import CheckpointError, RequestError, one_line
 from tcnn.files import replacing
 from tcnn_jobs.client.packing import CHUNK, Form, read_file, tar_folder
-from tcnn_jobs.client.refusals import RefusedError, ServerFailure, refusal
+from tcnn_jobs.client.refusals import RefusedError, ServerFailure, patiently, refusal
 from tcnn_jobs.model import TERMINAL
 
 Json = dict[str, Any]
@@ -34,7 +34,6 @@ TIMEOUT = 60.0
 """Seconds without a byte; event streams are pinged more often."""
 FIRST_PATIENCE = 3.0
 """Seconds to try again for while nobody has ever answered."""
-BUSY = (429, 502, 503, 504)
 
 
 class Client:
@@ -133,7 +132,7 @@ class Client:
             except httpx.TransportError:
                 pass
             except RefusedError as refused:
-                if refused.status not in BUSY:
+                if not refused.again:
                     raise
             except ServerFailure:
                 pass
@@ -184,30 +183,33 @@ class Client:
 
     def _fetch(self, file: Json, temporary: Path) -> None:
         digest, done, link = hashlib.sha256(), 0, True
-        give_up = time.monotonic() + self.patience
+
+        def go_on() -> None:
+            nonlocal done, link
+            begun = done
+            headers = {"Range": f"bytes={done}-", "If-Range": f'"{file["sha256"]}"'} if done else {}
+            try:
+                with self._open(file["url"], headers, link) as answer:
+                    if not answer.is_success:
+                        answer.read()
+                        if link:  # the store that it was sent to; the server can give the file, too
+                            link = False
+                            return
+                        raise refusal(answer)
+                    if done and answer.status_code != httpx.codes.PARTIAL_CONTENT:
+                        raise CheckpointError("the file has changed on the server; download it again")
+                    for chunk in answer.iter_raw(CHUNK):
+                        out.write(chunk)
+                        digest.update(chunk)
+                        done += len(chunk)
+            except httpx.TransportError as error:
+                link = False
+                if done == begun:
+                    raise self._away(error) from error
+
         with temporary.open("wb") as out:
-            while done < file["size"]:
-                headers = {"Range": f"bytes={done}-", "If-Range": f'"{file["sha256"]}"'} if done else {}
-                try:
-                    with self._open(file["url"], headers, link) as answer:
-                        if not answer.is_success:
-                            answer.read()
-                            if link:  # the store that it was sent to; the server can give the file, too
-                                link = False
-                                continue
-                            raise refusal(answer)
-                        if done and answer.status_code != httpx.codes.PARTIAL_CONTENT:
-                            raise CheckpointError("the file has changed on the server; download it again")
-                        for chunk in answer.iter_raw(CHUNK):
-                            out.write(chunk)
-                            digest.update(chunk)
-                            done += len(chunk)
-                            give_up = time.monotonic() + self.patience
-                except httpx.TransportError as error:
-                    if time.monotonic() > give_up:
-                        raise self._away(error) from error
-                    link = False
-                    time.sleep(0.5)
+            while done < file["size"]:  # patience begins anew whenever something has come
+                patiently(lambda: self.patience)(go_on)
         if done != file["size"] or digest.hexdigest() != file["sha256"]:
             raise CheckpointError(
                 f"expected {file['size']} bytes with SHA-256 {file['sha256'][:12]}…, found {done} with "
@@ -228,37 +230,27 @@ class Client:
     def _json(self, method: str, route: str, content: Callable[[], Iterator[bytes]] | None = None, **options: Any,
               ) -> Json:  # fmt: skip
         """An answer, after as many tries as patience allows."""
-        start, delay = time.monotonic(), 0.25
-        while True:
+
+        def ask() -> Json:
             try:
                 answer = self._http.request(method, route, content=content and content(), **options)
                 self._met = True
                 if answer.is_success:
                     return answer.json() if answer.content else {}
-                failure: Exception = refusal(answer)
-                if answer.status_code not in BUSY:
-                    raise failure
-                wait = _retry_after(answer, delay)
             except httpx.TransportError as error:
-                failure, wait = self._away(error), delay
+                raise self._away(error) from error
             except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
                 raise ServerFailure(f"{self.url}: does not answer as a tcnn server ({one_line(error)})") from error
-            patience = self.patience if self._met else min(self.patience, FIRST_PATIENCE)
-            if time.monotonic() + wait > start + patience:
-                raise failure
-            time.sleep(wait)
-            delay = min(2 * delay, 8.0)
+            raise refusal(answer)
+
+        return patiently(lambda: self.patience if self._met else min(self.patience, FIRST_PATIENCE))(ask)
 
     def _away(self, error: Exception) -> ServerFailure:
         return ServerFailure(
             f"{self.url}: cannot be reached ({one_line(error).rstrip('.')}); is `tcnn serve` running there, and is "
-            "--server or TCNN_SERVER right?"
+            "--server or TCNN_SERVER right?",
+            again=True,
         )
-
-
-def _retry_after(answer: httpx.Response, otherwise: float) -> float:
-    given = answer.headers.get("retry-after", "")
-    return float(given) if given.isdigit() else otherwise
 
 
 def _once(key: str | None = None) -> dict[str, str]:

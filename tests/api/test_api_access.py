@@ -187,3 +187,14 @@ def test_attempts_are_forgotten_with_time_and_never_fill_the_memory(monkeypatch:
     assert not attempts.too_many("b")
     attempts.note("b")
     assert not attempts.too_many("b")
+
+
+def test_an_ipv6_network_is_one_address() -> None:
+    """Whoever has one has 2⁶⁴ addresses; an IPv4 address in IPv6's clothes is that one address."""
+    attempts = Attempts()
+    for number in range(MOST_WRONG):
+        attempts.note(f"2001:db8::{number:x}:1")
+        attempts.note("::ffff:192.0.2.1")
+    assert attempts.too_many("2001:db8:0:0:ffff::1") and not attempts.too_many("2001:db8:0:1::1")
+    assert attempts.too_many("::ffff:192.0.2.1") and not attempts.too_many("::ffff:192.0.2.2")
+    assert attempts.too_many("192.0.2.1") and not attempts.too_many("fe80::1%eth0")

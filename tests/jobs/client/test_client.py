@@ -1,5 +1,6 @@
 """The client against a real server without a worker: the test plays the worker, through the store."""
 
+import hashlib
 import json
 import threading
 import time
@@ -129,6 +130,21 @@ class TestDownload:
         with pytest.raises(CheckpointError, match="nothing was kept"):
             client.download(running.job, tmp_path / "t.safetensors")
         assert list(tmp_path.iterdir()) == []
+
+    def test_a_busy_server_in_the_middle(self, tmp_path: Path) -> None:
+        """As when its database is away for a moment."""
+        sha = hashlib.sha256(CONTENT).hexdigest()
+        file = {"name": "t.safetensors", "size": len(CONTENT), "sha256": sha, "url": "/file"}
+        job = {"id": "job_1", "status": "succeeded", "result": {"checkpoint": file, "files": [file]}}
+        busy = (503, {"Retry-After": "0"}, b"{}")
+        script = (200, {}, json.dumps(job).encode()), busy, busy, busy, (200, {}, CONTENT)
+        with scripted(*script) as server, Client(server.url) as client:
+            assert client.download("job_1", tmp_path / "t").read_bytes() == CONTENT
+        assert len(server.asked) == 5
+        away = scripted(script[0], busy)
+        with away as server, Client(server.url, patience=0.1) as client, pytest.raises(ServerFailure, match="503"):
+            client.download("job_1", tmp_path / "u")
+        assert [item.name for item in tmp_path.iterdir()] == ["t"]
 
     def test_what_there_is_not(self, client: Client, worker: Worker, running: Claim, tmp_path: Path) -> None:
         with pytest.raises(RequestError, match="has no checkpoint; it is running"):
