@@ -18,7 +18,7 @@ from tcnn.version import __version__
 
 if TYPE_CHECKING:
     from tcnn.analysis.inspect import inspect as inspect
-    from tcnn.analysis.report import report as report
+    from tcnn.analysis.pages.report import report as report
     from tcnn.checkpoints.checkpoint import load as load
     from tcnn.checkpoints.checkpoint import save as save
     from tcnn.checkpoints.hub import save_directory as save_directory
@@ -68,7 +68,7 @@ _HOMES = {
     "plan": "tcnn.planning.plan",
     "predict": "tcnn.evaluation.predict",
     "push_to_hub": "tcnn.publishing.push",
-    "report": "tcnn.analysis.report",
+    "report": "tcnn.analysis.pages.report",
     "save": "tcnn.checkpoints.checkpoint",
     "save_directory": "tcnn.checkpoints.hub",
     "verify": "tcnn.verification.verify",

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 import tcnn
-from tcnn.analysis.evaluations import EvaluationFile
 from tcnn.analysis.inspect import inspect
 from tcnn.analysis.plots import gallery, style
+from tcnn.analysis.reading.evaluations import EvaluationFile
 from tcnn.config import FinetuneConfig, finetune_config
 from tcnn.demo.digits import MEAN, SIZE, STD, write_digits
 from tcnn.evaluation.comparison import compare

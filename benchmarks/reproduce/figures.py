@@ -9,8 +9,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from tcnn.analysis.evaluations import EvaluatedRow
 from tcnn.analysis.plots import robustness, style, training
+from tcnn.analysis.reading.evaluations import EvaluatedRow
 
 Result = dict[str, Any]
 """What `results.Results` has written."""

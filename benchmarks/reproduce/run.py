@@ -1,6 +1,6 @@
 """Runs an experiment: every arm with every seed, from one start, on the same batches, and measures them image by image.
 
-    python benchmarks/reproduce/run.py benchmarks/reproduce/cifar10.yaml --data cifar10/ \
+    python benchmarks/reproduce/run.py benchmarks/reproduce/experiments/cifar10.yaml --data cifar10/ \
         --weights resnet20-cifar10.safetensors --workers 2 --minutes 9
 
 It can be stopped, killed, and called again at any time: a row that is there is not run again, an arm that was cut off

@@ -11,9 +11,9 @@ from typing import Any
 import tcnn
 from benchmarks.service.deployments import LEASE, Deployment
 from tcnn_jobs.artifacts.opened import home_of, open_artifacts
+from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import janitor
 
 Call = Callable[..., Any]
 """`call(method, path)` → the answer."""

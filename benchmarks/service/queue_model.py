@@ -25,7 +25,7 @@ SPREAD = 0.6
 
 
 class Policy(NamedTuple):
-    """When a worker asks: at a fixed pace, as it did before, or at the fleet's (`tcnn_jobs.worker.pace`)."""
+    """When a worker asks: at a fixed pace, as it did before, or at the fleet's (`tcnn_jobs.pace`)."""
 
     name: str
     fleet: bool
@@ -173,7 +173,7 @@ def lengths(lot: random.Random, mean: float) -> Any:
 
 def simulate(costs: Costs, policy: Policy, fleet: Fleet, load: Load, seed: int, length: Any = None) -> dict[str, Any]:
     """Seconds from free slot to claim, how busy the database was, in parts of its capacity, and with what."""
-    random.seed(seed)  # tcnn_jobs.worker.pace draws from the common one
+    random.seed(seed)  # tcnn_jobs.pace draws from the common one
     lot = random.Random(seed)
     env = simpy.Environment()
     queue = Queue(env, costs, lot, load.jobs)

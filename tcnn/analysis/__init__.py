@@ -1,1 +1,1 @@
-"""Inspection and reports: attention maps, measures of every head, plots, the HTML report of a run."""
+"""Inspection of attention: maps, measures of every head, plots, and reports as pages."""

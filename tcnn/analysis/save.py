@@ -5,8 +5,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tcnn.analysis.evaluations import EvaluatedRow
 from tcnn.analysis.plots import gallery, style
+from tcnn.analysis.reading.evaluations import EvaluatedRow
 from tcnn.analysis.records import Inspection
 from tcnn.files import make_directory, replacing
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli import console
+from tcnn.cli.output import console
 from tcnn.errors import Stopped
 from tcnn.processes import keep_freed_memory, loading
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli import console
-from tcnn.cli.renamed import model_arguments
+from tcnn.cli.options.renamed import model_arguments
+from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def command(
 
     opening = partial(open_model, weights=weights, say=_tell, **arguments)
     if shape is not None:
-        from tcnn.cli.shape_bias import measure
+        from tcnn.cli.output.shape_bias import measure
 
         measure(models, shape, config, opening, figure, force, as_json)
         return

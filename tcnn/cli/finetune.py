@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli import console
-from tcnn.cli.epochs import EpochLog
-from tcnn.cli.renamed import processes
+from tcnn.cli.options.renamed import processes
+from tcnn.cli.output import console
+from tcnn.cli.output.epochs import EpochLog
 from tcnn.processes import keep_freed_memory, loading
 
 PRESETS = (

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli import console
+from tcnn.cli.output import console
 
 if TYPE_CHECKING:
-    from tcnn.analysis.info import ModelInfo
+    from tcnn.analysis.reading.info import ModelInfo
 
 SHOWN = 12
 """Class names that are printed."""
@@ -18,7 +18,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a file, a run or a model is: source, conversion, parameters, τ, classes, verification, accuracy."""
-    from tcnn.analysis.info import info
+    from tcnn.analysis.reading.info import info
 
     found = info(name)
     if as_json:

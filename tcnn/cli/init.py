@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli import console
+from tcnn.cli.output import console
 from tcnn.processes import loading
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli import console
+from tcnn.cli.output import console
 from tcnn.processes import loading
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ def command(
 ) -> None:
     """Gates, spans, centres, non-locality, entropy and attention maps of every head, as numbers and pictures."""
     from tcnn.analysis.extra import require_plots
-    from tcnn.analysis.rundirs import checkpoint_of, metrics_beside
+    from tcnn.analysis.reading.rundirs import checkpoint_of, metrics_beside
 
     kinds = _formats(formats)
     place = _query(query)
     if out is not None:
         require_plots()
         _check(out, force)
-    from tcnn.analysis.evaluations import read_evaluation
+    from tcnn.analysis.reading.evaluations import read_evaluation
 
     evaluations = [read_evaluation(file) for file in evaluation or ()]
     source = checkpoint_of(model)

@@ -17,10 +17,8 @@ from typing import Any
 import typer
 
 from tcnn.cli import (
-    console,
     convert,
     demo,
-    effects,
     evaluate,
     export,
     finetune,
@@ -29,15 +27,16 @@ from tcnn.cli import (
     init,
     inspect,
     models,
-    panels,
     plan,
     predict,
     push,
     report,
     verify,
 )
-from tcnn.cli.examples import epilog, listed
-from tcnn.cli.renamed import timms
+from tcnn.cli.options import effects, panels
+from tcnn.cli.options.examples import epilog, listed
+from tcnn.cli.options.renamed import timms
+from tcnn.cli.output import console
 from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError
 from tcnn.processes import QuickExit
 from tcnn.version import __version__

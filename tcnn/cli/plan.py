@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli import console
 from tcnn.cli.finetune import default_name, parse_size
+from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:

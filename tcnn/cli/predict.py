@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli import console
 from tcnn.cli.finetune import parse_size
+from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tcnn.cli import console
+from tcnn.cli.output import console
 
 
 def command(
@@ -31,7 +31,7 @@ def command(
     if run.is_dir():
         check_output(file, force)
 
-    from tcnn.analysis.report import write
+    from tcnn.analysis.pages.report import write
 
     written = write(run, file, images, evaluation or (), force)
     if as_json:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tcnn.cli import console
+from tcnn.cli.output import console
 from tcnn.processes import loading
 
 
@@ -69,7 +69,7 @@ def command(
         report = None if plain else compare(pair, settings, progress)
         found = explained(pair, settings) if plain or explain is not None else None
     if explain is not None and found is not None:
-        from tcnn.analysis.explanation import write
+        from tcnn.analysis.pages.explanation import write
 
         write(found, against or "its source", checkpoint, explain, force)
     if as_json:

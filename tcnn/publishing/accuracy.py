@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tcnn.analysis.evaluations import read_evaluation
+from tcnn.analysis.reading.evaluations import read_evaluation
 from tcnn.evaluation.intervals import share
 
 THIS = "this model"

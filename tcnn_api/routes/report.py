@@ -16,8 +16,8 @@ from tcnn_api.routes.files import succeeded
 from tcnn_jobs.confined.explorers import MEMORY
 from tcnn_jobs.confined.process import ask
 from tcnn_jobs.errors import UploadNotFound
+from tcnn_jobs.housekeeping.janitor import winner
 from tcnn_jobs.model import Job
-from tcnn_jobs.worker.janitor import winner
 
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 

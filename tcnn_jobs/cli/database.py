@@ -70,7 +70,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]], wh
     from rich.table import Table
     from rich.text import Text
 
-    from tcnn.cli import console
+    from tcnn.cli.output import console
 
     table = Table(box=None, pad_edge=False)
     for column in columns:

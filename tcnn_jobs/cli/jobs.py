@@ -66,7 +66,7 @@ def list_jobs(
     from rich.table import Table
     from rich.text import Text
 
-    from tcnn.cli import console
+    from tcnn.cli.output import console
     from tcnn_jobs.cli.watch import subject
     from tcnn_jobs.columns import value_of
 
@@ -181,7 +181,7 @@ def download(
     as_json: AsJson = False,
 ) -> None:
     """Download a job's checkpoint, checked by its SHA-256; OUT gets its name only when it is whole."""
-    from tcnn.cli import console
+    from tcnn.cli.output import console
     from tcnn.files import check_output
 
     check_output(out, force)

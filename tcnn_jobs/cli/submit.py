@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli.renamed import processes
+from tcnn.cli.options.renamed import processes
 from tcnn_jobs.cli.session import AsJson, Key, Server, connect, print_json
 
 if TYPE_CHECKING:

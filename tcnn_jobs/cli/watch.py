@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tcnn.cli import console
+from tcnn.cli.output import console
 from tcnn_jobs.cli.session import print_json
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ def write(attempt: str, name: str, out: str, room: str, images: str = "") -> dic
     The attempt is linked into `room`, so that the page says the job's name and nothing of where it lies on this server.
     Raises what `tcnn.report` raises.
     """
-    from tcnn.analysis.report import report
+    from tcnn.analysis.pages.report import report
 
     with tempfile.TemporaryDirectory(dir=room) as folder:
         shutil.copytree(attempt, Path(folder) / name, copy_function=os.link, ignore=shutil.ignore_patterns("resume"))

@@ -5,9 +5,9 @@ import threading
 
 import structlog
 
+from tcnn_jobs import pace
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import pace
 from tcnn_jobs.worker.worker import Worker
 
 log = structlog.stdlib.get_logger("tcnn.worker")

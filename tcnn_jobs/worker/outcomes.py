@@ -6,10 +6,10 @@ from tcnn.errors import RequestError
 from tcnn_jobs.attempts.held import Attempt, Why
 from tcnn_jobs.errors import LostClaim, StoreUnavailable
 from tcnn_jobs.home import Home
+from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.model import Claim, Job
 from tcnn_jobs.retry import Cancel, Decision, Fail, Finish, decide, internal
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import janitor
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 

@@ -18,12 +18,12 @@ from tcnn_jobs.engines.base import Engine
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.engines.ray import RayEngine
 from tcnn_jobs.home import Home
+from tcnn_jobs.housekeeping.chores import Chores
+from tcnn_jobs.housekeeping.outbox import Outbox
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker import gpus
-from tcnn_jobs.worker.chores import Chores
 from tcnn_jobs.worker.listening import Listening
-from tcnn_jobs.worker.outbox import Outbox
 from tcnn_jobs.worker.versions import check_fellows
 from tcnn_jobs.worker.worker import Worker
 

@@ -8,6 +8,7 @@ import time
 import structlog
 
 from tcnn.errors import RequestError, one_line
+from tcnn_jobs import pace
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.attempt import Listener
@@ -18,12 +19,11 @@ from tcnn_jobs.attempts.steps import grace
 from tcnn_jobs.engines.base import Engine
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.home import Home
+from tcnn_jobs.housekeeping.election import Election
 from tcnn_jobs.model import Failure, Hold, Job, Kind
 from tcnn_jobs.retry import Cancel, Fail, HandBack, backoff, error_code
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import pace
-from tcnn_jobs.worker.election import Election
 from tcnn_jobs.worker.gangs import gang, left_over, widest
 from tcnn_jobs.worker.heartbeats import Heartbeats
 from tcnn_jobs.worker.outcomes import Outcomes

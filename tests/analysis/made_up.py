@@ -8,7 +8,7 @@ from typing import Any
 
 from data_pictures import picture
 
-from tcnn.analysis.evaluations import EvaluatedRow
+from tcnn.analysis.reading.evaluations import EvaluatedRow
 from tcnn.analysis.records import Head, Inspection, Layer, LayerMaps, Measure, NonLocality, Picture
 
 HOSTILE = (

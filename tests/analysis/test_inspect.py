@@ -15,8 +15,8 @@ from torch import nn
 import tcnn
 from tcnn.analysis.attention import attention_at, encode
 from tcnn.analysis.measures import measure
+from tcnn.analysis.reading.rundirs import checkpoint_of
 from tcnn.analysis.records import Inspection
-from tcnn.analysis.rundirs import checkpoint_of
 from tcnn.errors import EnvironmentFailure, RequestError
 
 

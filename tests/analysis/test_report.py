@@ -14,8 +14,8 @@ import tiny_runs
 from data_pictures import draw
 
 import tcnn
-from tcnn.analysis.report import write
-from tcnn.analysis.rundirs import metadata
+from tcnn.analysis.pages.report import write
+from tcnn.analysis.reading.rundirs import metadata
 from tcnn.cli.main import main
 from tcnn.errors import OutputError, RequestError
 from tcnn.evaluation.corruptions import CORRUPTIONS

@@ -68,7 +68,7 @@ def test_missing_data_weights_and_names_are_told(
     assert "none.yaml: not readable as YAML" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("file", sorted(REPRODUCE.glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted((REPRODUCE / "experiments").glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_experiment_loads_and_every_arm_has_its_recipe(file: Path) -> None:
     experiment = load(file)
     assert experiment.about and experiment.title != experiment.name

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tcnn.cli.examples import EXAMPLES
 from tcnn.cli.finetune import default_directory
 from tcnn.cli.main import command_group
+from tcnn.cli.options.examples import EXAMPLES
 from tcnn.config import PRESETS
 
 Run = Callable[..., Any]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import tcnn as library
-from tcnn.cli.console import scale
+from tcnn.cli.output.console import scale
 from tcnn.zoo import catalogue
 
 Run = Callable[..., Any]

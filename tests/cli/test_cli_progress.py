@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tcnn.cli import console
-from tcnn.cli.epochs import EpochLog, epoch_line
-from tcnn.cli.renamed import processes
+from tcnn.cli.options.renamed import processes
+from tcnn.cli.output import console
+from tcnn.cli.output.epochs import EpochLog, epoch_line
 from tcnn.training.runs.progress import Progress
 
 FULL = {

@@ -11,7 +11,7 @@ import torch
 from data_pictures import draw_classes
 from torch import nn
 
-from tcnn.cli.renamed import model_arguments, timms
+from tcnn.cli.options.renamed import model_arguments, timms
 from tcnn.errors import RequestError
 
 COLUMNS = "model,img_size,top1,top1_err,top5,top5_err,param_count,crop_pct,interpolation"

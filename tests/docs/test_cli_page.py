@@ -8,7 +8,7 @@ from pages import ROOT
 from pydantic import BaseModel
 
 from tcnn import errors
-from tcnn.analysis.info import ModelInfo, Trained, Verified
+from tcnn.analysis.reading.info import ModelInfo, Trained, Verified
 from tcnn.cli.main import INTERRUPTED, command_group
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row

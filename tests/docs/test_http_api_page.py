@@ -20,8 +20,8 @@ from tiny_runs import colours
 import tcnn
 from tcnn_api.description.problems import PROBLEMS
 from tcnn_api.settings import ApiSettings
+from tcnn_jobs.housekeeping.webhooks import headers
 from tcnn_jobs.model import Delivery
-from tcnn_jobs.worker.webhooks import headers
 
 PAGE = "docs/http-api.md"
 TEXT = (ROOT / PAGE).read_text()

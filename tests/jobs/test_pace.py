@@ -3,9 +3,9 @@
 import pytest
 from houses import House
 
+from tcnn_jobs import pace
 from tcnn_jobs.model import WorkerInfo
 from tcnn_jobs.settings import QueueSettings
-from tcnn_jobs.worker import pace
 
 POLL, LEASE = QueueSettings().poll, QueueSettings().lease
 

@@ -145,7 +145,7 @@ def test_values_that_are_no_numbers_are_infinite_errors(source: nn.Module, conve
 
 def test_the_page_says_it_all(source: nn.Module, converted: nn.Module, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from tcnn.analysis.explanation import write
+    from tcnn.analysis.pages.explanation import write
 
     with torch.no_grad():
         converted.layer4[0].conv2.proj[5, 4 * 96 : 5 * 96] += 0.5  # the centre tap

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from tcnn.analysis.evaluations import EvaluatedRow, improved
 from tcnn.analysis.plots import centres, locality, maps, robustness, training
+from tcnn.analysis.reading.evaluations import EvaluatedRow, improved
 from tcnn.analysis.records import Inspection
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tcnn.analysis.evaluations import EvaluatedRow
 from tcnn.analysis.plots import style
+from tcnn.analysis.reading.evaluations import EvaluatedRow
 
 CATEGORIES: Mapping[str, tuple[str, ...]] = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),

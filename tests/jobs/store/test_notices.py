@@ -10,10 +10,10 @@ from deeds import OUCH, RESULT, hold, new
 from houses import House, wait_for
 from postgres import Server
 
+from tcnn_jobs import pace
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model import Status
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import pace
 from tcnn_jobs.worker.listening import Listening
 
 

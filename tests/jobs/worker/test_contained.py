@@ -8,9 +8,9 @@ from houses import House
 
 from tcnn_jobs.attempts import starting
 from tcnn_jobs.engines.local import LocalProcess
+from tcnn_jobs.housekeeping.janitor import clean
 from tcnn_jobs.model import Beat, Claim, Hold, Status, WorkerInfo
 from tcnn_jobs.worker import worker
-from tcnn_jobs.worker.janitor import clean
 
 BESIDE = """
 if json.loads((here / "assignment.json").read_text())["request"]["model"] == "poison":
@@ -97,7 +97,7 @@ def test_files_that_cannot_be_removed_cost_nothing(house: House, monkeypatch: py
         clean(*arguments)
         raise PermissionError("not ours")
 
-    monkeypatch.setattr("tcnn_jobs.worker.janitor.clean", refuse)
+    monkeypatch.setattr("tcnn_jobs.housekeeping.janitor.clean", refuse)
     job = house.submit()
     house.worker("succeed()").run(until_empty=True)
     assert ends(house, job.id) == [(Status.SUCCEEDED, None)]

@@ -8,11 +8,11 @@ import pytest
 from houses import House, RealWorkers, wait_for
 
 from tcnn_jobs.artifacts.local import LocalArtifacts
+from tcnn_jobs.housekeeping import janitor
+from tcnn_jobs.housekeeping.chores import Chores
+from tcnn_jobs.housekeeping.election import Election
 from tcnn_jobs.model import Status
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import janitor
-from tcnn_jobs.worker.chores import Chores
-from tcnn_jobs.worker.election import Election
 
 
 def keeper(house: House) -> str | None:

@@ -17,11 +17,11 @@ from houses import House
 from pydantic import ValidationError
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from tcnn_jobs.housekeeping import lookups, outbox, webhooks
+from tcnn_jobs.housekeeping.election import Election
+from tcnn_jobs.housekeeping.outbox import Outbox, deliver_due
 from tcnn_jobs.model import Status
 from tcnn_jobs.settings import QueueSettings
-from tcnn_jobs.worker import lookups, outbox, webhooks
-from tcnn_jobs.worker.election import Election
-from tcnn_jobs.worker.outbox import Outbox, deliver_due
 
 SECRET = "whsec of a test"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tcnn.cli.console import duration
+from tcnn.cli.output.console import duration
 
 if TYPE_CHECKING:
     from tcnn.training.runs.progress import Progress

@@ -6,7 +6,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from tcnn.analysis.rundirs import metadata
+from tcnn.analysis.reading.rundirs import metadata
 from tcnn.checkpoints.places import checkpoint_file
 from tcnn.errors import RequestError
 from tcnn.records import Record

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tcnn.cli import console
+from tcnn.cli.output import console
 
 if TYPE_CHECKING:
     from tcnn.checkpoints.opening import Opener

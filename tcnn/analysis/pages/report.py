@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tcnn.analysis.evaluations import EvaluationFile, read_evaluation
-from tcnn.analysis.page import pictures, template
+from tcnn.analysis.pages.page import pictures, template
 from tcnn.analysis.plots import gallery
 from tcnn.analysis.plots.training import epochs
-from tcnn.analysis.rundirs import Epoch, Run, metadata, read_run
+from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation
+from tcnn.analysis.reading.rundirs import Epoch, Run, metadata, read_run
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, TcnnError, one_line, shorten
 from tcnn.files import replacing

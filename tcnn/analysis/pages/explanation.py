@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tcnn.analysis.page import pictures, template
+from tcnn.analysis.pages.page import pictures, template
 from tcnn.analysis.plots import departures
 from tcnn.analysis.plots.gallery import NamedPlot
 from tcnn.files import replacing

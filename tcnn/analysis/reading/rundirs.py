@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tcnn.analysis.evaluations import EvaluationFile, read_evaluation
+from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation
 from tcnn.analysis.records import Inspection
 from tcnn.checkpoints.places import CHECKPOINTS, checkpoint_file
 from tcnn.errors import RequestError

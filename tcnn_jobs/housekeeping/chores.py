@@ -5,13 +5,14 @@ import time
 
 import structlog
 
+from tcnn_jobs import pace
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.home import Home
+from tcnn_jobs.housekeeping import janitor
+from tcnn_jobs.housekeeping.election import Election
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import janitor, pace
-from tcnn_jobs.worker.election import Election
 
 log = structlog.stdlib.get_logger("tcnn.chores")
 

@@ -13,13 +13,14 @@ from functools import cache
 import httpx
 import structlog
 
+from tcnn_jobs import pace
 from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.housekeeping import lookups, webhooks
+from tcnn_jobs.housekeeping.election import Election
 from tcnn_jobs.model import Delivery
 from tcnn_jobs.retry import backoff
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import lookups, pace, webhooks
-from tcnn_jobs.worker.election import Election
 
 log = structlog.stdlib.get_logger("tcnn.outbox")
 

@@ -18,7 +18,7 @@ SVG_LIMIT = 400_000
 def template(name: str) -> jinja2.Template:
     """A template of this room, which escapes all that it is given."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tcnn.analysis", "."), autoescape=True, undefined=jinja2.StrictUndefined,
+        loader=jinja2.PackageLoader("tcnn.analysis.pages", "."), autoescape=True, undefined=jinja2.StrictUndefined,
         finalize=_visible, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= FILTERS

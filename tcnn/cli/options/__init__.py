@@ -1,0 +1,1 @@
+"""What all commands do with options: groups in `--help`, examples, other spellings, refusal of those without effect."""
