@@ -258,10 +258,11 @@ def tensors_in(value: object) -> Iterator[Tensor]:
 
 @every_form
 def test_precision_settings(form: Form, relative_error: RelativeError) -> None:
+    """Where "high" and "medium" allow it, processors with AMX compute in TF32 and bfloat16: eight bits of precision."""
     before = torch.get_float32_matmul_precision()
     try:
-        for precision in ("highest", "high", "medium"):
+        for precision, error in (("highest", 1e-5), ("high", 2**-6), ("medium", 2**-6)):
             torch.set_float32_matmul_precision(precision)
-            assert relative_error(form().float()(image().float()), form()(image())) < 1e-5
+            assert relative_error(form().float()(image().float()), form()(image())) < error
     finally:
         torch.set_float32_matmul_precision(before)
