@@ -112,6 +112,31 @@ class EvaluateRequest(Options, ModelReference):
         return build(EvaluationConfig, self.config)
 
 
+class PlanRequest(Frozen):
+    """`POST /plan`: a request that is not to be done: exactly one of the two."""
+
+    transform: TransformRequest | None = Field(default=None, description="As for `POST /transform`, with `finetune`.")
+    finetune: FinetuneRequest | None = Field(default=None, description="As for `POST /finetune`.")
+
+    @model_validator(mode="after")
+    def _one(self) -> "PlanRequest":
+        if (self.transform is None) == (self.finetune is None):
+            raise ValueError("expected exactly one of transform, finetune")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Which of the two it is."""
+        return "finetune" if self.transform is None else "transform"
+
+    @property
+    def request(self) -> TransformRequest | FinetuneRequest:
+        """The request itself."""
+        found = self.transform or self.finetune
+        assert found is not None  # noqa: S101 - validated
+        return found
+
+
 Request = TransformRequest | FinetuneRequest | EvaluateRequest
 
 KINDS: dict[str, type[Request]] = {

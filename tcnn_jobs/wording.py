@@ -13,6 +13,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     (r"give the same ones, or --allow-changes", "give the same ones, or begin another job"),
     (r"use --preset (\w+)", r"use preset \1"),
     (r"--val DATASET", "val"),
+    (r"choose another --out", "make room on the server"),
     (r"--set ", ""),
     (r"`tcnn models` lists", "GET /models lists"),
 )  # fmt: skip

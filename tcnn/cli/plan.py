@@ -10,6 +10,8 @@ from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from tcnn.planning.report import PlannedMemory, PlannedModel, TrainingPlan
 
 
@@ -30,6 +32,9 @@ def command(
     convert: Annotated[
         bool | None, typer.Option("--convert/--no-convert", help="The T-CNN, or the CNN with the same recipe.")
     ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Also plan for the CNN that is then trained in the same way.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = None,
     assignments: Annotated[
@@ -66,9 +71,10 @@ def command(
     with loading():
         from tcnn.planning.plan import plan
 
-    with console.steps(6, quiet=as_json) as step:
+    with console.steps(12 if baseline else 6, quiet=as_json) as step:
         made = plan(
-            model, data, val, settings, out or Path("runs") / default_name(model), seconds=seconds, say=step
+            model, data, val, settings, out or Path("runs") / default_name(model), seconds=seconds, baseline=baseline,
+            say=step,
         )  # fmt: skip
     if as_json:
         console.print_json(made)
@@ -93,20 +99,14 @@ def show(plan: "TrainingPlan") -> None:
     for name, each in (("CNN", plan.source), ("T-CNN" if plan.result.layers else "CNN", plan.result)):
         if each is not None:
             table.add_row(name, _model(each))
-    table.add_row("memory", _memory(plan.memory))
-    for phase in plan.phases:
-        table.add_row(
-            phase.name, f"updates {phase.begin + 1}–{phase.end}: {phase.images_per_second:.3g} images/s, "
-            f"validation {console.duration(phase.seconds_per_validation)}",
-        )  # fmt: skip
-    if plan.seconds is not None:
-        first, last = plan.epoch_seconds[0], plan.epoch_seconds[-1]
-        span = console.duration(first) + ("" if round(first) == round(last) else f" to {console.duration(last)}")
-        table.add_row("time", f"{span} an epoch, {console.duration(plan.seconds)} in all ({plan.epochs} epochs, "
-                      f"{plan.updates} updates) on {plan.device}")  # fmt: skip
+    _add_run(table, plan, "")
+    if plan.baseline is not None:
+        _add_run(table, plan.baseline, "CNN's ")
+        if plan.seconds is not None:
+            table.add_row("time of both", console.duration(plan.seconds))
     table.add_row(
         "disk",
-        f"{_bytes(plan.disk.total)} (checkpoint {_bytes(plan.disk.checkpoint)}, resume point "
+        f"{_bytes(plan.disk_bytes)} (checkpoint {_bytes(plan.disk.checkpoint)}, resume point "
         f"{_bytes(plan.disk.resume_point)}); {_bytes(plan.disk.free)} free",
     )
     out.print(table)
@@ -114,6 +114,23 @@ def show(plan: "TrainingPlan") -> None:
         out.print(note, markup=False)
     for problem in plan.problems:
         typer.echo(f"problem: {problem}", err=True)
+
+
+def _add_run(table: "Table", plan: "TrainingPlan", whose: str) -> None:
+    """Rows of memory and time of one run."""
+    table.add_row(f"{whose}memory", _memory(plan.memory))
+    for phase in plan.phases:
+        table.add_row(
+            phase.name, f"updates {phase.begin + 1}–{phase.end}: {phase.images_per_second:.3g} images/s, "
+            f"validation {console.duration(phase.seconds_per_validation)}",
+        )  # fmt: skip
+    if plan.epoch_seconds:
+        first, last = plan.epoch_seconds[0], plan.epoch_seconds[-1]
+        span = console.duration(first) + ("" if round(first) == round(last) else f" to {console.duration(last)}")
+        table.add_row(
+            f"{whose}time", f"{span} an epoch, {console.duration(sum(plan.epoch_seconds))} in all ({plan.epochs} "
+            f"epochs, {plan.updates} updates) on {plan.device}",
+        )  # fmt: skip
 
 
 def _model(model: "PlannedModel") -> str:

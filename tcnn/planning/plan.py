@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -20,6 +21,7 @@ from tcnn.planning import machine
 from tcnn.planning.memory import step_bytes
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
 from tcnn.planning.trial import Pace, Phase, Trial
+from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.distributed import Processes, process_device
 from tcnn.training.inputs import open_data_sets, training_loader
 from tcnn.training.learner import Learner
@@ -33,6 +35,25 @@ SECONDS = 20.0
 """Seconds of real steps, shared by the phases of the run."""
 
 
+class Target(NamedTuple):
+    """The machine that a run is planned for, where that is not this one: its steps can only be computed."""
+
+    device: torch.device
+    free: int | None
+    """Bytes of memory that a run may take there, if known."""
+
+
+class _Run(NamedTuple):
+    """What is the same for the run and for its baseline."""
+
+    train: ImageSet
+    validation: ImageSet
+    out: Path
+    target: Target
+    seconds: float
+    say: Say
+
+
 def plan(
     model: str | Path | nn.Module,
     data: str | ImageSet,
@@ -41,6 +62,8 @@ def plan(
     out: str | Path = "run",
     *,
     seconds: float = SECONDS,
+    baseline: bool = False,
+    target: Target | None = None,
     say: Say = lambda message: None,
     **options: object,
 ) -> TrainingPlan:
@@ -53,52 +76,78 @@ def plan(
         model, data, val, config, options: as for `finetune`.
         out: where the run is to be: only its disk is looked at.
         seconds: of real steps; 0 for a plan by computation alone.
+        baseline: as for `finetune`: the CNN is trained afterwards, and planned for as well.
+        target: another machine than this one, for a plan by computation alone.
         say: called with what is being done, one line each.
 
     Raises: what `finetune` raises for a wrong request.
     """
     config = build(FinetuneConfig, options, config)
-    scaled = config.scaled()
     if seconds < 0:
         raise RequestError(f"seconds: expected 0 or more, found {seconds:g}")
-    processes = Processes()
-    device = process_device(config.device, processes)
+    if target is not None and seconds:
+        raise RequestError("seconds: steps are taken on this machine; a plan for another one needs seconds=0")
+    if baseline:
+        baseline_config(config)
+        check_baseline(model)
+    if target is None:
+        device = process_device(config.device, Processes())
+        target = Target(device, machine.free_bytes(device))
     train, validation, config = open_data_sets(data, val, config, in_chans(model))
+    run = _Run(train, validation, Path(out), target, seconds, say)
     say("building the model")
     start = prepare(model, config, train.class_names, pretrained=False)
-    loader = training_loader(start, train, config, processes, device)
-    notes = [*start.notes, *annealing_notes(start.model, config, loader.steps)]
+    source = _before(model, config, train, start)
     teacher = teacher_for(model, config, pretrained=False)
-    say("computing memory")
+    made = _planned(run, start, config, teacher, source)
+    named = {"model": str(model) if not isinstance(model, nn.Module) else type(model).__name__}
+    del start, source
+    if baseline:
+        say("building the CNN beside it")
+        beside = baseline_start(model, config, train.class_names, pretrained=False)
+        own = baseline_config(config).model_copy(update={"size": beside.size})
+        made = made.model_copy(update={"baseline": _planned(run, beside, own, teacher, None).model_copy(update=named)})
+    problems = tuple(_problems(made, target.device))
+    return made.model_copy(update={**named, "problems": problems})
+
+
+def _planned(
+    run: _Run, start: Start, config: FinetuneConfig, teacher: nn.Module | None, source: nn.Module | None
+) -> TrainingPlan:
+    """The plan of one run from its start; `source` is the CNN before a conversion."""
+    scaled, processes, device = config.scaled(), Processes(), run.target.device
+    loader = training_loader(start, run.train, config, processes, device)
+    notes = [*start.notes, *annealing_notes(start.model, config, loader.steps)]
+    run.say("computing memory")
     end = _at_end(start, config, loader.steps)
-    memory = _memory(end, start.size, config, loader, device, teacher)
-    disk, result = _disk(end, config, Path(out)), _described(end, start.size)
-    source = _described(_before(model, config, train, start), start.size) if gpsa_layers(end) else None
-    del end
+    memory = _memory(end, start.size, config, loader, run.target, teacher)
+    disk, result = _disk(end, config, run.out), _described(end, start.size)
+    before = _described(source, start.size) if source is not None and gpsa_layers(end) else None
+    before = None if before == result else before
+    del end, source
     paces: list[tuple[Phase, Pace]] = []
-    if seconds and memory.fits:
+    if run.seconds and memory.fits:
         machine.reset_peak(device)
         learner = Learner(
             start.model, scaled, steps=loader.steps, precision=MixedPrecision(scaled, device), processes=processes,
             teacher=teacher, trunk=start.trunk,
         )  # fmt: skip
-        trial = Trial(learner, loader, validation, scaled, start.size)
+        trial = Trial(learner, loader, run.validation, scaled, start.size)
         try:
             for phase in trial.phases():
-                say(f"taking a few steps: {phase.name}")
-                paces.append((phase, trial.time(phase, seconds / 3)))
+                run.say(f"taking a few steps: {phase.name}")
+                paces.append((phase, trial.time(phase, run.seconds / 3)))
         finally:
             loader.close()
         peak = machine.peak_bytes(device)
         memory = memory.model_copy(update={"measured": None if peak is None else peak + memory.waiting})
     return TrainingPlan(
-        model=str(model) if not isinstance(model, nn.Module) else type(model).__name__,
-        device=str(device), size=start.size, classes=len(train.class_names), train_images=len(train),
-        val_images=len(validation), epochs=scaled.epochs, updates=scaled.epochs * loader.steps,
-        batch_size=config.batch_size, source=source if source != result else None, result=result, memory=memory,
-        phases=tuple(_timed(phase, pace, loader, config.batch_size) for phase, pace in paces),
+        model="", device=str(device), size=start.size, classes=len(run.train.class_names),
+        train_images=len(run.train), val_images=len(run.validation), epochs=scaled.epochs,
+        updates=scaled.epochs * loader.steps, batch_size=config.batch_size, source=before, result=result,
+        memory=memory, phases=tuple(_timed(phase, pace, loader, config.batch_size) for phase, pace in paces),
         epoch_seconds=tuple(epoch_seconds(paces, loader.steps, scaled.epochs, loader.micro_batches)) if paces else (),
-        disk=disk, notes=tuple(notes), problems=tuple(_problems(memory, disk, device)),
+        disk=disk, notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -153,18 +202,19 @@ def _memory(
     size: tuple[int, int],
     config: FinetuneConfig,
     loader: TrainingLoader,
-    device: torch.device,
+    target: Target,
     teacher: nn.Module | None,
 ) -> PlannedMemory:
     """Memory by computation: of the configured micro-batch, and of a smaller one where that does not fit."""
     shape = input_shape(model, size)
     image = 4 * math.prod(shape)
     own = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
-    taken, free = machine.taken_bytes(device), machine.free_bytes(device)
+    taken, free = machine.taken_bytes(target.device), target.free
     configured = micro = loader.micro_batch
     while True:
         tensors = step_bytes(
-            model, lambda made: create_optimizer(made, config), (micro, *shape), MixedPrecision(config, device).dtype,
+            model, lambda made: create_optimizer(made, config), (micro, *shape),
+            MixedPrecision(config, target.device).dtype,
             teacher,
         )  # fmt: skip
         waiting = image * (loader.share - micro)
@@ -199,14 +249,19 @@ def _timed(phase: Phase, pace: Pace, loader: TrainingLoader, batch_size: int) ->
     )  # fmt: skip
 
 
-def _problems(memory: PlannedMemory, disk: PlannedDisk, device: torch.device) -> Iterator[str]:
+def _problems(made: TrainingPlan, device: torch.device) -> Iterator[str]:
     """What would end the run, one line each."""
-    if not memory.fits:
-        assert memory.free is not None  # noqa: S101 - else everything fits
-        held = f"memory: {memory.configured} images at once do not fit into the {memory.free / 1e9:.3g} GB free"
-        if memory.micro_batch:
-            yield f"{held} on {device}; give --set micro_batch={memory.micro_batch}"
-        else:
-            yield f"{held} on {device}, nor does one; choose a smaller --size, --batch-size or model"
-    if disk.total > disk.free:
-        yield f"disk: the run takes {disk.total / 1e9:.2f} GB, {disk.free / 1e9:.2f} GB are free; choose another --out"
+    for run in (made, made.baseline):
+        if run is not None and not run.memory.fits:
+            yield _short_of_memory(run.memory, device, "" if run is made else " of the CNN beside it")
+    total, free = made.disk_bytes, made.disk.free
+    if total > free:
+        yield f"disk: the run takes {total / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; choose another --out"
+
+
+def _short_of_memory(memory: PlannedMemory, device: torch.device, whose: str) -> str:
+    assert memory.free is not None  # noqa: S101 - else everything fits
+    held = f"memory: {memory.configured} images{whose} at once do not fit into the {memory.free / 1e9:.3g} GB free"
+    if memory.micro_batch:
+        return f"{held} on {device}; give --set micro_batch={memory.micro_batch}"
+    return f"{held} on {device}, nor does one; choose a smaller --size, --batch-size or model"

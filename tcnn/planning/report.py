@@ -74,10 +74,21 @@ class TrainingPlan(Record):
     phases: tuple[PlannedPhase, ...] = Field(description="Empty where no steps were taken, as memory does not suffice.")
     epoch_seconds: tuple[float, ...] = Field(description="Of every epoch with its validation; empty likewise.")
     disk: PlannedDisk
+    baseline: "TrainingPlan | None" = Field(
+        default=None, description="The plan of the CNN that is trained afterwards, if one is asked for."
+    )
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = Field(default=(), description="What would end the run, each with what to do.")
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of the whole run; None where none were measured."""
-        return sum(self.epoch_seconds) if self.epoch_seconds else None
+        """Seconds of the whole run, a baseline's included; None where none were measured."""
+        own = sum(self.epoch_seconds) if self.epoch_seconds else None
+        if own is None or self.baseline is None:
+            return own
+        return None if self.baseline.seconds is None else own + self.baseline.seconds
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes that the run takes, a baseline's included."""
+        return self.disk.total + (0 if self.baseline is None else self.baseline.disk.total)

@@ -5,6 +5,7 @@ import { bytes, count, date, percent, title } from "./format.js";
 import { clear, field, numeric, read, rewrite, select, settings, showErrors, text, tick, together, written, wrong } from "./form.js";
 import { get, once, post, upload } from "./http.js";
 import { modelPicker } from "./models.js";
+import { planned } from "./plan.js";
 
 const PRESETS = {
   quick: { word: "Quick: minutes on small data", epochs: 5, batch_size: 64, lr: 0.0005, size: "the model’s" },
@@ -21,6 +22,8 @@ export function show(main, kind, query = new URLSearchParams()) {
   document.title = `${name} · tcnn`;
   const summary = h("div", { class: "notice bad", role: "alert", hidden: true });
   const button = h("button", { type: "submit", class: "main" }, kind === "transform" ? "Convert" : "Fine-tune");
+  const ahead = h("button", { type: "button" }, "What will it take?");
+  const answer = h("div", { role: "status" });
   const called = { name: text(), tags: text() };
   const queueing = {
     priority: numeric({ placeholder: "0" }),
@@ -38,7 +41,7 @@ export function show(main, kind, query = new URLSearchParams()) {
       field("max_attempts", "Attempts", queueing.max_attempts, { hint: "Tries before the job counts as failed." }),
       field("max_runtime", "Longest run, seconds", queueing.max_runtime, { hint: "Then it is stopped and fails." }),
       field("stall_minutes", "Longest silence, minutes", queueing.stall_minutes, { hint: "Without progress for so long it is killed and tried again." }))),
-    summary, h("div", { class: "actions" }, button),
+    summary, answer, h("div", { class: "actions" }, button, ahead),
   );
   main.append(h("div", { class: "head" }, h("h1", {}, name)), h("p", { class: "lead" }, page.lead), form);
 
@@ -48,6 +51,8 @@ export function show(main, kind, query = new URLSearchParams()) {
   for (const event of ["input", "change"]) {
     form.addEventListener(event, ({ target, isTrusted }) => {
       if (target.dataset.field) wrong(target, ""); // what it said was about what was written before
+      answer.replaceChildren();
+      ahead.hidden = page.trains?.() === false;
       if (isTrusted) keep();
     });
   }
@@ -71,9 +76,10 @@ export function show(main, kind, query = new URLSearchParams()) {
     summary.replaceChildren(h("p", {}, error.message));
   });
 
+  ahead.hidden = page.trains?.() === false;
   let idempotency = { body: "", key: "" };
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
+  /** Do something with what the form says; what is wrong with it is told beside its fields. `prefix` is that of their names. */
+  async function send(control, done, prefix = "") {
     clear(form);
     summary.hidden = true;
     let body;
@@ -90,24 +96,41 @@ export function show(main, kind, query = new URLSearchParams()) {
     put(body, "name", read(called.name));
     const tags = called.tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
     if (tags.length) body.tags = tags;
-    // Sent again after a lost answer, the same request is done once.
-    const said = JSON.stringify(body);
-    if (said !== idempotency.body) idempotency = { body: said, key: once() };
-    button.disabled = true;
+    control.disabled = true;
     try {
-      const job = await post(kind, body, { headers: { "Idempotency-Key": idempotency.key }, signal: leaving.signal });
-      location.hash = `#/jobs/${job.id}`;
+      await done(body);
     } catch (error) {
       if (error.name === "AbortError") return;
-      const rest = showErrors(form, error.fields ?? []);
-      if (!error.fields?.length || rest.length) {
+      const own = (error.fields ?? []).map(({ field, message }) => ({ field: field.replace(prefix, ""), message: message.replace(prefix, "") }));
+      const rest = showErrors(form, own);
+      if (!own.length || rest.length) {
         summary.hidden = false;
         summary.replaceChildren(h("p", {}, rest.length ? rest.join("; ") : error.message));
       }
     } finally {
-      button.disabled = false;
+      control.disabled = false;
     }
+  }
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    send(button, async (body) => {
+      // Sent again after a lost answer, the same request is done once.
+      const said = JSON.stringify(body);
+      if (said !== idempotency.body) idempotency = { body: said, key: once() };
+      const job = await post(kind, body, { headers: { "Idempotency-Key": idempotency.key }, signal: leaving.signal });
+      location.hash = `#/jobs/${job.id}`;
+    });
   });
+  ahead.addEventListener("click", () => send(ahead, async (body) => {
+    answer.replaceChildren(h("p", { class: "hint" }, "Looking at the model…"));
+    try {
+      answer.replaceChildren(planned(await post("plan", { [kind]: body }, { signal: leaving.signal })));
+    } catch (error) {
+      answer.replaceChildren();
+      throw error;
+    }
+  }, `${kind}.`));
   return () => leaving.abort();
 }
 
@@ -134,6 +157,7 @@ function transform() {
   });
   let more = {}; // settings of a job that is edited for which the form has no field
   return {
+    trains: () => also.checked,
     ready: training.ready,
     async fill(request) {
       model.set(request.model);

@@ -39,6 +39,30 @@ EVALUATE: dict[str, Any] = {
         "value": {"job": JOB, "dataset": DATASET, "against": [{"model": "resnet50d.ra2_in1k"}]},
     },
 }
+PLAN: dict[str, Any] = {
+    "finetune": {
+        "summary": "Fine-tune a timm model",
+        "value": {"finetune": {"model": "resnet50d", "dataset": DATASET, "preset": "quick"}},
+    },
+    "transform": {
+        "summary": "Convert a model and fine-tune it",
+        "value": {"transform": {"model": "resnet18", "finetune": {"dataset": DATASET, "config": {"batch_size": 32}}}},
+    },
+}
+PLANNED: dict[str, Any] = {
+    "model": "resnet50d", "device": "cuda", "size": [224, 224], "classes": 2, "train_images": 50, "val_images": 10,
+    "epochs": 5, "updates": 5, "batch_size": 32,
+    "source": {"parameters": 23531362, "trained_parameters": 23531362, "layers": 0, "flops": 8653551616},
+    "result": {"parameters": 27404734, "trained_parameters": 27404734, "layers": 3, "flops": 10189135872},
+    "memory": {
+        "micro_batch": 32, "configured": 32, "computed": 3865470566, "waiting": 0, "expected": 3865470566,
+        "measured": None, "free": 85899345920,
+    },
+    "phases": [], "epoch_seconds": [],
+    "disk": {"checkpoint": 109800000, "resume_point": 329400000, "total": 1207800000, "free": 412000000000},
+    "baseline": None, "notes": ["classifier replaced: 1000 → 2 classes"], "problems": [],
+    "expected": {"job": JOB, "seconds_per_update": 0.21, "seconds": 1.05},
+}  # fmt: skip
 
 PROGRESS: dict[str, Any] = {
     "phase": "training", "epoch": 2, "epochs": 10, "step": 40, "steps": 156, "percent": 12.5, "eta_seconds": 340.0,

@@ -66,6 +66,10 @@ class Client:
         """Queue a job: `transform`, `finetune` or `evaluate`. Returns it."""
         return self._json("POST", f"/{kind}", json=request, headers=_once(key))
 
+    def plan(self, kind: str, request: Json) -> Json:
+        """What a `finetune`, or a `transform` that fine-tunes, would take: memory, disk, time. Nothing is done."""
+        return self._json("POST", "/plan", json={kind: request}, headers=_once(), timeout=300.0)
+
     def job(self, job: str) -> Json:
         """A job as it stands."""
         return self._json("GET", f"/jobs/{_part(job)}")

@@ -18,9 +18,10 @@ from schemathesis import GenerationMode, checks
 from tcnn_api import schemas
 from tcnn_api.app import create_app
 from tcnn_api.description import examples
+from tcnn_api.routes.plan import PlanView
 from tcnn_api.settings import load
 from tcnn_jobs.model import TERMINAL, Status
-from tcnn_jobs.requests import KINDS
+from tcnn_jobs.requests import KINDS, PlanRequest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = create_app(load(home="/nonexistent")).openapi()
@@ -29,7 +30,7 @@ NAMES = [f"{method.upper()} {path}" for path, method, _ in OPERATIONS]
 KEY = {"Authorization": "Bearer key-of-alice"}
 EXAMPLES = 6
 """Requests of each kind to each operation; the whole takes less than a minute."""
-EXPLORED = ("/jobs/{id}/predict", "/jobs/{id}/attention/images")
+EXPLORED = ("/jobs/{id}/predict", "/jobs/{id}/attention/images", "/plan")
 """What starts a process that loads PyTorch, for every job anew: two requests."""
 
 
@@ -81,6 +82,12 @@ def test_every_example_of_a_request_is_one() -> None:
             request = KINDS[kind](**example["value"])
             for part in (request, getattr(request, "finetune", None)):
                 assert not hasattr(type(part), "settings") or part.settings.batch_size > 0
+
+
+def test_every_example_of_a_plan_is_one() -> None:
+    for example in examples.PLAN.values():
+        assert PlanRequest(**example["value"]).request
+    assert PlanView(**examples.PLANNED).model_dump(mode="json") == examples.PLANNED
 
 
 def test_every_example_of_an_answer_is_one() -> None:

@@ -69,3 +69,19 @@ def test_a_wrong_request_is_one_line(
 ) -> None:
     given = [str(photos) if argument == "PHOTOS" else argument for argument in arguments]
     assert expected in tcnn("plan", *given).error(2)
+
+
+def test_the_cnn_beside_it(tcnn: Callable[..., Result], photos: Path) -> None:
+    found = tcnn(
+        "plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--seconds", "0.1", "--baseline"
+    )
+    assert found.code == 0, found
+    lines = [line.split("  ")[0] for line in found.out.splitlines()]
+    assert lines[lines.index("convolution") :][:6] == [
+        "convolution",
+        "time",
+        "CNN's memory",
+        "CNN",
+        "CNN's time",
+        "time of both",
+    ]

@@ -16,7 +16,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.layers.backends import convolution
 from tcnn.planning import machine
 from tcnn.planning.memory import step_bytes
-from tcnn.planning.plan import epoch_seconds, plan
+from tcnn.planning.plan import Target, epoch_seconds, plan
 from tcnn.planning.trial import Pace, Phase, Trial
 from tcnn.training.distributed import Processes
 from tcnn.training.inputs import open_data_sets, training_loader
@@ -248,3 +248,28 @@ class TestPlan:
     def test_less_than_no_time_is_refused(self, photos: Path) -> None:
         with pytest.raises(tcnn.TcnnError, match="seconds: expected 0 or more, found -1"):
             plan(TwoConvs(), str(photos), config=tiny(), seconds=-1)
+
+    def test_the_cnn_beside_it_is_planned_for_as_well(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        alone = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0)
+        both = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0, baseline=True)
+        cnn = plan("test_resnet", str(photos), config=tiny(size=64, convert=False), seconds=0)
+        assert alone.baseline is None
+        assert both.baseline is not None
+        assert (both.baseline.result, both.baseline.updates) == (cnn.result, cnn.updates)
+        assert both.baseline.memory.computed == cnn.memory.computed
+        assert both.disk_bytes == alone.disk.total + cnn.disk.total
+        monkeypatch.setattr(machine, "free_disk_bytes", lambda path: alone.disk.total + 1)
+        assert plan("test_resnet", str(photos), config=tiny(size=64), seconds=0).problems == ()
+        (problem,) = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0, baseline=True).problems
+        assert problem.startswith("disk: the run takes")
+        with pytest.raises(tcnn.TcnnError, match="baseline: convert is false"):
+            plan("test_resnet", str(photos), config=tiny(convert=False), seconds=0, baseline=True)
+
+    def test_another_machine_is_planned_for_by_computation_alone(self, photos: Path) -> None:
+        gpu = Target(torch.device("cuda"), 8 << 30)
+        made = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0, target=gpu)
+        assert (made.device, made.memory.free, made.problems) == ("cuda", 8 << 30, ())
+        little = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0, target=gpu._replace(free=1 << 20))
+        assert "do not fit into the 0.00105 GB free on cuda" in little.problems[0]
+        with pytest.raises(tcnn.TcnnError, match="a plan for another one needs seconds=0"):
+            plan("test_resnet", str(photos), config=tiny(), target=gpu)
