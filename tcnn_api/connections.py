@@ -1,14 +1,24 @@
-"""Limits on idle connections: a deadline for request headers, and eviction of the client with the most."""
+"""Limits on connections: deadlines for request headers and for reading answers, a bound for each client.
+
+A connection that nobody gets anything from costs a file descriptor: one that waits for a request, one whose answer the
+client does not read, in the middle of it or after its end.
+"""
 
 import asyncio
+import ipaddress
 import itertools
 import resource
+import time
 from collections import defaultdict
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD = 15.0
 """Seconds from a connection, or from the first byte of a further request on it, to the end of the request's head."""
+LOOK = 15.0
+"""Seconds between two looks whether the client reads what it is sent."""
+SLOWEST = 1024
+"""Bytes a second that it has to read meanwhile."""
 KEPT = 64
 """File descriptors that are kept for everything else: files, the database, processes."""
 
@@ -20,10 +30,24 @@ def most_connections() -> int:
     return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4 - KEPT)
 
 
+def network(address: str) -> str:
+    """Who an address is: of IPv6 its network of 64 bits, for whoever has one may come from any address of it."""
+    if ":" not in address:
+        return address
+    try:
+        found = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or ipaddress.IPv6Network((found.packed, 64), strict=False))
+
+
 class PatientProtocol(HttpToolsProtocol):
     """uvicorn's, whose patience has an end."""
 
     _late: asyncio.TimerHandle | None = None
+    _looking: asyncio.TimerHandle | None = None
+    _unread: int | None = None
+    _paused: float | None = None
     number = 0
     most: int | None = None
 
@@ -34,13 +58,27 @@ class PatientProtocol(HttpToolsProtocol):
             return False
         return (self.cycle is None or self.cycle.response_complete) and not self.pipeline
 
+    @property
+    def stuck(self) -> bool:
+        """Whether nothing more can be sent until the client reads."""
+        return self._paused is not None or (self.transport.is_closing() and self._left > 0)
+
+    @property
+    def who(self) -> str:
+        """The client, one of those among whom room is shared."""
+        return network(self.client[0]) if self.client else ""
+
+    @property
+    def _left(self) -> int:
+        return self.transport.get_write_buffer_size()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client is there; should there be too many, one that waits has to go."""
+        """A client is there; should there be too many, of it or of all, one that is of no use to anybody has to go."""
         super().connection_made(transport)
         self.number = next(_numbers)
         self._expect_head()
-        if len(self.connections) > (most_connections() if self.most is None else self.most):
-            self._make_room()
+        self._looking = self.loop.call_later(LOOK, self._look)
+        self._make_room(most_connections() if self.most is None else self.most)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
@@ -53,9 +91,22 @@ class PatientProtocol(HttpToolsProtocol):
         self._expect_nothing()
         super().on_headers_complete()
 
+    def pause_writing(self) -> None:
+        """The client reads more slowly than it is answered."""
+        super().pause_writing()
+        self._paused = time.monotonic()
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        super().resume_writing()
+        self._paused = self._unread = None
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
         self._expect_nothing()
+        if self._looking is not None:
+            self._looking.cancel()
+        self.pipeline.clear()  # further requests that it has sent already, which uvicorn would still answer
         super().connection_lost(exc)
 
     def _expect_head(self) -> None:
@@ -71,12 +122,31 @@ class PatientProtocol(HttpToolsProtocol):
         if self.waits:
             self.transport.close()
 
-    def _make_room(self) -> None:
-        """Of the client that has the most connections on which nothing is being answered, close the oldest."""
-        idle: dict[str, list[PatientProtocol]] = defaultdict(list)
-        for connection in self.connections:
-            if isinstance(connection, PatientProtocol) and connection is not self and connection.waits:
-                idle[connection.client[0] if connection.client else ""].append(connection)
-        if idle:
-            greediest = max(idle.values(), key=len)
-            min(greediest, key=lambda connection: connection.number).transport.abort()
+    def _look(self) -> None:
+        """Hang up on a client that has hardly read anything since the last look, though there was something to read."""
+        before, self._unread = self._unread, self._left if self.stuck else None
+        if before is not None and self._unread is not None and before - self._unread < SLOWEST * LOOK:
+            self.transport.abort()
+        else:
+            self._looking = self.loop.call_later(LOOK, self._look)
+
+    def _make_room(self, most: int) -> None:
+        """Close the oldest useless connection of this client if it has more than half of all, of the client that has
+        the most such ones if there are too many. Where all are of use, the new one is closed."""
+        everybody = [one for one in self.connections if isinstance(one, PatientProtocol)]
+        too_many = len(everybody) > most
+        if not too_many and sum(one.who == self.who for one in everybody) <= most // 2:
+            return
+        useless: dict[str, list[PatientProtocol]] = defaultdict(list)
+        for one in everybody:
+            if one is not self and (one.waits or one.stuck) and (too_many or one.who == self.who):
+                useless[one.who].append(one)
+        greediest = max(useless.values(), key=len, default=[self])
+        min(greediest, key=_worth).transport.abort()
+
+
+def _worth(connection: PatientProtocol) -> tuple[bool, float]:
+    """Those that wait go first, the oldest before the others; then those that are not read, for the longest time."""
+    if connection.waits:
+        return False, connection.number
+    return True, connection._paused or 0.0

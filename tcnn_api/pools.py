@@ -85,11 +85,15 @@ class Share:
         self._what, self._most = what, most
         self._held: Counter[str] = Counter()
 
+    def check(self, tenant: str) -> None:
+        """Raise `TooManyAtOnce` if there is room for no more just now."""
+        if self._held[tenant] >= self._most:
+            raise TooManyAtOnce(f"{self._most} {self._what} of yours are under way; wait for one of them to end")
+
     @contextmanager
     def hold(self, tenant: str) -> Iterator[None]:
         """One more, for as long as the block runs; raises `TooManyAtOnce`."""
-        if self._held[tenant] >= self._most:
-            raise TooManyAtOnce(f"{self._most} {self._what} of yours are under way; wait for one of them to end")
+        self.check(tenant)
         self._held[tenant] += 1
         try:
             yield
@@ -161,6 +165,7 @@ class Pools:
         self.disk = Pool("an upload", share=4, queue=None, seconds=3600.0)
         self.probe = Pool("the store of results", share=1, queue=1, seconds=2.0)
         self.uploads = Share("uploads", 8)
+        self.downloads = Share("downloads", 32)
         self.checks = Turns("uploads", total=2, queue=8)
         self.reports = Turns("reports", total=2, queue=8)
         self.looks = Turns("pictures", total=2, queue=32)

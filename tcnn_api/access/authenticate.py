@@ -1,6 +1,5 @@
 """ASGI middleware for authentication by API key and authorisation by scope, before the body is read."""
 
-import ipaddress
 import re
 import time
 from collections import OrderedDict
@@ -14,6 +13,7 @@ from tcnn.errors import TcnnError
 from tcnn_api import errors
 from tcnn_api.access.keys import LOCAL, Keyring, Principal, missing
 from tcnn_api.access.stored_keys import StoredKeys
+from tcnn_api.connections import network
 from tcnn_api.errors import Forbidden, TooManyKeys, Unauthorized
 from tcnn_api.settings import is_loopback
 from tcnn_jobs import access
@@ -114,7 +114,7 @@ class Attempts:
 
     def note(self, address: str) -> None:
         """Count a wrong key."""
-        address = _network(address)
+        address = network(address)
         since, count = self._wrong.pop(address, (time.monotonic(), 0))
         if time.monotonic() - since > WINDOW:
             since, count = time.monotonic(), 0
@@ -124,18 +124,8 @@ class Attempts:
 
     def too_many(self, address: str) -> bool:
         """Whether an address has sent too many wrong keys."""
-        since, count = self._wrong.get(_network(address), (0.0, 0))
+        since, count = self._wrong.get(network(address), (0.0, 0))
         return count >= MOST_WRONG and time.monotonic() - since <= WINDOW
-
-
-def _network(address: str) -> str:
-    if ":" not in address:
-        return address
-    try:
-        found = ipaddress.IPv6Address(address)
-    except ValueError:
-        return address
-    return str(found.ipv4_mapped or ipaddress.IPv6Network((found.packed, 64), strict=False))
 
 
 def _check_scope(principal: Principal, method: str, path: str) -> None:

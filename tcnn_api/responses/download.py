@@ -4,9 +4,9 @@ import base64
 import os
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 from starlette.datastructures import Headers
@@ -19,15 +19,17 @@ from tcnn_jobs.artifacts.base import Artifacts, Opened
 from tcnn_jobs.model import Artifact
 
 
+class Share(NamedTuple):
+    """What a tenant's download takes of the server: `read` calls a file's methods on a thread, `hold` counts it."""
+
+    read: Callable[..., Awaitable[Any]]
+    hold: Callable[[], AbstractContextManager[None]]
+
+
 def download(
-    request: Request,
-    artifacts: Artifacts,
-    file: Artifact,
-    name: str,
-    read: Callable[..., Awaitable[Any]],
-    link_seconds: float | None = None,
+    request: Request, artifacts: Artifacts, file: Artifact, name: str, share: Share, link_seconds: float | None = None
 ) -> Response:
-    """A job's file under a name, 304 if the client has it already; `read` calls its methods on a thread.
+    """A job's file under a name, 304 if the client has it already.
 
     With `link_seconds` the client is sent to the store, with a link that is valid for so long, if the file lies in one
     that can do so. Raises `NotFound` if it is no longer there.
@@ -49,7 +51,7 @@ def download(
         opened = artifacts.open(file)
     except OSError as error:
         raise NotFound(f"{name}: the file is no longer on the server; run the job again") from error
-    return Download(opened, read, headers=headers, filename=name, media_type=media_type)
+    return Download(opened, share, headers=headers, filename=name, media_type=media_type)
 
 
 class Download(FileResponse):
@@ -58,18 +60,18 @@ class Download(FileResponse):
     def __init__(
         self,
         opened: Opened,
-        read: Callable[..., Awaitable[Any]],
+        share: Share,
         headers: dict[str, str],
         filename: str,
         media_type: str,
     ) -> None:
         found = os.stat_result((stat.S_IFREG, 0, 0, 0, 0, 0, opened.size, 0, int(opened.modified), 0))
         super().__init__(filename, headers=headers, filename=filename, stat_result=found, media_type=media_type)
-        self._opened, self._read = opened, read
+        self._opened, self._share = opened, share
 
     @asynccontextmanager
     async def _open_file(self) -> AsyncIterator[Any]:
-        yield _Elsewhere(self._opened.handle, self._read)
+        yield _Elsewhere(self._opened.handle, self._share.read)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file, a part of it, or what is wrong with the range that was asked for."""
@@ -84,10 +86,11 @@ class Download(FileResponse):
                 await send(message)
 
         try:
-            await super().__call__(scope, receive, relay)
+            with self._share.hold():
+                await super().__call__(scope, receive, relay)
         finally:
             with anyio.CancelScope(shield=True):
-                await self._read(self._opened.handle.close)
+                await self._share.read(self._opened.handle.close)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         size = self.headers.get("content-length")

@@ -15,7 +15,7 @@ from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Stor
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound
-from tcnn_api.responses.download import download
+from tcnn_api.responses.download import Share, download
 from tcnn_api.responses.flatten import table
 from tcnn_api.schemas import FileList, download_name, file_name, files, page_of
 from tcnn_jobs.artifacts.base import Artifacts
@@ -42,7 +42,7 @@ FILE: dict[int | str, dict[str, Any]] = {
         "is soon worth nothing. Send it no `Authorization`.",
         "headers": {**_HEADERS, "Location": {"description": "The URL.", "schema": {"type": "string"}}},
     },
-    **problems(409, 416),
+    **problems(409, 416, 429),
 }
 
 
@@ -151,9 +151,10 @@ def _log(artifacts: Artifacts, job: str, attempt: int | None, tail: int | None) 
 
 
 async def _download(request: Request, parts: Service, own: str, file: Artifact, name: str, redirect: bool) -> Response:
-    read = partial(parts.pools.reading.run, own)
+    parts.pools.downloads.check(own)  # before the file is opened
+    of = Share(partial(parts.pools.reading.run, own), partial(parts.pools.downloads.hold, own))
     seconds = parts.settings.presigned_seconds if redirect else None
-    return await parts.pools.storage.run(own, download, request, parts.artifacts, file, name, read, seconds)
+    return await parts.pools.storage.run(own, download, request, parts.artifacts, file, name, of, seconds)
 
 
 def succeeded(job: Job) -> Job:

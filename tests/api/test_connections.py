@@ -8,18 +8,30 @@ from collections.abc import Iterator
 import httpx
 import pytest
 import uvicorn
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from tcnn_api import connections
 from tcnn_api.connections import PatientProtocol
 
+LARGE = 20_000_000
+"""Bytes of an answer that no buffers between server and client hold."""
+
+
+async def _app(scope: Scope, receive: Receive, send: Send) -> None:
+    path = Request(scope).url.path
+    while path == "/slow" and (await receive())["type"] != "http.disconnect":
+        pass
+    await PlainTextResponse(bytes(LARGE) if path == "/large" else "here")(scope, receive, send)
+
 
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    """A server of one page, which has room for ten connections and little patience."""
+    """A server which has room for twenty connections, ten of a client, and little patience."""
     monkeypatch.setattr(connections, "HEAD", 0.4)
-    monkeypatch.setattr(PatientProtocol, "most", 10)
-    config = uvicorn.Config(PlainTextResponse("here"), log_config=None, lifespan="off", http=PatientProtocol)
+    monkeypatch.setattr(PatientProtocol, "most", 20)
+    config = uvicorn.Config(_app, log_config=None, lifespan="off", http=PatientProtocol)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -31,10 +43,29 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
         thread.join()
 
 
-def _half(address: tuple[str, int], text: bytes = b"GET / HTTP/1.1\r\nHost: a\r\nX-Half:") -> socket.socket:
-    client = socket.create_connection(address, timeout=10)
+def _half(
+    address: tuple[str, int], text: bytes = b"GET / HTTP/1.1\r\nHost: a\r\nX-Half:", source: str = "127.0.0.1"
+) -> socket.socket:
+    client = socket.create_connection(address, timeout=10, source_address=(source, 0))
     client.sendall(text)
     return client
+
+
+def _answered(address: tuple[str, int], source: str = "127.0.0.1") -> bool:
+    transport = httpx.HTTPTransport(local_address=source)
+    with httpx.Client(transport=transport, timeout=5) as client:
+        return client.get(f"http://{address[0]}:{address[1]}/").text == "here"
+
+
+def _all_of(client: socket.socket) -> int:
+    """Bytes that come until the server hangs up."""
+    found = 0
+    try:
+        while data := client.recv(1 << 20):
+            found += len(data)
+    except ConnectionResetError:
+        pass
+    return found
 
 
 def _is_closed(client: socket.socket) -> bool:
@@ -66,7 +97,41 @@ def test_many_silent_connections_shut_nobody_out(address: tuple[str, int], monke
     monkeypatch.setattr(connections, "HEAD", 60.0)
     clients = [_half(address) for _ in range(30)]
     for _ in range(3):
-        assert httpx.get(f"http://{address[0]}:{address[1]}/", trust_env=False, timeout=5).text == "here"
+        assert _answered(address)
     assert sum(_is_closed(client) for client in clients[:15]) == 15
+    for client in clients:
+        client.close()
+
+
+ASK = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def test_an_answer_that_is_not_read_is_given_up(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is read is sent to its end, however often the client stops for a moment."""
+    monkeypatch.setattr(connections, "LOOK", 0.3)
+    with _half(address, ASK) as reader, _half(address, ASK) as sleeper:
+        found = 0
+        while found < LARGE:
+            found += len(reader.recv(1 << 20))
+            time.sleep(0.03)
+        time.sleep(0.7)
+        assert _all_of(sleeper) < LARGE
+
+
+def test_answers_that_are_not_read_shut_nobody_out(address: tuple[str, int]) -> None:
+    """Where all of a client's connections are of that kind, its next one is served in place of one of them."""
+    clients = [_half(address, ASK) for _ in range(25)]
+    assert _answered(address)
+    assert _answered(address, "127.0.0.2")
+    assert sum(_all_of(client) >= LARGE for client in clients) < 10
+    for client in clients:
+        client.close()
+
+
+def test_one_client_has_half_of_all_connections(address: tuple[str, int]) -> None:
+    """Even if something is being done on each; then it is refused more of them, and no other client is."""
+    clients = [_half(address, b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n") for _ in range(25)]
+    assert all(_is_closed(client) for client in clients[10:])
+    assert _answered(address, "127.0.0.2")
     for client in clients:
         client.close()

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -130,6 +131,21 @@ def test_a_silent_bucket_stops_neither_the_database_nor_other_tenants(
         refusal(alice.get(f"/jobs/{job.id}/logs"), 429)
         silent.set()
         assert sorted({call.result(30).status_code for call in waiting}) == [404, 429]
+
+
+def test_downloads_of_a_tenant_are_bounded(
+    alice: TestClient, bob: TestClient, service: Service, make: Any, refusal: Refusal
+) -> None:
+    """Each has a connection and an open file for as long as it lasts, and nothing of either afterwards."""
+    job, theirs = make(Status.SUCCEEDED).id, make(Status.SUCCEEDED, owner="bob").id
+    with ExitStack() as under_way:
+        for _ in range(32):
+            under_way.enter_context(service.pools.downloads.hold("alice"))
+        for path in ("checkpoint", "files/evaluation.json"):
+            refusal(alice.get(f"/jobs/{job}/{path}"), 429)
+        assert bob.get(f"/jobs/{theirs}/checkpoint").status_code == 200
+    for _ in range(33):
+        assert alice.get(f"/jobs/{job}/checkpoint").status_code == 200
 
 
 def test_pictures_are_read_within_a_bound(
