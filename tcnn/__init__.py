@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tcnn.errors import TcnnError as TcnnError
     from tcnn.evaluation.evaluate import evaluate as evaluate
     from tcnn.evaluation.predict import predict as predict
+    from tcnn.explorer.export import export_explorer as export_explorer
+    from tcnn.explorer.report import ExplorerReport as ExplorerReport
     from tcnn.exporting.export import export as export
     from tcnn.exporting.report import ExportReport as ExportReport
     from tcnn.folding.fold import Folding as Folding
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Conversion": "tcnn.conversion.surgery",
     "ConversionConfig": "tcnn.config",
+    "ExplorerReport": "tcnn.explorer.report",
     "ExportReport": "tcnn.exporting.report",
     "FinetuneConfig": "tcnn.config",
     "Folding": "tcnn.folding.fold",
@@ -58,6 +61,7 @@ _HOMES = {
     "evaluate": "tcnn.evaluation.evaluate",
     "explain": "tcnn.verification.explain",
     "export": "tcnn.exporting.export",
+    "export_explorer": "tcnn.explorer.export",
     "finetune": "tcnn.training.finetune",
     "finetune_config": "tcnn.config",
     "fold": "tcnn.folding.fold",

@@ -44,6 +44,13 @@ def check_output(path: Path, force: bool = False) -> None:
         )
 
 
+def check_folder(path: Path, force: bool = False) -> None:
+    """`check_output` for a folder: raises `OutputError` for a file there, too, even where a folder may be replaced."""
+    check_output(path, force)
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"{path}: expected a folder or nothing, found a file; choose another name")
+
+
 def _absolute(path: Path) -> Path:
     """Absolute path, with its symbolic links: a link is replaced, not followed."""
     return Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow links

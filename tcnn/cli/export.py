@@ -1,5 +1,6 @@
-"""`tcnn export`: export a checkpoint to ONNX or torch.export."""
+"""`tcnn export`: export a checkpoint to ONNX or torch.export, or as a page that needs no server."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,12 +10,16 @@ from tcnn.cli.output import console
 from tcnn.processes import loading
 
 if TYPE_CHECKING:
+    from tcnn.explorer.report import ExplorerReport
     from tcnn.exporting.report import ExportReport
 
 
 def command(
     checkpoint: Annotated[str, typer.Argument(help=console.T_CNN, metavar="CKPT")],
-    output: Annotated[Path, typer.Argument(help="A .onnx or .pt2 file.", metavar="OUT")],
+    output: Annotated[Path, typer.Argument(help="A .onnx or .pt2 file; with --explorer a folder.", metavar="OUT")],
+    explorer: Annotated[
+        bool, typer.Option("--explorer", help="A page for a browser: every head's attention, without a server of ours.")
+    ] = False,
     format: Annotated[
         str | None, typer.Option(help="onnx or torch; default: by OUT's suffix.", metavar="FORMAT")
     ] = None,
@@ -31,13 +36,19 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write a model as ONNX or as a torch.export program, checked against PyTorch; exit code 3 if it differs."""
-    from tcnn.exporting.options import check_axes, check_options, format_of, parse_axes, parse_size, require_onnx
+    """Write a model as ONNX, as a torch.export program or as a page that runs it, checked against PyTorch.
+
+    Exit code 3 if what was written computes something else.
+    """
+    shape = _parse(size)
+    if explorer:
+        _explorer(checkpoint, output, shape, tolerance, force, as_json)
+        return
+    from tcnn.exporting.options import check_axes, check_options, format_of, parse_axes, require_onnx
     from tcnn.files import check_output
 
     # Before torch is loaded: a wrong request is answered at once.
     kind = format_of(output, format)
-    shape = None if size is None else parse_size(size)
     axes = () if fixed else parse_axes([name.strip() for name in dynamic.split(",") if name.strip()])
     check_axes(dynamic, fixed)
     check_options(shape, batch, tolerance)
@@ -60,6 +71,49 @@ def command(
         console.print_json(report)
     else:
         _show(report)
+
+
+def _parse(size: str | None) -> tuple[int, int] | None:
+    from tcnn.exporting.options import parse_size
+
+    return None if size is None else parse_size(size)
+
+
+def _explorer(
+    checkpoint: str, folder: Path, size: tuple[int, int] | None, tolerance: float, force: bool, as_json: bool
+) -> None:
+    """Write the page."""
+    from tcnn.exporting.options import check_options, require_onnx
+    from tcnn.files import check_folder
+
+    check_options(size, 1, tolerance)
+    check_folder(folder, force)
+    require_onnx()
+    with loading():
+        from tcnn.checkpoints.opening import open_model
+        from tcnn.explorer.export import export_explorer
+
+    with console.steps(6, quiet=as_json) as progress:
+        progress("reading")
+        model = open_model(checkpoint)
+        report = export_explorer(model, folder, size=size, tolerance=tolerance, force=force, progress=progress)
+    if as_json:
+        console.print_json(report)
+    else:
+        _show_explorer(report)
+
+
+def _show_explorer(report: "ExplorerReport") -> None:
+    """Print what is shown, how exactly, and how to open it."""
+    out = console.stdout()
+    many = "" if len(report.layers) == 1 else "s"
+    out.print(f"shows {len(report.layers)} layer{many} on images of {'×'.join(map(str, report.size))}", markup=False)
+    logits = "" if report.error is None else f"logits within {report.error:.1e} (relative), "
+    out.print(f"same as PyTorch: {logits}weights of attention within {report.attention_error:.1e}", markup=False)
+    total = console.scale(sum(report.files.values()))
+    out.print(f"wrote {report.output} ({len(report.files)} files, {total}B) in {report.seconds:.1f} s", markup=False)
+    serve = f"python3 -m http.server --bind 127.0.0.1 --directory {shlex.quote(report.output)}"
+    out.print(f"look at it: {serve}", markup=False, soft_wrap=True)
 
 
 def _show(report: "ExportReport") -> None:

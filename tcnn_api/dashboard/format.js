@@ -1,8 +1,9 @@
 // Numbers, times and names as people read them, in their own locale.
 
 import { named } from "./names.js";
+import { NONE } from "./numbers.js";
 
-const NONE = "–";
+export { bytes, number, percent } from "./numbers.js";
 
 const whole = new Intl.NumberFormat();
 const dates = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
@@ -11,30 +12,6 @@ const ago = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
 
 export function count(value) {
   return value === null || value === undefined ? NONE : whole.format(value);
-}
-
-export function number(value, digits = 3) {
-  if (value === null || value === undefined || Number.isNaN(value)) return NONE;
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 1e5 || size < 1e-3) return value.toExponential(digits - 1);
-  return new Intl.NumberFormat(undefined, { maximumSignificantDigits: digits }).format(value);
-}
-
-export function percent(share, digits = 1) {
-  if (share === null || share === undefined || Number.isNaN(share)) return NONE;
-  return new Intl.NumberFormat(undefined, { style: "percent", maximumFractionDigits: digits }).format(share);
-}
-
-export function bytes(value) {
-  const units = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
-  let step = 0;
-  while (value >= 1000 && step < units.length - 1) {
-    value /= 1000;
-    step += 1;
-  }
-  const style = { style: "unit", unit: units[step], unitDisplay: step ? "short" : "long", maximumSignificantDigits: 3 };
-  return new Intl.NumberFormat(undefined, style).format(value);
 }
 
 /** 1.2 M, 26 M: for parameters. Locales write thousands, millions and metres alike, so the letters are the SI's. */

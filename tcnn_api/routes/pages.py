@@ -55,6 +55,9 @@ DOCS = """<!doctype html>
 """
 MEDIA = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
+SHARED = ("base.css", "dom.js", "icon.svg", "maps.js", "numbers.js", "picture.js", "viewer.css", "viewer.js")
+"""What the dashboard has in common with the page of `tcnn export --explorer`, where it lies."""
+
 
 class Asset(NamedTuple):
     """A part of the dashboard."""
@@ -67,8 +70,9 @@ class Asset(NamedTuple):
 @cache
 def assets() -> dict[str, Asset]:
     """The dashboard's files by name. They are few and small, so they are read once."""
-    folder = files("tcnn_api") / "dashboard"
-    found = {Path(file.name): file.read_bytes() for file in folder.iterdir() if Path(file.name).suffix in MEDIA}
+    parts = [files("tcnn.explorer") / "page" / name for name in SHARED]
+    parts += [file for file in (files("tcnn_api") / "dashboard").iterdir() if Path(file.name).suffix in MEDIA]
+    found = {Path(file.name): file.read_bytes() for file in parts}
     # The browser learns of all modules at once, instead of one import after the other.
     preloads = "\n".join(
         f'<link rel="modulepreload" href="static/dashboard/{name}">'

@@ -108,3 +108,27 @@ def test_a_size_that_the_model_cannot_take(tcnn: Run, lively: Callable[..., Any]
     message = tcnn("export", "vit.safetensors", "a.pt2", "--size", 33).error(2)
     assert "does not run on an image of 3×33×33" in message
     assert message.endswith("choose another size")
+
+
+@pytest.mark.slow  # what it writes is looked at in tests/dashboard/test_offline_explorer.py
+def test_a_page(tcnn: Run, tuned: Path) -> None:
+    done = tcnn("export", tuned, "a page", "--explorer", "--size", 64)
+    assert done.err == ""
+    lines = done.out.splitlines()
+    assert lines[0] == "shows 2 layers on images of 64×64"
+    assert lines[1].startswith("same as PyTorch: logits within ")
+    assert lines[3] == "look at it: python3 -m http.server --bind 127.0.0.1 --directory 'a page'"
+    told = json.loads(Path("a page/model.json").read_text())
+    assert told["classes"] == list(tiny_runs.COLOURS)
+    report = tcnn("export", tuned, "a page", "--explorer", "--size", 64, "--force", "--json").json
+    assert set(report["files"]) == {file.name for file in Path("a page").iterdir()}
+
+
+def test_what_cannot_be_a_page(tcnn: Run, tuned: Path, listing: Callable[[], list[str]]) -> None:
+    Path("there").mkdir()
+    Path("file").write_text("mine")
+    before = listing()
+    assert "there: exists already; replace it with --force" in tcnn("export", tuned, "there", "--explorer").error(2)
+    assert "found a file" in tcnn("export", tuned, "file", "--explorer", "--force").error(2)
+    assert "--size: expected pixels" in tcnn("export", tuned, "new", "--explorer", "--size", "0x4").error(2)
+    assert listing() == before

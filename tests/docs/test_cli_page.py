@@ -12,6 +12,7 @@ from tcnn.analysis.reading.info import ModelInfo, Trained, Verified
 from tcnn.cli.main import INTERRUPTED, command_group
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row
+from tcnn.explorer.report import ExplorerReport
 from tcnn.exporting.report import ExportAxis, ExportCheck, ExportReport
 from tcnn.folding.report import FoldedLayer, FoldReport, FoldResult, Speed
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
@@ -140,7 +141,7 @@ def test_error_names() -> None:
         ("push", [PushReport, PushedFile]),
         ("init", [InitialisationReport, InitialisedLayer]),
         ("fold", [FoldResult, FoldReport, FoldedLayer, ErrorStats, Speed]),
-        ("export", [ExportReport, ExportAxis, ExportCheck, ErrorStats]),
+        ("export", [ExportReport, ExportAxis, ExportCheck, ErrorStats, ExplorerReport]),
         ("info", [ModelInfo, Verified, Trained]),
         ("models", [Entry]),
         ("demo", [DemoResult, Row]),

@@ -64,6 +64,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _needs("seed", "all_corruptions", "corruption", why="nothing is drawn at random without corruptions"),
     ),
     "export": (
+        *(_not_beside(other, "explorer", "is of a single file; the page of --explorer takes one image of one size")
+          for other in ("format", "opset", "batch", "dynamic", "fixed")),
         Rule("opset", lambda given: _format(given) != "torch", "is of ONNX, and OUT is a program of torch.export"),
     ),
     "finetune": TRAINING,

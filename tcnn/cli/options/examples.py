@@ -55,6 +55,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tcnn export runs/photos photos.onnx",
         "tcnn export runs/photos photos.onnx --size 224x224 --fixed",
         "tcnn export runs/photos photos.pt2 --dynamic batch",
+        "tcnn export runs/photos photos-explorer --explorer",
     ),
     "init": (
         "tcnn init vit_tiny_patch16_224 vit.safetensors",

@@ -24,7 +24,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     MACHINE: ("device", "workers", "nproc", "engine", "address", "amp", "channels_last", "seconds", "slots"),
     OUTPUT: (
         "out", "force", "as_json", "csv_file", "figure", "results_csv", "result", "per_class", "explain",
-        "dry_run", "format", "formats", "print_config", "top", "evaluation", "opset",
+        "dry_run", "explorer", "format", "formats", "print_config", "top", "evaluation", "opset",
     ),
 }  # fmt: skip
 FEW = 6

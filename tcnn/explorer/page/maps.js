@@ -3,17 +3,19 @@
 const HEAT = [213, 94, 0]; // vermilion: told apart from the blue of the query by everybody
 const QUERY = "#0072b2";
 
-/** base64 of float32 → maps, and the combined one: (1 − gate)·content + gate·positional. */
-export function unpack(layer) {
+/** base64 of little-endian float32. */
+export function floats(text) {
+  return new Float32Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+}
+
+/** A layer with its maps, and the combined one: (1 − gate)·content + gate·positional; `positional` may be null. */
+export function mixed(layer, content, positional) {
   const size = layer.size[0] * layer.size[1];
-  const floats = (text) => new Float32Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
-  const content = floats(layer.content);
-  const positional = layer.positional === null ? null : floats(layer.positional);
   const combined = positional === null ? content : content.map((value, at) => {
     const gate = layer.gate[Math.floor(at / size)];
     return (1 - gate) * value + gate * positional[at];
   });
-  layer.maps = { content, positional: positional ?? content, combined };
+  return { ...layer, maps: { content, positional: positional ?? content, combined } };
 }
 
 function mapOf(layer, head, part) {

@@ -1,0 +1,79 @@
+// The network in this page: onnxruntime's WebAssembly runs it, on one thread, and every layer's content attention comes
+// out beside its answer. Position is a product of two factors that are the same for all images.
+
+import { floats, mixed } from "./maps.js";
+import * as ort from "./ort.js";
+
+/** A file beside this page, with how much of it has come. */
+async function fetched(name, size, tell) {
+  const response = await fetch(name);
+  if (!response.ok) throw new Error(`${name}: the file server answers ${response.status}; copy the whole folder`);
+  const parts = [];
+  let come = 0;
+  const reader = response.body.getReader();
+  for (let { done, value } = await reader.read(); !done; { done, value } = await reader.read()) {
+    parts.push(value);
+    come += value.length;
+    tell(value.length);
+  }
+  if (come !== size) throw new Error(`${name}: expected ${size} bytes, found ${come}; copy the whole folder`);
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
+}
+
+/** Of what `model.json` tells: the network, ready for images. `tell(share)` hears how much has come of 1. */
+export async function load(told, tell) {
+  const total = told.files["ort.wasm"] + told.files["model.onnx"];
+  let come = 0;
+  const more = (length) => tell((come += length) / total);
+  const runtime = await fetched("ort.wasm", told.files["ort.wasm"], more);
+  const weights = await fetched("model.onnx", told.files["model.onnx"], more);
+  Object.assign(ort.env.wasm, { numThreads: 1, wasmBinary: runtime });
+  ort.env.logLevel = "error";
+  const session = await ort.InferenceSession.create(weights, { executionProviders: ["wasm"] });
+  const layers = told.layers.map((layer) => ({ ...layer, rows: floats(layer.rows), columns: floats(layer.columns) }));
+  const [height, width] = told.input.size;
+  return {
+    /** Put an image through it; returns the answer, and `at(place)` for its maps. */
+    async look(tensor) {
+      const input = new ort.Tensor("float32", tensor, [1, told.input.mean.length, height, width]);
+      const outputs = await session.run({ images: input });
+      const content = layers.map((_, number) => outputs[`content_${number}`].data);
+      return {
+        logits: outputs.logits?.data ?? null,
+        at: (place) => layers.map((layer, number) => at(layer, content[number], place)),
+      };
+    },
+  };
+}
+
+/** The query of a layer that is nearest to a place, [i, j]. */
+function nearest(layer, place) {
+  const [left, right, top, bottom] = layer.padding;
+  return place.map((share, axis) => {
+    const before = axis ? left : top;
+    const inside = layer.size[axis] - before - (axis ? right : bottom);
+    const pixel = before + Math.min(Math.floor(share * inside), inside - 1);
+    const steps = (pixel - layer.first[axis]) / layer.stride[axis];
+    return Math.min(Math.max(Math.trunc(steps + 0.5), 0), layer.queries[axis] - 1);
+  });
+}
+
+/** A layer's maps, (K, H, W) one after the other, from the query that is nearest to a place. */
+function at(layer, all, place) {
+  const [i, j] = nearest(layer, place);
+  const [height, width] = layer.size;
+  const [down, across] = layer.queries;
+  const pixels = height * width;
+  const content = new Float32Array(layer.heads * pixels);
+  const positional = new Float32Array(layer.heads * pixels);
+  for (let head = 0; head < layer.heads; head += 1) {
+    const start = ((head * down + i) * across + j) * pixels;
+    content.set(all.subarray(start, start + pixels), head * pixels);
+    for (let y = 0; y < height; y += 1) {
+      const row = layer.rows[(head * down + i) * height + y];
+      for (let x = 0; x < width; x += 1) positional[head * pixels + y * width + x] = row * layer.columns[(head * across + j) * width + x];
+    }
+  }
+  const query = [i, j].map((place, axis) => layer.first[axis] + layer.stride[axis] * place);
+  return mixed({ ...layer, query }, content, positional);
+}

@@ -1,0 +1,27 @@
+// Numbers as people read them, in their own locale.
+
+export const NONE = "–";
+
+export function number(value, digits = 3) {
+  if (value === null || value === undefined || Number.isNaN(value)) return NONE;
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(digits - 1);
+  return new Intl.NumberFormat(undefined, { maximumSignificantDigits: digits }).format(value);
+}
+
+export function percent(share, digits = 1) {
+  if (share === null || share === undefined || Number.isNaN(share)) return NONE;
+  return new Intl.NumberFormat(undefined, { style: "percent", maximumFractionDigits: digits }).format(share);
+}
+
+export function bytes(value) {
+  const units = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
+  let step = 0;
+  while (value >= 1000 && step < units.length - 1) {
+    value /= 1000;
+    step += 1;
+  }
+  const style = { style: "unit", unit: units[step], unitDisplay: step ? "short" : "long", maximumSignificantDigits: 3 };
+  return new Intl.NumberFormat(undefined, style).format(value);
+}

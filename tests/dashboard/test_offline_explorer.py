@@ -1,0 +1,299 @@
+"""The page of `tcnn export --explorer`: what is written and refused, and in Chromium the numbers that Python has."""
+
+import base64
+import functools
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import onnxruntime
+import pytest
+import tiny_runs
+import torch
+from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
+from PIL import Image
+from timm.data import create_transform
+from torch import nn
+
+import tcnn as library
+from tcnn.analysis.attention import encode
+from tcnn.data.decode import decode
+from tcnn.data.transforms import middle_of_strip
+from tcnn.errors import OutputError, RequestError, VerificationError
+from tcnn.evaluation.evaluate import transform_for
+from tcnn.explorer import export, network
+from tcnn.explorer.export import check_network, export_explorer
+
+SIZE = (24, 20)
+CFG = {
+    "input_size": (3, *SIZE), "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25), "interpolation": "bicubic",
+    "crop_pct": 0.875, "crop_mode": "center", "label_names": ["blue", HOSTILE, "red"],
+}  # fmt: skip
+SETTINGS = [
+    ((24, 20), 0.875, "center", "bicubic"), ((32, 32), 0.9, "center", "bilinear"), ((31, 40), 1.0, "squash", "lanczos"),
+    ((24, 24), 0.8, "border", "bicubic"), ((20, 28), 0.95, "border", "bilinear"), ((33, 33), 1.0, "center", "lanczos"),
+]  # fmt: skip
+"""(height, width), crop_pct, crop_mode and interpolation."""
+SIDES = ((61, 47), (300, 200), (9, 14), (24, 500), (32, 32))
+"""Images' (width, height): larger and smaller than what the network takes, and a strip."""
+
+
+def t_cnn(content: str = "global") -> nn.Module:
+    """At τ = 1, with gates and centres of every kind."""
+    model, _ = library.convert(
+        tiny_runs.seeded(tiny_runs.TwoConvs).eval(), target="last", content=content, temperature=1.0
+    )
+    layer: Any = model.last
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        layer.query.normal_()
+        layer.key.normal_()
+        layer.gating_param.copy_(torch.linspace(-3, 3, 9))
+        layer.attention_centers.add_(0.3)
+    return model
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
+    model, folder = t_cnn("window:4"), tmp_path_factory.mktemp("page") / "page"
+    model.pretrained_cfg = CFG  # type: ignore[assignment]
+    report = export_explorer(model, folder, size=SIZE)
+    assert report.layers == ("last",) and report.size == SIZE
+    assert report.error is not None and max(report.error, report.attention_error) <= report.tolerance == 1e-5
+    assert report.files == {file.name: file.stat().st_size for file in folder.iterdir()}
+    return model, folder
+
+
+def test_the_files_give_the_maps_of_inspect(written: tuple[nn.Module, Path]) -> None:
+    """By what the page does with them: a query's row of the content, and the product of two factors."""
+    model, folder = written
+    told = json.loads((folder / "model.json").read_text())
+    x = torch.randn(1, 3, *SIZE, generator=torch.Generator().manual_seed(2))
+    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    found = dict(
+        zip((output.name for output in session.get_outputs()), session.run(None, {"images": x.numpy()}), strict=True)
+    )
+    encoded = encode(model, x)
+    numpy.testing.assert_allclose(found["logits"], encoded.output.detach(), rtol=1e-4, atol=1e-5)
+    layer = told["layers"][0]
+    rows, columns = (numpy.frombuffer(base64.b64decode(layer[name]), "<f4") for name in ("rows", "columns"))
+    (down, across), (height, width) = layer["queries"], layer["size"]
+    for y, x_share in ((0.0, 0.0), (0.5, 0.3), (0.999, 0.9)):
+        (expected,) = encoded.at((y, x_share))
+        i, j = (
+            (place - first) // stride
+            for place, first, stride in zip(expected.query, layer["first"], layer["stride"], strict=True)
+        )
+        content = found["content_0"].reshape(9, down, across, height, width)[:, i, j]
+        positional = rows.reshape(9, down, height)[:, i, :, None] * columns.reshape(9, across, width)[:, j, None]
+        gate = numpy.array(layer["gate"])[:, None, None]
+        numpy.testing.assert_allclose(
+            (1 - gate) * content + gate * positional, expected.combined[0].detach(), atol=1e-6
+        )
+        assert ((content == 0) == (expected.content[0].detach() == 0).numpy()).all()  # the window's edge
+
+
+def test_nothing_comes_from_elsewhere(written: tuple[nn.Module, Path]) -> None:
+    """No address of another server in a file that a browser reads, and a policy that would not let it be asked."""
+    _, folder = written
+    page = (folder / "index.html").read_text()
+    assert "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'" in page and "<style" not in page
+    for file in folder.iterdir():
+        if file.suffix in (".html", ".css", ".js") and file.name != "ort.js":
+            text = file.read_text().replace("http://www.w3.org/2000/svg", "")
+            assert "://" not in text, file.name
+    assert (folder / "LICENSES.txt").read_text().count("MIT License") >= 1
+    version = (folder / "ort.js").read_text()[:200].partition("ONNX Runtime Web v")[2].partition("\n")[0]
+    assert f"ONNX Runtime Web {version}:" in (folder / "LICENSES.txt").read_text()
+
+
+def test_a_folder_that_exists(written: tuple[nn.Module, Path], tmp_path: Path) -> None:
+    model, folder = written
+    before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+    with pytest.raises(OutputError, match="exists already"):
+        export_explorer(model, folder, size=SIZE)
+    assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError, match="expected a folder or nothing, found a file"):
+        export_explorer(model, tmp_path / "file", size=SIZE, force=True)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_has_no_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestError, match=r"TwoConvs has no GPSA layers.*convert it first: tcnn convert"):
+        export_explorer(tiny_runs.TwoConvs(), tmp_path / "page")
+    fused = library.fuse(t_cnn())
+    with pytest.raises(RequestError, match="was fused, for inference only; explore the model that it was fused from"):
+        export_explorer(fused, tmp_path / "page")
+    monkeypatch.setattr(network, "MOST_BYTES", 100)
+    with pytest.raises(RequestError, match=r"the attention maps of one image take .* choose a smaller --size"):
+        export_explorer(t_cnn(), tmp_path / "page", size=SIZE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_that_differs_is_not_written(written: tuple[nn.Module, Path]) -> None:
+    _, folder = written
+    other = network.WithAttention(t_cnn())  # whose content is not cut into windows
+    with pytest.raises(
+        VerificationError, match=r"the exported network's .* differ from PyTorch's by .*nothing was written"
+    ):
+        check_network(other, folder / "model.onnx", (1, 3, *SIZE), 1e-5)
+
+
+def test_ways_to_resize(tmp_path: Path) -> None:
+    model = t_cnn()
+    model.pretrained_cfg = {"interpolation": "nearest", "input_size": (3, *SIZE)}  # type: ignore[assignment]
+    with pytest.raises(RequestError, match=r"the page resizes by bilinear, bicubic, lanczos, found 'nearest'"):
+        export_explorer(model, tmp_path / "page")
+
+
+def test_the_runtime_is_packed_with_tcnn() -> None:
+    found = dict(export.page_files())
+    assert found["ort.wasm"][:4] == b"\0asm"
+    assert {"index.html", "ort.js", "LICENSES.txt", "explorer.js"} <= set(found)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("images")
+    noise = numpy.random.default_rng(1)
+    files = [folder / f"{width}-{height}.png" for width, height in SIDES]
+    for file, (width, height) in zip(files, SIDES, strict=True):
+        Image.fromarray(noise.integers(0, 256, (height, width, 3), dtype=numpy.uint8)).save(file)
+    return files
+
+
+@pytest.fixture(scope="module")
+def url(written: tuple[nn.Module, Path]) -> Iterator[str]:
+    """Python's own file server, which knows nothing of the page."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=written[1])) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+PREPARE = """async ([data, settings]) => {
+  const { prepare } = await import("./prepare.js");
+  return Array.from((await prepare(await (await fetch(data)).blob(), settings)).tensor);
+}"""
+LOOK = """async ([tensor, places]) => {
+  const told = await (await fetch("model.json")).json();
+  const network = await (await import("./network.js")).load(told, () => {});
+  const { logits, at } = await network.look(new Float32Array(tensor));
+  const layers = places.map((place) => at(place)[0]);
+  return { logits: Array.from(logits), layers: layers.map(({ query, maps }) => ({ query,
+    ...Object.fromEntries(Object.entries(maps).map(([part, values]) => [part, Array.from(values)])) })) };
+}"""
+
+
+def data_url(file: Path) -> str:
+    return f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"
+
+
+def test_images_are_prepared_as_timm_does_it(url: str, open_page: Open, images: list[Path]) -> None:
+    """Bit for bit: what the network takes differs by float32's own rounding alone."""
+    page = open_page(url, bypass_csp=True)  # of the test's own data URLs
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
+    for size, crop_pct, mode, interpolation in SETTINGS:
+        for channels in (3, 1):
+            told: dict[str, Any] = {"mean": mean[:channels], "std": std[:channels], "crop_pct": crop_pct,
+                                    "crop_mode": mode, "interpolation": interpolation}  # fmt: skip
+            transform: Any = create_transform(input_size=(channels, *size), is_training=False, **told)
+            for file in images:
+                image = middle_of_strip(decode(Image.open(file), "RGB" if channels == 3 else "L"))
+                expected = transform(image).flatten().numpy()
+                found = page.evaluate(PREPARE, [data_url(file), {**told, "size": size}])
+                assert numpy.abs(found - expected).max() < 1e-5, (size, mode, interpolation, channels, file.name)
+
+
+def test_the_browser_computes_what_python_does(
+    url: str, open_page: Open, written: tuple[nn.Module, Path], images: list[Path]
+) -> None:
+    model, _ = written
+    page = open_page(url)
+    places = [(0.0, 0.0), (0.5, 0.3), (0.999, 0.9)]
+    for file in images[:2]:
+        batch = transform_for(model)(Image.open(file)).unsqueeze(0)
+        encoded = encode(model, batch)
+        found = page.evaluate(LOOK, [batch.flatten().tolist(), places])
+        numpy.testing.assert_allclose(found["logits"], encoded.output[0].detach(), rtol=1e-4, atol=1e-5)
+        for place, layer in zip(places, found["layers"], strict=True):
+            (expected,) = encoded.at(place)
+            assert tuple(layer["query"]) == expected.query
+            for part in ("content", "positional", "combined"):
+                maps = getattr(expected, part).detach().flatten()
+                numpy.testing.assert_allclose(layer[part], maps, atol=1e-6)
+
+
+def test_a_person_looks(
+    url: str, open_page: Open, written: tuple[nn.Module, Path], images: list[Path], tmp_path: Path
+) -> None:
+    """Choose an image, read its classes, click a place, go on by keyboard; what is no image is said."""
+    model, _ = written
+    page = open_page(url)
+    expect = sync_api.expect
+    expect(page.locator(".tile")).to_have_count(9)
+    page.get_by_label("Your picture").set_input_files(images[0])
+    (answer,) = library.predict(model, [images[0]], top=3)
+    said = [f"{one.name}{one.probability:.1%}" for one in answer.guesses]
+    ranking = page.get_by_role("list", name="What the network says").locator("li")
+    expect(ranking.nth(0)).to_have_text(said[0].replace(".0%", "%"))
+    assert [text.replace(".0%", "%") for text in ranking.all_inner_texts()] and HOSTILE in "".join(
+        ranking.all_text_contents()
+    )
+    encoded = encode(model, transform_for(model)(Image.open(images[0])).unsqueeze(0))
+    box = page.locator("canvas.picture").bounding_box()
+    page.mouse.click(box["x"] + 0.1 * box["width"], box["y"] + 0.9 * box["height"])
+    (expected,) = encoded.at((0.9, 0.1))
+    for head, weights in enumerate(expected.combined[0].detach()):
+        row, column = divmod(int(weights.argmax()), weights.shape[1])
+        name = page.locator(".tile").nth(head).get_attribute("aria-label")
+        assert name.startswith(
+            f"Head {head + 1}: most at row {row}, column {column} of the map, {weights.max():.1%}".replace(".0%", "%")
+        )
+    where = page.locator("#place")
+    expect(where).to_have_text("Asking: row 6 of 6, column 2 of 5 of last.")
+    page.locator(".stage").focus()
+    page.keyboard.press("ArrowRight")
+    expect(where).to_have_text("Asking: row 6 of 6, column 3 of 5 of last.")
+    (tmp_path / "no.png").write_text("no image")
+    page.get_by_label("Your picture").set_input_files(tmp_path / "no.png")
+    expect(page.get_by_role("alert")).to_have_text(
+        "no.png cannot be read as an image; choose a JPEG, PNG or WebP file."
+    )
+    expect(page.locator(".tile")).to_have_count(9)
+    page.get_by_role("button", name="A drawing").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert page.title() == "TwoConvs · attention"
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [pytest.param(*look, marks=() if look in (LOOKS[0], LOOKS[-1]) else pytest.mark.slow) for look in LOOKS],
+)
+def test_everybody_can_use_it(url: str, open_page: Open, width: int, scheme: str) -> None:
+    page = open_page(url, viewport={"width": width, "height": 860}, color_scheme=scheme)
+    sync_api.expect(page.locator(".tile")).to_have_count(9)
+    page.locator(".tile").nth(4).click()
+    assert inaccessible(page) == []
+
+
+def test_a_folder_that_is_not_whole(url: str, open_page: Open) -> None:
+    """What is missing is named, and it can be tried again."""
+    page = open_page("about:blank")
+    page.route("**/model.onnx", lambda route: route.fulfill(status=404, body=""))
+    page.goto(url)
+    alert = page.get_by_role("alert")
+    sync_api.expect(alert).to_contain_text("model.onnx: the file server answers 404; copy the whole folder")
+    page.unroute("**/model.onnx")
+    alert.get_by_role("button", name="Try again").click()
+    sync_api.expect(page.locator(".tile")).to_have_count(9)
