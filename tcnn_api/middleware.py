@@ -18,7 +18,7 @@ log = structlog.get_logger("tcnn.api")
 
 ROUTINE = frozenset({"/healthz", "/readyz", "/metrics"})
 """Asked every few seconds by machines: no line of the log unless something is wrong."""
-UPLOADS = frozenset({"/datasets", "/checkpoints"})
+UPLOADS = frozenset({"/datasets", "/checkpoints", "/weights"})
 PICTURES = re.compile(r"/jobs/[^/]+/(attention/images|predict)")
 PICTURE = 32 << 20
 """Bytes of one picture that is looked at."""

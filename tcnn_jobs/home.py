@@ -3,7 +3,7 @@
 tcnn.db                     the queue, unless it is on PostgreSQL
 jobs/JOB/CLAIM/             one attempt: what it was told, its log, its reports, its files
 datasets/ID/                an uploaded data set, unpacked
-checkpoints/ID.safetensors  an uploaded checkpoint
+checkpoints/ID.safetensors  an uploaded checkpoint, or uploaded weights of a CNN
 incoming/                   uploads that are still being received
 cache/                      what was fetched from the store of TCNN_ARTIFACTS, if there is one
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tcnn.errors import EnvironmentFailure, RequestError
 
-_ID = re.compile(r"(job|ds|ckpt)_[0-9a-z]{8,40}")
+_ID = re.compile(r"(job|ds|ckpt|wts)_[0-9a-z]{8,40}")
 
 
 class Home:

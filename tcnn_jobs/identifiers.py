@@ -4,7 +4,7 @@ import secrets
 
 
 def new_id(prefix: str) -> str:
-    """Generate an unguessable identifier: `job_`, `ds_`, `ckpt_` or another prefix and 24 hexadecimal digits."""
+    """Generate an unguessable identifier: `job_`, `ds_` or another prefix, and 24 hexadecimal digits."""
     return f"{prefix}_{secrets.token_hex(12)}"
 
 

@@ -246,6 +246,31 @@ class WorkerState(Model):
     """Whether it is the one that looks after silent workers, webhooks, and what is past its time."""
 
 
+class TenantLoad(Model):
+    """What a tenant has in the queue and in the store of results."""
+
+    tenant: str
+    queued: int = 0
+    blocked: int = 0
+    """Of these those that wait for other jobs."""
+    running: int = 0
+    slots: int = 0
+    """That its running jobs take."""
+    oldest_seconds: float | None = None
+    """For which the oldest job waits that could start, or that is to be tried again."""
+    stored: int = 0
+    """Bytes of its uploads and results."""
+
+
+class EndedHour(Model):
+    """Jobs that ended within one hour."""
+
+    hours_ago: int
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
 class Upload(Model):
     """A data set or a checkpoint that was uploaded. `path` is relative to the home directory."""
 

@@ -11,6 +11,7 @@ from tcnn.evaluation.config import EvaluationConfig
 from tcnn_jobs.labels import Labels
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
+WEIGHTS = "Your own weights of the model, uploaded (`POST /weights`), in place of timm's."
 
 
 class Options(Labels):
@@ -83,6 +84,7 @@ class TransformRequest(Options, ConversionConfig):
 
     model: Name = Field(description="A timm name.")
     pretrained: bool = Field(default=True, description="Pretrained weights, or random ones.")
+    weights: Name | None = Field(default=None, description=WEIGHTS)
     num_classes: int | None = Field(default=None, ge=1, le=1_000_000, description="Default: the weights' own.")
     finetune: Training | None = Field(default=None, description="Fine-tune the converted model in the same job.")
 
@@ -97,6 +99,7 @@ class FinetuneRequest(Options, Training, ModelReference):
     """`POST /finetune`: fine-tune a job's result, an uploaded checkpoint, or a timm model."""
 
     pretrained: bool = Field(default=True, description="For a timm model: pretrained weights, or random ones.")
+    weights: Name | None = Field(default=None, description=f"For a timm model: {WEIGHTS[0].lower()}{WEIGHTS[1:]}")
 
 
 class EvaluateRequest(Options, ModelReference):
@@ -146,7 +149,7 @@ KINDS: dict[str, type[Request]] = {
 }
 
 
-ADDED: dict[str, int] = {"depends_on": 2, "baseline": 2}
+ADDED: dict[str, int] = {"depends_on": 2, "baseline": 2, "weights": 2}
 """Fields of requests, and settings in them, that older workers refuse, and the version that brought each. What is not
 here every worker understands. Whoever adds one raises `REQUEST_VERSION` once a release."""
 
@@ -176,6 +179,11 @@ def models_of(request: Request) -> Iterator[tuple[str, TransformRequest | ModelR
     if isinstance(request, EvaluateRequest):
         for place, other in enumerate(request.against):
             yield f"against.{place}.", other
+
+
+def weights_of(request: Request) -> str | None:
+    """The uploaded weights that a request names."""
+    return None if isinstance(request, EvaluateRequest) else request.weights
 
 
 def datasets_of(request: Request) -> Iterator[tuple[str, str]]:

@@ -10,10 +10,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from tcnn.checkpoints.checkpoint import load
 from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion.surgery import strideless
-from tcnn.errors import RequestError
+from tcnn.errors import NothingToConvertError, RequestError, VerificationError
+from tcnn.folding.fold import fold
 from tcnn.training.prepare import Start, conversion_at, is_checkpoint, prepare
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.workflows.pipeline import Source, open_source
@@ -79,6 +81,8 @@ def _original(
     recorded = _recorded(Path(source))
     if recorded is None:
         return source, config.conversion
+    if recorded.weights == "file":
+        return _unconverted(Path(source)), content.conversion.config
     random = recorded.weights == "random" or not pretrained
     args: dict[str, object] = {} if recorded.num_classes is None else {"num_classes": recorded.num_classes}
     model, origin = open_source(recorded.name, not random, None, recorded.seed, torch.device("cpu"), **args)  # type: ignore[arg-type]
@@ -97,6 +101,19 @@ def _recorded(path: Path) -> Source | None:
     if "source" not in content.metadata:
         raise RequestError("it was saved from Python and records no source")
     recorded = Source.model_validate(content.section("source"))
-    if recorded.weights == "file":
-        raise RequestError("its CNN's weights came from a file of one's own")
+    if recorded.weights == "file" and content.conversion.config.stride != "keep":
+        raise RequestError("its CNN's weights came from a file of one's own, and its stride is another one")
     return recorded
+
+
+def _unconverted(path: Path) -> nn.Module:
+    """The CNN of a checkpoint that has not been trained, had back from the conversion itself: exactly."""
+    try:
+        model, report = fold(load(path))
+    except (NothingToConvertError, VerificationError) as error:
+        raise RequestError(
+            f"its CNN's weights came from a file of one's own, and cannot be had back: {error}"
+        ) from error
+    if not report.complete:
+        raise RequestError("its CNN's weights came from a file of one's own, and cannot be had back")
+    return model

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tcnn.errors import WeightsError, one_line, shorten
@@ -107,14 +108,25 @@ def without_prefix(path: Path, state: Mapping[str, Tensor], expected: Collection
 
 
 def refuse_not_finite(path: Path, state: Mapping[str, Tensor]) -> None:
-    """Raise `WeightsError` for weights that are NaN or infinite: no conversion of them can be verified."""
+    """Raise `WeightsError` for NaN and infinite weights, of which no conversion can be verified, and sparse ones."""
     for key, tensor in state.items():
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+            raise WeightsError(f"{path}: {shorten(key, 80)}: expected a dense tensor, found a sparse or quantised one")
         if tensor.is_floating_point() and not tensor.isfinite().all():
             wrong = int((~tensor.isfinite()).sum())
             raise WeightsError(
                 f"{path}: {key}: {wrong} of {tensor.numel()} values are NaN or infinite, as after a training that "
                 "diverged; take an earlier checkpoint"
             )
+
+
+def write(path: Path, state: Mapping[str, Tensor], out: Path) -> None:
+    """Write what `read` has found in a file as safetensors; raises `WeightsError` for tensors without such a form."""
+    # Each with a memory of its own: of what shares one, or is a part of another, all of it would be written.
+    try:
+        save_file({key: tensor.detach().clone().contiguous() for key, tensor in state.items()}, out, {"format": "pt"})
+    except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError) as error:  # a type that the format lacks
+        raise WeightsError(f"{path}: cannot be written as safetensors: {one_line(error)}") from error
 
 
 def mismatch(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], classifiers: Collection[str]) -> str | None:

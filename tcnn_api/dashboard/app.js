@@ -4,12 +4,17 @@ import { announce, h, say } from "./dom.js";
 import { Problem, get, key, onConnection, onKeyNeeded, whose } from "./http.js";
 import * as again from "./again.js";
 import * as attention from "./attention.js";
+import * as checkpoint from "./checkpoint.js";
+import * as checkpoints from "./checkpoints.js";
 import * as compare from "./compare.js";
+import * as data from "./data.js";
+import * as dataset from "./dataset.js";
 import * as evaluate from "./evaluate.js";
 import * as job from "./job.js";
 import * as jobs from "./jobs.js";
 import * as runs from "./runs.js";
 import * as submit from "./submit.js";
+import * as system from "./system.js";
 
 const PAGES = [
   [/^\/?(?:\?(.*))?$/, (main, query) => jobs.show(main, new URLSearchParams(query ?? "")), "jobs"],
@@ -19,6 +24,11 @@ const PAGES = [
   [/^\/evaluate\?(?:.*&)?from=([\w-]+)/, (main, id) => again.show(main, "evaluate", id), "jobs"],
   [/^\/evaluate(?:\?(.*))?$/, (main, query) => evaluate.show(main, new URLSearchParams(query ?? "")), "evaluate"],
   [/^\/finetune(?:\?(.*))?$/, (main, query) => submit.show(main, "finetune", new URLSearchParams(query ?? "")), "finetune"],
+  [/^\/data(?:\?(.*))?$/, (main, query) => data.show(main, new URLSearchParams(query ?? "")), "data"],
+  [/^\/data\/([\w-]+)$/, (main, id) => dataset.show(main, id), "data"],
+  [/^\/checkpoints(?:\?(.*))?$/, (main, query) => checkpoints.show(main, new URLSearchParams(query ?? "")), "checkpoints"],
+  [/^\/(checkpoints|weights)\/([\w-]+)$/, (main, kind, id) => checkpoint.show(main, kind, id), "checkpoints"],
+  [/^\/system$/, (main) => system.show(main), "system"],
   [/^\/jobs\/([\w-]+)$/, (main, id) => job.show(main, id), "jobs"],
   [/^\/jobs\/([\w-]+)\/attention(?:\?(.*))?$/, (main, id, query) => attention.show(main, id, new URLSearchParams(query ?? "")), "jobs"],
 ];

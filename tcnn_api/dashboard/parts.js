@@ -37,6 +37,22 @@ export function trouble(message, again) {
   );
 }
 
+/** Ask before what cannot be undone. */
+export function sure({ title, text, no = "Keep it", yes = "Delete it" }) {
+  return new Promise((resolve) => {
+    const dialog = h("dialog", { "aria-labelledby": "sure-title" },
+      h("form", { method: "dialog" },
+        h("h2", { id: "sure-title" }, title),
+        h("p", {}, text),
+        h("div", { class: "actions" },
+          h("button", { type: "submit", value: "", autofocus: true }, no),
+          h("button", { type: "submit", value: "yes", class: "danger" }, yes))));
+    dialog.addEventListener("close", () => (resolve(dialog.returnValue === "yes"), dialog.remove()));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
 /** A file that a key may guard: a link where there is none, and what saves it where there is one. */
 export function fileLink(path, name, { saving, keyed, word = name }) {
   const link = h("a", { href: path, download: name }, word);

@@ -1,11 +1,13 @@
 // Two forms: convert a model (and fine-tune it in the same job), or fine-tune what is there.
 
 import { h, say } from "./dom.js";
-import { bytes, count, date, percent, title } from "./format.js";
+import { bytes, count, date, title } from "./format.js";
 import { clear, field, numeric, read, rewrite, select, settings, showErrors, text, tick, together, written, wrong } from "./form.js";
-import { get, once, post, upload } from "./http.js";
+import { get, once, post } from "./http.js";
 import { modelPicker } from "./models.js";
 import { planned } from "./plan.js";
+import { ownWeights } from "./own-weights.js";
+import { ARCHIVES, uploader } from "./uploads.js";
 
 const PRESETS = {
   quick: { word: "Quick: minutes on small data", epochs: 5, batch_size: 64, lr: 0.0005, size: "the model’s" },
@@ -17,7 +19,7 @@ const QUEUEING = ["priority", "max_attempts", "max_runtime", "stall_minutes", "d
 export function show(main, kind, query = new URLSearchParams()) {
   const leaving = new AbortController();
   const form = h("form", { class: "submit", novalidate: true });
-  const page = kind === "transform" ? transform() : finetune(form, query, leaving.signal);
+  const page = kind === "transform" ? transform(query) : finetune(form, query, leaving.signal);
   const name = kind === "transform" ? "Convert a model" : "Fine-tune a model";
   document.title = `${name} · tcnn`;
   const summary = h("div", { class: "notice bad", role: "alert", hidden: true });
@@ -134,7 +136,7 @@ export function show(main, kind, query = new URLSearchParams()) {
   return () => leaving.abort();
 }
 
-function transform() {
+function transform(query) {
   const model = modelPicker();
   const own = {
     pretrained: tick(true),
@@ -146,6 +148,7 @@ function transform() {
     content_heads: numeric({ placeholder: "0" }),
     seed: numeric({ placeholder: "0" }),
   };
+  const weights = ownWeights({ model, pretrained: own.pretrained, wanted: query.get("weights") });
   const stride = select([["keep", "Keep: equivalent to the CNN"], ["remove", "Remove: as in the paper"], ["dilate", "Remove, and dilate what follows"]]);
   const queryKey = select([["normal", "Normal, small"], ["mimetic", "Mimetic: like looks for like"]]);
   const also = tick(false, { id: "also-finetune" });
@@ -158,14 +161,15 @@ function transform() {
   let more = {}; // settings of a job that is edited for which the form has no field
   return {
     trains: () => also.checked,
-    ready: training.ready,
+    ready: () => Promise.all([training.ready(), weights.ready]),
     async fill(request) {
       model.set(request.model);
+      await weights.fill(request);
       own.pretrained.checked = request.pretrained ?? true;
       stride.value = request.stride ?? "keep";
       queryKey.value = request.query_key ?? "normal";
       more = { ...request };
-      for (const name of [...QUEUEING, ...Object.keys(own), "model", "stride", "query_key", "finetune"]) delete more[name];
+      for (const name of [...QUEUEING, ...Object.keys(own), "model", "weights", "stride", "query_key", "finetune"]) delete more[name];
       for (const [name, control] of Object.entries(own)) if (name !== "pretrained") control.value = request[name] ?? "";
       also.checked = Boolean(request.finetune);
       also.dispatchEvent(new Event("change"));
@@ -177,6 +181,7 @@ function transform() {
         field("model", "Model", model.input, { wide: true, extra: model.extra }),
         field("pretrained", "Pretrained weights", own.pretrained, { half: true, hint: "Without them the weights are random." }),
         field("stride", "Stride of the stage", stride, { half: true })),
+        weights.parts,
         h("details", {}, h("summary", {}, "More about the conversion"), h("div", { class: "fields" },
           field("num_classes", "Classes", own.num_classes),
           field("stage", "Stage", own.stage, { hint: "Counted from 0; −1 is the last." }),
@@ -192,7 +197,7 @@ function transform() {
     body() {
       const [body, trained] = together(() => {
         if (!model.input.value.trim()) throw Object.assign(new Error("Choose a model."), { control: model.input });
-        const made = { ...more, model: model.input.value.trim(), pretrained: own.pretrained.checked, stride: stride.value, query_key: queryKey.value };
+        const made = weights.into({ ...more, model: model.input.value.trim(), stride: stride.value, query_key: queryKey.value });
         for (const [name, control] of Object.entries(own)) if (name !== "pretrained") put(made, name, read(control));
         return made;
       }, () => (also.checked ? training.body() : null));
@@ -204,10 +209,12 @@ function transform() {
 
 function finetune(form, query, signal) {
   const wanted = query.get("job");
+  const begin = ["checkpoint", "weights"].find((name) => query.has(name));
   const jobs = select([["", "Loading…"]]);
   const checkpoints = select([["", "Loading…"]]);
   const model = modelPicker();
   const pretrained = tick(true);
+  const weights = ownWeights({ model, pretrained, wanted: query.get("weights") });
   const sources = {
     job: h("div", { class: "fields" }, field("job", "Job", jobs, { wide: true, hint: "A conversion or a fine-tuning; one that has not ended is waited for." })),
     checkpoint: h("div", { class: "fields", hidden: true }, field("checkpoint", "Checkpoint", checkpoints, { wide: true }),
@@ -216,15 +223,20 @@ function finetune(form, query, signal) {
         checkpoints.value = made.id;
       })),
     model: h("div", { class: "fields", hidden: true }, field("model", "Model", model.input, { wide: true, extra: model.extra }),
-      field("pretrained", "Pretrained weights", pretrained)),
+      field("pretrained", "Pretrained weights", pretrained), h("div", { class: "field wide" }, weights.parts)),
   };
   const radios = Object.entries({ job: "A job’s result", checkpoint: "An uploaded checkpoint", model: "A timm model" }).map(([value, word]) => {
-    const radio = h("input", { type: "radio", name: "source", value, id: `source-${value}`, checked: value === "job" });
+    const radio = h("input", { type: "radio", name: "source", value, id: `source-${value}`, checked: value === "job" && !begin });
     radio.addEventListener("change", () => Object.entries(sources).forEach(([name, part]) => (part.hidden = name !== value)));
     return h("span", { class: "radio" }, radio, h("label", { for: `source-${value}` }, word));
   });
-  const training = trainingFields("");
+  const training = trainingFields("", query.get("dataset"));
   training.load();
+  if (begin) {
+    const radio = radios.map((one) => one.querySelector("input")).find((one) => one.value === { checkpoint: "checkpoint", weights: "model" }[begin]);
+    radio.checked = true;
+    radio.dispatchEvent(new Event("change"));
+  }
 
   const filled = fill(jobs, async () => {
     const page = await get("jobs?limit=100", { signal });
@@ -233,7 +245,7 @@ function finetune(form, query, signal) {
     return [...made.map((job) => [job.id, `${title(job)} · ${job.kind}, ${date(job.finished_at)}`]),
       ...coming.map((job) => [job.id, `${title(job)} · ${job.kind}, ${job.status}: starts when it is done`])];
   }, "No job has made a model yet", wanted);
-  const filledToo = fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map((one) => [one.id, describeCheckpoint(one)]), "None was uploaded yet");
+  const filledToo = fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map((one) => [one.id, describeCheckpoint(one)]), "None was uploaded yet", query.get("checkpoint"));
 
   return {
     lead: "Train a converted model on your own images: its temperature rises from 1/46 to 1, and its heads learn to look further than the convolution could.",
@@ -242,7 +254,7 @@ function finetune(form, query, signal) {
         h("fieldset", { class: "choice" }, h("legend", {}, "Begin with"), radios), Object.values(sources)),
       h("section", { class: "card" }, h("h2", {}, "Training"), training.parts),
     ],
-    ready: () => Promise.all([filled, filledToo, training.ready()]),
+    ready: () => Promise.all([filled, filledToo, weights.ready, training.ready()]),
     async fill(request) {
       await Promise.all([filled, filledToo]);
       const source = ["job", "checkpoint", "model"].find((name) => request[name]) ?? "job";
@@ -252,6 +264,7 @@ function finetune(form, query, signal) {
       if (source === "model") model.set(request.model);
       else choose({ job: jobs, checkpoint: checkpoints }[source], request[source]);
       pretrained.checked = request.pretrained ?? true;
+      await weights.fill(request);
       await training.fill(request);
     },
     body() {
@@ -262,14 +275,13 @@ function finetune(form, query, signal) {
         return { [source]: control.value.trim() };
       }, training.body);
       Object.assign(body, trained);
-      if (source === "model") body.pretrained = pretrained.checked;
-      return body;
+      return source === "model" ? weights.into(body) : body;
     },
   };
 }
 
 /** Data set, preset, the settings that most people change, and room for all others. */
-function trainingFields(prefix) {
+function trainingFields(prefix, wanted) {
   const dataset = select([["", "Loading…"]]);
   const other = text({ placeholder: "hfds/…, wds/…, a path that the server allows" });
   const otherPart = field(`${prefix}dataset`, "Its name", other, { hint: "As the server’s settings allow it." });
@@ -302,7 +314,7 @@ function trainingFields(prefix) {
     loading ??= fill(dataset, async () => {
       const page = await get("datasets?limit=100");
       return [...page.data.map(add), ["other", "Another one, by name…"]];
-    }, "None was uploaded yet").then(chosen);
+    }, "None was uploaded yet", wanted).then(chosen);
     return loading;
   }
 
@@ -333,7 +345,7 @@ function trainingFields(prefix) {
     parts: [
       h("div", { class: "fields" },
         field(`${prefix}dataset`, "Data set", dataset, { wide: true }), otherPart,
-        uploader("datasets", "Upload a data set", ".zip,.tar,.gz,.tgz,.bz2,.xz", (made) => {
+        uploader("datasets", "Upload a data set", ARCHIVES, (made) => {
           const [value, word] = add(made);
           dataset.prepend(h("option", { value }, word));
           dataset.value = value;
@@ -405,39 +417,4 @@ export async function fill(control, fetched, none, wanted) {
   } catch (error) {
     if (error.name !== "AbortError") control.replaceChildren(h("option", { value: "" }, error.message));
   }
-}
-
-/** A file that is sent at once; how far it is, and what was found in it. */
-function uploader(path, label, accept, done, hint) {
-  const control = h("input", { type: "file", accept });
-  const progress = h("progress", { max: "1", value: "0", hidden: true, "aria-label": "Upload" });
-  const word = h("p", { class: "hint", role: "status" });
-  const part = field("file", label, control, { wide: true, hint, extra: [progress, word] });
-  control.addEventListener("change", async () => {
-    const file = control.files[0];
-    if (!file) return;
-    wrong(control, "");
-    progress.hidden = false;
-    control.disabled = true;
-    say(word, `Sending ${file.name} (${bytes(file.size)})…`);
-    try {
-      const made = await upload(path, file, {
-        idempotency: once(),
-        progress: (share) => {
-          progress.value = share;
-          say(word, share < 1 ? `Sending ${file.name}: ${percent(share, 0)}` : "Sent. The server looks at it…");
-        },
-      });
-      say(word, made.classes ? `${made.name}: ${count(made.images)} images of ${count(made.classes.length)} classes (${made.classes.slice(0, 5).join(", ")}${made.classes.length > 5 ? ", …" : ""}).` : `${made.name}: ${made.base_model}.`);
-      done(made);
-    } catch (error) {
-      say(word, "");
-      wrong(control, error.fields?.[0]?.message ?? error.message);
-    } finally {
-      progress.hidden = true;
-      control.disabled = false;
-      control.value = "";
-    }
-  });
-  return part;
 }

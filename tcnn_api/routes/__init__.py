@@ -7,6 +7,7 @@ from tcnn_api.routes import (
     datasets,
     events,
     files,
+    gallery,
     health,
     jobs,
     models,
@@ -15,6 +16,8 @@ from tcnn_api.routes import (
     predict,
     report,
     submit,
+    system,
+    weights,
     workers,
 )
 
@@ -23,7 +26,9 @@ ROUTERS = tuple(
     for module in (
         models,
         datasets,
+        gallery,
         checkpoints,
+        weights,
         submit,
         plan,
         jobs,
@@ -34,6 +39,7 @@ ROUTERS = tuple(
         attention,
         audit,
         workers,
+        system,
         health,
         pages,
     )

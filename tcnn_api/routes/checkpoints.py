@@ -2,9 +2,11 @@
 
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from tcnn.analysis.reading.info import ModelInfo
 from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.description.problems import problems
@@ -21,6 +23,14 @@ EXAMPLE: dict[str, Any] = {
     "id": ID, "name": "t_resnet50d.safetensors", "base_model": "resnet50d.ra2_in1k", "tcnn_version": "0.1.0",
     "layers": 3, "parameters": 26900000, "num_classes": 1000, "label_names": None, "trained": False, "size": 107600000,
     "sha256": SHA256, "created_at": "2026-11-21T12:00:00.123Z",
+}  # fmt: skip
+INFO: dict[str, Any] = {
+    "name": "t_resnet50d.safetensors", "kind": "T-CNN", "file": None, "bytes": 107600000,
+    "source": "resnet50d.ra2_in1k", "weights": "pretrained", "stage": "layer4", "layers": 3, "stride": "keep",
+    "parameters_before": 25576264, "parameters": 27911092, "flops": None, "temperature": [0.0217, 0.0217],
+    "input_size": [3, 256, 256], "classes": 1000, "label_names": None, "license": "apache-2.0",
+    "verification": {"passed": True, "errors": {"float32": 3e-06}, "drift": 0.79},
+    "training": None, "tcnn_version": "0.1.0",
 }  # fmt: skip
 
 router = APIRouter(prefix="/checkpoints", tags=["uploads"], dependencies=AUTHENTICATED)
@@ -95,6 +105,16 @@ def index(
 def show(id: str, store: StoreDep, owner: Reach) -> CheckpointUpload:
     """What it was made from."""
     return CheckpointUpload.of(store.upload(identified(id, KIND), KIND, owner))
+
+
+@router.get("/{id}/info", summary="What a checkpoint is", responses={200: answer(INFO, "What it is.")})
+async def info(id: str, parts: ServiceDep, owner: Reach, own: Tenant) -> ModelInfo:
+    """What `tcnn info --json` tells of the file: conversion, verification, training; null where nothing is known."""
+    upload = await to_thread.run_sync(parts.store.upload, identified(id, KIND), KIND, owner)
+    path = await parts.pools.storage.run(own, lambda: parts.artifacts.path(parts.artifacts.upload(upload)))
+    async with parts.pools.looks.take(own):
+        found = await ask("tcnn_jobs.confined.checkpoints", "tell", str(path), memory=checkpoints.MEMORY, seconds=60)
+    return ModelInfo(name=upload.name, **found)
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a checkpoint", responses=problems(409))

@@ -108,3 +108,5 @@ def show(id: str, store: StoreDep, owner: Reach) -> DatasetView:
 async def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
     """Its files go at once. While a job that waits or runs needs it, it stays, and this is a 409."""
     await forget(parts, identified(id, KIND), KIND, owner)
+    for told in parts.home.datasets.glob(f"{id}.contents-*"):
+        told.unlink(missing_ok=True)

@@ -34,7 +34,9 @@ MEMORY = 3 << 30
 SECONDS = 120
 ANY = frozenset({"epochs", "lr", "gating_lr", "position_lr", "seed", "weight_decay", "ema", "keep"})
 """Settings that do not change how long an update takes."""
-HOW = frozenset({"priority", "max_attempts", "depends_on", "webhook", "max_runtime", "stall_minutes", "pretrained"})
+HOW = frozenset(
+    {"priority", "max_attempts", "depends_on", "webhook", "max_runtime", "stall_minutes", "pretrained", "weights"}
+)
 """Fields of a request that do not, either; nor which images it is trained on, and their number is counted."""
 EARLIER = 100
 """Jobs that are looked at for one like it."""

@@ -10,8 +10,10 @@ from tcnn_api.errors import Refused, quoted
 from tcnn_api.submission.body import Finetuning, Submission
 from tcnn_api.submission.resolve import Resolved
 from tcnn_jobs.model import Job, Kind, Status, Upload
-from tcnn_jobs.requests import EvaluateRequest, TransformRequest
+from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, TransformRequest
 from tcnn_jobs.wording import for_requests
+
+Converting = TransformRequest | FinetuneRequest
 
 
 def check(submission: Submission, resolved: Resolved) -> None:
@@ -40,13 +42,13 @@ def _check_model(field: str, entry: Entry, submission: Submission) -> None:
     elif isinstance(request, EvaluateRequest):
         _check_weights(field, entry, "name a model that has, or upload a checkpoint")
     elif isinstance(request, TransformRequest):
-        _check_source(entry, request, "stride", request.pretrained)
+        _check_source(entry, request, "stride", request)
     else:
         conversion = finetuning.config.conversion if finetuning is not None and finetuning.config.convert else None
-        _check_source(entry, conversion, "config.conversion.stride", request.pretrained)
+        _check_source(entry, conversion, "config.conversion.stride", request)
 
 
-def _check_source(entry: Entry, conversion: ConversionConfig | None, stride: str, pretrained: bool) -> None:
+def _check_source(entry: Entry, conversion: ConversionConfig | None, stride: str, request: Converting) -> None:
     """The model has weights if they are wanted, and can be converted so; `stride` is the field that says how."""
     if conversion is not None:
         _check_choice(entry, conversion, stride.removesuffix("stride"))
@@ -54,8 +56,10 @@ def _check_source(entry: Entry, conversion: ConversionConfig | None, stride: str
         conversion = None  # the catalogue knows of the last stage only
     if conversion is not None and not entry.convertible:
         raise Refused("model", for_requests(entry.reason or f"{entry.name}: nothing to convert"))
-    if pretrained:
-        _check_weights("pretrained", entry, "set pretrained to false for random ones")
+    if request.pretrained and request.weights is None:
+        _check_weights(
+            "pretrained", entry, "upload your own (POST /weights), or set pretrained to false for random ones"
+        )
     if conversion is not None and conversion.stride == "remove" and not entry.stride_removable:
         raise Refused(stride, f"{entry.name}: the stride of its last stage cannot be removed; use keep")
 

@@ -48,7 +48,7 @@ class Lookup:
             raise Refused(
                 field,
                 f"expected a timm name such as resnet50d or resnet50d.ra2_in1k, found {quoted(name)}; "
-                "GET /models lists them, POST /checkpoints takes your own weights",
+                "GET /models lists them; your own weights of one are named beside it, in `weights` (POST /weights)",
             )
         try:
             return catalogue.check(name, default_choice=False)
@@ -68,6 +68,13 @@ class Lookup:
             return self.store.upload(name, "checkpoint", self.tenant)
         except UploadNotFound as error:
             raise Refused(field, f"no checkpoint {quoted(name)}; POST /checkpoints uploads one") from error
+
+    def weights(self, name: str) -> Upload:
+        """Uploaded weights of a CNN."""
+        try:
+            return self.store.upload(name, "weights", self.tenant)
+        except UploadNotFound as error:
+            raise Refused("weights", f"no weights {quoted(name)}; POST /weights uploads a file of them") from error
 
     def dataset(self, field: str, name: str) -> Dataset:
         """An uploaded data set, or one that this server allows by name or path."""

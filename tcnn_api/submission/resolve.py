@@ -9,7 +9,7 @@ from tcnn_api.submission.body import Submission
 from tcnn_api.submission.lookup import Dataset, Lookup
 from tcnn_jobs.labels import Labels
 from tcnn_jobs.model import Job, Upload
-from tcnn_jobs.requests import Request, datasets_of, models_of
+from tcnn_jobs.requests import Request, datasets_of, models_of, weights_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Resolved:
     waited_for: Mapping[str, Job] = dataclasses.field(default_factory=dict)
     """Jobs that are named for nothing else, by `depends_on.0`."""
     checkpoints: Mapping[str, Upload] = dataclasses.field(default_factory=dict)
+    weights: Upload | None = None
+    """The CNN's own, if there are some."""
     datasets: Mapping[str, Dataset] = dataclasses.field(default_factory=dict)
     slots: int | None = None
     """Those of the largest worker, where several processes are asked for; None if a larger worker may come."""
@@ -35,6 +37,7 @@ def resolve(submission: Submission, lookup: Lookup) -> Resolved:
         jobs={field: lookup.job(field, name) for field, name in _models(submission, "job")},
         waited_for={field: lookup.job(field, name) for field, name in _depends_on(submission.request)},
         checkpoints={field: lookup.checkpoint(field, name) for field, name in _models(submission, "checkpoint")},
+        weights=lookup.weights(own) if (own := weights_of(submission.request)) is not None else None,
         datasets={field: lookup.dataset(field, name) for field, name in datasets_of(submission.request)},
         slots=lookup.slots() if finetuning is not None and finetuning.asked.num_workers > 1 else None,
     )

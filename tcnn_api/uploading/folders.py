@@ -1,7 +1,7 @@
 """Splits, classes and images of an unpacked data set, by the rules of training: what is accepted can be trained on."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tcnn.data.sources.folder import class_labels, split_folder, walk
 from tcnn.data.sources.names import SPLITS, canonical
@@ -36,6 +36,24 @@ def describe(root: Path) -> dict[str, Any]:
         "images": sum(map(len, found.values())),
         "splits": {split: len(labels) for split, labels in found.items() if split is not None},
     }
+
+
+class Listed(NamedTuple):
+    """An image of a data set: its path in it, its class, and the split; None if the set is not divided."""
+
+    file: str
+    label: str
+    split: str | None
+
+
+def listed(root: Path) -> list[Listed]:
+    """All images of a data set that was accepted, split by split, in natural order."""
+    found = []
+    for split, folder in _folders(root).items():
+        images, folders = walk(folder)
+        prefix = "" if folder == root else f"{folder.relative_to(root)}/"
+        found += [Listed(f"{prefix}{path}", label, split) for path, label in class_labels(images, folders, HERE, False)]
+    return found
 
 
 def _folders(root: Path) -> dict[str | None, Path]:

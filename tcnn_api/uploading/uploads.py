@@ -28,6 +28,9 @@ class Examined(NamedTuple):
 
     path: Path
     details: dict[str, Any]
+    size: int | None = None
+    sha256: str | None = None
+    """Of the file, if it is another one than the received."""
 
 
 Examine = Callable[[Received], Awaitable[Examined]]
@@ -63,7 +66,7 @@ async def _accept(
         target = parts.home.dataset(identifier) if kind == "dataset" else parts.home.checkpoint(identifier)
         upload = Upload(
             id=identifier, owner=owner, kind=kind, name=file.name, path=str(target.relative_to(parts.home.root)),
-            size=file.size, sha256=file.sha256, details=examined.details,
+            size=examined.size or file.size, sha256=examined.sha256 or file.sha256, details=examined.details,
         )  # fmt: skip
 
         def publish() -> Upload:
@@ -98,7 +101,7 @@ def identified(identifier: str, kind: str) -> str:
     try:
         return checked(identifier)
     except RequestError as error:
-        raise UploadNotFound(f"no {kind} of this id; GET /{kind}s lists yours") from error
+        raise UploadNotFound(f"no {kind} of this id; GET /{kind.removesuffix('s')}s lists yours") from error
 
 
 def _withdraw(parts: Service, upload: Upload) -> None:

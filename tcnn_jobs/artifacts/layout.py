@@ -3,7 +3,7 @@
 jobs/JOB/CLAIM/manifest.json    what of an attempt is there, written after all that it names
 jobs/JOB/CLAIM/SHA256/NAME      a file of the attempt, never changed
 datasets/ID.tar                 an uploaded data set, unpacked, checked and packed again
-checkpoints/ID.safetensors      an uploaded checkpoint
+checkpoints/ID.safetensors      an uploaded checkpoint, or uploaded weights of a CNN
 """
 
 from typing import NamedTuple

@@ -6,7 +6,7 @@ from tcnn.config.base import build
 from tcnn_jobs.artifacts.base import Artifacts, Reference
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model import Artifact, Job
-from tcnn_jobs.requests import KINDS, ModelReference, datasets_of, models_of
+from tcnn_jobs.requests import KINDS, ModelReference, datasets_of, models_of, weights_of
 from tcnn_jobs.store import Store
 
 _DATASET = re.compile(r"ds_[0-9a-z]+")
@@ -20,15 +20,17 @@ def is_dataset_id(name: str) -> bool:
 def resolve(job: Job, store: Store, artifacts: Artifacts) -> dict[str, Reference]:
     """The place of everything that a job's request refers to, by the field's name.
 
-    `source` is the model, `against.0`, … the others. What is a name already (a timm model, a data set that the server
-    knows by name) is left out. Raises `RequestError` when something is no longer there, or is another tenant's, and for
-    a request that this version does not understand.
+    `source` is the model, `weights` its weights, `against.0`, … the other models. What is a name already (a timm model,
+    a data set that the server knows by name) is left out. Raises `RequestError` when something is no longer there, or
+    is another tenant's, and for a request that this version does not understand.
     """
     request = build(KINDS[job.kind], job.request)
     places: dict[str, Reference | None] = {}
     for prefix, model in models_of(request):
         if isinstance(model, ModelReference):
             places[prefix.removesuffix(".") or "source"] = _model(model, store, artifacts, job.owner)
+    if (weights := weights_of(request)) is not None:
+        places["weights"] = artifacts.upload(store.upload(weights, "weights", job.owner))
     for field, name in datasets_of(request):
         if is_dataset_id(name):
             places[field.removeprefix("finetune.")] = artifacts.upload(store.upload(name, "dataset", job.owner))

@@ -62,7 +62,9 @@ def train(assignment: Assignment, directory: AttemptDirectory, reporter: Reporte
     """Fine-tune a checkpoint or a timm model."""
     request = FinetuneRequest(**assignment.request)
     source = assignment.paths.get("source") or request.model or ""
-    trained = _finetune(assignment, directory, reporter, source, request, pretrained=request.pretrained)
+    trained = _finetune(
+        assignment, directory, reporter, source, request, pretrained=request.pretrained, weights=_weights(assignment)
+    )
     return _trained(assignment, directory, reporter, trained)
 
 
@@ -130,12 +132,17 @@ def _convert(
 
     converted = convert_to_file(
         request.model, directory.converted, request.conversion, pretrained=request.pretrained,
-        num_classes=request.num_classes, force=True, progress=step, images=images,
+        weights=_weights(assignment), num_classes=request.num_classes, force=True, progress=step, images=images,
     )  # fmt: skip
     CONVERSION.write_text(converted.model_dump_json(), encoding="utf-8")
     checks = converted.verification
     reporter.event("converted", layers=len(converted.conversion.layers), verified=checks is not None and checks.passed)
     return converted
+
+
+def _weights(assignment: Assignment) -> Path | None:
+    """The CNN's own weights, if they were uploaded."""
+    return Path(assignment.paths["weights"]) if "weights" in assignment.paths else None
 
 
 def _some_images(folder: Path, model: nn.Module) -> Tensor | None:
@@ -166,7 +173,7 @@ def _inherited_conversion(assignment: Assignment) -> ConversionResult | None:
 
 def _finetune(
     assignment: Assignment, directory: AttemptDirectory, reporter: Reporter, source: str, training: Training,
-    pretrained: bool = True,
+    pretrained: bool = True, weights: Path | None = None,
 ) -> FinetuneResult:  # fmt: skip
     _inherit_run(assignment.paths.get("previous"), directory.run)
     epochs_told = assignment.epochs_told
@@ -188,7 +195,8 @@ def _finetune(
     run = RunRequest(
         model=str(source), data=assignment.paths.get("dataset", training.dataset),
         val=assignment.paths.get("val", training.val) if training.val else None,
-        config=training.settings, out=str(directory.run), resume=True, pretrained=pretrained, names=names,
+        config=training.settings, out=str(directory.run), resume=True, pretrained=pretrained,
+        weights=None if weights is None else str(weights), names=names,
         baseline=training.baseline, compare=True,
     )  # fmt: skip
     result = finetune_on(assignment.placement, run, Callbacks(report, say), sys.stdout.buffer)

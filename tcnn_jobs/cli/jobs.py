@@ -197,22 +197,34 @@ def download(
 @app.command()
 def upload(
     path: Annotated[
-        Path, typer.Argument(help="Class folders, an archive of them, or a .safetensors file.", metavar="PATH")
+        Path,
+        typer.Argument(help="Class folders, an archive of them, a checkpoint, or a CNN's weights.", metavar="PATH"),
     ],
     server: Server = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Upload a data set or a checkpoint; prints the id that jobs can name it by."""
+    """Upload a data set, a checkpoint or a CNN's weights; prints the id that jobs can name it by."""
+    from tcnn_jobs.cli.files import FileKind, kind_of
+
+    kind = kind_of(path)
     with connect(server, key) as client:
-        checkpoint = path.suffix == ".safetensors"
-        found = client.upload_checkpoint(path) if checkpoint else client.upload_dataset(path)
+        send = {
+            FileKind.CHECKPOINT: client.upload_checkpoint,
+            FileKind.WEIGHTS: client.upload_weights,
+            FileKind.DATASET: client.upload_dataset,
+        }
+        found = send[kind](path)
     if as_json:
         print_json(found)
         return
+    about = {
+        FileKind.CHECKPOINT: lambda: found["base_model"],
+        FileKind.WEIGHTS: lambda: f"{found['tensors']} tensors of {found['architecture'] or 'a CNN'}",
+        FileKind.DATASET: lambda: f"{found['images']} images of {len(found['classes'])} classes",
+    }
     typer.echo(found["id"])
-    about = found["base_model"] if checkpoint else f"{found['images']} images of {len(found['classes'])} classes"
-    typer.echo(about, err=True)
+    typer.echo(about[kind](), err=True)
 
 
 def _tell(job: "Json", as_json: bool) -> None:

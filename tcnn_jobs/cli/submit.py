@@ -38,6 +38,12 @@ Baseline = Annotated[
     bool, typer.Option("--baseline", help="Then train the CNN in the same way, too, and compare the two.")
 ]
 Pretrained = Annotated[bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="The CNN's own weights: a local file (uploaded first), or the id of uploaded ones.", metavar="FILE"
+    ),
+]
 Priority = Annotated[int, typer.Option(help="Higher ones run first, −100 to 100.", metavar="N")]
 Attempts = Annotated[int, typer.Option(help="Tries before the job counts as failed.", metavar="N")]
 Runtime = Annotated[
@@ -79,6 +85,7 @@ def transform(
     ] = None,
     num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", metavar="N")] = None,
     pretrained: Pretrained = True,
+    weights: Weights = None,
     data: MaybeData = None,
     val: Val = None,
     preset: Preset = "paper",
@@ -115,6 +122,7 @@ def transform(
             "--val, --set, --baseline and --nproc are for fine-tuning; name the images", param_hint="--data"
         )
     with connect(server, key) as client:
+        body |= _own_weights(client, weights, idempotency_key)
         if data is not None:
             body["finetune"] = _training(client, data, val, preset, config, baseline, shared, idempotency_key)
         _submit(client, "transform", body, idempotency_key, watch, as_json)
@@ -131,6 +139,7 @@ def finetune(
     nproc: Processes = None,
     num_workers: OldProcesses = None,
     pretrained: Pretrained = True,
+    weights: Weights = None,
     priority: Priority = 0,
     max_attempts: Attempts = 3,
     max_runtime: Runtime = None,
@@ -150,6 +159,7 @@ def finetune(
             **_reference(client, source, idempotency_key),
             **_training(client, data, val, preset, _settings(assignments), baseline, shared, idempotency_key),
             "pretrained": pretrained,
+            **_own_weights(client, weights, idempotency_key),
             **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook),
         }  # fmt: skip
         _submit(client, "finetune", body, idempotency_key, watch, as_json)
@@ -225,6 +235,13 @@ def _dataset(client: "Client", given: str, key: str | None) -> str:
     if re.fullmatch(r"ds_[0-9a-z]+", given) or not (path.is_dir() or path.is_file()):
         return given
     return str(client.upload_dataset(path, _own_key(key, path))["id"])
+
+
+def _own_weights(client: "Client", given: str | None, key: str | None) -> dict[str, str]:
+    """What the server calls a CNN's weights; a local file is uploaded."""
+    if given is None or re.fullmatch(r"wts_[0-9a-z]+", given):
+        return {} if given is None else {"weights": given}
+    return {"weights": client.upload_weights(given, _own_key(key, Path(given)))["id"]}
 
 
 def _reference(client: "Client", given: str, key: str | None) -> dict[str, str]:

@@ -180,6 +180,11 @@ class Client:
         path = Path(path)
         return self._upload("/checkpoints", path.name, lambda: read_file(_existing(path)), key)
 
+    def upload_weights(self, path: str | Path, key: str | None = None) -> Json:
+        """Send a CNN's state dict, of safetensors or `torch.save`; returns what requests name in `weights`."""
+        path = Path(path)
+        return self._upload("/weights", path.name, lambda: read_file(_existing(path)), key)
+
     def _upload(self, route: str, name: str, chunks: Callable[[], Iterator[bytes]], key: str | None) -> Json:
         form, headers = Form(name), _once(key)
         headers["Content-Type"] = form.content_type

@@ -50,6 +50,16 @@ def check(file: str) -> dict[str, Any]:
         raise CheckpointError(str(error).replace(str(path), "the file")) from error
 
 
+def tell(file: str) -> dict[str, Any]:
+    """What `tcnn info` tells of a checkpoint that was accepted, without where it lies; torch is not loaded."""
+    from tcnn.analysis.reading.info import info
+
+    found = info(file).model_dump(mode="json", exclude={"name", "file"})
+    labels = found["label_names"]
+    found["label_names"] = labels and [str(label)[:200] for label in labels[:MOST_LABELS]]
+    return found
+
+
 def read_header(path: Path) -> Header:
     """Check that header and data fit each other to the byte; raises `CheckpointError`."""
     size = path.stat().st_size

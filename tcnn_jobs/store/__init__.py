@@ -18,6 +18,7 @@ from tcnn_jobs.store.accounts.tenants import Tenants
 from tcnn_jobs.store.deliveries import Deliveries
 from tcnn_jobs.store.fleet import Fleet
 from tcnn_jobs.store.leases import Leases
+from tcnn_jobs.store.overview import Overview
 from tcnn_jobs.store.queue import Queue
 from tcnn_jobs.store.reaping import Reaping
 from tcnn_jobs.store.statistics import Figures
@@ -27,5 +28,7 @@ from tcnn_jobs.store.uploads import Uploads
 __all__ = ["Store"]
 
 
-class Store(Submission, Queue, Reaping, Uploads, Deliveries, ApiKeys, Tenants, Audits, Fleet, Leases, Figures, Upgrade):
+class Store(
+    Submission, Queue, Reaping, Uploads, Deliveries, ApiKeys, Tenants, Audits, Fleet, Leases, Figures, Overview, Upgrade
+):
     """Jobs, uploads, workers, webhook calls, tenants and their API keys in one database."""

@@ -16,7 +16,7 @@ from tcnn_jobs.database.schema import jobs, needs, now, share_owner, uploads
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model import Status
 
-_ID = re.compile(r"(job|ds|ckpt)_[0-9a-z]{8,40}")
+_ID = re.compile(r"(job|ds|ckpt|wts)_[0-9a-z]{8,40}")
 _WAITED_FOR = (Status.QUEUED, Status.RUNNING)
 
 

@@ -24,6 +24,7 @@ ALICE = {"Authorization": "Bearer key-of-alice"}
 BOB = {"Authorization": "Bearer key-of-bob"}
 DATASET = {"classes": ["a", "b"], "images": 9, "splits": {}}
 CHECKPOINT = {"base_model": "resnet18", "tcnn_version": "0.1", "layers": 3, "parameters": 9, "trained": False}
+WEIGHTS = {"architecture": None, "tensors": 1, "parameters": 9, "dtypes": {"float32": 1}, "shapes": [["x", [9]]]}
 _numbers = itertools.count()
 
 
@@ -160,8 +161,10 @@ def upload(service: Service) -> Callable[..., str]:
     """Enters an upload; its files are of no importance here."""
 
     def upload(kind: str = "dataset", owner: str = "alice", **details: Any) -> str:
-        identifier = f"{'ds' if kind == 'dataset' else 'ckpt'}_{next(_numbers):024x}"
-        details = (DATASET if kind == "dataset" else CHECKPOINT) | details
+        prefix, found = {"dataset": ("ds", DATASET), "checkpoint": ("ckpt", CHECKPOINT), "weights": ("wts", WEIGHTS)}[
+            kind
+        ]
+        identifier, details = f"{prefix}_{next(_numbers):024x}", found | details
         service.store.add_upload(
             Upload(id=identifier, owner=owner, kind=kind, name="pets.zip", path=identifier, size=1, sha256="0" * 64,
                    details=details)

@@ -33,6 +33,25 @@ def test_an_accepted_job_is_queued_and_kept(alice: TestClient, service: Service)
     assert KINDS["transform"](**kept.request).model == "resnet50d"
 
 
+def test_weights_of_ones_own(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:
+    """They take the place of timm's, also where timm has none; what has weights of its own takes none."""
+    own, others = upload("weights"), upload("weights", owner="bob")
+    for route, more in (
+        ("/transform", {}),
+        ("/finetune", {"dataset": upload(images=5000, splits={"train": 4000, "val": 1000})}),
+    ):
+        body = {"model": "test_resnet", "weights": own, **more}
+        assert alice.post(route, json=body).json()["request"] == body
+        assert "no weights" in refusal(alice.post(route, json=body | {"weights": others}), 422, "weights")["detail"]
+        assert "no effect" in refusal(alice.post(route, json=body | {"pretrained": False}), 422, "pretrained")["detail"]
+        bare = body | {"model": "resnet18d_none"}
+        refusal(alice.post(route, json=bare), 422, "model")
+    job = alice.post("/transform", json={"model": "test_resnet"}).json()["id"]
+    body = {"job": job, "dataset": more["dataset"], "weights": own}
+    assert "brings weights of its own" in refusal(alice.post("/finetune", json=body), 422, "weights")["detail"]
+    refusal(alice.post("/evaluate", json=body), 422, "weights")
+
+
 def test_a_job_may_ask_for_less_than_the_servers_limits(alice: TestClient, service: Service) -> None:
     body = {"model": "resnet50d", "max_runtime": 600, "stall_minutes": 5}
     job = alice.post("/transform", json=body).json()

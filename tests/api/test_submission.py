@@ -73,6 +73,7 @@ def test_a_model_that_cannot_be_converted_so(changed: Any, body: Any, field: str
         ({"convertible": False}, {"target": "conv1"}),
         ({"stride_removable": False}, {"stride": "remove", "stage": 1}),
         ({"weights": ()}, {"pretrained": False}),
+        ({"weights": ()}, {"weights": "wts_0123456789abcdef01234567"}),
     ],
 )
 def test_of_another_stage_or_without_weights_the_catalogue_forbids_nothing(changed: Any, body: Any) -> None:

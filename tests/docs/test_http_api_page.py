@@ -13,6 +13,8 @@ from typing import Any
 
 import pages
 import pytest
+import timm
+import torch
 from pages import ROOT
 from serving import Server, serving
 from tiny_runs import colours
@@ -33,6 +35,7 @@ TINY = {
 SMALLER = {
     r"\"model\": \"resnet50d\"": r"\"model\": \"test_resnet\", \"pretrained\": false",
     "photos/cat/1.jpg": "photos/blue/1.png",
+    r"\"model\": \"resnet18\"": r"\"model\": \"test_resnet\"",
     r"{\"epochs\": 10, \"val_split\": 0.2}": json.dumps(TINY).replace('"', r"\""),
 }
 """What the page says, and what it takes to run it in seconds and without a network."""
@@ -51,6 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
 def test_the_journey(server: Server, tmp_path: Path) -> None:
     colours(tmp_path / "photos")
+    torch.save({"arch": "test_resnet", **timm.create_model("test_resnet").state_dict()}, tmp_path / "mine.pth")
     script = "\n".join(block.code for block in pages.blocks(PAGE) if block.language == "sh")
     assert "http://127.0.0.1:8000" in script
     script = script.replace("http://127.0.0.1:8000", server.url)

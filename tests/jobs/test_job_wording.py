@@ -13,7 +13,7 @@ from tcnn_jobs.wording import for_requests
         ("(update 3); go on with --resume --out /home/a/run", "(update 3); resume the job"),
         (
             "x: no weights; give --weights FILE, or --no-pretrained for random ones",
-            "x: no weights; upload a checkpoint of your own, or set pretrained to false for random weights",
+            "x: no weights; name weights of your own (POST /weights), or set pretrained to false for random ones",
         ),
         ("give --batch-size 8 or less", "give batch_size 8 or less"),
         (

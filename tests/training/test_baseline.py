@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from forked import processes
 from safetensors.torch import load_file
 from tiny_runs import colours, run, tiny
 
 import tcnn
+from tcnn.config import ConversionConfig
 from tcnn.errors import RequestError, Stopped
 from tcnn.training import before_after
 from tcnn.training.baseline import baseline_start
@@ -57,6 +59,23 @@ def test_cnn_and_t_cnn_start_alike(stride: Any, tmp_path: Path) -> None:
         with torch.no_grad():
             one, other = (each.model.eval()(images) for each in (tuned, cnn))
         assert torch.allclose(one, other, atol=1e-4), "what was converted computes what its CNN computes"
+
+
+def test_the_cnn_of_a_file_of_ones_own_is_had_back_from_the_conversion(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    mine = timm.create_model("test_resnet", num_classes=3).eval()
+    torch.save(mine.state_dict(), tmp_path / "mine.pth")
+    file = tmp_path / "t.safetensors"
+    convert_to_file("test_resnet", file, weights=tmp_path / "mine.pth")
+    found = baseline_start(file, tiny(), CLASSES)
+    for name, tensor in found.model.state_dict().items():
+        own = mine.state_dict()[name]
+        # The classes are other ones, so the classifier is the T-CNN's new one.
+        assert name.startswith("fc.") or torch.allclose(tensor, own, rtol=0, atol=1e-7 * own.abs().max().item()), name
+    other = tmp_path / "d.safetensors"
+    convert_to_file("test_resnet", other, ConversionConfig(stride="dilate"), weights=tmp_path / "mine.pth")
+    with pytest.raises(RequestError, match="file of one's own, and its stride is another one"):
+        baseline_start(other, tiny(), CLASSES)
 
 
 def test_same_batches_and_updates(whole: FinetuneResult) -> None:

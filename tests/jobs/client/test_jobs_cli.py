@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import timm
+import torch
 from houses import wait_for
 from jobs_line import Run
 from played import Worker
+from safetensors.torch import save_file
 from serving import Server
 from tiny_runs import colours
 
@@ -186,6 +189,21 @@ class TestErrors:
         refused = run("submit", *arguments, "--json")
         assert (refused.code, refused.err) == (2, "")
         assert words in refused.json["error"]["message"]
+
+    def test_weights_of_ones_own_are_uploaded_and_named(self, run: Run, tmp_path: Path) -> None:
+        cnn = timm.create_model("test_resnet", num_classes=3)
+        torch.save({"arch": "test_resnet", "state_dict": cnn.state_dict()}, tmp_path / "best.pth.tar")
+        save_file(cnn.state_dict(), tmp_path / "mine.safetensors")
+        sent = run("upload", tmp_path / "best.pth.tar")
+        assert sent.err == "92 tensors of test_resnet\n"
+        made = run("submit", "transform", "test_resnet", "--weights", sent.out.strip(), "--json").json
+        assert made["request"]["weights"] == sent.out.strip()
+        data = run("upload", colours(tmp_path / "photos")).out.strip()
+        options = "--data", data, "--set", "val_split=0.2", "--set", "batch_size=8", "--json"
+        tuned = run("submit", "finetune", "test_resnet", "--weights", tmp_path / "mine.safetensors", *options).json
+        assert tuned["request"]["weights"].startswith("wts_")
+        for job in (made, tuned):
+            run("cancel", job["id"])
 
     def test_an_upload_that_is_refused(self, run: Run, tmp_path: Path) -> None:
         assert "at least two class folders" in run("upload", colours(tmp_path / "x", 1, ("red",))).error(2)

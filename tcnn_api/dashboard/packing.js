@@ -1,0 +1,64 @@
+// A folder of images as one tar, which the browser reads from the disk while it is sent: nothing of it is held in memory.
+
+const BLOCK = 512;
+const IMAGE = /\.(jpe?g|png|webp|bmp|gif|tiff?|ppm|pgm)$/i; // what the server keeps of an archive
+const letters = new TextEncoder();
+
+/** The images in what was dropped: `[{path, file}]` of a folder's entry, with the paths below it. */
+export async function filesOf(entry, above = "") {
+  if (entry.isFile) {
+    if (!IMAGE.test(entry.name)) return [];
+    return [{ path: above + entry.name, file: await new Promise((resolve, reject) => entry.file(resolve, reject)) }];
+  }
+  const reader = entry.createReader();
+  const found = [];
+  for (;;) {
+    const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject)); // a hundred at a time
+    if (!some.length) return found;
+    for (const one of some) found.push(...(await filesOf(one, `${above}${entry.name}/`)));
+  }
+}
+
+/** The same of a folder that was chosen in a field. */
+export function chosenFiles(list) {
+  return [...list].filter((file) => IMAGE.test(file.name)).map((file) => ({ path: file.webkitRelativePath || file.name, file }));
+}
+
+/** An uncompressed tar, since images do not compress; in one order, so that the same folder is the same file. */
+export function tar(name, files) {
+  const sorted = [...files].sort((one, other) => (one.path < other.path ? -1 : 1));
+  const parts = sorted.flatMap(({ path, file }) => {
+    const record = extended("path", path);
+    return [header(record.length, "x"), record, padding(record.length), header(file.size, "0"), file, padding(file.size)];
+  });
+  return new File([...parts, new Uint8Array(2 * BLOCK)], `${name}.tar`, { type: "application/x-tar" });
+}
+
+/** A name of any length and in any letters, as POSIX has it: `LENGTH KEY=VALUE\n`, the length that of all of it. */
+function extended(key, value) {
+  const body = letters.encode(` ${key}=${value}\n`);
+  let length = body.length;
+  while (String(length).length + body.length !== length) length = String(length).length + body.length;
+  return new Uint8Array([...letters.encode(String(length)), ...body]);
+}
+
+function header(size, type) {
+  const block = new Uint8Array(BLOCK);
+  const put = (text, place) => block.set(letters.encode(text), place);
+  put("image", 0);
+  put("0000644\0", 100);
+  put("0000000\0", 108);
+  put("0000000\0", 116);
+  put(`${size.toString(8).padStart(11, "0")}\0`, 124);
+  put("00000000000\0", 136);
+  put("        ", 148); // of itself the sum counts blanks
+  put(type, 156);
+  put("ustar\u000000", 257);
+  const sum = block.reduce((total, byte) => total + byte, 0);
+  put(`${sum.toString(8).padStart(6, "0")}\0 `, 148);
+  return block;
+}
+
+function padding(size) {
+  return new Uint8Array((BLOCK - (size % BLOCK)) % BLOCK);
+}

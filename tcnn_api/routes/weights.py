@@ -1,0 +1,129 @@
+"""`/weights`: uploaded weights of one's own CNNs, kept as safetensors for the jobs that convert them."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
+from tcnn_api.description.examples import answer, listed
+from tcnn_api.description.problems import problems
+from tcnn_api.schemas import SHA256, Page, iso, page_of
+from tcnn_api.uploading.forms import FORM, Received
+from tcnn_api.uploading.uploads import Examined, accept, forget, identified
+from tcnn_jobs.confined import weights
+from tcnn_jobs.confined.process import ask
+from tcnn_jobs.model import Upload
+
+KIND = "weights"
+ID = "wts_0123456789abcdef01234567"
+EXAMPLE: dict[str, Any] = {
+    "id": ID, "name": "model_best.pth.tar", "architecture": "resnet50d", "tensors": 320, "parameters": 25629464,
+    "dtypes": {"float32": 267, "int64": 53}, "size": 102563184, "sha256": SHA256,
+    "created_at": "2026-11-21T12:00:00.123Z",
+}  # fmt: skip
+
+router = APIRouter(prefix="/weights", tags=["uploads"], dependencies=AUTHENTICATED)
+
+
+class WeightsLine(BaseModel):
+    """Uploaded weights of a CNN."""
+
+    id: str
+    name: str = Field(description="The file's name as it was sent.")
+    architecture: str | None = Field(description="timm's name of the model, where the file records it.")
+    tensors: int
+    parameters: int = Field(description="Numbers in all tensors, those of running statistics, too.")
+    dtypes: dict[str, int] = Field(description="Tensors of each type.")
+    size: int = Field(description="Bytes, as the file is kept.")
+    sha256: str = Field(description="Of the file as it is kept.")
+    created_at: str
+
+    @classmethod
+    def of(cls, upload: Upload) -> "WeightsLine":
+        """As its owner sees it in a list."""
+        return cls(**_told(upload))
+
+
+class WeightsView(WeightsLine):
+    """The same, with what is in the file."""
+
+    shapes: list[tuple[str, list[int]]] = Field(
+        description="Names and shapes of the first 400 tensors, in their order."
+    )
+
+    @classmethod
+    def of(cls, upload: Upload) -> "WeightsView":
+        """As its owner sees it."""
+        return cls(**_told(upload), shapes=upload.details["shapes"])
+
+
+def _told(upload: Upload) -> dict[str, Any]:
+    details = {name: upload.details[name] for name in ("architecture", "tensors", "parameters", "dtypes")}
+    own = upload.model_dump(include={"id", "name", "size", "sha256"})
+    return own | details | {"created_at": iso(upload.created_at)}
+
+
+class WeightsList(Page):
+    """Weights, the newest first."""
+
+    data: list[WeightsLine]
+
+
+async def _read(file: Received) -> Examined:
+    kept = file.folder / "kept.safetensors"
+    memory = weights.MEMORY + 6 * file.size
+    found = await ask(
+        "tcnn_jobs.confined.weights", "keep", str(file.path), file.name, str(kept), memory=memory,
+        seconds=weights.SECONDS,
+    )  # fmt: skip
+    return Examined(kept, found, **found.pop("kept"))
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Upload weights of a CNN",
+    openapi_extra=FORM,
+    responses={201: answer(EXAMPLE | {"shapes": [["conv1.0.weight", [32, 3, 3, 3]]]}, "The weights.")},
+)
+async def create(
+    request: Request, response: Response, parts: ServiceDep, owner: Tenant, key: KeyHeader = None
+) -> WeightsView:
+    """A state dict of a timm model: safetensors, or what `torch.save` wrote, of timm's train.py or of your own.
+
+    It may lie in an entry of the file, and its names may have a wrapper's prefix. Nothing is unpickled: a file that
+    needs classes is refused with their names. Kept is a safetensors file of the tensors. A job that names it in
+    `weights` says whether they fit its model.
+    """
+    upload = await accept(request, parts, owner, key, KIND, "wts", _read)
+    response.headers["Location"] = f"/weights/{upload.id}"
+    return WeightsView.of(upload)
+
+
+@router.get("", summary="List weights", responses={200: answer(listed(EXAMPLE), "Weights.")})
+def index(
+    store: StoreDep,
+    owner: Reach,
+    after: Annotated[str | None, Query(description="The last id of the page before.", examples=[ID])] = None,
+    limit: Annotated[int, Query(ge=1, le=100, description="Files a page.")] = 20,
+) -> WeightsList:
+    """Your weights, the newest first."""
+    found, more = store.uploads(owner, KIND, after, limit)
+    return WeightsList(**page_of(map(WeightsLine.of, found), more))
+
+
+@router.get(
+    "/{id}",
+    summary="Look at weights",
+    responses={200: answer(EXAMPLE | {"shapes": [["conv1.0.weight", [32, 3, 3, 3]]]}, "The weights.")},
+)
+def show(id: str, store: StoreDep, owner: Reach) -> WeightsView:
+    """What is in the file."""
+    return WeightsView.of(store.upload(identified(id, KIND), KIND, owner))
+
+
+@router.delete("/{id}", status_code=204, summary="Delete weights", responses=problems(409))
+async def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
+    """The file goes at once. While a job that waits or runs needs it, it stays, and this is a 409."""
+    await forget(parts, identified(id, KIND), KIND, owner)

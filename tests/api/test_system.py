@@ -1,0 +1,59 @@
+"""`GET /system`: all of it for an operator, a tenant's own part for a tenant."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+from starlette.testclient import TestClient
+
+from tcnn_api.app import create_app
+from tcnn_api.deps import Service
+from tcnn_api.settings import load
+from tcnn_jobs.access import NewKey, Scope
+from tcnn_jobs.model import Status, WorkerInfo
+
+Make = Callable[..., Any]
+
+
+def test_an_admin_sees_all_of_it_and_a_tenant_its_own_part(
+    alice: TestClient, bob: TestClient, service: Service, make: Make
+) -> None:
+    store = service.store
+    done, failed, _ = make(Status.SUCCEEDED, owner="bob"), make(Status.FAILED), make(Status.RUNNING)
+    first, _ = make(owner="bob"), make(owner="bob")
+    waiting = make(owner="bob", request={"job": first.id, "dataset": "ds_none"})
+    assert waiting.waiting_for
+    with store.writing() as connection:
+        connection.execute(text("UPDATE jobs SET not_before = not_before - 50 WHERE id = :id"), {"id": first.id})
+        connection.execute(text("UPDATE jobs SET finished_at = finished_at - 7300 WHERE id = :id"), {"id": done.id})
+    store.heartbeat(WorkerInfo(name="w", host="a", slots=2, version="0.1"), [])
+    store.set_quotas("bob", queued=9)
+    _, secret = store.create_key(NewKey(tenant="operations", scopes=frozenset({Scope.ADMIN})))
+    admin = TestClient(alice.app, base_url="http://localhost", headers={"Authorization": f"Bearer {secret}"})
+
+    own = bob.get("/system").json()
+    assert (own["whole"], own["tenant"], own["workers"], own["disk"]) == (False, "bob", None, None)
+    (load_,) = own["tenants"]
+    assert load_.items() >= {"tenant": "bob", "queued": 3, "blocked": 1, "running": 0, "stored": 1002}.items()
+    assert 50 <= load_["oldest_seconds"] < 60
+    assert own["quotas"]["queued"] == 9
+    assert [one["succeeded"] for one in own["ended"][:4]] == [0, 0, 1, 0]
+    assert len(own["ended"]) == 24
+
+    found = admin.get("/system").json()
+    assert found["whole"]
+    assert {"alice", "bob"} <= {one["tenant"] for one in found["tenants"]}
+    assert next(one for one in found["tenants"] if one["tenant"] == "bob") | {"oldest_seconds": 0} == load_ | {
+        "oldest_seconds": 0
+    }
+    assert found["ended"][0]["failed"] >= 1, failed
+    assert [one["name"] for one in found["workers"] if one["name"] == "w"] == ["w"]
+    assert 0 < found["disk"]["free"] <= found["disk"]["total"]
+    assert found["versions"]["database"] == "sqlite"
+
+
+def test_without_keys_this_machine_sees_all_of_it(tmp_path: Path) -> None:
+    with TestClient(create_app(load(home=tmp_path)), base_url="http://localhost") as client:
+        found = client.get("/system").json()
+    assert (found["whole"], found["tenants"], found["workers"]) == (True, [], [])

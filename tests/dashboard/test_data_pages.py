@@ -1,0 +1,176 @@
+"""Data sets, checkpoints and weights as pages, and the system's: one server, no worker."""
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import timm
+import torch
+from browsing import FAST, HOSTILE, LOOKS, Open, client_of, inaccessible, sync_api
+from PIL import Image
+from serving import Server, serving
+from story import Story
+
+import tcnn
+
+expect = sync_api.expect
+CLASSES = {HOSTILE.replace("/", ""): (6, 2), "cat": (12, 3)}
+"""A class, and its images for training and validation."""
+
+
+def pictures(broken: bool = True) -> bytes:
+    """A divided data set of noise, of uneven classes; one file is no image, and one is cut off."""
+    random = numpy.random.default_rng(0)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as packed:
+        for name, counts in CLASSES.items():
+            for split, count in zip(("train", "val"), counts, strict=True):
+                for number in range(count):
+                    image = io.BytesIO()
+                    shape = (40 + number, 30, 3)
+                    Image.fromarray(random.integers(0, 255, shape, numpy.uint8)).save(image, "JPEG")
+                    packed.writestr(f"{split}/{name}/{number}.jpg", image.getvalue())
+        if broken:
+            packed.writestr("train/cat/100.jpg", image.getvalue()[:-300])
+            packed.writestr("train/cat/101.png", b"nothing")
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(tmp_path_factory.mktemp("data") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Story) -> Iterator[Server]:
+    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+        yield running
+
+
+def looked_at(page: Any) -> None:
+    """In every size and colour."""
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
+    page.set_viewport_size({"width": 1280, "height": 860})
+
+
+def test_a_data_set_is_uploaded_looked_at_and_deleted(
+    server: Server, story: Story, open_page: Open, tmp_path: Path
+) -> None:
+    (tmp_path / f"{HOSTILE.replace('/', '')}.zip").write_bytes(pictures())
+    (tmp_path / "no.zip").write_bytes(b"nothing")
+    folder = tmp_path / "pets"
+    with zipfile.ZipFile(io.BytesIO(pictures(broken=False))) as packed:
+        packed.extractall(folder)
+    page = open_page(f"{server.url}/#/data")
+    expect(page.get_by_text("None was uploaded yet.")).to_be_visible()
+    page.get_by_label("Files").set_input_files(sorted(tmp_path.glob("*.zip")))
+    expect(page.locator(".sending .sent")).to_contain_text("25 images of 2 classes")
+    expect(page.locator(".sending .refused")).to_contain_text("expected a zip, tar")
+    page.get_by_label("A folder of class folders").set_input_files(folder)
+    expect(page.locator(".sending .sent").last).to_contain_text("23 images of 2 classes")
+    expect(page.locator(".listing tbody tr")).to_have_count(2)
+    looked_at(page)
+
+    page.get_by_role("link", name=re.compile("onerror")).click()
+    expect(page.get_by_text("2 of the 25 images cannot be read")).to_be_visible()
+    page.get_by_text("Which", exact=True).click()
+    expect(page.locator(".unreadable li")).to_have_text(
+        [re.compile("100.jpg.*truncated"), "train/cat/101.pngnot an image"]
+    )
+    expect(page.get_by_text("The largest class has 17 images, the smallest 8: 2.1 times as many.")).to_be_visible()
+    expect(page.locator(".thumbnails img")).to_have_count(22)  # of the first 24, two of which are none
+    assert page.locator(".thumbnails img").first.evaluate("image => image.naturalHeight") == 40
+    page.get_by_role("button", name="More images").click()
+    expect(page.get_by_text("25 of 25 images")).to_be_visible()
+    looked_at(page)
+    page.get_by_label("Class", exact=True).select_option("cat")
+    page.get_by_label("Split").select_option("val")
+    expect(page.get_by_text("3 of 3 images")).to_be_visible()
+
+    identifier = page.url.rpartition("/")[2]
+    job = story.house.submit(request={"model": "resnet18", "finetune": {"dataset": identifier}})
+    page.reload()
+    expect(page.get_by_text("One job that waits or runs needs it")).to_be_visible()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete it").click()
+    expect(page.get_by_role("alert").first).to_contain_text(f"{job.id} is queued and needs it")
+    story.house.store.cancel(job.id)
+    page.get_by_role("link", name="Fine-tune on it").click()
+    expect(page.get_by_label("Data set", exact=True)).to_have_value(identifier)
+    page.go_back()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete it").click()
+    expect(page.locator(".listing tbody tr")).to_have_count(1)
+    assert not list(story.house.home.datasets.glob(f"{identifier}*"))
+
+
+def test_a_folder_is_packed_as_it_lies(server: Server, open_page: Open, tmp_path: Path) -> None:
+    """Long names, other letters, empty files and the folder's own name: what arrives is what was sent."""
+    folder = tmp_path / "größen"
+    names = ["a/1.png", "ß/" + "x" * 120 + ".png", "ß/ü 1.png"]
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(folder / name)
+    (folder / "a" / "notes.txt").write_text("left out")
+    page = open_page(f"{server.url}/#/data")
+    page.get_by_label("A folder of class folders").set_input_files(folder)
+    expect(page.locator(".sending .sent")).to_contain_text("3 images of 2 classes (a, ß)")
+    with client_of(server) as client:
+        made = client.get("/datasets").json()["data"][0]
+        found = client.get(f"/datasets/{made['id']}/images").json()["data"]
+    assert made["name"] == "größen.tar"
+    assert [one["file"].removeprefix("größen/") for one in found] == names
+
+
+def test_checkpoints_and_weights(server: Server, open_page: Open, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    cnn = timm.create_model("test_resnet", num_classes=3)
+    model, _ = tcnn.convert(cnn)
+    model.pretrained_cfg["label_names"] = [HOSTILE, "cow", "dog"]
+    tcnn.save(model, tmp_path / "t_test.safetensors")
+    torch.save({"arch": "test_resnet", "state_dict": cnn.state_dict()}, tmp_path / "mine.pth.tar")
+    page = open_page(f"{server.url}/#/checkpoints")
+    page.get_by_label("Files").set_input_files(sorted(tmp_path.iterdir()))
+    expect(page.locator(".sending .sent")).to_have_count(2)
+    looked_at(page)
+    page.get_by_role("link", name="t_test.safetensors").click()
+    expect(page.get_by_text(f"{HOSTILE}, cow, dog")).to_be_visible()
+    expect(page.get_by_text("✓ The same function")).to_have_count(0)  # it was saved from Python, unverified
+    looked_at(page)
+    page.get_by_role("link", name="Fine-tune it").click()
+    expect(page.get_by_label("Checkpoint", exact=True)).to_have_value(re.compile("^ckpt_"))
+
+    page.goto(f"{server.url}/#/checkpoints")
+    page.get_by_role("link", name="mine.pth.tar").click()
+    expect(page.get_by_text("test_resnet").first).to_be_visible()
+    expect(page.get_by_role("row", name="fc.weight")).to_contain_text("3×96")
+    looked_at(page)
+    identifier = page.url.rpartition("/")[2]
+    page.get_by_role("link", name="Convert its CNN").click()
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("test_resnet")
+    expect(page.get_by_label("Pretrained weights")).to_be_disabled()
+    looked_at(page)
+    page.get_by_role("button", name="Convert", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name="test_resnet")).to_be_visible()
+    with client_of(server) as client:
+        job = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
+    assert job["request"] == {"model": "test_resnet", "weights": identifier, "stride": "keep", "query_key": "normal"}
+    page.get_by_role("link", name="Clone and edit").click()
+    expect(page.get_by_label("Your own weights")).to_have_value(identifier)
+
+
+def test_the_system(server: Server, story: Story, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/system")
+    expect(page.get_by_text("All tenants")).to_be_visible()
+    expect(page.get_by_role("region", name="The queue by tenant").get_by_role("row", name="local")).to_be_visible()
+    expect(page.get_by_role("region", name="Workers")).to_contain_text(story.running.worker)
+    expect(page.get_by_text("1 failed")).to_be_visible()
+    looked_at(page)
