@@ -24,8 +24,9 @@ class Stream {
         this.tell({ messages: [[event, data, id]] });
       },
     }).then((end) => {
-      streams.delete(key);
+      this.forget();
       this.tell(end);
+      this.seats.clear();
     });
   }
 
@@ -51,10 +52,14 @@ class Stream {
   }
 
   leave(seat) {
-    this.seats.delete(seat);
-    if (this.seats.size) return;
-    streams.delete(this.key);
+    if (!this.seats.delete(seat) || this.seats.size) return;
+    this.forget();
     this.stopping.abort();
+  }
+
+  /** By then another stream may stand under the same key. */
+  forget() {
+    if (streams.get(this.key) === this) streams.delete(this.key);
   }
 }
 
@@ -65,6 +70,7 @@ addEventListener("connect", ({ ports: [port] }) => {
   ports.set(port, seats);
   port.onmessage = ({ data }) => {
     if (data.open) seat(port, seats, data.open, data.asked);
+    if (data.alive) port.postMessage({ alive: true });
     for (const number of data.alive ?? []) if (seats.has(number)) seats.get(number).heard = Date.now();
     for (const number of data.close ?? []) rise(seats, number);
   };

@@ -3,25 +3,48 @@
 import { open } from "./connection.js";
 
 const ALIVE = 10_000; // milliseconds between two signs of life
+const UNANSWERED = 3; // signs of life after which a worker that says nothing is taken for dead
 
 let hub = null;
+let unanswered = 0;
 let numbers = 0;
 const waiting = new Map();
 
 /** The worker that all windows share; nothing in a browser that has no such workers. */
 function shared() {
   if (hub || typeof SharedWorker === "undefined") return hub;
+  let worker;
   try {
-    hub = new SharedWorker(new URL("./shared.js", import.meta.url), { type: "module", name: "tcnn" }).port;
+    worker = new SharedWorker(new URL("./shared.js", import.meta.url), { type: "module", name: "tcnn" });
   } catch {
     return null; // not allowed here
   }
-  hub.onmessage = ({ data }) => waiting.get(data.number)?.(data);
+  // Its files are asked of the server as well: one that is away by then leaves a worker that never says a word.
+  worker.onerror = () => worker.port === hub && lost();
+  hub = worker.port;
+  unanswered = 0;
+  hub.onmessage = ({ data }) => {
+    unanswered = 0;
+    waiting.get(data.number)?.(data);
+  };
   hub.start();
-  setInterval(() => waiting.size && hub.postMessage({ alive: [...waiting.keys()] }), ALIVE);
-  addEventListener("pagehide", () => hub.postMessage({ close: [...waiting.keys()] }));
   return hub;
 }
+
+/** Whoever waits for it takes its stream for broken, and the next one starts another worker. */
+function lost() {
+  hub?.close();
+  hub = null;
+  for (const say of [...waiting.values()]) say({ outcome: "broken" });
+}
+
+setInterval(() => {
+  if (!hub || !waiting.size) return;
+  if (unanswered === UNANSWERED) return lost();
+  unanswered += 1;
+  hub.postMessage({ alive: [...waiting.keys()] });
+}, ALIVE);
+addEventListener("pagehide", () => hub?.postMessage({ close: [...waiting.keys()] }));
 
 /** Have a stream until it ends or `signal` says so; resolves with its `outcome`, as `open` of connection.js does. */
 export function take(asked, signal, { opened, message }) {

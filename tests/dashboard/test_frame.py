@@ -224,6 +224,25 @@ def test_a_lost_server_is_told_and_found_again(story: Story, open_page: Open) ->
         expect(job.get_by_role("progressbar")).to_have_js_property("value", 80, timeout=20_000)
 
 
+def test_a_worker_whose_files_do_not_come_is_started_again(server: Server, story: Story, open_page: Open) -> None:
+    """As where the server goes away between the page and the worker's files: the browser says so, once."""
+    page = open_page("about:blank")
+    page.add_init_script(
+        """const Real = SharedWorker;
+        let away = true;
+        window.SharedWorker = function (url, options) {
+          const asked = away ? new URL("missing.js", url) : url;
+          away = false;
+          return new Real(asked, options);
+        };"""
+    )
+    page.goto(server.url)
+    row = page.locator(".jobs li", has_text="resnet18")
+    expect(row).to_be_visible()
+    story.tell(70)
+    expect(row.get_by_role("progressbar")).to_have_js_property("value", 70)
+
+
 def test_the_page_is_strict_about_what_may_run(server: Server) -> None:
     with server.client(None) as client:
         answer = client.get("/")
