@@ -258,11 +258,14 @@ def tensors_in(value: object) -> Iterator[Tensor]:
 
 @every_form
 def test_precision_settings(form: Form, relative_error: RelativeError) -> None:
-    """Where "high" and "medium" allow it, processors with AMX compute in TF32 and bfloat16: eight bits of precision."""
+    """A layer is as exact as a product of the processor is then: at "medium", one with AMX rounds to bfloat16."""
     before = torch.get_float32_matmul_precision()
+    left, right = torch.randn(2, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     try:
-        for precision, error in (("highest", 1e-5), ("high", 2**-6), ("medium", 2**-6)):
+        for precision in ("highest", "high", "medium"):
             torch.set_float32_matmul_precision(precision)
-            assert relative_error(form().float()(image().float()), form()(image())) < error
+            of_a_product = relative_error(left.float() @ right.float(), left @ right)
+            error = relative_error(form().float()(image().float()), form()(image()))
+            assert error < (1e-5 if precision == "highest" else max(1e-5, 4 * of_a_product))
     finally:
         torch.set_float32_matmul_precision(before)
