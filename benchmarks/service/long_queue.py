@@ -2,10 +2,11 @@
 
     python -m benchmarks.service.long_queue [--jobs 1000 100000] [--repeats 20]
 
-One tenant has all of the queued jobs, another has one. Timed are the store's calls behind `GET /jobs`,
-`GET /jobs/{id}`, `POST /transform`, a claim, and `DELETE /datasets/{id}` of a set that a job needs and of one that none
-does. Written down are the median and the slowest, in milliseconds, and for the largest queue how many times longer than
-for the smallest.
+One tenant has all of the queued jobs, another one as many that have ended, with results, a third has one job. Timed are
+the store's calls behind `GET /jobs`, `GET /jobs/{id}`, `POST /transform`, a claim, and `DELETE /datasets/{id}` of a set
+that a job needs and of one that none does. Written down are the median and the slowest, in milliseconds, and for the
+largest queue how many times longer than for the smallest. What looks at a bounded number of jobs (`listing.SEARCHED`,
+`ORDERED`) takes longer until there are so many.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,30 +24,41 @@ from typing import Any
 from sqlalchemy import text
 
 from benchmarks.machine import processor
+from tcnn_jobs.columns import Order
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.identifiers import new_id
-from tcnn_jobs.model import Kind, NewJob, Status, Upload
+from tcnn_jobs.model import Claim, Kind, NewJob, Result, Status, Upload
 from tcnn_jobs.store import Store
 
 RESULTS = Path(__file__).parents[1] / "results" / "long_queue.json"
 POSTGRES = Path(__file__).parents[2] / "tests" / "postgres.py"
-JOB = NewJob(owner="many", kind=Kind.FINETUNE, request={"model": "resnet50d", "dataset": "cifar10"})
+JOB = NewJob(
+    owner="many", kind=Kind.FINETUNE, request={"model": "resnet50d", "dataset": "cifar10", "config": {"lr": 0.05}}
+)
+DONE = NewJob(owner="done", kind=Kind.EVALUATE, request=JOB.request, name="an evaluation", tags=("kept",))
+FOUND = Result(metrics={f"number_{n}": n / 7 for n in range(60)} | {"top1": 0.5})
+COLUMNS = (
+    "owner, kind, status, request, priority, attempt, max_attempts, claim, created_at, not_before, started_at, "
+    "finished_at, cancel_requested, event_count, slots, result, name, tags, words"
+)
 
 
 def fill(store: Store, count: int) -> None:
-    """So many queued jobs more, copied within the database: submitting them one by one would take many minutes."""
-    store.enqueue(JOB)
-    columns = (
-        "owner, kind, status, request, priority, attempt, max_attempts, claim, created_at, not_before, "
-        "cancel_requested, event_count, slots"
-    )
+    """So many queued jobs of one tenant and so many that have ended of another, copied within the database: submitting
+    them one by one would take many minutes."""
+    ended = store.enqueue(DONE).id
+    taken = store.claim("w")
+    assert taken is not None and taken.id == ended
+    store.finish(Claim(job=ended, worker="w", number=taken.claim), FOUND)
+    queued = store.enqueue(JOB).id
     with store.writing(wait=600) as connection:
-        connection.execute(
-            text(
-                f"WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) "
-                f"INSERT INTO jobs (id, {columns}) SELECT 'job_' || i, {columns} FROM n, jobs WHERE jobs.number = 1"
+        for job in (ended, queued):
+            connection.execute(
+                text(
+                    f"WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) "
+                    f"INSERT INTO jobs (id, {COLUMNS}) SELECT '{job}_' || i, {COLUMNS} FROM n, jobs WHERE id = '{job}'"
+                )
             )
-        )
         if not store.is_sqlite:  # as its autovacuum does; of a SQLite file nobody takes statistics
             connection.execute(text("ANALYZE"))
 
@@ -79,6 +92,12 @@ def calls(store: Store) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "list 20 of another tenant", lambda: store.list("few", limit=20)
     yield "list running", lambda: store.list("many", status=Status.RUNNING)
     yield "list transforms", lambda: store.list("many", kind=Kind.TRANSFORM)
+    for order in ("-metrics.top1", "settings.lr", "-finished", "name"):
+        yield f"list 20 by {order}", partial(store.list, "done", order=Order.of(order))
+    yield "search, found", lambda: store.list("done", search="evaluation")
+    yield "search, not found", lambda: store.list("done", search="nothing of the kind")
+    yield "tag, found", lambda: store.list("done", tags=["kept"])
+    yield "tag, not found", lambda: store.list("done", tags=["gone"])
     yield "show the newest", lambda: store.get(ids[0], "many")
     yield "show another tenant's", lambda: store.get(few.id, "few")
     yield "submit", lambda: store.enqueue(JOB)

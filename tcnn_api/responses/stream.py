@@ -6,14 +6,16 @@ twice. `progress` messages carry none: they are a state, and only the newest is 
 """
 
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 
 from anyio import CapacityLimiter, sleep, to_thread
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
-from tcnn_api.errors import TooManyStreams
+from tcnn_api.errors import TooManyAtOnce, TooManyStreams
 from tcnn_api.schemas import EventView, JobLine, JobLines
 from tcnn_jobs.errors import JobNotFound, StoreUnavailable
 from tcnn_jobs.model import Event, Job
@@ -21,8 +23,10 @@ from tcnn_jobs.store import Store
 
 Still = Callable[[], Awaitable[bool]]
 """Whether whoever listens still may, for a stream can outlive its key. May raise `StoreUnavailable`."""
-POLL = 1.0
-"""Seconds between two looks at the database."""
+Turn = Callable[[], AbstractAsyncContextManager[None]]
+"""What a costly look waits for."""
+POLL, SHARE = 1.0, 10.0
+"""Seconds between two looks at the database, and how many times longer than the look at a list took."""
 PAGE = 500
 THREADS = 8
 """Streams ask the database on threads of their own number, so that requests never wait for them."""
@@ -86,7 +90,9 @@ class Streams:
             told = progress
             await sleep(POLL)
 
-    async def watch(self, look: Callable[[], tuple[list[Job], bool]], still: Still) -> AsyncIterator[ServerSentEvent]:
+    async def watch(
+        self, look: Callable[[], tuple[list[Job], bool]], still: Still, turn: Turn = nullcontext
+    ) -> AsyncIterator[ServerSentEvent]:
         """A page of jobs, whenever something of it changes: the order of all, and those that have changed. Ends with
         the key."""
         told: dict[str, str] = {}
@@ -95,8 +101,11 @@ class Streams:
             try:
                 if not await still():
                     return
-                found, more = await to_thread.run_sync(look, limiter=self._threads)
-            except StoreUnavailable:
+                async with turn():
+                    began = time.monotonic()
+                    found, more = await to_thread.run_sync(look, limiter=self._threads)
+                    took = time.monotonic() - began
+            except (StoreUnavailable, TooManyAtOnce):
                 await sleep(POLL)
                 continue
             except JobNotFound:  # the job after which the page begins was deleted
@@ -108,7 +117,7 @@ class Streams:
                 page = JobLines(order=list(now), changed=changed, has_more=more)
                 yield ServerSentEvent(page.model_dump_json(), event="jobs", sep="\n")
             told, order = now, list(now)
-            await sleep(POLL)
+            await sleep(max(POLL, SHARE * took))
 
 
 class Entered:

@@ -1,7 +1,7 @@
 """Lists of jobs: filtered, searched, in any order, a page at a time.
 
-Newest first, a page is read from an index, however many jobs there are. A search, and an order by a column, look at all
-jobs of the tenant that the other filters leave.
+Newest first, a page is read from an index, however many jobs there are. A search, and an order by a column, look at the
+newest jobs that the other filters leave, up to a bound: what they take does not grow with the store.
 """
 
 import json
@@ -37,6 +37,9 @@ from tcnn_jobs.store.places import Places
 
 Jobs = list[Job]  # `list` is a method below
 NEWEST = Order()
+SEARCHED, ORDERED = 100_000, 10_000
+"""Jobs that a search, or tags, are looked for in, and those that are put in an order: for each of the latter a database
+reads a document or two, which takes PostgreSQL as long as some thirty words."""
 _DIGITS = 40
 """Characters of a number that is compared: one of a request may be larger than a database's."""
 
@@ -64,14 +67,20 @@ class Listing(Database):
         `after`.
 
         `search`: words that all occur in what a job is called, in its note, or in its request; in any case. `tags`:
-        those that it has all of.
+        those that it has all of. With either it is of the newest `SEARCHED` jobs, in another order than that of
+        submission of the newest `ORDERED`.
         """
         wanted = [column == value for column, value in _plain(owner, status, kind) if value is not None]
+        if tags:
+            wanted.append(TAGGED)
+        if order.by != "created":
+            wanted.append(_among_newest(wanted, ORDERED))
+        elif search or tags:
+            wanted.append(_among_newest(wanted, SEARCHED))
         with self.reading() as connection:
             dialect = connection.dialect.name
             wanted += [_occurs(dialect, _words(), word) for word in search.casefold().split()]
-            if tags:
-                wanted += [TAGGED, *(_occurs(dialect, type_coerce(jobs.c.tags, Text), json.dumps(tag)) for tag in tags)]
+            wanted += [_occurs(dialect, type_coerce(jobs.c.tags, Text), json.dumps(tag)) for tag in tags]
             last = None if after is None else find(connection, after, owner)
             if order.by == "created":
                 rows = connection.execute(_by_number(wanted, order, last).limit(limit + 1)).all()
@@ -82,6 +91,11 @@ class Listing(Database):
 
 def _plain(owner: str | None, status: Status | None, kind: Kind | None) -> Sequence[tuple[Any, Any]]:
     return (jobs.c.owner, owner), (jobs.c.status, status), (jobs.c.kind, kind)
+
+
+def _among_newest(wanted: Sequence[ColumnElement[bool]], most: int) -> ColumnElement[bool]:
+    newest = select(jobs.c.number).where(*wanted).order_by(jobs.c.number.desc()).limit(most).subquery()
+    return jobs.c.number >= select(func.min(newest.c.number)).scalar_subquery()
 
 
 def _words() -> ColumnElement[str]:

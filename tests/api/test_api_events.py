@@ -1,10 +1,12 @@
 """Events as a list and as a stream: nothing is missed, nothing comes twice, and the stream ends with the job."""
 
+import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -12,6 +14,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
+from tcnn_api.errors import TooManyAtOnce
+from tcnn_api.responses import stream
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.model import Beat, Claim, Job, NewEvent, Progress, Result, Status, WorkerInfo
 
@@ -186,3 +190,25 @@ def test_streams_that_begin_at_once_are_counted_before_they_are_let_in(
         held.set()
         assert [call.result(10).status_code for call in waiting] == [404] * most
     assert service.streams.open("alice") == 0
+
+
+def test_a_searched_list_that_is_watched_takes_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where there is none for it the stream goes on, and looks again later."""
+    refused = iter((True, True, False))
+
+    @asynccontextmanager
+    async def turn() -> AsyncIterator[None]:
+        if next(refused):
+            raise TooManyAtOnce("8 searches of yours are under way")
+        yield
+
+    async def still() -> bool:
+        return True
+
+    async def first() -> Any:
+        async for message in stream.Streams(1).watch(lambda: ([], True), still, turn):
+            return json.loads(message.data)
+
+    monkeypatch.setattr(stream, "POLL", 0.01)
+    assert asyncio.run(first()) == {"order": [], "changed": [], "has_more": True}
+    assert not list(refused)

@@ -133,6 +133,33 @@ def test_a_silent_bucket_stops_neither_the_database_nor_other_tenants(
         assert sorted({call.result(30).status_code for call in waiting}) == [404, 429]
 
 
+@pytest.mark.parametrize("query", [{"q": "x"}, {"tag": "x"}, {"sort": "-metrics.top1"}])
+def test_searches_take_turns(
+    alice: TestClient, bob: TestClient, service: Service, silent: threading.Event, query: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch, refusal: Refusal,
+) -> None:  # fmt: skip
+    """One of a tenant at a time: whoever searches, or sorts, for ever holds up neither lists nor other tenants."""
+    plain, running = service.store.list, threading.Event()
+
+    def slow(owner: str | None, **options: Any) -> Any:
+        if owner == "alice" and (options["search"] or options["tags"] or options["order"].by != "created"):
+            running.set()
+            silent.wait(60)
+        return plain(owner, **options)
+
+    monkeypatch.setattr(service.store, "list", slow)
+    with ThreadPoolExecutor(9) as pool:
+        calls = [pool.submit(alice.get, "/jobs", params=query) for _ in range(9)]
+        assert running.wait(10)
+        for client, given in ((alice, {}), (alice, {"sort": "created"}), (bob, {}), (bob, query)):
+            assert client.get("/jobs", params=given).status_code == 200
+        while not any(call.done() for call in calls):
+            time.sleep(0.01)
+        assert [call.result().status_code for call in calls if call.done()] == [429]
+        silent.set()
+        assert sorted(call.result(30).status_code for call in calls) == [200] * 8 + [429]
+
+
 def test_downloads_of_a_tenant_are_bounded(
     alice: TestClient, bob: TestClient, service: Service, make: Any, refusal: Refusal
 ) -> None:

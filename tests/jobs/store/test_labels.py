@@ -14,7 +14,7 @@ from tcnn_jobs.database.schema import jobs
 from tcnn_jobs.errors import IdempotencyMismatch, JobNotFound
 from tcnn_jobs.labels import Labels
 from tcnn_jobs.model import IdempotencyKey, Job, Kind, Result
-from tcnn_jobs.store import Store
+from tcnn_jobs.store import Store, listing
 
 
 def found(store: Store, *, order: str = "-created", **options: object) -> list[str]:
@@ -138,6 +138,27 @@ def test_a_page_in_an_order_begins_after_a_job_that_is_filtered_out(store: Store
     last = store.label(jobs["b"].id, "ann", Labels(tags=["gone"]))
     page, more = store.list("ann", after=last.id, limit=3, order=Order.of("-metrics.top1"), search="transform")
     assert [job.name for job in page] == ["C", "E", "A"] and more
+
+
+def test_what_is_looked_at_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the newest jobs that the other filters leave, however many pages are read: one tenant's lists cost the others
+    no more when it has many jobs."""
+    kinds = Kind.TRANSFORM, Kind.EVALUATE
+    made = [
+        store.enqueue(new(name=f"{'oak' if number == 2 else 'ash'} {number}", tags=("x",), kind=kinds[number % 2])).id
+        for number in range(8)
+    ]
+    for _ in range(5):
+        store.enqueue(new(owner="bob"))
+    monkeypatch.setattr(listing, "ORDERED", 3)
+    monkeypatch.setattr(listing, "SEARCHED", 5)
+    assert found(store) == made[::-1] and found(store, order="created") == made
+    assert found(store, order="finished") == made[:4:-1]
+    assert found(store, order="-settings.lr", kind=Kind.TRANSFORM) == [made[6], made[4], made[2]]
+    assert found(store, search="ash") == found(store, tags=["x"]) == made[:2:-1]
+    assert found(store, search="ash", order="name") == made[5:]
+    assert found(store, search="oak") == found(store, tags=["gone"]) == store.list("eve", search="x")[0] == []
+    assert found(store, search="oak", kind=Kind.TRANSFORM) == [made[2]]
 
 
 @pytest.mark.parametrize(
