@@ -37,11 +37,16 @@ class AttentionAt:
     content: Tensor
     """Content attention, (B, K, H, W)."""
     positional: Tensor | None
-    """Positional attention, (K, H, W): the same for all images."""
+    """Positional attention, (K, H, W): the same for all images; (B, K, H, W) where it depends on them."""
     combined: Tensor
     """Attention weights (1 − gate)·content + gate·positional, (B, K, H, W)."""
     prefix: Tensor
     """Weight on class tokens and other prefix tokens, which have no position on the map, (B, K)."""
+
+    def positional_of(self, image: int) -> Tensor:
+        """Positional attention on one of the images, (K, H, W)."""
+        assert self.positional is not None  # noqa: S101 - asked of layers that have one
+        return self.positional[image] if self.positional.dim() == 4 else self.positional
 
     def image_part(self, maps: Tensor) -> Tensor:
         """Crop the padding of a map (…, H, W), so that it covers exactly the image."""

@@ -178,6 +178,8 @@ def _head(
             facts["span"] = 1 / alpha
             facts["centre"] = layer.centres[number].tolist()
             facts["radius_50"], facts["radius_90"] = (circle(alpha, layer.temperature, s) for s in (0.5, 0.9))
+        if layer.precision is not None:
+            facts["precision"] = layer.precision[number].tolist()
     return Head(
         head=number,
         non_locality=_measure(measures.non_locality, number, real, positional),
@@ -232,6 +234,6 @@ def layer_maps(at: AttentionAt, image: int = 0) -> LayerMaps:
         query=at.query,
         gates=None if at.gate is None else at.gate.tolist(),
         content=plain(at.content[image]),
-        positional=None if at.positional is None else plain(at.positional),
+        positional=None if at.positional is None else plain(at.positional_of(image)),
         combined=plain(at.combined[image]),
     )

@@ -13,8 +13,9 @@ from torch import Tensor
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import attention, positions, scopes
 from tcnn.layers.terms.attention import AttentionMaps
-from tcnn.layers.terms.parameters import at_least_float32
-from tcnn.layers.terms.positions import Pair, Quad
+from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.positions import Factors, Pair, Quad
+from tcnn.layers.terms.quadratic import Quadratic
 from tcnn.layers.terms.scopes import GLOBAL, Scope
 
 Kind = Literal["gpsa2d", "convit", "attention"]
@@ -79,7 +80,7 @@ class Maps(NamedTuple):
     content: Tensor
     """Content attention, (B, K, q, N)."""
     positional: Tensor | None
-    """Positional attention, (K, q, N)."""
+    """Positional attention, (K, q, N); (B, K, q, N) where it depends on the image."""
     total: Tensor
     """Attention weights (1 − gate)·content + gate·positional, (B, K, q, N)."""
 
@@ -97,14 +98,16 @@ class RecordedLayer:
     """Keys (B, K, N, d)."""
     bias: Tensor | None = None
     """Added to the content logits, (…, M, N)."""
-    factors: tuple[Tensor, Tensor] | None = None
-    """Row factor (K, Ho, H) and column factor (K, Wo, W) of the positional attention."""
+    factors: Factors | None = None
+    """The positional attention: a row factor (K, Ho, H) and a column factor (K, Wo, W), or maps and None."""
     gate: Tensor | None = None
     """Gate (K,)."""
     strength: Tensor | None = None
     """Locality strength α, (P,), of the first P ≤ K heads, which have a positional part, in 1/pixel² at τ = 1."""
     centres: Tensor | None = None
     """Attention centres Δ, (P, 2), (row, column), pixels; NaN where α is not above 0 and there is no centre."""
+    precision: Tensor | None = None
+    """Precision matrices of heads whose positional attention is a Gaussian of any shape, (P, 2, 2), in 1/pixel²."""
     temperature: float = 1.0
     """Temperature τ of the positional attention."""
     gate_temperature: float = 1.0
@@ -125,7 +128,10 @@ class RecordedLayer:
     def cpu(self) -> "RecordedLayer":
         """A copy on the CPU, which computes in float64 where some devices do not."""
         moved: dict[str, Any] = {name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
-        factors = None if self.factors is None else (self.factors[0].cpu(), self.factors[1].cpu())
+        factors: Factors | None = None
+        if self.factors is not None:
+            rows, columns = self.factors
+            factors = rows.cpu(), None if columns is None else columns.cpu()
         return replace(self, factors=factors, **moved)
 
     def maps(self, queries: Tensor) -> Maps:
@@ -144,7 +150,10 @@ class RecordedLayer:
             return Maps(content, None, content)
         rows, columns = self.factors
         i, j = queries // self.grid.queries[1], queries % self.grid.queries[1]
-        positional = (rows[:, i, :, None] * columns[:, j, None, :]).flatten(2)
+        if columns is None:
+            positional = rows[..., i, j, :, :].flatten(-2)
+        else:
+            positional = (rows[:, i, :, None] * columns[:, j, None, :]).flatten(2)
         return Maps(content, positional, AttentionMaps(content, positional, self.gate).total)
 
 
@@ -152,7 +161,7 @@ def record_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> RecordedLayer:
     """Record a tcnn layer on its input (B, C_in, h, w), by the functions of its forward pass."""
     geometry = layer.geometry
     padded = positions.pad(x, geometry)
-    factors = layer.positional_factors((padded.shape[-2], padded.shape[-1]))
+    factors = layer.positional_factors((padded.shape[-2], padded.shape[-1]), x)
     grid = Grid(
         size=(padded.shape[-2], padded.shape[-1]),
         padding=positions.padding_of(x.shape[-2:], geometry),
@@ -164,6 +173,7 @@ def record_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> RecordedLayer:
         attention.to_tokens(positions.take_query_pixels(padded, geometry)), layer.query, layer.heads
     )
     key = attention.split_heads(attention.to_tokens(padded), layer.key, layer.heads)
+    term = layer.positional_term
     return RecordedLayer(
         name,
         "gpsa2d",
@@ -173,7 +183,8 @@ def record_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> RecordedLayer:
         factors=factors,
         gate=layer.gate,
         strength=layer.locality_strength,
-        centres=at_least_float32(layer.attention_centers),
+        centres=layer.head_centres,
+        precision=term.precision if isinstance(term, Quadratic) else None,
         temperature=layer.position_temperature.item(),
         gate_temperature=layer.gate_temperature.item(),
         scope=layer.scope,

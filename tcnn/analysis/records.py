@@ -37,6 +37,10 @@ class Head(_Record):
     span: float | None = Field(None, description="1/α, pixels² at τ = 1.")
     radius_50: float | None = Field(None, description="Half of the positional attention is so near to Δ, pixels, at τ.")
     radius_90: float | None = Field(None, description="The same for 90 %.")
+    precision: tuple[tuple[float, float], tuple[float, float]] | None = Field(
+        default=None,
+        description="M of a Gaussian of any shape, (row, column), 1/pixel² at τ = 1; null for other kinds.",
+    )
     non_locality: Measure = Field(description="ConViT Eq. 8: mean distance of query and key, pixels of the map.")
     entropy: Measure = Field(description="Mean entropy of a row, nats.")
 

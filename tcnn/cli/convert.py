@@ -53,6 +53,18 @@ def command(
     query_key: Annotated[
         str, typer.Option(help="How query and key weights are drawn: normal or mimetic.", metavar="normal/mimetic")
     ] = "normal",
+    position: Annotated[
+        str,
+        typer.Option(
+            help="How heads attend by position: isotropic, around a centre; quadratic, by a Gaussian of any shape; "
+            "relative, by learned embeddings of shifts; relative-content, which look at the query as well.",
+            metavar="KIND",
+        ),
+    ] = "isotropic",
+    position_reach: Annotated[
+        int | None,
+        typer.Option(help="Largest shift with a relative embedding of its own; default 15.", metavar="PIXELS"),
+    ] = None,
     content: Annotated[
         str,
         typer.Option(
@@ -81,7 +93,8 @@ def command(
 
     chosen = {
         "stage": stage, "stride": stride, "content": content, "content_heads": content_heads, "query_key": query_key,
-        "seed": seed, "temperature": temperature, "head_dim": head_dim, "target": target,
+        "seed": seed, "temperature": temperature, "head_dim": head_dim, "target": target, "position": position,
+        "position_reach": position_reach,
     }  # fmt: skip
     config = build(ConversionConfig, {key: value for key, value in chosen.items() if value is not None})
     bounds = {} if tolerance is None else {"tolerance_float32": tolerance, "tolerance_float64": min(tolerance, 1e-10)}
@@ -147,6 +160,8 @@ def show(result: "ConversionResult") -> None:
     out.print(table)
     for skipped in report.skipped:
         out.print(f"left alone: {skipped.name}: {skipped.reason}", markup=False)
+    if report.config.position != "isotropic":
+        out.print(f"positional attention: {report.config.position}")
     if report.config.content != "global":
         out.print(f"content attention: {report.config.content}")
     for note in dict.fromkeys(layer.note for layer in report.layers if layer.note):

@@ -1,7 +1,7 @@
 """Configurations as immutable pydantic models: one object for Python, command line, file and HTTP body."""
 
 from tcnn.config.base import Frozen, Size, build
-from tcnn.config.conversion import CONTENT, HARD_TEMPERATURE, ConversionConfig, VerificationConfig
+from tcnn.config.conversion import CONTENT, HARD_TEMPERATURE, ConversionConfig, PositionKind, VerificationConfig
 from tcnn.config.finetune import FinetuneConfig
 from tcnn.config.presets import PRESETS, finetune_config, is_presets_conversion
 
@@ -12,6 +12,7 @@ __all__ = [
     "ConversionConfig",
     "FinetuneConfig",
     "Frozen",
+    "PositionKind",
     "Size",
     "VerificationConfig",
     "build",

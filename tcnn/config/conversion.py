@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from tcnn.config.base import Frozen, Size
 
@@ -10,6 +10,10 @@ HARD_TEMPERATURE = 1 / 46
 """Temperature τ at which the layer equals the convolution: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
 CONTENT = r"(?:global|(window|pooled):([1-9][0-9]{0,5}))(,unpadded)?"
 """Regular expression of a content scope: `global`, `window:W` or `pooled:R`, W and R from 1 to 999999."""
+
+PositionKind = Literal["isotropic", "quadratic", "relative", "relative-content"]
+"""Kind of positional attention (Cordonnier et al. 2020): by distance from a centre, by a Gaussian of any shape, or by
+learned embeddings of row and column shifts, which a query's content may look for as well."""
 
 
 class ConversionConfig(Frozen):
@@ -34,6 +38,20 @@ class ConversionConfig(Frozen):
         gt=0,
         allow_inf_nan=False,
         description="τ, dimensionless: 1/46 is the CNN, 1 is the paper's start.",
+    )
+    position: PositionKind = Field(
+        default="isotropic",
+        description="How heads attend by position; with each the model is equivalent to the CNN. `isotropic`: by the "
+        "distance from a centre, as in the paper. `quadratic`: by a Gaussian with two widths and a rotation. "
+        "`relative`: by learned embeddings of row and column shifts. `relative-content`: the same, which queries look "
+        "for by their content as well.",
+    )
+    position_reach: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="Largest shift in pixels with a relative embedding of its own; those beyond share the last. "
+        "Default 15, or one more than the farthest tap.",
     )
     content_heads: int = Field(
         default=0,
@@ -80,6 +98,14 @@ class ConversionConfig(Frozen):
                 "expected global, or window or pooled with a size from 1 to 999999, as in window:14, with ,unpadded "
                 "behind it or not"
             )
+        return value
+
+    @field_validator("position_reach")
+    @classmethod
+    def _has_embeddings(cls, value: int | None, info: ValidationInfo) -> int | None:
+        position = info.data.get("position", "relative")
+        if value is not None and not position.startswith("relative"):
+            raise ValueError(f"position {position} has no embeddings; give it with relative or relative-content")
         return value
 
     @field_validator("target")

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from tcnn.config import ConversionConfig
+from tcnn.config import ConversionConfig, PositionKind
 from tcnn.conversion.report import STANDARDISATION_ENDED, ConversionReport, FoldRecord, LayerReport, SkippedLayer
 from tcnn.conversion.selection import select
 from tcnn.conversion.stride import remove_stride
@@ -19,7 +19,7 @@ from tcnn.conversion.ties import ties
 from tcnn.errors import RequestError
 from tcnn.layers.filters import geometry_of, is_standardised
 from tcnn.layers.gpsa import default_head_dim
-from tcnn.layers.terms import positions, scopes
+from tcnn.layers.terms import kinds, positions, scopes
 from tcnn.layers.terms.positions import Geometry, Pair
 from tcnn.layers.terms.scopes import GLOBAL, Scope
 from tcnn.models.parameters import parameter_count
@@ -38,6 +38,9 @@ class Replacement:
     content: str
     """What the content part sees: `global`, `window:W` or `pooled:R`."""
     content_heads: int
+    position: PositionKind
+    position_reach: int | None
+    """Largest shift with a relative embedding of its own; None where there are no embeddings."""
     tied: Mapping[str, str]
     """Which of the layer's parameters is one with which other of the converted model, by full name."""
     note: str | None = None
@@ -51,8 +54,9 @@ class Replacement:
         mode: Any = layer.padding_mode
         geometry = Geometry(layer.kernel_size, layer.stride, layer.dilation, padding, mode)
         return cls(
-            layer.name, geometry, layer.head_dim, layer.content, layer.content_heads, layer.tied, layer.note, layer.fold
-        )
+            layer.name, geometry, layer.head_dim, layer.content, layer.content_heads, layer.position,
+            layer.position_reach, layer.tied, layer.note, layer.fold,
+        )  # fmt: skip
 
     def record(self, source: nn.Module, converted: nn.Module) -> LayerReport:
         """Its entry in the report; parameters are counted in both models."""
@@ -74,6 +78,8 @@ class Replacement:
             head_dim=self.head_dim,
             content=self.content,
             content_heads=self.content_heads,
+            position=self.position,
+            position_reach=self.position_reach,
             parameters_before=parameter_count(conv),
             parameters_after=parameter_count(layer),
             tied=dict(self.tied),
@@ -138,6 +144,7 @@ def plan_conversion(model: nn.Module, config: ConversionConfig) -> Plan:
         conv = layers[name]
         assert isinstance(conv, nn.Conv2d)  # noqa: S101 - selection chooses nothing else
         geometry, scope = geometry_of(conv), scopes.parse(config.content)
+        term = kinds.of_convolution(config.position, geometry, 1, config.position_reach)
         if config.head_dim is not None and config.head_dim > max(conv.in_channels, 8):
             raise RequestError(
                 f"head_dim: {name} reads {conv.in_channels} channels, and a wider head tells nothing more; expected at "
@@ -150,6 +157,8 @@ def plan_conversion(model: nn.Module, config: ConversionConfig) -> Plan:
                 head_dim=config.head_dim or default_head_dim(conv.in_channels, geometry.heads),
                 content=str(scope),
                 content_heads=config.content_heads,
+                position=config.position,
+                position_reach=kinds.reach_of(term),
                 tied=tied[name],
                 note="; ".join(_notes(conv, geometry, scope, sizes.get(name), tied[name])) or None,
             )

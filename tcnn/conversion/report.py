@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tcnn.config import ConversionConfig
+from tcnn.config import ConversionConfig, PositionKind
 from tcnn.errors import RequestError
 from tcnn.records import Record
 
@@ -38,6 +38,9 @@ class LayerReport(Record):
     content: str = "global"
     content_heads: int = 0
     """How many of `heads`, the last, have no positional part."""
+    position: PositionKind = "isotropic"
+    position_reach: int | None = None
+    """Largest shift with a relative embedding of its own, pixels."""
     parameters_before: int
     parameters_after: int
     tied: dict[str, str] = Field(default={})

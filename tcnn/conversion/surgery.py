@@ -124,7 +124,7 @@ def _attention(
     """The GPSA layer that computes the same function as the convolution."""
     return GPSA2d.from_conv2d(
         conv, replacement.head_dim, config.temperature, generator, replacement.content, replacement.content_heads,
-        config.query_key,
+        config.query_key, replacement.position, replacement.position_reach,
     )  # fmt: skip
 
 
@@ -136,7 +136,8 @@ def _folded(conv: nn.Conv2d, replacement: Replacement, fold: FoldRecord) -> Fold
         raise UnsupportedLayerError(f"{replacement.name}: expected {expected} heads, found {len(fold.heads)}")
     return FoldedGPSA2d(
         conv.in_channels, conv.out_channels, geometry, conv.groups, conv.bias is not None, replacement.head_dim,
-        fold.heads, fold.value, conv.weight.device, conv.weight.dtype, replacement.content,
+        fold.heads, fold.value, conv.weight.device, conv.weight.dtype, replacement.content, replacement.position,
+        replacement.position_reach,
     )  # fmt: skip
 
 

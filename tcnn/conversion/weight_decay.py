@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from tcnn.layers.base import AttentionLayer
+from tcnn.layers.terms import kinds
 
-SPARED = ("gating_param", "locality_raw", "attention_centers", "value")
-"""λ, α, Δ and W_val: a decayed gate is a decision, a decayed centre is a shifted filter, and a W_val that
-shrinks from the identity towards 0 takes the filters with it, which decay themselves."""
+SPARED = ("gating_param", *kinds.PARAMETERS, "value")
+"""λ, the parameters of positions (α, Δ, …) and W_val: a decayed gate is a decision, a decayed centre is a shifted
+filter, and a W_val that shrinks from the identity towards 0 takes the filters with it, which decay themselves."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,12 @@ class NoWeightDecay:
 
 
 def exempt_positions(model: nn.Module) -> None:
-    """Add λ, α, Δ and W_val of every layer that attends to what the model itself spares from weight decay."""
+    """Add λ, positions and W_val of every layer that attends to what the model itself spares from weight decay."""
     own = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()  # type: ignore[operator]
-    layers = [name for name, module in model.named_modules() if isinstance(module, AttentionLayer)]
-    exact = (f"{layer}.{parameter}".lstrip(".") for layer in layers for parameter in SPARED)
-    wrapped = (f"*.{parameter}" for parameter in SPARED)
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, AttentionLayer)]
+    spared = [
+        (name, own) for name, layer in layers for own in SPARED if own not in kinds.PARAMETERS or hasattr(layer, own)
+    ]
+    exact = (f"{layer}.{parameter}".lstrip(".") for layer, parameter in spared)
+    wrapped = (f"*.{parameter}" for _, parameter in spared)
     model.no_weight_decay = NoWeightDecay(frozenset((*own, *exact, *wrapped)))  # type: ignore[assignment]

@@ -12,21 +12,17 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from tcnn.layers.folded import HeadKind, fold_value_into_taps
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.positions import tap_offsets
-
-SUM_RADIUS = 64
-"""Radius in pixels over which positional attention is summed; a head with a larger span is far from a tap."""
 
 
 class Head(NamedTuple):
     """Properties of a head that decide how it can be simplified."""
 
     tap: int | None
-    """The kernel tap nearest to its centre, or None where the nearest pixel is not in the kernel."""
+    """The kernel tap at which it looks most, or None where the pixel at which it does is not in the kernel."""
     outside: float
     """Largest share of its attention outside that pixel, on any map: 1 − gate·peak."""
     gate: float
@@ -56,9 +52,9 @@ class Head(NamedTuple):
 def heads_of(layer: GPSA2d) -> tuple[Head, ...]:
     """The `Head` properties of a layer's heads, in float64."""
     gate = torch.sigmoid(layer.gating_param.double() / layer.gate_temperature.double())
-    centres = layer.attention_centers.double()
-    pixels = centres.round()
-    peak = positional_peak(layer.locality_strength.double() / layer.position_temperature.double(), centres - pixels)
+    term = layer.positional_term
+    assert term is not None  # noqa: S101 - a whole layer has its taps
+    pixels, peak = term.peaks(layer.position_temperature)
     weights = fold_value_into_taps(layer).double().flatten(1).norm(dim=1)
     total = weights.norm()
     shares = weights / total if total > 0 else weights
@@ -69,21 +65,6 @@ def heads_of(layer: GPSA2d) -> tuple[Head, ...]:
         for pixel, g, p, share in zip(pixels.tolist(), gate.tolist(), peak.tolist(), shares.tolist(), strict=False)
     )
     return positional + tuple(Head(None, 1.0, 0.0, share) for share in shares.tolist()[len(positional) :])
-
-
-def positional_peak(strength: Tensor, offset: Tensor) -> Tensor:
-    """Smallest weight, on any map, of the pixel nearest to the centre in positional attention, (K,).
-
-    Args:
-        strength: α/τ, (K,), in 1/pixel².
-        offset: from that pixel to the centre, (K, 2), within ±½ pixel.
-
-    A softmax over a larger map only has more terms, so the unbounded grid has the smallest weight; its axes are
-    independent.
-    """
-    n = torch.arange(-SUM_RADIUS, SUM_RADIUS + 1, device=strength.device, dtype=strength.dtype)
-    logits = -strength[:, None, None] * ((n - offset[..., None]).square() - offset[..., None].square())
-    return (1 / logits.exp().sum(-1)).prod(-1)
 
 
 def tolerances(heads: Iterable[Head]) -> list[float]:

@@ -5,12 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tcnn.config import PositionKind
 from tcnn.errors import RequestError, UnsupportedLayerError
 from tcnn.layers import functional
 from tcnn.layers.backends import convolution
-from tcnn.layers.terms import positions
-from tcnn.layers.terms.parameters import Parameters, strength_of
-from tcnn.layers.terms.positions import Geometry
+from tcnn.layers.terms import kinds, positions
+from tcnn.layers.terms.kinds import Position
+from tcnn.layers.terms.parameters import Parameters
+from tcnn.layers.terms.positions import Factors, Geometry
 from tcnn.layers.terms.scopes import Scope
 
 TEMPERATURES = ("gate_temperature", "position_temperature")
@@ -44,8 +46,8 @@ class AttentionLayer(ConvolutionShaped):
     Derived values are computed in every call and never cached, so they cannot be stale; `tcnn.fuse` prepares a layer
     for inference.
 
-    Shapes: K heads, d head width, C channels, G groups, H×W padded map, Ho×Wo output map. ``gating_param``,
-    ``locality_raw``, ``attention_centers`` and both temperatures are None where all heads are content heads.
+    Shapes: K heads, d head width, C channels, G groups, H×W padded map, Ho×Wo output map. ``gating_param``, the
+    parameters of the positional term (`terms.kinds`) and both temperatures are None where all heads are content heads.
     """
 
     scope: Scope
@@ -62,6 +64,10 @@ class AttentionLayer(ConvolutionShaped):
     proj: nn.Parameter
     bias: nn.Parameter | None
     gating_param: nn.Parameter
+    position: PositionKind = "isotropic"
+    """Kind of the positional attention, which names its parameters (`terms.kinds.NAMES`)."""
+    position_reach: int | None = None
+    """Largest shift with a relative embedding of its own, pixels; None where there are no embeddings."""
     locality_raw: nn.Parameter
     attention_centers: nn.Parameter
     gate_temperature: Tensor
@@ -71,20 +77,39 @@ class AttentionLayer(ConvolutionShaped):
     known_hard: bool = False
     """Whether a layer on a GPU is known to be in the hard limit (equal to its convolution): see `set_temperatures`."""
     _minima: tuple[float, float] = (0.0, 0.0)
-    """The smallest λ and the smallest α, while `known_hard`."""
+    """The smallest λ and the smallest margin of the positions, while `known_hard`."""
 
     @property
     def tensors(self) -> Parameters:
         """The current parameters of the attention as a `Parameters` tuple."""
         return Parameters(
-            self.query, self.key, self.value, self.proj, self.bias, self.gating_param, self.locality_raw,
-            self.attention_centers, self.gate_temperature, self.position_temperature, self.heads, self.groups,
+            self.query, self.key, self.value, self.proj, self.bias, self.gating_param, self.positional_term,
+            self.gate_temperature, self.position_temperature, self.heads, self.groups,
         )  # fmt: skip
 
     @property
+    def positional_term(self) -> Position | None:
+        """The positional term with its current parameters; None where no head has one."""
+        return kinds.position_of(self.position, [getattr(self, name) for name in kinds.NAMES[self.position]])
+
+    @property
     def locality_strength(self) -> Tensor:
-        """Locality strength α > 0, (P,), in 1/pixel² at τ = 1, at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
-        return strength_of(self.locality_raw)
+        """Locality strength α > 0, (P,), in 1/pixel² at τ = 1, at least float32: (1/β)·log(1 + exp(β·raw)), β = 5.
+
+        Of other kinds of positional attention than the isotropic, that of a Gaussian like it (`summary`).
+        """
+        return self._summary[0]
+
+    @property
+    def head_centres(self) -> Tensor:
+        """Centre Δ of every head's positional attention, (P, 2), row and column, pixels, at least float32."""
+        return self._summary[1]
+
+    @property
+    def _summary(self) -> tuple[Tensor, Tensor]:
+        term = self.positional_term
+        assert term is not None  # noqa: S101 - a layer of content heads alone is never asked
+        return term.summary(self.tensors.temperature)
 
     @property
     def gate(self) -> Tensor:
@@ -97,14 +122,14 @@ class AttentionLayer(ConvolutionShaped):
 
         It says how fast positional attention falls off around its centre.
         """
-        return self.tensors.strength
+        return self.locality_strength / self.tensors.temperature
 
-    def positional_factors(self, size: positions.Pair) -> tuple[Tensor, Tensor]:
-        """Row factor (K, Ho, H) and column factor (K, Wo, W) of the positional attention on a padded map (H, W).
+    def positional_factors(self, size: positions.Pair, x: Tensor | None = None) -> Factors:
+        """The positional attention on a padded map of `size` (H, W), as factors or maps (`positions.Factors`).
 
-        Zeros for content heads.
+        Zeros for content heads. Where positions depend on content, x (B, C_in, h, w) is the unpadded map.
         """
-        return functional.positional_factors(self.tensors, size, self.geometry)
+        return functional.positional_factors(self.tensors, size, self.geometry, x)
 
     def set_temperature(self, temperature: float, hold: bool = False) -> None:
         """Set one temperature τ for gates and positions, as in the paper: `set_temperatures` with both equal."""
@@ -115,14 +140,14 @@ class AttentionLayer(ConvolutionShaped):
     def set_temperatures(self, gate: float, position: float, hold: bool = False) -> None:
         """Set the temperatures τ > 0 of the gates and of the positional attention.
 
-        With `hold` the caller promises that only gradient updates change λ, α and Δ until the temperatures are set
-        again.
+        With `hold` the caller promises that only gradient updates change λ and the positions until the temperatures
+        are set again.
 
         On a CPU every call checks whether the layer is in the hard limit, where it is computed as a convolution. On a
         GPU that check would make the host wait, so the layer is computed as attention unless `hold` is given: then the
         host checks once and keeps track of τ itself until the layer leaves the hard limit, because up to there the
-        gradients of λ, α and Δ are zero. `hold` has an effect in training mode only, and ends when parameters are
-        loaded or the layer is moved.
+        gradients of λ and the positions are zero. `hold` has an effect in training mode only, and ends when parameters
+        are loaded or the layer is moved.
 
         Does nothing where no head has a positional part. Raises `RequestError` for a τ that is not above 0.
         """
@@ -138,7 +163,7 @@ class AttentionLayer(ConvolutionShaped):
     def _stays_hard(self, gate: float, position: float) -> bool:
         """Whether the layer is in the hard limit at these temperatures, which are set; reads its values at most once.
 
-        While it is `known_hard` the smallest λ and α are known, too, and stay as they are.
+        While it is `known_hard` the smallest λ and margin are known, too, and stay as they are.
         """
         limit = convolution.HARD_STRENGTH
         if max(gate, position) > 1 / limit:
@@ -147,7 +172,9 @@ class AttentionLayer(ConvolutionShaped):
             return self._minima[0] / gate >= limit and self._minima[1] / position >= limit
         if not convolution.is_hard(self.tensors, self.geometry):
             return False
-        self._minima = self.gating_param.min().item(), self.locality_strength.min().item()
+        term = self.positional_term
+        assert term is not None  # noqa: S101 - it is hard
+        self._minima = self.gating_param.min().item(), term.margin().min().item()
         return True
 
     def __prepare_scriptable__(self) -> Any:

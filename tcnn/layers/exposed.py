@@ -16,7 +16,7 @@ from tcnn.layers.backends import reference
 from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.terms import attention, positions
 from tcnn.layers.terms.parameters import Parameters
-from tcnn.layers.terms.positions import Geometry
+from tcnn.layers.terms.positions import Factors, Geometry
 from tcnn.layers.terms.scopes import Scope
 
 for _name in ("softmax", "gated", "applied"):
@@ -43,7 +43,7 @@ def softmax(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope)
 def gated(content: Tensor, x: Tensor, parameters: Parameters, geometry: Geometry) -> Tensor:
     """The weights that the layer applies: content attention and positional attention, mixed by the gate."""
     factors = _factors(x, parameters, geometry)
-    return attention.AttentionMaps(content, attention.outer_product(*factors), parameters.gate).total
+    return attention.AttentionMaps(content, attention.positional_map(factors), parameters.gate).total
 
 
 def applied(weights: Tensor, x: Tensor, parameters: Parameters, geometry: Geometry) -> Tensor:
@@ -61,7 +61,7 @@ def _inputs(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope)
     return AttentionInputs(batch, geometry, scope, _factors(batch, parameters, geometry), parameters)
 
 
-def _factors(x: Tensor, parameters: Parameters, geometry: Geometry) -> tuple[Tensor, Tensor]:
+def _factors(x: Tensor, parameters: Parameters, geometry: Geometry) -> Factors:
     from tcnn.layers.functional import positional_factors
 
-    return positional_factors(parameters, positions.padded_size(x.shape[-2:], geometry), geometry)
+    return positional_factors(parameters, positions.padded_size(x.shape[-2:], geometry), geometry, x)

@@ -10,9 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from tcnn.config import PositionKind
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.functional import convolution_and_attention
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.terms import kinds as terms
 from tcnn.layers.terms import scopes
 from tcnn.layers.terms.parameters import is_identity
 from tcnn.layers.terms.positions import Geometry
@@ -72,7 +74,8 @@ class FoldedGPSA2d(AttentionLayer):
     ``query``, ``key``                                         (n·d, C_in), or None if n = 0
     ``proj``                                                   W_out, (C_out, n·C_in/G), or None if n = 0
     ``value``                                                  W_val, (C_in, C_in), or None
-    ``gating_param``, ``locality_raw``, ``attention_centers``  λ (a,), softplus⁻¹ of α (a,), Δ (a, 2); None if a = 0
+    ``gating_param``, ``locality_raw``, ``attention_centers``  λ (a,), softplus⁻¹ of α (a,), Δ (a, 2); None if a = 0;
+                                                               other names for other kinds of ``position``
     ``gate_temperature``, ``position_temperature``             τ, two buffers, or None if a = 0
     =========================================================  =======================================================
 
@@ -81,6 +84,7 @@ class FoldedGPSA2d(AttentionLayer):
             positional part first.
         value: whether the layer keeps a W_val.
         content: scope of content attention, as for `GPSA2d`.
+        position, position_reach: of the positional attention, as for `GPSA2d`.
 
     Input and output as `GPSA2d`'s. Create it with `from_gpsa2d`; the constructor leaves its parameters uninitialised.
     """
@@ -100,6 +104,8 @@ class FoldedGPSA2d(AttentionLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         content: str = "global",
+        position: PositionKind = "isotropic",
+        position_reach: int | None = None,
     ) -> None:
         super().__init__()
         self.geometry = geometry
@@ -125,8 +131,11 @@ class FoldedGPSA2d(AttentionLayer):
         parameter("key", heads > 0, heads * head_dim, in_channels)
         parameter("proj", heads > 0, out_channels, heads * in_channels // groups)
         parameter("gating_param", self.positional_heads > 0, self.positional_heads)
-        parameter("locality_raw", self.positional_heads > 0, self.positional_heads)
-        parameter("attention_centers", self.positional_heads > 0, self.positional_heads, 2)
+        self.position, self.position_reach = position, position_reach
+        whole = terms.of_convolution(position, geometry, head_dim, position_reach)
+        shapes = terms.parameters_of(position, whole.take(range(self.positional_heads)))
+        for name, tensor in shapes.items():
+            parameter(name, self.positional_heads > 0, *tensor.shape)
         for name in TEMPERATURES:
             empty = torch.empty((), device=device, dtype=dtype) if self.positional_heads else None
             self.register_buffer(name, empty)
@@ -141,9 +150,12 @@ class FoldedGPSA2d(AttentionLayer):
         """
         folded = cls(
             layer.in_channels, layer.out_channels, layer.geometry, layer.groups, layer.bias is not None, layer.head_dim,
-            kinds, keeps_value(layer), layer.proj.device, layer.proj.dtype, layer.content,
+            kinds, keeps_value(layer), layer.proj.device, layer.proj.dtype, layer.content, layer.position,
+            layer.position_reach,
         )  # fmt: skip
         positional = [head for head, kind in enumerate(kinds) if kind == "attention"]
+        term = layer.positional_term
+        assert term is not None  # noqa: S101 - a whole layer has its taps
         remaining = positional + [head for head, kind in enumerate(kinds) if kind == "content"]
         own: dict[str, Tensor | None] = {
             "bias": layer.bias,
@@ -155,8 +167,7 @@ class FoldedGPSA2d(AttentionLayer):
             "key": layer.key.unflatten(0, (layer.heads, -1))[remaining].flatten(0, 1),
             "proj": fold_value_into_taps(layer)[remaining].transpose(0, 1).flatten(1),
             "gating_param": layer.gating_param[positional],
-            "locality_raw": layer.locality_raw[positional],
-            "attention_centers": layer.attention_centers[positional],
+            **terms.parameters_of(layer.position, term.take(positional)),
             **{name: getattr(layer, name) for name in TEMPERATURES},
         }
         for name, tensor in (*folded.named_parameters(), *folded.named_buffers()):

@@ -22,12 +22,12 @@ from tcnn.layers.backends import (
     selection,
 )
 from tcnn.layers.backends.dense import Heads
-from tcnn.layers.backends.inputs import AttentionInputs, Factors
+from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.backends.selection import Backend
-from tcnn.layers.terms import positions
+from tcnn.layers.terms import attention, kinds, positions
 from tcnn.layers.terms.eager import is_eager
-from tcnn.layers.terms.parameters import Parameters, at_least_float32
-from tcnn.layers.terms.positions import Geometry, Pair
+from tcnn.layers.terms.parameters import Parameters, require_matrix
+from tcnn.layers.terms.positions import Factors, Geometry, Pair
 from tcnn.layers.terms.scopes import GLOBAL, Scope
 from tcnn.layers.triton import attention as triton_attention
 
@@ -112,7 +112,7 @@ def attend(
     backend = selection.backend()
     size, gated = positions.padded_size(x.shape[-2:], geometry), None
     if positional is None:
-        factors = positional_factors(parameters, size, geometry)
+        factors = positional_factors(parameters, size, geometry, x)
     else:
         factors, gated = positional(x)
     inputs = AttentionInputs(x, geometry, scope, factors, parameters)
@@ -133,8 +133,9 @@ def _attend_global(heads: Heads, parameters: Parameters, backend: Backend) -> Te
     if backend == "fused":
         plan = plan._replace(saved=0)
 
+    implementation = chunked.attend if parameters.gating_param is not None else chunked_content.attend
+
     def in_chunks(*tensors: Tensor) -> Tensor:
-        implementation = chunked.attend if parameters.gating_param is not None else chunked_content.attend
         return implementation(heads.with_tensors(*tensors), parameters, plan)
 
     def by_kernel(*tensors: Tensor) -> Tensor:
@@ -144,36 +145,57 @@ def _attend_global(heads: Heads, parameters: Parameters, backend: Backend) -> Te
         mixed = triton_attention.attend(query, key, value, rows, columns, gate, heads.sinks, 1.0)
         return dense.project(mixed, parameters)
 
-    if not triton_attention.supported(heads.query, heads.value):
-        return in_chunks(*heads.tensors)
+    # The kernel multiplies two factors; where positions have none they are computed in chunks.
+    if heads.columns is None or not triton_attention.supported(heads.query, heads.value):
+        return implementation(heads, parameters, plan)
+    tensors = (heads.query, heads.key, heads.value, heads.rows, heads.columns, heads.gate)
     implementations = {"in chunks": in_chunks, "by kernel": by_kernel}
-    name = "by kernel" if backend == "fused" else autotune.fastest(implementations, heads.tensors)
-    return implementations[name](*heads.tensors)
+    name = "by kernel" if backend == "fused" else autotune.fastest(implementations, tensors)
+    return implementations[name](*tensors)
 
 
 def in_hard_limit(parameters: Parameters, geometry: Geometry) -> bool:
     """Whether the layer equals its convolution, where the host can read the values without waiting; elsewhere False."""
     p = parameters
-    tensors = (p.gating_param, p.locality_raw, p.attention_centers, p.gate_temperature, p.position_temperature)
+    tensors = (p.gating_param, *(p.position or ()), p.gate_temperature, p.position_temperature)
     readable = p.gating_param is not None and p.gating_param.device.type == "cpu" and is_eager(*tensors)
     return readable and convolution.is_hard(p, geometry)
 
 
-def positional_factors(parameters: Parameters, size: Pair, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """Row factor (K, Ho, H) and column factor (K, Wo, W) of the positional attention on a padded map of `size` (H, W).
+def positional_factors(parameters: Parameters, size: Pair, geometry: Geometry, x: Tensor | None = None) -> Factors:
+    """The positional attention on a padded map of `size` (H, W), as factors or as maps (`positions.Factors`).
 
-    Zeros for content heads.
+    Zeros for content heads. Where positions depend on content, x (B, C_in, h, w) is the unpadded map.
     """
     p = parameters
-    if p.gating_param is None or p.attention_centers is None:
+    if p.position is None:
         counts = positions.output_size(size, geometry)
         nothing = p.gate.new_zeros(())
-        rows, columns = (nothing.expand(p.heads, m, n) for m, n in zip(counts, size, strict=True))
-        return rows, columns
-    rows, columns = positions.positional_attention(p.strength, at_least_float32(p.attention_centers), size, geometry)
-    content = (0, 0, 0, 0, 0, p.content_heads)
+        none, nor_these = (nothing.expand(p.heads, m, n) for m, n in zip(counts, size, strict=True))
+        return none, nor_these
+    rows, columns = p.position.attention(p.temperature, size, geometry, lambda: _queries(p, geometry, x))
     pad = torch.nn.functional.pad
-    return (pad(rows, content), pad(columns, content)) if p.content_heads else (rows, columns)
+    if not p.content_heads:
+        return rows, columns
+    if columns is None:
+        return pad(rows, (0, 0) * 4 + (0, p.content_heads)), None
+    content = (0, 0, 0, 0, 0, p.content_heads)
+    return pad(rows, content), pad(columns, content)
+
+
+def _queries(parameters: Parameters, geometry: Geometry, x: Tensor | None) -> Tensor:
+    """Queries of the heads with a positional part, (B, P, Ho, Wo, d)."""
+    p = parameters
+    if x is None:
+        raise UnsupportedLayerError("GPSA2d: its positional attention depends on its input, and none was given")
+    pixels = positions.take_query_pixels(positions.pad(x, geometry), geometry)
+    query = attention.split_heads(attention.to_tokens(pixels), require_matrix(p.query), p.heads)
+    return query[:, : p.heads - p.content_heads].unflatten(2, (pixels.shape[-2], pixels.shape[-1]))
+
+
+def depend_on_content(parameters: Parameters) -> bool:
+    """Whether the positional attention is another for every image."""
+    return parameters.position is not None and kinds.reads_content(parameters.position)
 
 
 def is_global(scope: Scope, x: Tensor, geometry: Geometry) -> bool:

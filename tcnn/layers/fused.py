@@ -13,13 +13,12 @@ from torch.fx import Proxy
 from tcnn.errors import RequestError
 from tcnn.layers import functional
 from tcnn.layers.backends import convolution, dense
-from tcnn.layers.backends.inputs import Factors
 from tcnn.layers.base import AttentionLayer, ConvolutionShaped
 from tcnn.layers.functional import convolution_and_attention
-from tcnn.layers.terms import positions
+from tcnn.layers.terms import kinds, positions
 from tcnn.layers.terms.eager import is_eager
 from tcnn.layers.terms.parameters import Parameters, fold_value
-from tcnn.layers.terms.positions import Pair
+from tcnn.layers.terms.positions import Factors, Pair
 from tcnn.layers.terms.products import Matrix, Packed, pack
 from tcnn.layers.terms.scopes import GLOBAL
 
@@ -30,7 +29,7 @@ MAX_CACHED_ELEMENTS = 2**22
 MAX_CACHED_SIZES = 4
 """Number of map sizes whose positional attention is cached."""
 MATRICES = ("query_key", "query", "key", "proj")
-POSITIONAL = ("gating_param", "locality_raw", "attention_centers", "gate_temperature", "position_temperature")
+GATING = ("gating_param", "gate_temperature", "position_temperature")
 
 
 class FusedGPSA2d(ConvolutionShaped):
@@ -53,6 +52,7 @@ class FusedGPSA2d(ConvolutionShaped):
         self.scope = layer.scope
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.groups = layer.groups
+        self.position = layer.position
         self._packed = packed
         with torch.inference_mode(False), torch.no_grad():  # gradients of the input may be asked for later
             self.heads, tensors = _prepare(layer)
@@ -79,8 +79,8 @@ class FusedGPSA2d(ConvolutionShaped):
     def positional(self, x: Tensor) -> tuple[Factors, Tensor | None]:
         """Positional factors for maps of x's size, from the cache, and `dense.gated_positional` if that is small."""
         size = x.shape[-2], x.shape[-1]
-        if not is_eager(x) or x.is_meta:
-            return self._positional(size), None
+        if not is_eager(x) or x.is_meta or self.position == "relative-content":
+            return self._positional(size, x), None
         found = self._positional_cache.get((size, x.device))
         if found is None:
             with torch.inference_mode(False), torch.no_grad():  # what is kept may be asked for gradients of the input
@@ -91,14 +91,14 @@ class FusedGPSA2d(ConvolutionShaped):
             self._positional_cache[size, x.device] = found
         return found
 
-    def _positional(self, size: Pair) -> Factors:
+    def _positional(self, size: Pair, x: Tensor | None = None) -> Factors:
         padded = positions.padded_size(size, self.geometry)
-        return functional.positional_factors(self.attention_parameters(), padded, self.geometry)
+        return functional.positional_factors(self.attention_parameters(), padded, self.geometry, x)
 
     def _gated_positional(self, factors: Factors, size: Pair) -> Tensor | None:
         """`dense.gated_positional`, if content attention is global and the result is small enough to cache."""
         rows, columns = dense.crop_factors(factors, size, self.geometry)
-        elements = rows.numel() * columns.numel() // max(1, self.heads)
+        elements = rows.numel() * (1 if columns is None else columns.numel() // max(1, self.heads))
         if elements > MAX_CACHED_ELEMENTS or not self.scope.covers(positions.padded_size(size, self.geometry), size):
             return None
         sinks = 0 if positions.zero_padded(self.geometry) else None  # their number has no influence here
@@ -108,10 +108,11 @@ class FusedGPSA2d(ConvolutionShaped):
     def attention_parameters(self) -> Parameters:
         """The tensors of the attention as `Parameters`; if there is a convolution, the bias is the convolution's."""
         bias = None if "kernel" in self._tensors else self._tensor("bias")
-        gate, strength, centres, of_gates, of_positions = (self._tensor(name) for name in POSITIONAL)
+        gate, of_gates, of_positions = (self._tensor(name) for name in GATING)
+        position = kinds.position_of(self.position, [self._tensor(name) for name in kinds.NAMES[self.position]])
         return Parameters(
             self._tensors.get("query"), self._tensors.get("key"), self._tensor("value"), self._tensors["proj"], bias,
-            gate, strength, centres, of_gates, of_positions, self.heads, self.groups, self._tensors.get("query_key"),
+            gate, position, of_gates, of_positions, self.heads, self.groups, self._tensors.get("query_key"),
         )  # fmt: skip
 
     def _packed_copy(self, name: str, tensor: Tensor) -> Matrix:
@@ -172,7 +173,8 @@ def _prepare(layer: AttentionLayer) -> tuple[int, dict[str, Tensor | None]]:
         if not parameters.content_heads:
             return 0, {"kernel": kernel, "value": parameters.value, "bias": layer.bias}
         parameters = parameters.content
-    together, alone = dense.queries_are_keys(layer.geometry), layer.scope == GLOBAL
+    together = dense.queries_are_keys(layer.geometry)
+    alone = layer.scope == GLOBAL and not functional.depend_on_content(parameters)
     return parameters.heads, {
         "kernel": kernel,
         "value": parameters.value,
@@ -181,7 +183,8 @@ def _prepare(layer: AttentionLayer) -> tuple[int, dict[str, Tensor | None]]:
         "query": None if together and alone else cast("Tensor", parameters.query),
         "key": None if together and alone else cast("Tensor", parameters.key),
         "proj": parameters.plain_proj,
-        **{name: getattr(parameters, name) for name in POSITIONAL},
+        **{name: getattr(parameters, name) for name in GATING},
+        **kinds.parameters_of(layer.position, parameters.position),
     }
 
 

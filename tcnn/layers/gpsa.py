@@ -4,13 +4,11 @@ Shapes: B batch, C channels, H×W padded map, Ho×Wo output map, M = Ho·Wo quer
 G groups.
 """
 
-import math
-
 import torch
 from timm.layers import use_fused_attn
 from torch import Tensor, nn
 
-from tcnn.config import HARD_TEMPERATURE
+from tcnn.config import HARD_TEMPERATURE, PositionKind
 from tcnn.layers import filters
 from tcnn.layers.backends import convolution, reference
 from tcnn.layers.backends.inputs import AttentionInputs
@@ -18,16 +16,12 @@ from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.exposed import AttentionPoint, applied
 from tcnn.layers.functional import check_input, gpsa
 from tcnn.layers.initialise import QueryKey, draw_query_key
-from tcnn.layers.terms import positions, scopes
+from tcnn.layers.terms import kinds, positions, scopes
 from tcnn.layers.terms.attention import AttentionMaps
-from tcnn.layers.terms.parameters import SOFTPLUS_BETA
 from tcnn.layers.terms.positions import Geometry
 
 torch.fx.wrap("applied")
 torch.fx.wrap("gpsa")  # symbolic tracing sees one call, not the choices that are made in it
-
-UNIT_STRENGTH = 1 + math.log(-math.expm1(-SOFTPLUS_BETA)) / SOFTPLUS_BETA
-"""softplus⁻¹(1) at β = 5: the raw parameter at which the locality strength α is 1."""
 
 
 def default_head_dim(in_channels: int, heads: int) -> int:
@@ -69,6 +63,15 @@ class GPSA2d(AttentionLayer):
     the kernel; the other K − P, content heads, have no positional part: a gate of exactly 0. At conversion their W_out
     is 0, so that they change nothing until it has learnt. In the paper K = P.
 
+    Other kinds of `position` have other logits than −(α_h/τ)‖δ − Δ_h‖², and other parameters than α and Δ:
+
+    ====================  =====================================  =====================================================
+    ``quadratic``         −(1/τ)(δ − Δ_h)ᵀ L_h L_hᵀ (δ − Δ_h)    ``precision_raw`` (P, 3), ``attention_centers``
+    ``relative``          (1/τ) v_h·r_δ                          ``row_embedding``, ``column_embedding`` (2R + 1, P),
+                                                                 ``position_vector`` (P, 2, P)
+    ``relative-content``  (1/τ) (v_h + Ŵ_h q/√d)·r_δ             these and ``position_query`` (P, 2, P, d)
+    ====================  =====================================  =====================================================
+
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as in
             :class:`torch.nn.Conv2d`; ``padding`` may also be "dynamic" (TensorFlow's SAME).
@@ -79,6 +82,9 @@ class GPSA2d(AttentionLayer):
         content_heads: how many heads stand beside those of the taps.
         query_key: how W_qry and W_key are drawn: ``"normal"``, a truncated normal distribution of standard deviation
             0.02; ``"mimetic"``, so that W_qryᵀ W_key ≈ 0.7·Z + 0.7·I as in trained transformers (`mimetic`).
+        position: kind of the positional attention (`terms.kinds`); each begins as the convolution.
+        position_reach: largest shift in pixels with a relative embedding of its own; default 15, or one more than the
+            farthest tap's.
 
     Input (B, C_in, H, W) or (C_in, H, W), any H and W; output (B, C_out, Ho, Wo) as the convolution's.
     """
@@ -105,6 +111,8 @@ class GPSA2d(AttentionLayer):
         content: str = "global",
         content_heads: int = 0,
         query_key: QueryKey = "normal",
+        position: PositionKind = "isotropic",
+        position_reach: int | None = None,
     ) -> None:
         super().__init__()
         # nn.Conv2d knows how to read and check these arguments; on the meta device it costs nothing.
@@ -115,7 +123,10 @@ class GPSA2d(AttentionLayer):
         geometry = filters.geometry_of(conv)
         if padding == "dynamic":
             geometry = Geometry(geometry.kernel_size, geometry.stride, geometry.dilation, "dynamic")
-        self._build(geometry, in_channels, out_channels, groups, bias, head_dim, device, dtype, content, content_heads)
+        self._build(
+            geometry, in_channels, out_channels, groups, bias, head_dim, device, dtype, content, content_heads,
+            position, position_reach,
+        )  # fmt: skip
         self.reset_parameters(temperature, query_key=query_key)
 
     def _build(
@@ -130,6 +141,8 @@ class GPSA2d(AttentionLayer):
         dtype: torch.dtype | None,
         content: str,
         content_heads: int,
+        position: PositionKind,
+        position_reach: int | None,
     ) -> None:
         taps, heads = geometry.heads, geometry.heads + content_heads
         self.scope = scopes.parse(content)
@@ -150,8 +163,11 @@ class GPSA2d(AttentionLayer):
         self.proj = empty(out_channels, heads * in_channels // groups)
         self.register_parameter("bias", empty(out_channels) if bias else None)
         self.gating_param = empty(taps)
-        self.locality_raw = empty(taps)
-        self.attention_centers = empty(taps, 2)
+        self.position = position
+        term = kinds.of_convolution(position, geometry, self.head_dim, position_reach)
+        self.position_reach = kinds.reach_of(term)
+        for name, tensor in kinds.parameters_of(position, term).items():
+            self.register_parameter(name, empty(*tensor.shape))
         for name in TEMPERATURES:
             self.register_buffer(name, torch.empty((), device=device, dtype=dtype))
 
@@ -176,8 +192,9 @@ class GPSA2d(AttentionLayer):
         draw_query_key(self.query, self.key, self.heads, query_key, generator)
         self.value.copy_(torch.eye(self.in_channels, device=self.value.device, dtype=self.value.dtype))
         self.gating_param.fill_(1)
-        self.locality_raw.fill_(UNIT_STRENGTH)
-        self.attention_centers.copy_(positions.tap_offsets(self.geometry))
+        term = kinds.of_convolution(self.position, self.geometry, self.head_dim, self.position_reach)
+        for name, tensor in kinds.parameters_of(self.position, term).items():
+            self.get_parameter(name).copy_(tensor)
 
     @classmethod
     @torch.no_grad()
@@ -190,12 +207,15 @@ class GPSA2d(AttentionLayer):
         content: str = "global",
         content_heads: int = 0,
         query_key: QueryKey = "normal",
+        position: PositionKind = "isotropic",
+        position_reach: int | None = None,
     ) -> "GPSA2d":
         """Convert a convolution into a layer that computes the same function (at the default temperature).
 
         Device, dtype, training mode and `requires_grad` (the filter's, and the bias's own) follow the convolution.
         `generator` (CPU) draws query and key. `content` is the scope of content attention, which at the default
         temperature changes nothing. `content_heads` are added to the heads of the taps, with a W_out of zeros.
+        `position` is the kind of the positional attention; each is equivalent at the default temperature.
         Raises `UnsupportedLayerError` for a convolution that cannot be reproduced; nothing is approximated.
         """
         layer = cls.__new__(cls)
@@ -205,7 +225,7 @@ class GPSA2d(AttentionLayer):
         bias = conv.bias
         layer._build(
             geometry, conv.in_channels, conv.out_channels, conv.groups, bias is not None, head_dim,
-            weight.device, weight.dtype, content, content_heads,
+            weight.device, weight.dtype, content, content_heads, position, position_reach,
         )  # fmt: skip
         layer._reset_attention(temperature, generator, query_key)
         layer.proj.zero_()
@@ -248,7 +268,7 @@ class GPSA2d(AttentionLayer):
     def attention(self, x: Tensor) -> AttentionMaps:
         """Attention maps on an input (B, C_in, H, W), for inspection: the maps that `forward` applies."""
         check_input(x, self.in_channels, self.geometry)
-        factors = self.positional_factors(positions.padded_size(x.shape[-2:], self.geometry))
+        factors = self.positional_factors(positions.padded_size(x.shape[-2:], self.geometry), x)
         return reference.maps(AttentionInputs(x, self.geometry, self.scope, factors, self.tensors))
 
     def extra_repr(self) -> str:
@@ -258,5 +278,6 @@ class GPSA2d(AttentionLayer):
             f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, bias={self.bias is not None}, "
             f"padding_mode={g.padding_mode!r}, heads={self.heads}, head_dim={self.head_dim}"
             + (f", content_heads={self.content_heads}" if self.content_heads else "")
+            + ("" if self.position == "isotropic" else f", position={self.position!r}")
             + ("" if self.scope == scopes.GLOBAL else f", content={self.content!r}")
         )

@@ -12,7 +12,7 @@ from tcnn.training.cuda_graph import GraphedPasses
 from tcnn.training.distributed import Processes
 from tcnn.training.prepare import ablate
 from tcnn.training.recipe import freezing
-from tcnn.training.recipe.annealing import FROZEN, annealing_schedule, set_temperatures, temperatures_of
+from tcnn.training.recipe.annealing import annealing_schedule, held, set_temperatures, temperatures_of
 from tcnn.training.recipe.late_conversion import convert_in_training
 from tcnn.training.recipe.matching import Matching
 from tcnn.training.recipe.objective import create_task
@@ -159,13 +159,14 @@ class Learner:
             parameter.grad = None  # an optimizer passes over it: neither it nor what is remembered of it moves
         update(self.task, self.optimizer, self.precision, self.config.clip_grad)
         if self.annealing.frozen_parameters and updates == self.annealing.ends:
-            self._forget(self._parameters(FROZEN["all"]))
+            self._forget(self._parameters(held(self._layers.values(), "all", self.config.conversion)))
         self.schedule.step_update(updates)
         self.task.update_ema(step=updates)
 
     def _parameters(self, names: tuple[str, ...]) -> list[nn.Parameter]:
         """Parameters with these names in every layer."""
-        return [layer.get_parameter(name) for layer in self._layers.values() for name in names]
+        own = ((layer, name) for layer in self._layers.values() for name in names)
+        return [layer.get_parameter(name) for layer, name in own if name in layer._parameters]
 
     def _forget(self, parameters: list[nn.Parameter]) -> None:
         """Reset the optimizer state of some parameters.

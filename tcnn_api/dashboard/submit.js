@@ -151,6 +151,7 @@ function transform(query) {
   const weights = ownWeights({ model, pretrained: own.pretrained, wanted: query.get("weights") });
   const stride = select([["keep", "Keep: equivalent to the CNN"], ["remove", "Remove: as in the paper"], ["dilate", "Remove, and dilate what follows"]]);
   const queryKey = select([["normal", "Normal, small"], ["mimetic", "Mimetic: like looks for like"]]);
+  const position = select([["isotropic", "Around a centre (isotropic)"], ["quadratic", "Gaussian of any shape (quadratic)"], ["relative", "Learned shifts (relative)"], ["relative-content", "Learned shifts, by content too"]]);
   const also = tick(false, { id: "also-finetune" });
   const training = trainingFields("finetune.");
   const box = h("div", { hidden: true }, training.parts);
@@ -168,8 +169,9 @@ function transform(query) {
       own.pretrained.checked = request.pretrained ?? true;
       stride.value = request.stride ?? "keep";
       queryKey.value = request.query_key ?? "normal";
+      position.value = request.position ?? "isotropic";
       more = { ...request };
-      for (const name of [...QUEUEING, ...Object.keys(own), "model", "weights", "stride", "query_key", "finetune"]) delete more[name];
+      for (const name of [...QUEUEING, ...Object.keys(own), "model", "weights", "stride", "query_key", "position", "finetune"]) delete more[name];
       for (const [name, control] of Object.entries(own)) if (name !== "pretrained") control.value = request[name] ?? "";
       also.checked = Boolean(request.finetune);
       also.dispatchEvent(new Event("change"));
@@ -190,6 +192,7 @@ function transform(query) {
           field("head_dim", "Head width", own.head_dim, { hint: "Channels of a head’s queries and keys." }),
           field("content_heads", "Content heads", own.content_heads, { hint: "Beside the taps; they add nothing at first." }),
           field("query_key", "Query and key weights", queryKey, { half: true }),
+          field("position", "Positional attention", position, { half: true }),
           field("seed", "Seed", own.seed)))),
       h("section", { class: "card" }, h("h2", {}, "Fine-tuning"),
         h("div", { class: "field tick" }, also, h("label", { for: "also-finetune" }, "Fine-tune it in the same job")), box),
@@ -197,7 +200,7 @@ function transform(query) {
     body() {
       const [body, trained] = together(() => {
         if (!model.input.value.trim()) throw Object.assign(new Error("Choose a model."), { control: model.input });
-        const made = weights.into({ ...more, model: model.input.value.trim(), stride: stride.value, query_key: queryKey.value });
+        const made = weights.into({ ...more, model: model.input.value.trim(), stride: stride.value, query_key: queryKey.value, position: position.value });
         for (const [name, control] of Object.entries(own)) if (name !== "pretrained") put(made, name, read(control));
         return made;
       }, () => (also.checked ? training.body() : null));

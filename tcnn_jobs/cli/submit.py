@@ -79,6 +79,13 @@ def transform(
         int | None, typer.Option(help="Heads beside the taps, by content alone.", metavar="N")
     ] = None,
     query_key: Annotated[str | None, typer.Option(help="normal or mimetic.", metavar="normal|mimetic")] = None,
+    position: Annotated[
+        str | None,
+        typer.Option(help="isotropic, quadratic, relative or relative-content.", metavar="KIND"),
+    ] = None,
+    position_reach: Annotated[
+        int | None, typer.Option(help="Largest shift with a relative embedding of its own.", metavar="PIXELS")
+    ] = None,
     content: Annotated[
         str | None,
         typer.Option(help="global, window:W or pooled:R; ,unpadded behind it leaves the padding out.", metavar="SCOPE"),
@@ -109,6 +116,7 @@ def transform(
     conversion = {
         "stride": stride, "stage": stage, "target": target, "temperature": temperature, "head_dim": head_dim,
         "content": content, "content_heads": content_heads, "query_key": query_key, "num_classes": num_classes,
+        "position": position, "position_reach": position_reach,
     }  # fmt: skip
     body = {
         "model": model,

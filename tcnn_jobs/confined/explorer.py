@@ -96,7 +96,7 @@ class Explorer:
                     "query": layer.query,
                     "gate": None if layer.gate is None else layer.gate.tolist(),
                     "content": _packed(layer.content[0]),
-                    "positional": None if layer.positional is None else _packed(layer.positional),
+                    "positional": None if layer.positional is None else _packed(layer.positional_of(0)),
                 }
                 for layer in encoded.at((y, x))
             ]

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from tcnn.folding.foldable import Head, heads_of, largest_within, positional_peak, tolerances
+from tcnn.folding.foldable import Head, heads_of, largest_within, tolerances
 from tcnn.layers import GPSA2d
+from tcnn.layers.terms.isotropic import positional_peak
 
 
 def layer(**options: object) -> GPSA2d:

@@ -5,15 +5,16 @@ Cordonnier et al. 2020, Fig. 4.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Circle, Rectangle
+from matplotlib.patches import Circle, Ellipse, Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from tcnn.analysis.plots import style
-from tcnn.analysis.records import Layer
+from tcnn.analysis.records import Head, Layer
 
 COLUMNS = 4
 PANEL = 2.7
@@ -45,6 +46,23 @@ def centres(layers: Sequence[Layer]) -> Figure | None:
     return made
 
 
+def _outline(head: Head, radius: float, **style_of: Any) -> Patch:
+    """The circle of so many pixels around a head's centre, or the ellipse of its area where the head has two widths."""
+    assert head.centre is not None  # noqa: S101 - it is drawn
+    row, column = head.centre
+    if head.precision is None:
+        return Circle((column, row), radius, fill=False, linewidth=1.1, **style_of)
+    (down, both), (_, right) = head.precision
+    # Of M in (column, row) order: its eigenvalues are the inverse squares of the half axes, up to the area.
+    spread, tilt = math.hypot((right - down) / 2, both), math.atan2(2 * both, right - down) / 2
+    narrow, wide = (right + down) / 2 + spread, max((right + down) / 2 - spread, 1e-9)
+    stretch = (narrow / wide) ** 0.25
+    return Ellipse(
+        (column, row), 2 * radius / stretch, 2 * radius * stretch, angle=math.degrees(tilt), fill=False, linewidth=1.1,
+        **style_of,
+    )  # fmt: skip
+
+
 def _panel(ax: Axes, layer: Layer) -> None:
     style.axes(ax, "", "columns from the query (pixels)", "rows (pixels)")
     ax.set_title(style.label(layer.name, 22), fontsize=style.NORMAL, color=style.INK, loc="left")
@@ -64,7 +82,7 @@ def _panel(ax: Axes, layer: Layer) -> None:
             ax.plot([head.tap_offset[1], column], [head.tap_offset[0], row], color=colour, linewidth=0.7)
         for radius, line in ((head.radius_50, "-"), (head.radius_90, ":")):
             if radius is not None and math.isfinite(radius):
-                ax.add_patch(Circle((column, row), radius, fill=False, edgecolor=colour, linewidth=1.1, linestyle=line))
+                ax.add_patch(_outline(head, radius, edgecolor=colour, linestyle=line))
         ax.plot(column, row, "o", color=colour, markersize=3.2)
         reach = max(reach, *(abs(place) + min(head.radius_90 or 0, 3) + 0.2 for place in (row, column)))
     ax.plot(0, 0, "s", color=style.INK, markersize=4.5, zorder=0)

@@ -18,8 +18,8 @@ PANELS: dict[str, tuple[str, ...]] = {
         "assignments", "resume", "allow_changes",
     ),
     CONVERSION: (
-        "stride", "stage", "target", "temperature", "head_dim", "content_heads", "query_key", "content", "tolerance",
-        "max_error",
+        "stride", "stage", "target", "temperature", "head_dim", "content_heads", "query_key", "position",
+        "position_reach", "content", "tolerance", "max_error",
     ),
     MACHINE: ("device", "workers", "nproc", "engine", "address", "amp", "channels_last", "seconds", "slots"),
     OUTPUT: (

@@ -27,8 +27,13 @@ AttentionOf = Callable[[Heads], Callable[[Chunk], tuple[Tensor, Tensor]]]
 
 
 def supported(heads: Heads, parameters: Parameters) -> bool:
-    """Whether this backend can be used: its backward pass does not support function transforms of PyTorch."""
+    """Whether this backend can be used: its backward pass does not support function transforms of PyTorch.
+
+    Nor does it know of positions that depend on content, for it sums over images what it cuts by queries.
+    """
     proj = parameters.proj
+    if heads.depend_on_content:
+        return False
     if isinstance(proj, Packed):
         return runs_eagerly(*heads.tensors) and len(heads.value) > 0 and not needs_gradients(heads.tensors)
     return runs_eagerly(*heads.tensors, proj, parameters.bias) and len(heads.value) > 0
@@ -90,11 +95,11 @@ class _Attention(torch.autograd.Function):
 
 
 def differentiable_gradients(
-    heads: Heads, parameters: Parameters, given: tuple[Tensor, ...], wanted: tuple[bool, ...], gradient: Tensor
+    heads: Heads, parameters: Parameters, given: tuple[Tensor | None, ...], wanted: tuple[bool, ...], gradient: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Gradients of the `given` tensors that are wanted, by autograd through `dense.attend`, for second derivatives."""
     wanted = wanted[: len(given)]
-    leaves = [tensor for tensor, one in zip(given, wanted, strict=True) if one]
+    leaves = [tensor for tensor, one in zip(given, wanted, strict=True) if one and tensor is not None]
     tokens = dense.attend(heads, parameters)
     found = iter(torch.autograd.grad(tokens, leaves, gradient, create_graph=True, allow_unused=True))
     return tuple(next(found) if one else None for one in wanted)
@@ -108,7 +113,7 @@ def _unpack(given: tuple[Any, ...]) -> tuple[Heads, Parameters, ChunkPlan]:
 
 def projection_parameters(proj: Matrix, bias: Tensor | None, heads: int, groups: int) -> Parameters:
     """`Parameters` of which only the projection is used."""
-    return Parameters(proj, proj, None, proj, bias, None, None, None, None, None, heads, groups)
+    return Parameters(proj, proj, None, proj, bias, None, None, None, None, heads, groups)
 
 
 def forward_chunks(
@@ -189,11 +194,10 @@ def _backward(
     columns: Tensor | None = None
     gate, proj = columns, columns
     for some, chunks in chunks_of(heads, plan):
-        leaves = [t.detach().requires_grad_() for t in (some.rows, some.columns, some.gate)]
+        leaves = [t.detach().requires_grad_() for t in (some.rows, some.gate, some.columns) if t is not None]
         with torch.enable_grad():
-            graph = dense.gated_positional(
-                some._replace(rows=leaves[0], columns=leaves[1], gate=leaves[2])
-            ).contiguous()
+            parts = some._replace(rows=leaves[0], gate=leaves[1], columns=leaves[2] if len(leaves) > 2 else None)
+            graph = dense.gated_positional(parts).contiguous()
         gated, grad_gated = graph.detach(), None
         for chunk in chunks:
             kept, mixed = next(stored, None), next(stored, None)
@@ -211,9 +215,10 @@ def _backward(
             del grad_maps
             gate = _accumulate(gate, sums.sum((0, 2)).neg_())
             inputs.add(chunk, logits, grad_value)
-        some_rows, some_columns, some_gate = torch.autograd.grad(graph, leaves, grad_gated)
+        some_rows, some_gate, *some_columns = torch.autograd.grad(graph, leaves, grad_gated)
         grad_rows.append(some_rows)
-        columns, gate = _accumulate(columns, some_columns), _accumulate(gate, some_gate)
+        gate = _accumulate(gate, some_gate)
+        columns = _accumulate(columns, some_columns[0]) if some_columns else None
     rows = grad_rows[0] if len(grad_rows) == 1 else torch.cat(grad_rows, dim=1)
     bias = None if parameters.bias is None else gradient.sum((0, 1))
     return inputs.query, inputs.key, inputs.value, rows, columns, gate, proj, bias

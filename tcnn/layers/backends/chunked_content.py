@@ -15,7 +15,8 @@ from tcnn.layers.backends import chunked
 from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.maps import PlainMaps
-from tcnn.layers.terms.parameters import Parameters, at_least_float32
+from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.parameters import Parameters
 
 
 def attend(heads: Heads, parameters: Parameters, plan: ChunkPlan) -> Tensor:

@@ -37,13 +37,13 @@ class ChunkPlan(NamedTuple):
 
     def covers(self, heads: Heads) -> bool:
         """Whether the whole batch is one chunk."""
-        return self.images >= len(heads.value) and self.query_rows >= heads.rows.shape[1]
+        return self.images >= len(heads.value) and self.query_rows >= heads.query_rows
 
 
 def plan_for(heads: Heads) -> ChunkPlan:
     """Choose the chunk sizes of a batch: from the device's total memory, not what is free, so that runs repeat."""
     images, _, _, _ = heads.query.shape
-    query_rows, width = heads.rows.shape[1], heads.columns.shape[1]
+    query_rows, width = heads.query_rows, heads.query_columns
     line = heads.gate.shape[0] * width * max(heads.key.shape[2], heads.value.shape[2])  # elements of the largest tensor
     memory = memory_of(heads.value.device)
     saved = memory // (256 if heads.value.device.type == "cpu" else SAVED_SHARE)
@@ -82,13 +82,13 @@ class Chunk(NamedTuple):
 
 def chunks_of(heads: Heads, plan: ChunkPlan) -> Iterator[tuple[Heads, list[Chunk]]]:
     """Cut a batch into chunks: for some query rows at a time, the heads restricted to these rows, and their chunks."""
-    width = heads.columns.shape[1]
+    width = heads.query_columns
     images = [slice(i, i + plan.images) for i in range(0, len(heads.value), plan.images)]
-    for line in range(0, heads.rows.shape[1], plan.query_rows):
+    for line in range(0, heads.query_rows, plan.query_rows):
         rows = heads.rows[:, line : line + plan.query_rows]
         queries = slice(line * width, (line + rows.shape[1]) * width)
         yield (
-            heads if images and plan.query_rows >= heads.rows.shape[1] else heads._replace(rows=rows, gated=None),
+            heads if images and plan.query_rows >= heads.query_rows else heads._replace(rows=rows, gated=None),
             [
                 Chunk(
                     some, queries, heads.query[some, :, queries].flatten(0, 1), heads.key[some].flatten(0, 1),

@@ -16,7 +16,7 @@ from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.positions import Geometry
 
 HARD_STRENGTH = 40.0
-"""Locality strength α/τ from which a neighbouring pixel weighs less than half a float64 ulp: e⁻⁴⁰ = 4e-18."""
+"""Margin of the logits, α/τ, from which a neighbouring pixel weighs less than half a float64 ulp: e⁻⁴⁰ = 4e-18."""
 
 
 @torch.no_grad()
@@ -26,13 +26,13 @@ def is_hard(parameters: Parameters, geometry: Geometry) -> bool:
     Reads values: the host waits for a GPU.
     """
     p = parameters
-    if p.gating_param is None:
+    if p.position is None:
         return False
     # Numbers of the host: a handful of heads is compared faster than tensors are.
     return (
         all(gate == 1 for gate in p.gate.tolist()[: p.heads - p.content_heads])
-        and all(strength >= HARD_STRENGTH for strength in p.strength.tolist())
-        and p.attention_centers.tolist() == positions.tap_coordinates(geometry)  # type: ignore[union-attr]
+        and all(margin >= HARD_STRENGTH for margin in (p.position.margin() / p.temperature).tolist())
+        and p.position.aims_at_taps(geometry)
     )
 
 
@@ -45,7 +45,7 @@ def filter_of(proj: Tensor, geometry: Geometry) -> Tensor:
 def attend(x: Tensor, parameters: Parameters, geometry: Geometry) -> Tensor:
     """The layer as a convolution, (B, C_in, h, w) to (B, C_out, Ho, Wo); gradients that vanish are zeros."""
     p = parameters
-    unaffected = (p.query, p.key, p.gating_param, p.locality_raw, p.attention_centers)
+    unaffected = (p.query, p.key, p.gating_param, *(p.position or ()))
     kernel = filter_of(p.plain_proj, geometry).contiguous()
     return convolve(x, geometry, p.value, kernel, with_zero_gradients(p, unaffected), p.groups)
 

@@ -19,9 +19,10 @@ from torch.nn import functional as F
 
 from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.terms import attention, positions
+from tcnn.layers.terms.dtypes import at_least_float32
 from tcnn.layers.terms.eager import is_transformed
-from tcnn.layers.terms.parameters import Parameters, at_least_float32, require_matrix
-from tcnn.layers.terms.positions import Geometry
+from tcnn.layers.terms.parameters import Parameters, require_matrix
+from tcnn.layers.terms.positions import Factors, Geometry
 from tcnn.layers.terms.products import as_multiplied, linear
 
 
@@ -35,8 +36,8 @@ class Heads(NamedTuple):
     value: Tensor
     """X W_val, (B, R', C_in)."""
     rows: Tensor
-    """Row factor of the positional attention, (K, Ho, h)."""
-    columns: Tensor
+    """Row factor of the positional attention, (K, Ho, h); or all of it, ([B,] K, Ho, Wo, h, w), where it has none."""
+    columns: Tensor | None
     """Column factor of the positional attention, (K, Wo, w)."""
     gate: Tensor
     """Gate σ(λ/τ), (K,)."""
@@ -48,15 +49,30 @@ class Heads(NamedTuple):
     @property
     def pixels(self) -> int:
         """Number of pixels of the unpadded map, R."""
-        return self.rows.shape[2] * self.columns.shape[2]
+        return self.rows.shape[-1] * (self.rows.shape[-2] if self.columns is None else self.columns.shape[-1])
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def query_rows(self) -> int:
+        """Number of rows of the output map, Ho."""
+        return self.rows.shape[-4] if self.columns is None else self.rows.shape[1]
+
+    @property
+    def query_columns(self) -> int:
+        """Number of columns of the output map, Wo."""
+        return self.rows.shape[-3] if self.columns is None else self.columns.shape[1]
+
+    @property
+    def depend_on_content(self) -> bool:
+        """Whether the positional attention is another for every image."""
+        return self.rows.dim() > 5
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
         """The tensors that can need gradients."""
         return self[:6]
 
     def with_tensors(
-        self, query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, gate: Tensor
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor | None, gate: Tensor
     ) -> "Heads":
         """A copy with other `tensors`."""
         return self._replace(query=query, key=key, value=value, rows=rows, columns=columns, gate=gate)
@@ -118,10 +134,11 @@ def attend(heads: Heads, parameters: Parameters) -> Tensor:
 
 
 def gated_positional(heads: Heads) -> Tensor:
-    """Positional attention times its gate, gate_h · P_h, (M, K, R'), at least float32."""
+    """Positional attention times its gate, gate_h · P_h, ([B,] M, K, R'), at least float32."""
     if heads.gated is not None:
         return heads.gated
-    gated = (heads.gate[:, None, None] * attention.outer_product(heads.rows, heads.columns)).transpose(0, 1)
+    positional = attention.positional_map((heads.rows, heads.columns))
+    gated = (heads.gate[:, None, None] * positional).transpose(-3, -2)
     return gated if heads.sinks is None else F.pad(gated, (0, sink_count(heads.pixels)))
 
 
@@ -149,10 +166,12 @@ def content_attention(query: Tensor, key: Tensor, sinks: int | None, last: int =
     return torch.softmax(logits, dim=-1)
 
 
-def crop_factors(factors: tuple[Tensor, Tensor], size: Sequence[int], geometry: Geometry) -> tuple[Tensor, Tensor]:
+def crop_factors(factors: Factors, size: Sequence[int], geometry: Geometry) -> Factors:
     """Crop the positional factors to the computed pixels: zero padding around a map of `size` (h, w) is dropped."""
     rows, columns = factors
     if not positions.zero_padded(geometry):
         return rows, columns
     top, left = positions.origin(size, geometry)
+    if columns is None:
+        return rows[..., top : top + size[0], left : left + size[1]], None
     return rows[..., top : top + size[0]], columns[..., left : left + size[1]]

@@ -9,11 +9,8 @@ from torch import Tensor
 
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.parameters import Parameters
-from tcnn.layers.terms.positions import Geometry, Pair
+from tcnn.layers.terms.positions import Factors, Geometry, Pair
 from tcnn.layers.terms.scopes import Scope
-
-Factors = tuple[Tensor, Tensor]
-"""Row factor (K, Ho, H) and column factor (K, Wo, W) of the positional attention."""
 
 
 class AttentionInputs(NamedTuple):
@@ -24,7 +21,7 @@ class AttentionInputs(NamedTuple):
     geometry: Geometry
     scope: Scope
     factors: Factors
-    """Of `positions.positional_attention` on the padded map."""
+    """Of the positional attention on the padded map."""
     parameters: Parameters
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tcnn.layers.backends.chunks import Chunk
 from tcnn.layers.backends.dense import Heads
-from tcnn.layers.terms.parameters import at_least_float32
+from tcnn.layers.terms.dtypes import at_least_float32
 from tcnn.layers.triton import attention as triton_attention
 
 MAX_KEYS = 8192

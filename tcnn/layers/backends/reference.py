@@ -40,4 +40,4 @@ def _maps(inputs: AttentionInputs, padded: Tensor) -> AttentionMaps:
     query_pixels = scopes.query_pixels(size, geometry, padded.device)
     origin = positions.origin(x.shape[-2:], geometry)
     content = scopes.content(scope, query, key, size, x.shape[-2:], origin, *query_pixels)
-    return AttentionMaps(content, attention.outer_product(*factors), parameters.gate)
+    return AttentionMaps(content, attention.positional_map(factors), parameters.gate)

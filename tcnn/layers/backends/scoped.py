@@ -1,8 +1,9 @@
 """Scoped backend: content attention in windows or on a pooled grid, in memory linear in the pixels.
 
 A head's positional attention is an outer product of one map over rows and one over columns, so it is applied to the
-values axis by axis, and no table of queries times keys is built, forward or backward. Exact, not an approximation: it
-applies the maps that `GPSA2d.attention` returns.
+values axis by axis, and no table of queries times keys is built, forward or backward; kinds of it that are no such
+product (`terms.kinds`) are applied as maps. Exact, not an approximation: it applies the maps that `GPSA2d.attention`
+returns.
 
 Shapes: B batch, C channels, H×W padded map, N = H·W, Ho×Wo output map, M = Ho·Wo, K heads, d head width, G groups,
 n windows of P keys and Q queries each (a pooled grid is one window of R·R keys and all queries).
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.terms import attention, positions, scopes
-from tcnn.layers.terms.parameters import at_least_float32, require_matrix
-from tcnn.layers.terms.positions import Geometry
+from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.parameters import require_matrix
+from tcnn.layers.terms.positions import Factors, Geometry
 from tcnn.layers.terms.products import Matrix, linear
 from tcnn.layers.terms.scopes import Scope
 
@@ -52,10 +54,22 @@ def attend(inputs: AttentionInputs) -> Tensor:
     else:
         windows = _windows(scope, geometry, x.shape[-2:], query, linear(pixels, require_matrix(p.key)), values)
     content = _content(windows, 1 - gate, padded.shape[0])  # (B, M, K, C_in)
-    rows, columns = factors
-    positional = apply_positions(gate[:, None, None] * rows, columns, values)
+    positional = _apply_gated(factors, gate, values)
     heads = content + positional.flatten(1, 2)  # memory order of the first of the two: as the projection reads it
     return attention.project(heads.transpose(1, 2), p.proj, p.bias, p.groups)
+
+
+def _apply_gated(factors: Factors, gate: Tensor, values: Tensor) -> Tensor:
+    """Apply positional attention, times its gate, to values (B, H, W, C): (B, Ho, Wo, K, C).
+
+    Where it has no factors it takes the memory of its maps, which are quadratic in the pixels.
+    """
+    rows, columns = factors
+    if columns is not None:
+        return apply_positions(gate[:, None, None] * rows, columns, values)
+    maps = (gate[:, None, None] * attention.positional_map(factors)).flatten(-3, -2)  # ([B,] K·M, N)
+    applied = maps.to(values.dtype) @ values.flatten(1, 2)
+    return applied.unflatten(1, (gate.shape[0], *rows.shape[-4:-2])).permute(0, 2, 3, 1, 4)
 
 
 def apply_positions(rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tcnn.layers.terms.parameters import at_least_float32
+from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.positions import Factors
 from tcnn.layers.terms.products import Matrix, Packed, linear
 
 
@@ -19,7 +20,7 @@ class AttentionMaps(NamedTuple):
     content: Tensor
     """Content attention softmax_k(Q Kᵀ/√d), (B, K, M, N)."""
     positional: Tensor
-    """Positional attention softmax_k(−(α/τ)‖δ − Δ‖²), (K, M, N)."""
+    """Positional attention, (K, M, N); (B, K, M, N) where it depends on the image."""
     gate: Tensor
     """Gate σ(λ/τ), (K,)."""
 
@@ -51,6 +52,12 @@ def outer_product(rows: Tensor, columns: Tensor) -> Tensor:
     """Positional attention map from its two factors (outer product): (K, Ho, H) and (K, Wo, W) to (K, M, N)."""
     product = rows[:, :, None, :, None] * columns[:, None, :, None, :]  # (K, Ho, Wo, H, W)
     return product.flatten(3).flatten(1, 2)
+
+
+def positional_map(factors: Factors) -> Tensor:
+    """Positional attention map (K, M, N) from its factors, or (B, K, M, N) where it depends on the image."""
+    rows, columns = factors
+    return rows.flatten(-2).flatten(-3, -2) if columns is None else outer_product(rows, columns)
 
 
 def project(heads: Tensor, proj: Matrix, bias: Tensor | None, groups: int) -> Tensor:

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.kinds import Position
 from tcnn.layers.terms.products import Matrix, Packed
-
-SOFTPLUS_BETA = 5
-"""β of α = softplus(raw) (Transformed CNNs, note 1)."""
 
 
 class Parameters(NamedTuple):
@@ -29,15 +28,13 @@ class Parameters(NamedTuple):
     bias: Tensor | None
     """b, (C_out,)."""
     gating_param: Tensor | None
-    """λ, (P,); None if P = 0, like `locality_raw`, `attention_centers` and both temperatures."""
-    locality_raw: Tensor | None
-    """softplus⁻¹ of α, (P,)."""
-    attention_centers: Tensor | None
-    """Δ, (P, 2): row and column, pixels."""
+    """λ, (P,); None if P = 0, like `position` and both temperatures."""
+    position: Position | None
+    """The positional term of these heads, with its parameters."""
     gate_temperature: Tensor | None
     """Temperature τ of the gates, ()."""
     position_temperature: Tensor | None
-    """Temperature τ of the locality strengths, ()."""
+    """Temperature τ of the positional attention, ()."""
     heads: int
     """Number of heads K. The last K − P have no positional part: their gate is exactly 0."""
     groups: int = 1
@@ -78,8 +75,8 @@ class Parameters(NamedTuple):
     def _alone(self, query: Tensor, key: Tensor, proj: Tensor, count: int) -> "Parameters":
         """Of so many content heads."""
         return self._replace(
-            query=query, key=key, proj=proj, heads=count, bias=None, gating_param=None, locality_raw=None,
-            attention_centers=None, gate_temperature=None, position_temperature=None,
+            query=query, key=key, proj=proj, heads=count, bias=None, gating_param=None, position=None,
+            gate_temperature=None, position_temperature=None,
         )  # fmt: skip
 
     @property
@@ -110,9 +107,9 @@ class Parameters(NamedTuple):
         return F.pad(gate, (0, self.content_heads)) if self.content_heads else gate
 
     @property
-    def strength(self) -> Tensor:
-        """Locality strength α/τ_position, (P,), in 1/pixel², at least float32: how fast attention falls off."""
-        return strength_of(require(self.locality_raw)) / at_least_float32(require(self.position_temperature))
+    def temperature(self) -> Tensor:
+        """Temperature τ of the positional attention, (), at least float32."""
+        return at_least_float32(require(self.position_temperature))
 
 
 def require(tensor: Tensor | None) -> Tensor:
@@ -127,11 +124,6 @@ def require_matrix(matrix: Matrix | None) -> Matrix:
     if matrix is None:
         raise TypeError("the layer has no such matrix")
     return matrix
-
-
-def strength_of(locality_raw: Tensor) -> Tensor:
-    """Locality strength α > 0, (P,), at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
-    return F.softplus(at_least_float32(locality_raw), beta=SOFTPLUS_BETA)
 
 
 def fold_value(parameters: Parameters) -> Parameters:
@@ -153,8 +145,3 @@ def fold_value(parameters: Parameters) -> Parameters:
 def is_identity(matrix: Tensor) -> bool:
     """Whether a square matrix equals the identity matrix exactly."""
     return torch.equal(matrix.detach(), torch.eye(len(matrix), device=matrix.device, dtype=matrix.dtype))
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Cast half precision to float32, in which softmaxes, gates and distances are computed; other dtypes stay."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -21,6 +21,9 @@ from tcnn.layers.terms.eager import is_transformed
 Pair = tuple[int, int]
 Quad = tuple[int, int, int, int]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+Factors = tuple[Tensor, Tensor | None]
+"""Positional attention: a row factor (K, Ho, H) and a column factor (K, Wo, W). Or, where it is no product of two, the
+whole map, (K, Ho, Wo, H, W) or for every image (B, K, Ho, Wo, H, W), and None."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,21 @@ def axis_attention(strength: Tensor, centre: Tensor, queries: Tensor, size: int)
     return torch.softmax(-strength[:, None, None] * distance.square(), dim=-1)
 
 
+def shifts(axis: int, size: Sequence[int], geometry: Geometry, device: torch.device) -> Tensor:
+    """δ = key − query along an axis of a padded map of `size` (H, W), in pixels: (Ho, H) or (Wo, W), int64."""
+    count, first, step = output_size(size, geometry)[axis], geometry.centre[axis], geometry.stride[axis]
+    queries = first + step * torch.arange(count, device=device)
+    return torch.arange(size[axis], device=device) - queries[:, None]
+
+
+def without_traces(weights: Tensor) -> Tensor:
+    """Attention weights with those of no account set to 0: below 2√tiny, 2e-19 in float32, they are lost beside 1.
+
+    Products of such weights are subnormal numbers, which processors multiply up to a hundred times more slowly.
+    """
+    return F.threshold(weights, 2 * torch.finfo(weights.dtype).tiny ** 0.5, 0.0)
+
+
 def positional_attention(
     strength: Tensor, centres: Tensor, size: Sequence[int], geometry: Geometry
 ) -> tuple[Tensor, Tensor]:
@@ -162,14 +180,12 @@ def positional_attention(
         centres: Δ, (K, 2), (row, column), pixels.
 
     Returns: rows (K, Ho, H) and columns (K, Wo, W). Head h attends from query (i, j) to key (y, x) with weight rows[h,
-    i, y] · columns[h, j, x]. A factor below 2√tiny, 2e-19 in float32, is set to 0: it is lost beside 1 in any case, and
-    products of such factors are subnormal numbers, which processors multiply up to a hundred times more slowly.
+    i, y] · columns[h, j, x], without traces.
     """
-    lost = 2 * torch.finfo(strength.dtype).tiny ** 0.5
 
     def along(centre: Tensor, keys: int, count: int, first: int, stride: int) -> Tensor:
         queries = first + stride * torch.arange(count, device=strength.device, dtype=strength.dtype)
-        return F.threshold(axis_attention(strength, centre, queries, keys), lost, 0.0)
+        return without_traces(axis_attention(strength, centre, queries, keys))
 
     down, across = zip(size, output_size(size, geometry), geometry.centre, geometry.stride, strict=True)
     # Both axes in one go where they are alike, unless a tracer would learn from one map that they always are.

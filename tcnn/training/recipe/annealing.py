@@ -4,22 +4,22 @@ Everything is a function of the number of updates done, so a resumed run needs n
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import nn
 
-from tcnn.config import FinetuneConfig
+from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.config.finetune import WARMUP
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.terms import kinds
 from tcnn.training.recipe.batch_norm import batch_norms
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.recipe.temperature_path import Path, Temperatures, interpolate, tap_weight
 
 GATES = ("gating_param",)
-POSITIONS = ("locality_raw", "attention_centers")
-FROZEN = {"none": (), "gates": GATES, "all": GATES + POSITIONS}
 MAX_TAP_CHANGE = 0.02
 """The largest share of its weight that a tap should lose in one update: Adam moves a weight by about its learning rate,
 1e-4 to 5e-4, and the weights of a pretrained 3×3 filter are a few hundredths.
@@ -76,6 +76,16 @@ class Annealing:
         return max((before - after for before, after in pairwise(weights)), default=0.0)
 
 
+def held(layers: Iterable[GPSA2d], hold: str, converted: ConversionConfig) -> tuple[str, ...]:
+    """Names of the layer parameters that `hold` freezes, for these layers or those of a conversion to come."""
+    if hold == "none":
+        return ()
+    if hold == "gates":
+        return GATES
+    found = {layer.position for layer in layers} or {converted.position}
+    return GATES + tuple(name for name in kinds.PARAMETERS if any(name in kinds.NAMES[kind] for kind in found))
+
+
 def annealing_schedule(
     model: nn.Module, config: FinetuneConfig, steps: int, converted_at: int | None = None
 ) -> Annealing:
@@ -93,11 +103,14 @@ def annealing_schedule(
     start = temperatures_of(next(iter(layers.values()))) if layers else Temperatures(converted, converted)
     begin = (config.convert_at or 0) * steps if converted_at is None else converted_at
     if config.anneal == "hold":
-        return Annealing(start, start, begin, frozen_parameters=FROZEN["all"], keep_frozen=True)
+        return Annealing(
+            start, start, begin, frozen_parameters=held(layers.values(), "all", config.conversion), keep_frozen=True
+        )
     end = Temperatures(config.gate_temperature, config.position_temperature)
     there = all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(start, end, strict=True))
     length = 0 if there or config.anneal == "none" else round(config.annealing * steps)
-    return Annealing(start, end, begin, length, config.anneal_path, FROZEN[config.hold])
+    frozen = held(layers.values(), config.hold, config.conversion)
+    return Annealing(start, end, begin, length, config.anneal_path, frozen)
 
 
 def temperatures_of(layer: GPSA2d) -> Temperatures:

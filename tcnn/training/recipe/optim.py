@@ -13,6 +13,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.conversion.weight_decay import SPARED
 from tcnn.errors import RequestError, one_line
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.terms import kinds
 
 
 def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
@@ -30,8 +31,8 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str,
     and normalisation do not decay.
     """
     rates = {
-        "gating_param": config.gating_lr, "locality_raw": config.position_lr, "attention_centers": config.position_lr,
-        "query": config.attention_lr, "key": config.attention_lr,
+        "gating_param": config.gating_lr, "query": config.attention_lr, "key": config.attention_lr,
+        **dict.fromkeys(kinds.PARAMETERS, config.position_lr),
     }  # fmt: skip
     layers = gpsa_layers(model)
     own = {f"{layer}.{name}": rate for layer in layers for name, rate in rates.items() if rate is not None}

@@ -1,0 +1,71 @@
+"""Kinds of positional attention: the positional term of every kind, by its name, and the names of its parameters.
+
+==================  =============================================================  ==================================
+kind                logits                                                         attention
+==================  =============================================================  ==================================
+`isotropic`         −(α/τ)·‖δ − Δ‖²                                                a row factor times a column factor
+`quadratic`         −(1/τ)·(δ − Δ)ᵀ M (δ − Δ)                                      a map
+`relative`          (1/τ)·v·r_δ                                                    a row factor times a column factor
+`relative-content`  (1/τ)·(v + Ŵ q/√d)·r_δ                                         a map for every image
+==================  =============================================================  ==================================
+
+A term is a named tuple of its parameters with `attention` and what is asked of it elsewhere; backends know of factors
+and maps only.
+"""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from tcnn.config import PositionKind
+from tcnn.layers.terms import isotropic, quadratic, relative
+from tcnn.layers.terms.isotropic import Isotropic
+from tcnn.layers.terms.positions import Geometry
+from tcnn.layers.terms.quadratic import Quadratic
+from tcnn.layers.terms.relative import Relative
+
+Position = Isotropic | Quadratic | Relative
+NAMES: dict[PositionKind, tuple[str, ...]] = {
+    "isotropic": Isotropic._fields,
+    "quadratic": Quadratic._fields,
+    "relative": Relative._fields[:3],
+    "relative-content": Relative._fields,
+}
+"""Names of the parameters of every kind."""
+PARAMETERS = tuple(dict.fromkeys(name for names in NAMES.values() for name in names))
+"""Names of the parameters of all kinds."""
+_TERMS: dict[PositionKind, Callable[..., Position]] = {
+    "isotropic": Isotropic, "quadratic": Quadratic, "relative": Relative, "relative-content": Relative,
+}  # fmt: skip
+
+
+def position_of(kind: PositionKind, tensors: Sequence[Tensor | None]) -> Position | None:
+    """The term of a kind from its parameters, in the order of `NAMES`; None where they are None."""
+    return None if tensors[0] is None else _TERMS[kind](*tensors)
+
+
+def of_convolution(kind: PositionKind, geometry: Geometry, head_dim: int, reach: int | None = None) -> Position:
+    """The term that a convolution becomes, with which at τ → 0 every head looks at its own tap; float64, on the CPU."""
+    if kind == "isotropic":
+        return isotropic.of_convolution(geometry)
+    if kind == "quadratic":
+        return quadratic.of_convolution(geometry)
+    return relative.of_convolution(geometry, head_dim if kind == "relative-content" else None, reach)
+
+
+def parameters_of(kind: PositionKind, position: Position | None) -> dict[str, Tensor]:
+    """The parameters of a term by name; none for a layer without one."""
+    if position is None:
+        return {}
+    own = zip(NAMES[kind], position, strict=False)  # a term without content has one field less
+    return {name: value for name, value in own if value is not None}
+
+
+def reach_of(position: Position) -> int | None:
+    """Largest shift with an embedding of its own, in pixels; None where there are no embeddings."""
+    return position.reach if isinstance(position, Relative) else None
+
+
+def reads_content(position: Position) -> bool:
+    """Whether the positional attention depends on the image."""
+    return isinstance(position, Relative) and position.position_query is not None
