@@ -13,6 +13,7 @@ from tcnn.analysis.recorded import RecordedLayer, record_gpsa2d
 from tcnn.conversion.report import ConversionReport, refuse_folded
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.terms.kinds import FACTORISED
 from tcnn.models.prepared import refuse_prepared
 from tcnn.models.running import watch_layers
 from tcnn.models.trace import evaluating
@@ -68,6 +69,13 @@ def check_attention(model: nn.Module) -> None:
         raise RequestError(
             f"{type(model).__name__} has no GPSA layers, and so no heads to look at; convert it first: tcnn convert"
         )
+    for name in gpsa_layers(model):
+        kind = getattr(model.get_submodule(name), "position", None)
+        if kind not in FACTORISED:
+            raise RequestError(
+                f"{name}: its positional attention is {kind}, whose maps are no products of rows and columns, which is "
+                "what the page knows; look at them with tcnn inspect"
+            )
 
 
 def describe_layers(model: nn.Module, example: Tensor) -> list[dict[str, Any]]:
@@ -88,6 +96,8 @@ def describe_layers(model: nn.Module, example: Tensor) -> list[dict[str, Any]]:
 
 def _described(model: nn.Module, layer: RecordedLayer) -> dict[str, Any]:
     assert layer.factors is not None and layer.gate is not None  # noqa: S101 - every GPSA2d has both
+    rows, columns = layer.factors
+    assert columns is not None  # noqa: S101 - `check_attention` has refused the others
     module = model.get_submodule(layer.name)
     assert isinstance(module, GPSA2d)  # noqa: S101 - nothing else was watched
     grid = layer.grid
@@ -102,8 +112,8 @@ def _described(model: nn.Module, layer: RecordedLayer) -> dict[str, Any]:
         "stride": grid.stride,
         "gate": layer.gate.tolist(),
         "temperature": layer.temperature,
-        "rows": _packed(layer.factors[0]),
-        "columns": _packed(layer.factors[1]),
+        "rows": _packed(rows),
+        "columns": _packed(columns),
     }
 
 
