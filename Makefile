@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chromium coverage mutation test test-slow test-all gpu check style types imports format constraints catalogue dist clean
+.PHONY: help demo chromium coverage mutation test test-slow test-all gpu check style types imports format constraints catalogue docs dist clean
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,15 @@ constraints: $(READY)  ## pin today's versions of everything
 
 catalogue: $(READY)  ## describe every timm model again
 	$(BIN)/python -m tcnn.conversion.describe
+
+# With packages that the tests do not need. Every warning is an error: a link that leads nowhere, a docstring that is not read.
+docs: .venv/.docs  ## the documentation as a site in build/site, its links checked
+	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --builder dirhtml --conf-dir docs/site . build/site
+	@echo "built: $(PYTHON) -m http.server --bind 127.0.0.1 --directory build/site"
+
+.venv/.docs: $(READY)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 # The wheel must hold all packages, the catalogue, pages and migrations, and no test; `deploy/install_test.py` runs what is in it.
 dist: $(READY)  ## wheel and sdist in dist/, looked through

@@ -1,5 +1,7 @@
 """The exceptions of tcnn and their exit codes.
 
+::
+
     TcnnError
     ├── RequestError (2)               what was asked for cannot be done
     │   ├── UnknownModelError          no such model; names close ones

@@ -45,19 +45,19 @@ class GPSA2d(AttentionLayer):
     The input is padded explicitly, as the convolution pads it. Keys and values are all positions of the padded map;
     queries are the kernel-centre pixel of every output pixel, so a stride only thins out the queries.
 
-    ==============  ======================  ===========================  ======================================
-    paper           here                    shape                        at conversion
-    ==============  ======================  ===========================  ======================================
-    W_qry, W_key    ``query``, ``key``      (K·d, C_in)                  truncated normal, std 0.02
-    W_val           ``value``               (C_in, C_in), all heads      identity
-    W_out^h         ``proj``                (C_out, K·C_in/G)            tap h of the filter
-    b               ``bias``                (C_out,)                     the convolution's bias
-    λ_h             ``gating_param``        (P,)                         1
-    α_h             ``locality_strength``   (P,)                         1; stored as softplus⁻¹ (β = 5)
-    Δ_h             ``attention_centers``   (P, 2) row, column, pixels   the tap's offset from the centre
-    τ of λ          ``gate_temperature``    (), a buffer                 1/46: the convolution; 1: the paper
-    τ of α          ``position_temperature``  (), a buffer               the same
-    ==============  ======================  ===========================  ======================================
+    ==============  ========================  ===========================  ======================================
+    paper           here                      shape                        at conversion
+    ==============  ========================  ===========================  ======================================
+    W_qry, W_key    ``query``, ``key``        (K·d, C_in)                  truncated normal, std 0.02
+    W_val           ``value``                 (C_in, C_in), all heads      identity
+    W_out^h         ``proj``                  (C_out, K·C_in/G)            tap h of the filter
+    b               ``bias``                  (C_out,)                     the convolution's bias
+    λ_h             ``gating_param``          (P,)                         1
+    α_h             ``locality_strength``     (P,)                         1; stored as softplus⁻¹ (β = 5)
+    Δ_h             ``attention_centers``     (P, 2) row, column, pixels   the tap's offset from the centre
+    τ of λ          ``gate_temperature``      (), a buffer                 1/46: the convolution; 1: the paper
+    τ of α          ``position_temperature``  (), a buffer                 the same
+    ==============  ========================  ===========================  ======================================
 
     ``query``, ``key`` and ``value`` have PyTorch's (out, in) layout. The first P heads, one per tap, are row-major over
     the kernel; the other K − P, content heads, have no positional part: a gate of exactly 0. At conversion their W_out

@@ -256,9 +256,3 @@ def test_csv_is_what_the_code_measures_today(measured: list[dict[str, str]]) -> 
     recorded = pick(measured, "regnety_002", 0.2)
     assert errors(expected, found).relative == pytest.approx(float(recorded["relative"]), rel=0.02)
     assert report.parameters_after == int(recorded["parameters_after"])
-
-
-def test_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", PAGE)
-    assert "img/temperature.png" in links
-    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []

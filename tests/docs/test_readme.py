@@ -1,4 +1,4 @@
-"""README.md, CONTRIBUTING.md and the pages of docs/ that explain: their code runs, their tables and links are true."""
+"""README.md, CONTRIBUTING.md and the pages of docs/ that explain: their code runs, their tables are true."""
 
 import csv
 import json
@@ -64,24 +64,6 @@ def test_commands_parse(page: str) -> None:
             values = [str(value) for value in given.values()]
             words = [word.rstrip("/") for word in pages.leaf(arguments)[1] if not word.startswith("-")]
             assert [word for word in words if not any(word in value for value in values)] == [], arguments
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_links(page: str) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
-        if target.startswith("https://"):
-            continue
-        path, _, anchor = target.partition("#")
-        file = ROOT / page if not path else (ROOT / page).parent / path
-        assert file.is_file(), f"{page} links to {target}"
-        if anchor:
-            assert anchor in anchors(file.read_text()), f"{page} links to {target}"
-
-
-def anchors(text: str) -> set[str]:
-    """As GitHub makes them from headings."""
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
