@@ -3,6 +3,7 @@
 import { announce, h, say } from "./dom.js";
 import { beforeAfter } from "./before-after.js";
 import { flat } from "./columns.js";
+import { copies } from "./copying.js";
 import { curves } from "./curves.js";
 import { equivalence } from "./equivalence.js";
 import { evaluation } from "./evaluation.js";
@@ -10,11 +11,11 @@ import { ENDED, STATUS, bytes, date, deed, fault, moment, number, percent, stand
 import { chips, editable } from "./labels.js";
 import { learn, named } from "./names.js";
 import { ask, get, key, once, post, save } from "./http.js";
-import { badge, bar, fileLink, setBadge, setBar, trouble } from "./parts.js";
+import { logOf } from "./log.js";
+import { notifier } from "./notify.js";
+import { badge, bar, fileLink, setBadge, setBar, sure, trouble } from "./parts.js";
 import { follow } from "./stream.js";
 import { tryIt } from "./try-it.js";
-
-const TAIL = 40_000; // bytes of the log that are shown
 
 export function show(main, id) {
   document.title = "Job · tcnn";
@@ -43,14 +44,13 @@ export function show(main, id) {
   const asked = card("Settings", h("dl", { class: "facts request" }));
   const events = h("ol", { class: "events", tabindex: "0", "aria-label": "What happened, the newest first" });
   const history = card("What happened", events);
-  const log = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log, the last lines" });
-  const logs = h("details", { class: "card", ontoggle: () => logs.open && tail() }, h("summary", {}, "Log"), log,
-    h("p", {}, fileLink(`${url}/logs`, `${id}.txt`, { saving: save, keyed: Boolean(key.get()) })));
+  const log = logOf(id);
+  const notice = notifier(id);
 
   const body = [
     h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/" }, "Jobs"), " / ", h("code", {}, id)),
       h("div", { class: "titled" }, labels[0].element, sign), about, h("div", { class: "labels" }, labels.slice(1).map((one) => one.element))), actions),
-    refusal, now, results, training.element, asked, history, logs,
+    refusal, now, results, training.element, asked, copies(current), history, log.element,
   ];
 
   function draw(job) {
@@ -70,6 +70,8 @@ export function show(main, id) {
       });
     }
     setBadge(sign, job.status);
+    log.update(job);
+    notice.heard(job);
     drawProgress(job);
     drawActions(job);
     drawResults(job, results, url);
@@ -120,13 +122,14 @@ export function show(main, id) {
       h("a", { class: again ? "button main" : "button", href: `#/${job.kind}?from=${id}` }, again ? "Edit and run again" : "Clone and edit"),
       ...wanted.map(([word, verb, disabled]) =>
         h("button", { type: "button", class: verb === "delete" ? "danger" : "", disabled, onclick: () => act(verb) }, disabled ? "Stopping…" : word)),
+      ...(ENDED.has(job.status) || !notice.element ? [] : [notice.element]),
     );
     if (focused) (actions.querySelector("button:not(:disabled), a") ?? heading).focus();
   }
 
   async function act(verb) {
     refusal.replaceChildren();
-    if (verb === "delete" && !(await sure(title(state.job)))) return;
+    if (verb === "delete" && !(await sure({ title: "Delete this job?", text: `${title(state.job)}: its files, log and history go, too. This cannot be undone.` }))) return;
     try {
       if (verb === "delete") {
         await ask(url, { method: "DELETE" });
@@ -144,18 +147,7 @@ export function show(main, id) {
 
   async function refresh() {
     draw(await get(url));
-    if (logs.open) tail();
-  }
-
-  async function tail() {
-    try {
-      const text = await (await ask(`${url}/logs?tail=${TAIL}`)).text();
-      const low = log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
-      say(log, text || "Nothing was written yet.");
-      if (low) log.scrollTop = log.scrollHeight;
-    } catch (error) {
-      say(log, error.message);
-    }
+    log.tail();
   }
 
   const measured = throttled(async () => {
@@ -177,7 +169,7 @@ export function show(main, id) {
           if (state.job?.status !== "running") refresh().catch(() => {});
           else draw({ ...state.job, progress: data });
           measured();
-          if (logs.open) tail();
+          log.tail();
           return;
         }
         events.prepend(h("li", {}, h("time", { datetime: data.at, title: date(data.at) }, moment(data.at, state.job?.created_at)), h("span", {}, told(data))));
@@ -201,7 +193,7 @@ export function show(main, id) {
     main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"),
       trouble(error.message, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/" }, "All jobs")));
   });
-  return () => (state.stop(), measured.cancel(), settle.cancel(), clearInterval(clock));
+  return () => (state.stop(), measured.cancel(), settle.cancel(), clearInterval(clock), log.stop());
 }
 
 function card(name, ...children) {
@@ -251,6 +243,7 @@ function drawResults(job, place, url) {
         h("span", {}, fileLink(file.url.slice(1), file.name, { saving: save, keyed }), checkpoint?.sha256 === file.sha256 && h("span", { class: "tag" }, "the model")),
         h("span", { class: "muted" }, bytes(file.size)),
         h("code", { class: "sha", title: `SHA-256 ${file.sha256}` }, "SHA-256 ", file.sha256)))),
+      h("p", {}, fileLink(`${url}/archive`, `${job.id}.zip`, { saving: save, keyed, word: "Download all" }), " as one zip, with the log."),
       h("p", {}, keyed ? fileLink(`${url}/report`, `${job.id}.html`, { saving: save, keyed, word: "The report" }) : h("a", { href: `${url}/report`, target: "_blank", rel: "noopener" }, "The report"),
         job.kind === "evaluate" ? " has all results in one page: by model, size and corruption. Making it takes some seconds."
           : " tells the run’s story in one page: conversion, curves, gates, pictures of attention. Making it takes some seconds."),
@@ -275,22 +268,6 @@ function score(job, metrics) {
     if (typeof metrics[name] === "number") shown.push([word, number(metrics[name], 6)]);
   }
   return shown;
-}
-
-/** Ask before what cannot be undone. */
-function sure(name) {
-  return new Promise((resolve) => {
-    const dialog = h("dialog", { "aria-labelledby": "sure-title" },
-      h("form", { method: "dialog" },
-        h("h2", { id: "sure-title" }, "Delete this job?"),
-        h("p", {}, `${name}: its files, log and history go, too. This cannot be undone.`),
-        h("div", { class: "actions" },
-          h("button", { type: "submit", value: "", autofocus: true }, "Keep it"),
-          h("button", { type: "submit", value: "yes", class: "danger" }, "Delete it"))));
-    dialog.addEventListener("close", () => (resolve(dialog.returnValue === "yes"), dialog.remove()));
-    document.body.append(dialog);
-    dialog.showModal();
-  });
 }
 
 /** At most one call a while, and always a last one. */

@@ -1,6 +1,7 @@
 """HTTP routes: each validates, asks the store, and answers. Their order is that of the documentation."""
 
 from tcnn_api.routes import (
+    archive,
     attention,
     audit,
     checkpoints,
@@ -34,6 +35,7 @@ ROUTERS = tuple(
         jobs,
         events,
         files,
+        archive,
         report,
         predict,
         attention,

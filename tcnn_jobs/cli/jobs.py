@@ -175,6 +175,9 @@ def download(
     name: Annotated[
         str | None, typer.Option("--file", help="Another of the job's files; default its checkpoint.", metavar="NAME")
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All files, the log and the job itself, as one zip.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.")] = False,
     server: Server = None,
     key: Key = None,
@@ -184,9 +187,14 @@ def download(
     from tcnn.cli.output import console
     from tcnn.files import check_output
 
+    if everything and name is not None:
+        raise RequestError(f"--file {name}: with --all every file is in the zip; give one of the two")
     check_output(out, force)
     with connect(server, key) as client:
-        client.download(job, out, name=name, force=force)
+        if everything:
+            client.download_all(job, out, force=force)
+        else:
+            client.download(job, out, name=name, force=force)
     size = out.stat().st_size
     if as_json:
         print_json({"id": job, "output": str(out), "bytes": size})

@@ -56,6 +56,14 @@ DependsOn = Annotated[
     list[str] | None, typer.Option("--depends-on", help="Starts when this has succeeded, too.", metavar="JOB")
 ]
 Webhook = Annotated[str | None, typer.Option(help="Called when the job has ended.", metavar="URL")]
+Called = Annotated[str | None, typer.Option("--name", help="What the job is called.", metavar="NAME")]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", help="A tag by which it is found, as often as needed.", metavar="TAG")
+]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option("--field", help="Any other field of the request, as often as needed.", metavar="KEY=VALUE"),
+]
 Once = Annotated[
     str | None, typer.Option("--idempotency-key", help="The same key and request make one job only.", metavar="KEY")
 ]
@@ -106,6 +114,9 @@ def transform(
     stall_minutes: Stall = None,
     depends_on: DependsOn = None,
     webhook: Webhook = None,
+    name: Called = None,
+    tags: Tags = None,
+    fields: Fields = None,
     idempotency_key: Once = None,
     watch: Watch = False,
     server: Server = None,
@@ -122,7 +133,7 @@ def transform(
         "model": model,
         "pretrained": pretrained,
         **_given(conversion),
-        **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook),
+        **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook, name, tags),
     }
     config, shared = _settings(assignments), processes(nproc, num_workers)
     if data is None and (val or config or baseline or shared > 1):
@@ -133,7 +144,7 @@ def transform(
         body |= _own_weights(client, weights, idempotency_key)
         if data is not None:
             body["finetune"] = _training(client, data, val, preset, config, baseline, shared, idempotency_key)
-        _submit(client, "transform", body, idempotency_key, watch, as_json)
+        _submit(client, "transform", _with_fields(body, fields), idempotency_key, watch, as_json)
 
 
 @app.command()
@@ -154,6 +165,9 @@ def finetune(
     stall_minutes: Stall = None,
     depends_on: DependsOn = None,
     webhook: Webhook = None,
+    name: Called = None,
+    tags: Tags = None,
+    fields: Fields = None,
     idempotency_key: Once = None,
     watch: Watch = False,
     server: Server = None,
@@ -168,9 +182,9 @@ def finetune(
             **_training(client, data, val, preset, _settings(assignments), baseline, shared, idempotency_key),
             "pretrained": pretrained,
             **_own_weights(client, weights, idempotency_key),
-            **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook),
+            **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook, name, tags),
         }  # fmt: skip
-        _submit(client, "finetune", body, idempotency_key, watch, as_json)
+        _submit(client, "finetune", _with_fields(body, fields), idempotency_key, watch, as_json)
 
 
 @app.command()
@@ -187,6 +201,9 @@ def evaluate(
     stall_minutes: Stall = None,
     depends_on: DependsOn = None,
     webhook: Webhook = None,
+    name: Called = None,
+    tags: Tags = None,
+    fields: Fields = None,
     idempotency_key: Once = None,
     watch: Watch = False,
     server: Server = None,
@@ -200,9 +217,9 @@ def evaluate(
             "dataset": _dataset(client, data, idempotency_key),
             "config": _settings(assignments),
             "against": [_reference(client, other, idempotency_key) for other in against or ()],
-            **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook),
+            **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook, name, tags),
         }  # fmt: skip
-        _submit(client, "evaluate", body, idempotency_key, watch, as_json)
+        _submit(client, "evaluate", _with_fields(body, fields), idempotency_key, watch, as_json)
 
 
 def _submit(client: "Client", kind: str, body: "Json", key: str | None, watch: bool, as_json: bool) -> None:
@@ -273,13 +290,26 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 def _queueing(
     priority: int, max_attempts: int, max_runtime: float | None, stall_minutes: float | None,
-    depends_on: list[str] | None, webhook: str | None,
+    depends_on: list[str] | None, webhook: str | None, name: str | None, tags: list[str] | None,
 ) -> dict[str, Any]:  # fmt: skip
-    given = {"max_runtime": max_runtime, "stall_minutes": stall_minutes, "depends_on": depends_on, "webhook": webhook}
+    given = {
+        "max_runtime": max_runtime, "stall_minutes": stall_minutes, "depends_on": depends_on, "webhook": webhook,
+        "name": name, "tags": tags,
+    }  # fmt: skip
     return _given({"priority": priority, "max_attempts": max_attempts, **given})
 
 
-def _settings(assignments: list[str] | None) -> "Json":
+def _with_fields(body: "Json", fields: list[str] | None) -> "Json":
+    """The request with other fields, none of which has been said already."""
+    more = _settings(fields, "--field")
+    if twice := sorted(set(more) & set(body)):
+        raise typer.BadParameter(
+            f"{twice[0]} is said by an option of its own; leave one of the two out", param_hint="--field"
+        )
+    return {**body, **more}
+
+
+def _settings(assignments: list[str] | None, option: str = "--set") -> "Json":
     """``conversion.stride=remove`` → ``{"conversion": {"stride": "remove"}}``; the server knows which there are."""
     from tcnn.errors import RequestError
 
@@ -287,13 +317,13 @@ def _settings(assignments: list[str] | None) -> "Json":
     for assignment in assignments or ():
         name, equals, text = assignment.partition("=")
         if not (name and equals):
-            raise RequestError(f"--set {assignment}: expected KEY=VALUE, for example --set weight_decay=0.01")
+            raise RequestError(f"{option} {assignment}: expected KEY=VALUE, for example {option} seed=1")
         *outer, last = name.strip().split(".")
         place = found
         for part in outer:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise RequestError(f"--set {assignment}: {part} has a value already; give one or the other")
+                raise RequestError(f"{option} {assignment}: {part} has a value already; give one or the other")
         place[last] = _value(text)
     return found
 

@@ -14,6 +14,7 @@ import json
 import re
 import time
 import uuid
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,6 +161,26 @@ class Client:
             raise RequestError(f"{job}: has no {what}; it is {found['status']}")
         with replacing(path, force) as temporary:
             self._fetch(file, temporary)
+        return path
+
+    def download_all(self, job: str, path: str | Path, *, force: bool = False) -> Path:
+        """All of a job's files, its log and the job itself, as one zip; raises as `download`."""
+        path = Path(path)
+        with replacing(path, force) as temporary:
+            try:
+                with self._http.stream("GET", f"/jobs/{_part(job)}/archive") as answer, temporary.open("wb") as out:
+                    if not answer.is_success:
+                        answer.read()
+                        raise refusal(answer)
+                    for chunk in answer.iter_raw(CHUNK):
+                        out.write(chunk)
+                whole = zipfile.ZipFile(temporary).testzip() is None
+            except httpx.TransportError as error:
+                raise self._away(error) from error
+            except zipfile.BadZipFile:
+                whole = False
+            if not whole:
+                raise CheckpointError("what arrived is no whole zip; nothing was kept, download it again")
         return path
 
     def predict(self, job: str, image: str | Path | bytes, *, top: int = 5) -> Json:

@@ -53,6 +53,8 @@ class TestOneJob:
         assert "started on w, attempt 1\nepoch 1, loss 1.250, top-1 50.00%" in watched.err
         assert run("download", claim.job, "t.safetensors").out == "wrote t.safetensors (1.0 MB)\n"
         assert "exists already" in run("download", claim.job, "t.safetensors").error(2)
+        assert "one of the two" in run("download", claim.job, "all.zip", "--all", "--file", "x").error(2)
+        assert run("download", claim.job, "all.zip", "--all", "--json").json["bytes"] > 1_000_000
         found = run("list", "--status", "succeeded", "--kind", "transform", "--limit", 1, "--json").json
         assert [row["id"] for row in found["data"]] == [claim.job]
         assert "succeeded" in run("show", claim.job).out
@@ -175,6 +177,9 @@ class TestErrors:
             (["transform", "resnet51"], "no timm model of this name"),
             (["transform", "resnet18", "--stride", "half"], "stride"),
             (["transform", "resnet18", "--set", "epochs=3"], "--data"),
+            (["transform", "resnet18", "--field", "seed"], "KEY=VALUE"),
+            (["transform", "resnet18", "--field", "stride=keep"], "leave one of the two out"),
+            (["transform", "resnet18", "--field", "sede=3"], "seed"),
             (["transform", "resnet18", "--data", "ds_000000000000000000000000"], "data set"),
             (["finetune", "resnet18", "--data", "nowhere/"], "nowhere"),
             (["finetune", "missing.safetensors", "--data", "x"], "found nothing"),

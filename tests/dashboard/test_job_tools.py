@@ -1,0 +1,165 @@
+"""What a job's page offers beside its results: commands to copy, a search of its log, one zip, a notification."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from browsing import FAST, LOOKS, Open, archive, client_of, inaccessible, sync_api
+from serving import Server, serving
+from story import Story
+
+from tcnn_jobs.model import Result
+from tcnn_jobs.requests import KINDS
+
+expect = sync_api.expect
+HERE = Path(sys.executable).parent
+NOTED = """
+window.told = [];
+window.Notification = class {
+  static permission = "default";
+  static async requestPermission() { return (Notification.permission = "granted"); }
+  constructor(title, options) { told.push(title); }
+};
+"""
+"""The browser's own, which has nobody to show anything to here."""
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(tmp_path_factory.mktemp("tools") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Story) -> Iterator[Server]:
+    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[httpx.Client]:
+    with client_of(server) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def data(client: httpx.Client, tmp_path_factory: pytest.TempPathFactory) -> str:
+    made = client.post("/datasets", files={"file": ("pets.zip", archive(tmp_path_factory.mktemp("pets")))})
+    return str(made.json()["id"])
+
+
+def run(name: str, text: str, folder: Path) -> None:
+    """What was copied, as somebody would run it."""
+    environment = {**os.environ, "PATH": f"{HERE}:{os.environ['PATH']}"}
+    command = [sys.executable, "-c", text] if name == "Python" else ["bash", "-e", "-c", text]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"{text}\n{done.stderr}{done.stdout}"
+
+
+def requests(data: str, job: str) -> dict[str, dict[str, Any]]:
+    """One of each kind, with all that makes trouble: quotes, minus signs, lists, nothing, other letters."""
+    training = {"dataset": data, "preset": "quick", "config": {"batch_size": 8, "val_split": 0.2, "mixup": 0}}
+    return {
+        "transform": {
+            "model": "resnet18", "pretrained": False, "stage": -1, "target": r"layer4\.[01]\.conv2", "seed": 3,
+            "head_dim": None, "input_size": [96, 64], "tags": ["a b", "größe"],
+            "name": "it's \"the\" first; $(touch pwned)", "note": "two\nlines 'and' \\ more", "priority": -5,
+            "finetune": {**training, "baseline": True},
+        },
+        "finetune": {"job": job, **training, "depends_on": [job], "max_runtime": 60.5},
+        "evaluate": {
+            "job": job, "dataset": data, "config": {"sizes": [32, 64], "corruptions": ["fog"]},
+            "against": [{"model": "resnet18.a1_in1k"}],
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_what_is_copied_makes_the_same_job(
+    kind: str, server: Server, story: Story, client: httpx.Client, data: str, open_page: Open, tmp_path: Path
+) -> None:
+    body = requests(data, story.succeeded.job)[kind]
+    answer = client.post(f"/{kind}", json=body)
+    assert answer.status_code == 202, answer.text
+    made = answer.json()
+    page = open_page(f"{server.url}/#/jobs/{made['id']}", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_text("Run it from elsewhere").click()
+    for name in ("tcnn", "curl", "Python"):
+        button = page.get_by_role("button", name=f"Copy for {name}")
+        button.click()
+        expect(button).to_have_text("Copied")
+        run(name, page.evaluate("navigator.clipboard.readText()"), tmp_path)
+        again = client.get("/jobs?limit=1").json()["data"][0]
+        assert again["id"] != made["id"]
+        assert KINDS[kind](**again["request"]) == KINDS[kind](**made["request"]), name
+        assert [again[one] for one in ("name", "tags", "note")] == [made[one] for one in ("name", "tags", "note")]
+        made["id"] = again["id"]
+    assert not (tmp_path / "pwned").exists()
+    for width, scheme in (LOOKS[0], LOOKS[-1]):
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
+
+
+def test_the_log_is_searched(server: Server, story: Story, open_page: Open) -> None:
+    attempt = story.house.home.attempt(story.succeeded.job, story.succeeded.number)
+    long = "".join(f"step {number}\n" for number in range(20_000))
+    (attempt / "log.txt").write_text(f"the Beginning <b>\n{long}the beginning of the end\n")
+    page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}")
+    page.get_by_text("Log", exact=True).click()
+    log = page.locator("pre.log").last
+    expect(log).to_contain_text("the beginning of the end")
+    expect(log).not_to_contain_text("the Beginning <b>")  # the end alone is shown
+    page.get_by_role("searchbox", name="Search").fill("BEGINNING")
+    expect(page.get_by_text("2 of 20,003 lines")).to_be_visible()
+    expect(log).to_have_text("1the Beginning <b>\n20002the beginning of the end\n")
+    expect(log.locator("mark")).to_have_text(["Beginning", "beginning"])
+    assert inaccessible(page) == []
+    page.get_by_role("searchbox", name="Search").fill("step 1")
+    expect(page.get_by_text("11,111 of 20,003 lines; the last 1,000 are shown")).to_be_visible()
+    page.get_by_role("searchbox", name="Search").fill("")
+    expect(log).to_contain_text("the beginning of the end")
+
+
+def test_everything_in_one_zip(
+    server: Server, story: Story, client: httpx.Client, open_page: Open, tmp_path: Path
+) -> None:
+    job = story.succeeded.job
+    page = open_page(f"{server.url}/#/jobs/{job}", accept_downloads=True)
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="Download all").click()
+    waiting.value.save_as(tmp_path / "all.zip")
+    with zipfile.ZipFile(tmp_path / "all.zip") as packed:
+        assert packed.testzip() is None
+        assert packed.namelist() == ["job.json", "best.safetensors", "before-after.json", "log.txt"]
+        for file in client.get(f"/jobs/{job}").json()["result"]["files"]:
+            assert hashlib.sha256(packed.read(file["name"])).hexdigest() == file["sha256"]
+    assert client.get(f"/jobs/{job}/archive").content == (tmp_path / "all.zip").read_bytes()
+    assert client.get(f"/jobs/{story.running.job}/archive").status_code == 409
+    (story.house.home.attempt(job, story.succeeded.number) / "run" / "before-after.json").rename(tmp_path / "gone")
+    assert client.get(f"/jobs/{job}/archive").status_code == 404
+
+
+def test_a_notification_that_was_asked_for(server: Server, story: Story, open_page: Open) -> None:
+    page = open_page("about:blank")
+    page.add_init_script(NOTED)
+    page.goto(f"{server.url}/#/jobs/{story.running.job}")
+    button = page.get_by_role("button", name="Notify me")
+    expect(button).to_be_visible()
+    assert page.evaluate("Notification.permission") == "default"  # nobody was asked yet
+    button.click()
+    expect(page.get_by_role("button", name="Will notify")).to_have_attribute("aria-pressed", "true")
+    assert page.evaluate("told") == []
+    story.house.store.finish(story.running, Result(metrics={"top1": 0.5}))
+    expect(page.locator(".titled .badge")).to_have_text("✓ Succeeded")
+    page.wait_for_function("told.length")
+    assert page.evaluate("told") == ["Succeeded: resnet18"]
+    expect(page.get_by_role("button", name="Will notify")).to_have_count(0)
