@@ -10,7 +10,8 @@ from tcnn.config.base import Frozen, build
 from tcnn.evaluation.config import EvaluationConfig
 from tcnn_jobs.labels import Labels
 
-Name = Annotated[str, Field(min_length=1, max_length=500)]
+MOST_NAME = 500
+Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
 WEIGHTS = "Your own weights of the model, uploaded (`POST /weights`), in place of timm's."
 
 

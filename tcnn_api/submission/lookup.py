@@ -14,6 +14,7 @@ from tcnn_api.errors import Refused, quoted
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
 from tcnn_jobs.model import Job, Upload
+from tcnn_jobs.requests import MOST_NAME
 from tcnn_jobs.store import Store
 
 _TIMM = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")
@@ -101,10 +102,14 @@ class Lookup:
             try:
                 base = root.expanduser().resolve()
                 found = (base / name).resolve()
-                if found.is_relative_to(base) and found.exists():
-                    return str(found)
+                if not (found.is_relative_to(base) and found.exists()):
+                    continue
             except (OSError, ValueError, RuntimeError):
                 continue  # a name that is none to this system, or links in a circle
+            if len(path := str(found)) > MOST_NAME:  # no worker would read the request
+                said = f"leads to a path of {len(path)} characters, {MOST_NAME} at most can be named"
+                raise Refused(field, f"{quoted(name)}: {said}; upload it (POST /datasets)")
+            return path
         raise Refused(field, f"{quoted(name)}: no data set of this path below the directories that this server allows")
 
     def slots(self) -> int | None:

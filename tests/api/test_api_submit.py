@@ -233,6 +233,18 @@ def test_data_sets_of_the_server(alice: TestClient, service: Service) -> None:
         assert (request["dataset"], request["val"]) == (kept, kept), "the job opens what was checked"
 
 
+def test_a_short_path_that_leads_to_one_that_no_worker_reads(
+    alice: TestClient, service: Service, refusal: Refusal
+) -> None:
+    """It passes as a name of ten characters; the job would be given 630."""
+    root = service.settings.dataset_roots[0]
+    deep = root.joinpath(*["x" * 210] * 3)
+    deep.mkdir(parents=True)
+    (root / "short-name").symlink_to(deep)
+    answer = alice.post("/finetune", json={"model": "resnet18", "dataset": "short-name"})
+    assert "characters, 500 at most" in refusal(answer, 422, "dataset")["detail"]
+
+
 def test_an_uploaded_data_set_must_suffice(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:
     def ask(dataset: str, status: int = 422, field: str | None = None, **more: Any) -> str:
         config = {"batch_size": 64, **more.pop("config", {})}

@@ -28,12 +28,23 @@ def ends(house: House, *jobs: str) -> list[tuple[Status, str | None]]:
     return [(job.status, job.error and job.error.code) for job in map(house.store.get, jobs)]
 
 
-def test_a_request_of_a_newer_version_fails_that_job_in_one_line(house: House) -> None:
-    good, poison = house.submit(), house.submit(request={"model": "resnet18", "of_a_newer_version": 1})
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        ({"model": "resnet18", "of_a_newer_version": 1}, "of_a_newer_version"),
+        ({"model": "resnet18", "finetune": {"dataset": "/data/" + "x" * 600}}, "at most 500 characters"),
+    ],
+    ids=["newer", "long path"],
+)
+def test_a_request_that_no_worker_reads_fails_that_job_in_one_line(
+    house: House, request_: dict[str, Any], told: str
+) -> None:
+    good, poison = house.submit(), house.submit(request=request_, max_attempts=100)
     house.worker("succeed()", slots=2).run(until_empty=True)
     assert ends(house, good.id, poison.id) == [(Status.SUCCEEDED, None), (Status.FAILED, "request")]
     error = house.store.get(poison.id).error
-    assert error is not None and "of_a_newer_version" in error.message and "\n" not in error.message
+    assert error is not None and told in error.message and "\n" not in error.message
+    assert house.store.get(poison.id).attempt == 1
 
 
 def test_what_cannot_be_started_for_any_reason_is_tried_a_few_times(
