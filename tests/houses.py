@@ -93,7 +93,7 @@ class RealWorkers:
 
     def __init__(self, root: Path, **environment: str) -> None:
         self.root = root
-        self._environment = {
+        self.environment = {
             **os.environ, "TCNN_HOME": str(root), "OMP_NUM_THREADS": "1", "TCNN_RETRY_DELAY": "0", "TCNN_POLL": "0.2",
             "TCNN_LEASE": "4", "HF_HUB_OFFLINE": "1", **environment,
         }  # fmt: skip
@@ -102,7 +102,7 @@ class RealWorkers:
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         log = (self.root / f"worker-{len(self.processes)}.log").open("wb")
         process = subprocess.Popen(
-            [sys.executable, "-m", "tcnn", "worker", *arguments], env=self._environment, stdout=log, stderr=log
+            [sys.executable, "-m", "tcnn", "worker", *arguments], env=self.environment, stdout=log, stderr=log
         )
         self.processes.append(process)
         return process

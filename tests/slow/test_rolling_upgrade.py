@@ -1,13 +1,16 @@
-"""Workers of two releases, each from a folder of its own, at one queue: one leaves, the other comes, no job is lost.
+"""Workers of two releases, each installed from a wheel of its own, at one queue: one leaves, the other comes, no job is
+lost.
 
-The release before is the last commit with the schema 0014. The one after is made here from today's: a migration, a
-setting and a request version more.
+The releases before are the last commit with the schema 0014, whose workers know nothing of request versions, and the
+last one with 0015. Today's is installed as 0.2.0. The release after it is made here: a migration, a setting and a
+request version more.
 """
 
 import io
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -21,13 +24,69 @@ from tcnn_jobs.model import REQUEST_VERSION, Job, Status
 from tcnn_jobs.store import Store
 
 ROOT = Path(__file__).parents[2]
-BEFORE = "c2ee744ee7b782502f4a0640fead3346ff9818f0"
+BEFORE = {
+    "0014": ("c2ee744ee7b782502f4a0640fead3346ff9818f0", 1),
+    "0015": ("f4eb9398e38bdef4a27c6f3b77ea411830ee83fb", 2),
+}
+"""By its schema: the commit, and the newest requests that its workers understand."""
+PARTS = ("tcnn", "tcnn_jobs", "tcnn_api", "pyproject.toml", "README.md", "LICENSE")
+UV = Path(sys.executable).with_name("uv")
 CONVERT = {"model": "test_resnet", "pretrained": False}
 
 
+def _installed(source: Path, version: str, folder: Path) -> Path:
+    """The folder in which a wheel of this source is installed, as a release of a number."""
+    (source / "tcnn" / "version.py").write_text(f'"""The version."""\n\n__version__ = "{version}"\n')
+    for words in (
+        (
+            "build",
+            "--quiet",
+            "--wheel",
+            "--no-build-isolation",
+            "--python",
+            sys.executable,
+            "--out-dir",
+            folder,
+            source,
+        ),
+        (
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            folder / "installed",
+            f"{folder}/tcnn-{version}-py3-none-any.whl",
+        ),
+    ):
+        done = subprocess.run([UV, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    return folder / "installed"
+
+
 def _of(root: Path, packages: Path) -> RealWorkers:
-    """Workers whose tcnn is the one in this folder."""
-    return RealWorkers(root, PYTHONPATH=str(packages), PYTHONSAFEPATH="1")
+    """Workers whose tcnn is the one that is installed in this folder."""
+    workers = RealWorkers(root, PYTHONPATH=str(packages), PYTHONSAFEPATH="1")
+    asked = "import tcnn_jobs.worker.worker as it; print(it.__file__)"
+    found = subprocess.run([sys.executable, "-c", asked], env=workers.environment, capture_output=True, check=True)
+    assert Path(found.stdout.decode().strip()).is_relative_to(packages)
+    return workers
+
+
+def _copy(folder: Path) -> Path:
+    """Today's source."""
+    folder.mkdir(parents=True)
+    for name in PARTS:
+        part, leave = ROOT / name, shutil.ignore_patterns("__pycache__")
+        shutil.copytree(part, folder / name, ignore=leave) if part.is_dir() else shutil.copy(part, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def today(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where today's release is installed."""
+    folder = tmp_path_factory.mktemp("today")
+    return _installed(_copy(folder / "source"), "0.2.0", folder)
 
 
 def _workers_of(store: Store, job: Job) -> list[str]:
@@ -52,17 +111,18 @@ def _one_by_each(house: House, first: str, second: str) -> None:
     raise AssertionError(f"only {done} worked")
 
 
-def test_todays_worker_joins_those_of_the_release_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schema", BEFORE)
+def test_todays_worker_joins_those_of_the_release_before(tmp_path: Path, today: Path, schema: str) -> None:
     """It brings the database up to date under them, takes over what they hand back, and is left alone at the end."""
-    asked = ("git", "-C", str(ROOT), "archive", BEFORE, "tcnn", "tcnn_jobs")
-    found = subprocess.run(asked, capture_output=True, check=False)
+    commit, understands = BEFORE[schema]
+    found = subprocess.run(("git", "-C", ROOT, "archive", commit, *PARTS), capture_output=True, check=False)
     if found.returncode:
         pytest.skip("THE RELEASE BEFORE IS NOT TESTED: there is no git history here")
-    packages, root = tmp_path / "before", tmp_path / "home"
+    root = tmp_path / "home"
     with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
-        archive.extractall(packages, filter="data")
+        archive.extractall(tmp_path / "source", filter="data")
     root.mkdir()
-    old, new = _of(root, packages), RealWorkers(root)
+    old, new = _of(root, _installed(tmp_path / "source", "0.1.0", tmp_path)), _of(root, today)
     try:
         first = old.start()
         wait_for(lambda: "working" in (root / "worker-0.log").read_text())
@@ -70,7 +130,8 @@ def test_todays_worker_joins_those_of_the_release_before(tmp_path: Path) -> None
         second = new.start()
         house = wait_for(lambda: _opened(root))
         assert len(wait_for(lambda: (there := house.store.workers())[1:] and there)) == 2
-        assert {state.info.request_version for state in house.store.workers()} == {1, REQUEST_VERSION}
+        told = {state.info.version.split(",")[0]: state.info.request_version for state in house.store.workers()}
+        assert told == {"tcnn 0.1.0": understands, "tcnn 0.2.0": REQUEST_VERSION}
         _one_by_each(house, _name(old, 0), _name(new, 0))
         second.send_signal(signal.SIGTERM)
         assert second.wait(30) == 0
@@ -99,8 +160,7 @@ def _opened(root: Path) -> House | None:
 
 
 def _next_release(folder: Path) -> Path:
-    for package in ("tcnn", "tcnn_jobs"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    _copy(folder)
     jobs = folder / "tcnn_jobs"
     for file, was, now in (
         ("model.py", f"REQUEST_VERSION = {REQUEST_VERSION}", f"REQUEST_VERSION = {REQUEST_VERSION + 1}"),
@@ -117,9 +177,11 @@ def _next_release(folder: Path) -> Path:
     return folder
 
 
-def test_the_next_release_joins_todays_workers(house: House, workers: RealWorkers, tmp_path: Path) -> None:
+def test_the_next_release_joins_todays_workers(house: House, tmp_path: Path, today: Path) -> None:
     """Requests with what only it knows are its own; today's worker may even start on its schema."""
-    later = _of(house.home.root, _next_release(tmp_path / "later"))
+    root, after = house.home.root, tmp_path / "after"
+    workers = _of(root, today)
+    later = _of(root, _installed(_next_release(after / "source"), "0.3.0", after))
     try:
         workers.start()
         newer = house.submit(request={**CONVERT, "colour": "blue"}, request_version=REQUEST_VERSION + 1)
@@ -137,4 +199,5 @@ def test_the_next_release_joins_todays_workers(house: House, workers: RealWorker
         wait_for(lambda: len(house.store.workers()) == 3)
         _one_by_each(house, _name(workers, 1), _name(later, 0))
     finally:
+        workers.end()
         later.end()

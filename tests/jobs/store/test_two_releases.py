@@ -17,8 +17,11 @@ from tcnn_jobs.model import Status
 from tcnn_jobs.store import Store
 
 ROOT = Path(__file__).parents[3]
-BEFORE = "c2ee744ee7b782502f4a0640fead3346ff9818f0"
-"""The last commit whose schema was 0014; a worker of it knows nothing of request versions."""
+BEFORE = {
+    "0014": "c2ee744ee7b782502f4a0640fead3346ff9818f0",
+    "0015": "f4eb9398e38bdef4a27c6f3b77ea411830ee83fb",
+}
+"""The last commits with these schemas; a worker of the first knows nothing of request versions."""
 SINCE = "0014"
 """From here on migrations only add, unless they raise `compatibility.oldest`."""
 
@@ -40,10 +43,10 @@ print(__import__("tcnn_jobs").__file__, *held.values(), *(job.status for job in 
 """
 
 
-@pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages as they were at `BEFORE`."""
-    asked = ("git", "-C", str(ROOT), "archive", BEFORE, "tcnn", "tcnn_jobs")
+@pytest.fixture(scope="module", params=BEFORE)
+def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages as they were then."""
+    asked = ("git", "-C", str(ROOT), "archive", BEFORE[request.param], "tcnn", "tcnn_jobs")
     found = subprocess.run(asked, capture_output=True, check=False)
     if found.returncode:
         pytest.skip(f"THE RELEASE BEFORE IS NOT TESTED: there is no git history here ({found.stderr.decode().strip()})")
