@@ -46,6 +46,7 @@ def run(model: Any, data: Any, out: Path, **options: Any) -> FinetuneResult:
         "allow_changes",
         "report",
         "say",
+        "stop",
         "weights",
         "pretrained",
         "baseline",

@@ -14,4 +14,9 @@ def checkpoint_file(path: str | Path) -> Path | None:
     if (path / "model.safetensors").is_file():
         return path / "model.safetensors"
     found = (place / name for place in (path, path / "run") for name in CHECKPOINTS)
-    return next((file for file in found if file.is_file()), None)
+    return next((file for file in found if file.is_file() and not _untrained(file)), None)
+
+
+def _untrained(file: Path) -> bool:
+    """Whether it is what a run began with: a run that has trained nothing yet has no checkpoint."""
+    return file.name == "converted.safetensors" and file.with_name("config.json").is_file()

@@ -7,14 +7,14 @@ import typer
 from tcnn.cli.output import console
 
 if TYPE_CHECKING:
-    from tcnn.analysis.reading.info import ModelInfo
+    from tcnn.analysis.reading.model_info import ModelInfo
 
 SHOWN = 12
 """Class names that are printed."""
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="A checkpoint, a run's directory, or a timm name.", metavar="CKPT")],
+    name: Annotated[str, typer.Argument(help=console.ANY_MODEL, metavar="CKPT")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a file, a run or a model is: source, conversion, parameters, τ, classes, verification, accuracy."""
@@ -64,7 +64,8 @@ def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
         ("verified", checked and _verified(checked.passed, checked.errors, checked.drift)),
         ("fine-tuned", trained and f"on {trained.data}, epoch {trained.epoch}"),
         ("accuracy", None if trained is None or trained.top1 is None else
-         f"top-1 {trained.top1:.1%} of {trained.images} images, measured while it was trained"),
+         f"top-1 {trained.top1:.1%}{f' of {trained.images} images' if trained.images else ''}, measured while it was "
+         "trained"),
         ("written by", found.tcnn_version and f"tcnn {found.tcnn_version}"),
     ]  # fmt: skip
 

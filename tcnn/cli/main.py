@@ -33,10 +33,11 @@ from tcnn.cli import (
     report,
     verify,
 )
-from tcnn.cli.options import effects, panels
+from tcnn.cli.options import effects, panels, short
 from tcnn.cli.options.examples import epilog, listed
 from tcnn.cli.options.renamed import timms
 from tcnn.cli.output import console
+from tcnn.cli.output.advice import fitting
 from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError
 from tcnn.processes import QuickExit
 from tcnn.version import __version__
@@ -138,7 +139,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     except TcnnError as error:
         if _signals and not isinstance(error, Stopped):
             return _interrupted(_signals[0])
-        _show(type(error).__name__, str(error), arguments, error if debug else None)
+        _show(type(error).__name__, fitting(str(error), _options(arguments)), arguments, error if debug else None)
         return error.exit_code
     except UsageError as error:
         message = str(error.format_message()).strip().rstrip(".")
@@ -194,9 +195,8 @@ def command_group(arguments: list[str]) -> Any:
     group: Any = typer.main.get_command(app)
     for command in group.commands.values():
         panels.group(command)
-    for parameter in (option for command in group.commands.values() for option in command.params):
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""  # a switch takes no value, and help names none
+        panels.without_values(command)
+        short.add(command)
     first = next((argument for argument in arguments if not argument.startswith("-")), None)
     if first is not None and first in group.commands:
         return _refusing(group, first)
@@ -210,6 +210,12 @@ def command_group(arguments: list[str]) -> Any:
         ):  # a list, or a word that is no command: what cannot be loaded is left out
             group.add_command(_load(entry), name)
     return group
+
+
+def _options(arguments: list[str]) -> set[str]:
+    """Every spelling of the options that the command of these arguments has."""
+    command = command_group(arguments).commands.get(arguments[0])
+    return {name for option in getattr(command, "params", ()) for name in (*option.opts, *option.secondary_opts)}
 
 
 def _refusing(group: Any, name: str) -> Any:

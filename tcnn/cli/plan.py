@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.finetune import default_name, parse_size
+from tcnn.cli.finetune import PRESETS, default_name, parse_size
 from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
@@ -24,7 +24,7 @@ def command(
     val_split: Annotated[
         float | None, typer.Option(help="Hold this share of the training images out instead.", metavar="F")
     ] = None,
-    preset: Annotated[str, typer.Option(help="Settings to begin with: paper, quick, cifar.", metavar="NAME")] = "paper",
+    preset: Annotated[str, typer.Option(help=PRESETS, metavar="NAME")] = "paper",
     config: Annotated[Path | None, typer.Option(help="Settings from a YAML or JSON file.", metavar="FILE")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training set.", metavar="N")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images per optimizer step.", metavar="N")] = None,

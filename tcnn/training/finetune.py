@@ -6,33 +6,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import timm
-import torch
 from pydantic import BaseModel
 from torch import nn
 
 from tcnn.config import FinetuneConfig, build
 from tcnn.data.image_set import ImageSet
-from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.before_after import BeforeAfter
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.before_after import FILE, Ran, before_and_after
+from tcnn.training.converted import Check
 from tcnn.training.cuda_graph import check_graph
 from tcnn.training.distributed import Processes, join_processes, process_device
 from tcnn.training.effects import check_run
 from tcnn.training.inputs import DEFAULT_SPLIT, DataSets, open_data_sets, training_loader
 from tcnn.training.loop import Trainer
-from tcnn.training.prepare import Start, in_chans, prepare, teacher_for
+from tcnn.training.prepare import in_chans, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes
 from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
+from tcnn.training.record import Sources, check_settings, record_of
 from tcnn.training.runs import resume as points
 from tcnn.training.runs.progress import Callbacks, Progress, Report, Say
 from tcnn.training.runs.recorder import check_tensorboard
 from tcnn.training.runs.resume import Position
-from tcnn.training.runs.rundir import BASELINE, RunDirectory, changed_settings
+from tcnn.training.runs.rundir import BASELINE, RunDirectory
 from tcnn.training.runs.signals import StopCheck, stop_on_signal
-from tcnn.version import __version__
 from tcnn.zoo.names import cnn_of
 
 
@@ -113,7 +111,7 @@ def finetune(
         both_sets=val is not None and options.get("val_split") is not None,
     )  # fmt: skip
     model = cnn_of(model) if isinstance(model, str) else model
-    sources = _Sources(model, data, val, pretrained, weights, names or {})
+    sources = Sources(model, data, val, pretrained, weights, names or {})
     directory = _Directory(RunDirectory(Path(out)), resume, force, allow_changes)
     callbacks = Callbacks(report, say, stop)
     with join_processes(config.device) as processes:
@@ -136,7 +134,7 @@ def finetune(
 
 
 def _baseline(
-    sources: "_Sources", directory: "_Directory", config: FinetuneConfig, processes: Processes, callbacks: Callbacks,
+    sources: Sources, directory: "_Directory", config: FinetuneConfig, processes: Processes, callbacks: Callbacks,
     sets: DataSets,
 ) -> FinetuneResult:  # fmt: skip
     """Fine-tune the CNN beside the T-CNN; a run of its own, which is resumed by itself."""
@@ -169,17 +167,6 @@ def _size(run: RunDirectory) -> tuple[int, int]:
     return height, width
 
 
-class _Sources(NamedTuple):
-    """Where model and data come from, as given to `finetune`."""
-
-    model: str | Path | nn.Module
-    data: str | ImageSet
-    val: str | ImageSet | None
-    pretrained: bool
-    weights: Path | None
-    names: Mapping[str, str | None]
-
-
 class _Directory(NamedTuple):
     """The run directory, and whether a run in it is resumed or replaced."""
 
@@ -190,7 +177,7 @@ class _Directory(NamedTuple):
 
 
 def _finetune(
-    sources: _Sources, directory: _Directory, config: FinetuneConfig, processes: Processes, callbacks: Callbacks,
+    sources: Sources, directory: _Directory, config: FinetuneConfig, processes: Processes, callbacks: Callbacks,
     opened: DataSets | None = None,
 ) -> tuple[FinetuneResult, DataSets]:  # fmt: skip
     started = time.monotonic()
@@ -209,11 +196,16 @@ def _finetune(
     # A resume point brings all weights, so the pretrained ones need not be there any more.
     fresh = point is None
     weights = sources.weights if fresh else None
-    start = prepare(source, config, train_set.class_names, sources.pretrained and fresh, weights)
+    random = not sources.pretrained and weights is None and not isinstance(source, nn.Module)
+    check = Check(config, device, random, callbacks.report)
+    start = prepare(
+        source, config, train_set.class_names, sources.pretrained and fresh, weights,
+        check if fresh and processes.first else lambda *given: None,
+    )  # fmt: skip
     teacher = teacher_for(source, config, sources.pretrained, sources.weights)
     if teacher is not None:
         check_teacher(teacher, start.model, len(train_set.class_names))
-    record = _record(sources, config, start, train_set)
+    record = record_of(sources, config, start, train_set)
     loader = training_loader(start, train_set, config, processes, device)
     # Before an existing run is replaced: an optimizer that cannot be created must not cost it.
     create_optimizer(start.model, config)
@@ -223,12 +215,13 @@ def _finetune(
     check_tensorboard(config)
     processes.barrier()  # all have looked at the directory before one of them writes to it
     if resuming:
-        _check_settings(run, record, directory.allow_changes, say)
+        check_settings(run, record, directory.allow_changes, say)
         if fresh and processes.first:
             run.rewind(0, 0)
     elif processes.first:
         run.create(record, directory.force)
-    for note in notes:
+    check.keep(start.model, run.path, record["weights"])
+    for note in (*notes, *filter(None, (check.line(),))):
         say(note)
     processes.barrier()
     if processes.first:
@@ -253,44 +246,6 @@ def _finetune(
         unreadable=position.unreadable, notes=notes, seconds=round(time.monotonic() - started, 1),
     )  # fmt: skip
     return result, (train_set, val_set, config)
-
-
-def _record(sources: _Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:
-    """The record of a run in config.json and in its checkpoints."""
-    data, val = sources.data, sources.val
-    return {
-        "run": "finetune",
-        "model": _name(sources.model),
-        "data": data if isinstance(data, str) else repr(data),
-        "val": val if isinstance(val, str) else None if val is None else repr(val),
-        "weights": start.origin or ("file" if sources.weights else "pretrained" if sources.pretrained else "random"),
-        "size": list(start.size),
-        "class_names": list(train.class_names),
-        "config": config.model_dump(mode="json"),
-        "versions": {"tcnn": __version__, "torch": torch.__version__, "timm": timm.__version__},
-        **sources.names,
-    }
-
-
-def _check_settings(run: RunDirectory, record: dict[str, Any], allow: bool, say: Say) -> None:
-    """Raise `RequestError` if the settings of a resumed run changed, unless that is allowed."""
-    before = run.record()
-    changes = changed_settings(before.get("config", {}), record["config"])
-    for key in ("model", "data", "val", "size", "class_names"):
-        if before.get(key) != record[key]:
-            changes.append(f"{key}: {shorten(str(before.get(key)), 60)} → {shorten(str(record[key]), 60)}")
-    if changes and not allow:
-        raise RequestError(
-            f"{run.path}: began with other settings ({'; '.join(changes)}); give the same ones, or --allow-changes"
-        )
-    for change in changes:
-        say(f"changed: {change}")
-
-
-def _name(source: str | Path | nn.Module) -> str:
-    if isinstance(source, nn.Module):
-        return str((getattr(source, "pretrained_cfg", None) or {}).get("architecture") or type(source).__name__)
-    return str(source)
 
 
 def _resume_note(position: Position, steps: int) -> str:

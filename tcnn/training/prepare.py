@@ -1,7 +1,7 @@
 """Prepare the initial model of a run: load it, fit its classifier to the classes, convert it, freeze parts of it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.zoo import catalogue
 from tcnn.zoo.sources import create_source
 
+Converted = Callable[[nn.Module, nn.Module, tuple[int, int]], None]
+"""Called with a CNN, its conversion, and the (height, width) of the images."""
 MAX_NAMED = 8
 """Largest number of frozen modules that a note lists."""
 
@@ -51,6 +53,7 @@ def prepare(
     class_names: Sequence[str],
     pretrained: bool = True,
     weights: Path | None = None,
+    converted: Converted = lambda cnn, model, size: None,
 ) -> Start:
     """Load a model, fit its classifier to the classes and convert it: the model before the first step.
 
@@ -58,6 +61,7 @@ def prepare(
         source: a tcnn checkpoint, a timm name, `local-dir:PATH`, `hf-hub:ORG/NAME`, or a module, which is not changed.
         class_names: of the training set; a classifier of another width is replaced.
         pretrained, weights: as for `tcnn convert`.
+        converted: called with a CNN, its conversion and their size, before anything else is done to that.
 
     Raises: `RequestError`, and the errors of loading and converting.
     """
@@ -80,18 +84,19 @@ def prepare(
         cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
         size = size_for(config, str(cfg.get("architecture")).removeprefix("t_"), cfg)
         new_classifier = _fit_classes(model, class_names, notes)
-        converted = bool(gpsa_layers(model))
-        if converted and not config.convert:
+        given = bool(gpsa_layers(model))
+        if given and not config.convert:
             raise RequestError(
                 f"{source}: is a T-CNN already; to train without attention name the CNN it was made from"
             )
-        if converted and config.convert_at is not None:
+        if given and config.convert_at is not None:
             raise RequestError(f"{source}: is a T-CNN already; convert_at needs the CNN it was made from")
-        if converted:
+        if given:
             _refuse_conversion("the model" if isinstance(source, nn.Module) else str(source), config)
-        if not converted and config.convert and config.convert_at is None:
-            model = convert(model, conversion_at(config, size)).model
-        elif not converted and record is None:
+        if not given and config.convert and config.convert_at is None:
+            cnn, model = model, convert(model, conversion_at(config, size)).model
+            converted(cnn, model, size)
+        elif not given and record is None:
             unconverted(model)
         if release(model):
             notes.append("anneal_steps has no say here: the trainer raises τ itself (anneal, anneal_epochs)")

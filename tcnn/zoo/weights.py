@@ -32,6 +32,10 @@ class WeightsFile(NamedTuple):
     """The model's name, where the file records it: timm's train.py does."""
     arguments: dict[str, Any]
     """What timm's train.py was called with, or nothing."""
+    epoch: int | None = None
+    """The epoch, from 0, after which timm's train.py wrote it."""
+    metric: float | None = None
+    """What was measured then: of top-1, percent."""
 
 
 def read(path: Path) -> WeightsFile:
@@ -50,11 +54,13 @@ def read(path: Path) -> WeightsFile:
     if state is None:
         raise WeightsError(f"{path}: no weights in it; its keys are {_listed(content)}; save model.state_dict()")
     arguments = content.get("args")
-    name = content.get("arch")
+    name, epoch, metric = content.get("arch"), content.get("epoch"), content.get("metric")
     return WeightsFile(
         state,
         name if isinstance(name, str) else None,
         dict(vars(arguments)) if isinstance(arguments, argparse.Namespace) else {},
+        epoch if isinstance(epoch, int) else None,
+        float(metric) if isinstance(metric, int | float) else None,
     )
 
 

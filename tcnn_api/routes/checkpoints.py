@@ -6,7 +6,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from tcnn.analysis.reading.info import ModelInfo
+from tcnn.analysis.reading.model_info import ModelInfo
 from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.description.problems import problems

@@ -23,7 +23,11 @@ RUNS = ("run", "run/baseline")
 STATE = (
     "conversion.json", *(f"{run}/{file}" for run in RUNS for file in ("config.json", "metrics.jsonl", "summary.csv")),
 )  # fmt: skip
-MODELS = ("converted.safetensors", *(f"{run}/{file}.safetensors" for run in RUNS for file in ("best", "last")))
+MODELS = (
+    "converted.safetensors",
+    "run/converted.safetensors",
+    *(f"{run}/{file}.safetensors" for run in RUNS for file in ("best", "last")),
+)
 RESULTS = ("evaluation.json", "run/before-after.json", "log.txt")
 POINTS = "resume/step-*.safetensors"
 

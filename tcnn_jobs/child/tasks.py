@@ -13,12 +13,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from tcnn.analysis.images import read_pictures
+from tcnn.analysis.reading.rundirs import metadata
 from tcnn.checkpoints import checkpoint
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparison import compare
 from tcnn.evaluation.report import Comparison
 from tcnn.files import to_disk
 from tcnn.training.before_after import FILE as COMPARED
+from tcnn.training.converted import FILE as CONVERTED
 from tcnn.training.finetune import FinetuneResult
 from tcnn.training.launch.exchange import RunRequest
 from tcnn.training.launch.launcher import finetune_on
@@ -65,7 +67,9 @@ def train(assignment: Assignment, directory: AttemptDirectory, reporter: Reporte
     trained = _finetune(
         assignment, directory, reporter, source, request, pretrained=request.pretrained, weights=_weights(assignment)
     )
-    return _trained(assignment, directory, reporter, trained)
+    converted = directory.run / CONVERTED
+    verification = metadata(converted).get("verification") if converted.is_file() else None
+    return _trained(assignment, directory, reporter, trained, verification)
 
 
 def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
@@ -264,7 +268,7 @@ def _trained(
     best = _artifact(assignment, run.best)
     others = (
         run.last,
-        directory.converted,
+        run.path / CONVERTED if (run.path / CONVERTED).is_file() else directory.converted,
         run.metrics,
         run.path / "summary.csv",
         run.path / "config.json",

@@ -52,9 +52,9 @@ def check(file: str) -> dict[str, Any]:
 
 def tell(file: str) -> dict[str, Any]:
     """What `tcnn info` tells of a checkpoint that was accepted, without where it lies; torch is not loaded."""
-    from tcnn.analysis.reading.info import info
+    from tcnn.analysis.reading.stored import of_file
 
-    found = info(file).model_dump(mode="json", exclude={"name", "file"})
+    found = of_file(file, Path(file)).model_dump(mode="json", exclude={"name", "file"})
     labels = found["label_names"]
     found["label_names"] = labels and [str(label)[:200] for label in labels[:MOST_LABELS]]
     return found

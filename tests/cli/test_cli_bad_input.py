@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from data_pictures import draw_classes
 from safetensors.torch import save_file
 from timm.models import save_for_hf
 from torch import nn
@@ -176,6 +177,37 @@ class TestDownloads:
             )
         assert "could not be downloaded" in tcnn("convert", "hf-hub:timm/resnet18.a1_in1k", "--dry-run").error(4)
         assert listing() == []
+
+    @pytest.mark.parametrize(
+        ("typed", "advice"),
+        [
+            ("evaluate test_resnet --data p", "on a connected machine, or give --weights FILE"),
+            ("verify t_test_resnet", "on a connected machine, or give --weights FILE"),
+            ("predict t_test_resnet p", "or make a checkpoint with tcnn convert, which takes --weights FILE"),
+            ("inspect t_test_resnet", "or make a checkpoint with tcnn convert, which takes --weights FILE"),
+            ("export t_test_resnet o.onnx", "or make a checkpoint with tcnn convert, which takes --weights FILE"),
+            ("fold hf-hub:a/b o.safetensors", "or make a checkpoint with tcnn convert, which takes --weights FILE"),
+            ("push t_test_resnet a/b", "or make a checkpoint with tcnn convert, which takes --weights FILE"),
+            ("finetune test_resnet --data p", "give --weights FILE, or --no-pretrained for random ones"),
+        ],
+    )  # fmt: skip
+    def test_name_no_option_that_the_command_lacks(
+        self, tcnn: Run, no_network: None, tmp_path: Path, typed: str, advice: str
+    ) -> None:
+        draw_classes(tmp_path / "p", ["a", "b"], 2)
+        error = tcnn(*typed.split()).error(4)
+        assert "could not be downloaded" in error
+        assert error.endswith(advice)
+
+    def test_of_what_has_no_weights_name_none_either(self, tcnn: Run, tmp_path: Path) -> None:
+        draw_classes(tmp_path / "p", ["a", "b"], 2)
+        said = {
+            command: tcnn(*command.split()).error(2)
+            for command in ("evaluate test_mambaout --data p", "predict test_mambaout p")
+        }
+        assert [error.partition("for it; ")[2] for error in said.values()] == [
+            "give --weights FILE", "make a checkpoint with tcnn convert, which takes --weights FILE",
+        ]  # fmt: skip
 
     def test_that_do_not_exist_are_not_replaced_by_random_weights(self, tcnn: Run, listing: Listing) -> None:
         error = tcnn("convert", "test_mambaout", "o.safetensors").error(2)

@@ -1,5 +1,6 @@
 """`tcnn info`: what a file, a run or a name is, read from heads of files; groups of options; silence."""
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,14 +57,36 @@ def test_a_directory_of_timms_is_told(tcnn: Run, local_source: str) -> None:
     assert told["file"].endswith("source/model.safetensors")
 
 
+@pytest.mark.parametrize("name", ["test_resnet", "t_test_resnet"])
+def test_a_file_of_timms_train_py_is_told(tcnn: Run, lively: Callable[..., nn.Module], name: str) -> None:
+    arguments = argparse.Namespace(num_classes=4, img_size=48, data_dir="photos", model_kwargs={"drop_rate": 0.1})
+    told = {"arch": name, "state_dict": lively(name, num_classes=4).state_dict(), "epoch": 6, "args": arguments}
+    torch.save(told | {"metric": 62.5}, "model_best.pth.tar")
+    found = tcnn("info", "model_best.pth.tar", "--json").json
+    assert (found["kind"], found["classes"]) == ("T-CNN" if name.startswith("t_") else "timm model", 4)
+    assert found["input_size"] == [3, 48, 48]
+    assert found["training"] == {"data": "photos", "epoch": 7, "top1": 0.625, "top5": None, "images": None}
+    assert found["layers"] == 2
+    assert (found["temperature"] is None) == (name == "test_resnet")
+    shown = tcnn("info", "model_best.pth.tar").out
+    assert "on photos, epoch 7" in shown
+    assert "top-1 62.5%, measured while it was trained" in shown
+    assert "converted  " in shown if name.startswith("t_") else "can convert" in shown
+
+
+def test_a_repository_that_cannot_be_reached(tcnn: Run, no_network: None) -> None:
+    assert "could not be downloaded" in tcnn("info", "hf-hub:me/mine").error(4)
+
+
 def test_what_is_none_of_ours_is_said(tcnn: Run, tmp_path: Path) -> None:
     torch.save({}, "w.pth")
     (tmp_path / "empty").mkdir()
-    assert "can be told only by loading it" in tcnn("info", "w.pth").error(2)
+    assert "no weights in it" in tcnn("info", "w.pth").error(2)
+    torch.save({"a": torch.zeros(1)}, "v.pth")
+    assert "weights that do not name their model; name it: MODEL --weights v.pth" in tcnn("info", "v.pth").error(2)
     assert "expected a checkpoint or a run, found none in it" in tcnn("info", "empty").error(2)
     assert "expected a checkpoint or a run, found nothing" in tcnn("info", "x.safetensors").error(2)
     assert "no timm model of this name" in tcnn("info", "resnet5O").error(2)
-    assert "a repository" in tcnn("info", "hf-hub:me/mine").error(2)
 
 
 @pytest.mark.parametrize(("command", "groups"), [

@@ -8,8 +8,9 @@ from pages import ROOT
 from pydantic import BaseModel
 
 from tcnn import errors
-from tcnn.analysis.reading.info import ModelInfo, Trained, Verified
+from tcnn.analysis.reading.model_info import ModelInfo, Trained, Verified
 from tcnn.cli.main import INTERRUPTED, command_group
+from tcnn.cli.options.short import SHORT
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row
 from tcnn.explorer.report import ExplorerReport
@@ -28,7 +29,7 @@ GROUP: Any = command_group([])
 SERVING = {"serve", "worker"}
 """They run until they are stopped, and have no result to print."""
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][a-z-]*")
-EVERYWHERE = {"--help", "-h", "--debug", "--json", "--quiet", "-q"}
+EVERYWHERE = {"--help", "-h", "--debug", "--json", "--quiet", "-q", *SHORT.values()}
 
 
 def section(title: str) -> str:

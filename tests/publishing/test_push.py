@@ -14,6 +14,7 @@ from timm.models._hub import push_to_hf_hub
 from torch import nn
 
 import tcnn
+from tcnn.analysis.reading.info import info
 
 
 @pytest.fixture
@@ -203,3 +204,27 @@ class TestRefused:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
         with pytest.raises(tcnn.TcnnError, match=r"cannot be reached .*; nothing was published"):
             tcnn.push_to_hub(file, "my-team/net", token=TOKEN, pictures=False)
+
+
+def test_what_a_repository_holds_is_told_without_its_weights(hub: Hub, file: Path) -> None:
+    tcnn.push_to_hub(file, "me/mine", pictures=False)
+    found = info("hf-hub:me/mine")
+    assert (found.kind, found.source, found.layers) == ("T-CNN", "test_resnet.r160_in1k", 2)
+    assert found.label_names == ("cat", "dog", "owl")
+    assert found.verification is not None
+    assert found.verification.passed
+    assert not any("model.safetensors" in str(path) for path in Path(huggingface_hub.constants.HF_HUB_CACHE).rglob("*"))
+    tcnn.load(huggingface_hub.hf_hub_download("me/mine", "model.safetensors"))
+    hub.refuse["me/mine"] = 500
+    assert info("hf-hub:me/mine").label_names == found.label_names, "from the cache"
+
+
+def test_a_repository_of_timms_and_one_of_something_else(hub: Hub) -> None:
+    hub.repositories["me/cnn"] = {"config.json": b'{"architecture": "resnet18", "num_classes": 7}'}
+    found = info("hf-hub:me/cnn")
+    assert (found.kind, found.source, found.classes, found.weights) == ("timm model", "resnet18", 7, "file")
+    hub.repositories["me/llm"] = {"config.json": b'{"architectures": ["Llama"]}'}
+    with pytest.raises(tcnn.TcnnError, match="hf-hub:me/llm: a repository that is no model of timm's"):
+        info("hf-hub:me/llm")
+    with pytest.raises(tcnn.TcnnError, match="could not be downloaded"):
+        info("hf-hub:me/none")

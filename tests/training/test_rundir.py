@@ -36,7 +36,7 @@ def begun(path: Path) -> RunDirectory:
 
 def test_what_a_run_leaves(done: Path) -> None:
     assert files(done) == {
-        "config.json", "metrics.jsonl", "summary.csv", "best.safetensors", "last.safetensors",
+        "config.json", "metrics.jsonl", "summary.csv", "converted.safetensors", "best.safetensors", "last.safetensors",
         "resume/step-000000006-00001-0000003.safetensors", "resume/step-000000006-00002-0000000.safetensors",
     }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -159,9 +160,14 @@ def metadata(file: Path) -> dict[str, Any]:
             if length > MAX_HEADER:
                 raise ValueError(f"a header of {length} bytes")
             raw = json.loads(handle.read(length)).get("__metadata__") or {}
-            return {str(key): _section(value) for key, value in raw.items()}
+            return decoded(raw)
     except (OSError, ValueError, AttributeError, struct.error) as error:
         raise RequestError(f"{file.name}: not a whole safetensors file; what was converted is not known") from error
+
+
+def decoded(raw: Mapping[Any, Any]) -> dict[str, Any]:
+    """The metadata of a safetensors file, strings all, with their JSON sections decoded."""
+    return {str(key): _section(value) for key, value in raw.items()}
 
 
 def _section(value: Any) -> Any:

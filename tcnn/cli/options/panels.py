@@ -31,6 +31,22 @@ FEW = 6
 """A command of no more options is shown in one group."""
 
 
+def without_values(command: Any) -> None:
+    """Have help name no value for a switch, which takes none; `--help` itself is made when it is asked for."""
+    own = command.get_help_option
+
+    def help_option(context: Any) -> Any:
+        option = own(context)
+        if option is not None:
+            option.metavar = ""
+        return option
+
+    command.get_help_option = help_option
+    for parameter in command.params:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+
+
 def group(command: Any) -> None:
     """Put a command's options into groups; those that no group names stay among its general ones."""
     options = [one for one in command.params if one.opts[0].startswith("-") and not getattr(one, "hidden", False)]

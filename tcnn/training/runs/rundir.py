@@ -3,6 +3,7 @@
 config.json          settings, data, model, versions
 metrics.jsonl        one line every few steps ("train") and every epoch ("epoch")
 summary.csv          one line per epoch, in timm's columns
+converted.safetensors  the model before its first step, if it was converted on the way, with its verification
 best.safetensors     the best epoch's model
 last.safetensors     the last epoch's model
 resume/              resume points
@@ -22,7 +23,10 @@ from tcnn.config.finetune import RUNTIME
 from tcnn.errors import OutputError, RequestError
 from tcnn.files import check_output, make_directory, replacing, storage_errors
 
-FILES = ("metrics.jsonl", "summary.csv", "best.safetensors", "last.safetensors", "before-after.json", "config.json")
+FILES = (
+    "metrics.jsonl", "summary.csv", "converted.safetensors", "best.safetensors", "last.safetensors",
+    "before-after.json", "config.json",
+)  # fmt: skip
 """Files that a run writes. config.json marks the directory as a run, so it is removed last."""
 
 

@@ -1,0 +1,128 @@
+"""What is told of a model: the record, and how it follows from a file's metadata or from the catalogue."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tcnn.errors import RequestError
+from tcnn.records import Record
+from tcnn.zoo import catalogue
+from tcnn.zoo.names import architecture, is_converted
+
+
+class Verified(Record):
+    """What the verification at conversion found."""
+
+    passed: bool
+    errors: dict[str, float]
+    """Relative error of the logits by dtype."""
+    drift: float | None = None
+    """At τ = 1."""
+
+
+class Trained(Record):
+    """What the fine-tuning was that made a checkpoint."""
+
+    data: str | None = None
+    epoch: int | None = None
+    """From 1."""
+    top1: float | None = None
+    top5: float | None = None
+    images: int | None = None
+    """Validation images."""
+
+
+class ModelInfo(Record):
+    """What a name stands for; None where that is not known or does not apply."""
+
+    name: str
+    kind: str
+    """`T-CNN`, `CNN`, or `timm model`."""
+    file: str | None = None
+    bytes: int | None = None
+    source: str | None = None
+    """The CNN, as timm calls it."""
+    weights: str | None = None
+    """What they were before the conversion: `pretrained`, `random` or `file`; of a timm model its tags."""
+    stage: str | None = None
+    layers: int | None = None
+    stride: str | None = None
+    parameters_before: int | None = None
+    parameters: int | None = None
+    flops: int | None = None
+    temperature: tuple[float, float] | None = None
+    """The smallest and the largest τ of the layers, as they are."""
+    input_size: tuple[int, ...] | None = None
+    classes: int | None = None
+    label_names: tuple[str, ...] | None = None
+    license: str | None = None
+    verification: Verified | None = None
+    training: Trained | None = None
+    tcnn_version: str | None = None
+
+
+def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
+    """What the metadata of a checkpoint say, its JSON decoded; `more` goes over it."""
+    report: dict[str, Any] = told["conversion"]
+    cfg, training = told.get("pretrained_cfg") or {}, told.get("training") or {}
+    labels = told.get("label_names") or cfg.get("label_names")
+    found = ModelInfo(
+        name=name, kind="T-CNN" if report.get("layers") else "CNN",
+        source=report.get("base_model"), weights=training.get("weights") or _plain(told.get("weights")),
+        stage=report.get("stage"), layers=len(report.get("layers") or ()),
+        stride=(report.get("config") or {}).get("stride"), parameters_before=report.get("parameters_before"),
+        parameters=report.get("parameters_after"), input_size=tuple(cfg.get("input_size") or ()) or None,
+        classes=cfg.get("num_classes"), label_names=tuple(labels) if labels else None, license=cfg.get("license"),
+        verification=_verified(told.get("verification")), training=_trained(training),
+        tcnn_version=str(told.get("tcnn_version")),
+    )  # fmt: skip
+    return found.model_copy(update=more)
+
+
+def of_config(name: str, config: Mapping[str, Any], **more: Any) -> ModelInfo:
+    """What timm's config.json says, with the catalogue; `more` goes over it."""
+    labels = config.get("label_names")
+    told = {
+        "name": name, "weights": "file", "classes": config.get("num_classes"),
+        "label_names": tuple(labels) if labels else None,
+    }  # fmt: skip
+    return of_name(str(config["architecture"])).model_copy(update=told | more)
+
+
+def of_name(name: str) -> ModelInfo:
+    """What the catalogue says of a timm name; raises `UnknownModelError`."""
+    word = architecture(name)
+    entry = catalogue.check(word, default_choice=False)
+    if entry is None:
+        raise RequestError(f"{name}: a repository, which is read by loading it; tcnn inspect and tcnn evaluate do")
+    converted = is_converted(name.removeprefix("timm/")) and entry.convertible
+    return ModelInfo(
+        name=name, kind="T-CNN" if converted else "timm model", source=entry.name,
+        weights=", ".join(entry.weights) or "none",
+        stage=entry.stage, layers=entry.layers, parameters_before=entry.parameters,
+        parameters=entry.converted_parameters if converted else entry.parameters,
+        flops=entry.converted_flops if converted else entry.flops, input_size=entry.input_size,
+    )  # fmt: skip
+
+
+def _plain(value: Any) -> str | None:
+    return None if value is None else str(value).strip('"')
+
+
+def _verified(report: Any) -> Verified | None:
+    if not isinstance(report, dict):
+        return None
+    errors = {one["dtype"]: max(one["logits"]["relative"], one["logits"]["max_relative"]) for one in report["passes"]}
+    passed = all(one["passed"] for one in report["passes"])
+    return Verified(passed=passed, errors=errors, drift=(report.get("drift") or {}).get("logits", {}).get("relative"))
+
+
+def _trained(training: dict[str, Any]) -> Trained | None:
+    if not training:
+        return None
+    found: dict[str, Any] = training.get("metrics") or {}
+    val: dict[str, Any] = found.get("val") or {}
+    epoch = found.get("epoch")
+    return Trained(
+        data=training.get("data"), epoch=None if epoch is None else epoch + 1, top1=val.get("top1"),
+        top5=val.get("top5"), images=val.get("images"),
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""The record of a run: what its config.json and its checkpoints state, and what must be the same when it goes on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import timm
+import torch
+from torch import nn
+
+from tcnn.config import FinetuneConfig
+from tcnn.data.image_set import ImageSet
+from tcnn.errors import RequestError, shorten
+from tcnn.training.prepare import Start
+from tcnn.training.runs.progress import Say
+from tcnn.training.runs.rundir import RunDirectory, changed_settings
+from tcnn.version import __version__
+
+
+class Sources(NamedTuple):
+    """Where model and data come from, as given to `finetune`."""
+
+    model: str | Path | nn.Module
+    data: str | ImageSet
+    val: str | ImageSet | None
+    pretrained: bool
+    weights: Path | None
+    names: Mapping[str, str | None]
+
+
+def record_of(sources: Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:
+    """The record of a run in config.json and in its checkpoints."""
+    data, val = sources.data, sources.val
+    return {
+        "run": "finetune",
+        "model": _name(sources.model),
+        "data": data if isinstance(data, str) else repr(data),
+        "val": val if isinstance(val, str) else None if val is None else repr(val),
+        "weights": start.origin or ("file" if sources.weights else "pretrained" if sources.pretrained else "random"),
+        "size": list(start.size),
+        "class_names": list(train.class_names),
+        "config": config.model_dump(mode="json"),
+        "versions": {"tcnn": __version__, "torch": torch.__version__, "timm": timm.__version__},
+        **sources.names,
+    }
+
+
+def check_settings(run: RunDirectory, record: dict[str, Any], allow: bool, say: Say) -> None:
+    """Raise `RequestError` if the settings of a resumed run changed, unless that is allowed."""
+    before = run.record()
+    changes = changed_settings(before.get("config", {}), record["config"])
+    for key in ("model", "data", "val", "size", "class_names"):
+        if before.get(key) != record[key]:
+            changes.append(f"{key}: {shorten(str(before.get(key)), 60)} → {shorten(str(record[key]), 60)}")
+    if changes and not allow:
+        raise RequestError(
+            f"{run.path}: began with other settings ({'; '.join(changes)}); give the same ones, or --allow-changes"
+        )
+    for change in changes:
+        say(f"changed: {change}")
+
+
+def _name(source: str | Path | nn.Module) -> str:
+    if isinstance(source, nn.Module):
+        return str((getattr(source, "pretrained_cfg", None) or {}).get("architecture") or type(source).__name__)
+    return str(source)

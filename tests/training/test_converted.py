@@ -1,0 +1,83 @@
+"""The conversion on the way of a run: compared with the CNN before anything is trained, and kept."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import TwoConvs, colours, run, tiny
+from torch import nn
+
+import tcnn
+from tcnn.analysis.reading.rundirs import metadata
+from tcnn.checkpoints.places import checkpoint_file
+from tcnn.errors import Stopped, VerificationError
+from tcnn.training import prepare as preparing
+from tcnn.training.prepare import prepare
+from tcnn.verification.report import VerificationReport
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colours(tmp_path_factory.mktemp("photos"))
+
+
+def verdict(out: Path) -> VerificationReport:
+    return VerificationReport.model_validate(metadata(out / "converted.safetensors")["verification"])
+
+
+def test_it_is_verified_and_kept_as_it_was(photos: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    run("test_resnet", photos, tmp_path, say=said.append, epochs=1)
+    report = verdict(tmp_path)
+    assert report.passed
+    assert report.statistics_randomised, "the weights are random"
+    assert report.images == "noise 2×3×32×32", "at the size of the run"
+    assert [one.dtype for one in report.passes] == ["float32", "float64"]
+    assert said[-1].startswith("converted, and equal to the CNN: relative error ")
+    kept = tcnn.load(tmp_path / "converted.safetensors")
+    start = prepare("test_resnet", tiny(epochs=1), ("blue", "green", "red"), pretrained=False).model
+    for name, tensor in start.state_dict().items():
+        assert torch.equal(tensor, kept.state_dict()[name]), name
+    assert checkpoint_file(tmp_path) == tmp_path / "best.safetensors"
+    before = (tmp_path / "converted.safetensors").stat().st_mtime_ns
+    run("test_resnet", photos, tmp_path, resume=True, epochs=1)
+    assert (tmp_path / "converted.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_run_that_has_trained_nothing_has_no_checkpoint(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        run("test_resnet", photos, tmp_path, stop=lambda: True)
+    assert (tmp_path / "converted.safetensors").is_file()
+    assert checkpoint_file(tmp_path) is None
+
+
+@pytest.mark.parametrize("stride", ["remove", "dilate"])
+def test_without_a_stride_it_equals_the_cnn_without_it(photos: Path, tmp_path: Path, stride: str) -> None:
+    run("test_resnet", photos, tmp_path, epochs=1, conversion={"stride": stride})
+    assert verdict(tmp_path).passed
+
+
+@pytest.mark.parametrize("other", [{"convert": False}, {"filters": "random"}, {"gating": False}])
+def test_where_there_is_none_that_equals_the_cnn_nothing_is_kept(
+    photos: Path, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    run(TwoConvs(), photos, tmp_path, epochs=1, **other)
+    assert not (tmp_path / "converted.safetensors").exists()
+
+
+def test_a_conversion_that_is_wrong_ends_the_run_before_it_begins(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = preparing.convert
+
+    def wrong(model: nn.Module, *arguments: Any) -> Any:
+        made = right(model, *arguments)
+        with torch.no_grad():
+            next(layer for layer in made.model.modules() if isinstance(layer, tcnn.GPSA2d)).proj[0] *= 1.01
+        return made
+
+    monkeypatch.setattr(preparing, "convert", wrong)
+    with pytest.raises(VerificationError, match="the conversion before the training: equivalence error"):
+        run(TwoConvs(), photos, tmp_path / "run", epochs=1)
+    assert not (tmp_path / "run").exists()
