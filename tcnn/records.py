@@ -1,12 +1,14 @@
 """Base class of reports for the terminal, the API and files, and error statistics; loads no torch."""
 
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict
 
 
 class Record(BaseModel):
     """Base class of reports: immutable; fields of newer versions are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")
 
 
 class ErrorStats(Record):

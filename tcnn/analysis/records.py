@@ -3,7 +3,7 @@
 Shapes: K heads, H×W a layer's padded map.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -15,7 +15,7 @@ Map = list[list[float]]
 
 
 class _Record(Record):
-    model_config = ConfigDict(ser_json_inf_nan="null")
+    model_config: ClassVar[ConfigDict] = ConfigDict(ser_json_inf_nan="null")
 
 
 class Measure(_Record):

@@ -50,7 +50,7 @@ class ImageSet:
         split: str | None = None,
         places: Tensor | None = None,
     ) -> None:
-        self.class_names = tuple(class_names)
+        self.class_names: tuple[str, ...] = tuple(class_names)
         self.targets = targets
         self.mode: Mode = mode
         self.split = split

@@ -130,10 +130,10 @@ class TrainingLoader(_Loader):
             )
         if batch_size % world:
             raise RequestError(f"a batch of {batch_size} cannot be shared equally among {world} processes")
-        self.share = batch_size // world
-        self.micro_batch = min(micro_batch, self.share)
-        self.micro_batches = math.ceil(self.share / self.micro_batch)
-        self.steps = len(data) // batch_size
+        self.share: int = batch_size // world
+        self.micro_batch: int = min(micro_batch, self.share)
+        self.micro_batches: int = math.ceil(self.share / self.micro_batch)
+        self.steps: int = len(data) // batch_size
         self._count, self._batch_size, self._repeats = len(data), batch_size, repeats
         self._seed, self._first = seed, rank * self.share
         super().__init__(Samples(data, transform, seed, replace=True), workers, pin_memory)

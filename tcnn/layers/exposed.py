@@ -28,7 +28,7 @@ class AttentionPoint(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.attn_drop = nn.Identity()
+        self.attn_drop: nn.Module = nn.Identity()
 
     def forward(self, x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope) -> Tensor:
         weights: Tensor = self.attn_drop(gated(softmax(x, parameters, geometry, scope), x, parameters, geometry))

@@ -4,7 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -30,7 +30,7 @@ STEPS = 9
 class Source(BaseModel):
     """Origin of the weights; stored in the file so that `tcnn verify` can find them again."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
     weights: Literal["pretrained", "random", "file"]

@@ -14,6 +14,7 @@ from functools import cache
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -31,7 +32,7 @@ PATH = Path(str(files("tcnn.zoo"))) / "catalogue.json"
 class Entry(BaseModel):
     """One timm model. Parameters are counts; FLOPs are 2 × multiply-adds of one image at `input_size`, stride kept."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
     family: str

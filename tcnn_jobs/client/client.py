@@ -43,7 +43,8 @@ class Client:
     def __init__(self, url: str = DEFAULT_URL, key: str | None = None, *, patience: float = 30.0) -> None:
         if not url.startswith(("http://", "https://")):
             raise RequestError(f"{url}: expected a server's URL, such as {DEFAULT_URL}")
-        self.url, self.patience = url.rstrip("/"), patience
+        self.url: str = url.rstrip("/")
+        self.patience: float = patience
         self._met = False  # before the first answer a wrong URL is likelier than a server that starts again
         if key and not (key.isascii() and key.isprintable() and " " not in key):
             raise RequestError("expected an API key of visible ASCII characters; copy it again")

@@ -18,8 +18,10 @@ class RefusedError(RequestError):
 
     def __init__(self, status: int, problem: dict[str, Any], retry_after: float | None = None) -> None:
         super().__init__(problem.get("detail") or problem.get("title") or f"the server answered with {status}")
-        self.status, self.problem, self.retry_after = status, problem, retry_after
-        self.again = status in BUSY
+        self.status: int = status
+        self.problem: dict[str, Any] = problem
+        self.retry_after: float | None = retry_after
+        self.again: bool = status in BUSY
 
 
 class ServerFailure(EnvironmentFailure):
@@ -27,7 +29,8 @@ class ServerFailure(EnvironmentFailure):
 
     def __init__(self, message: str, *, again: bool = False, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.again, self.retry_after = again, retry_after
+        self.again: bool = again
+        self.retry_after: float | None = retry_after
 
 
 def patiently(patience: Callable[[], float]) -> Retrying:

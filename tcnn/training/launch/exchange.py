@@ -13,7 +13,7 @@ It lies beside the run, so processes on other hosts see it where they see the ru
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -30,7 +30,7 @@ INTERVAL = 0.4
 class RunRequest(BaseModel):
     """Request of a run in other processes: the arguments of `finetune` and the working directory."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     model: str
     data: str

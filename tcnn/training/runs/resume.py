@@ -9,7 +9,7 @@ the counters of `Position`.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -28,7 +28,7 @@ from tcnn.version import __version__
 class Position(BaseModel):
     """Position of a run: the next step, and the sums over the current epoch so far."""
 
-    model_config = ConfigDict(validate_assignment=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(validate_assignment=True)
 
     epoch: int = 0
     """Current epoch, from 0."""

@@ -38,11 +38,11 @@ class RunDirectory:
     """Paths and records of one run directory."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.resume = path / "resume"
-        self.metrics = path / "metrics.jsonl"
-        self.best = path / "best.safetensors"
-        self.last = path / "last.safetensors"
+        self.path: Path = path
+        self.resume: Path = path / "resume"
+        self.metrics: Path = path / "metrics.jsonl"
+        self.best: Path = path / "best.safetensors"
+        self.last: Path = path / "last.safetensors"
 
     @property
     def started(self) -> bool:
