@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tcnn.folding.fold import Folding as Folding
     from tcnn.folding.fold import fold as fold
     from tcnn.folding.fuse import fuse as fuse
+    from tcnn.folding.prune import prune as prune
     from tcnn.layers.gpsa import GPSA2d as GPSA2d
     from tcnn.planning.plan import plan as plan
     from tcnn.publishing.push import push_to_hub as push_to_hub
@@ -66,6 +67,7 @@ _HOMES = {
     "finetune_config": "tcnn.config",
     "fold": "tcnn.folding.fold",
     "fuse": "tcnn.folding.fuse",
+    "prune": "tcnn.folding.prune",
     "initialise": "tcnn.vit.initialise",
     "inspect": "tcnn.analysis.inspect",
     "load": "tcnn.checkpoints.checkpoint",

@@ -22,6 +22,23 @@ def command(
     images: Annotated[
         Path | None, typer.Option(help="Measure on the pictures of this directory, not on noise.", metavar="DIR")
     ] = None,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Remove heads whose centres are too far away or the same, or that see no place."),
+    ] = False,
+    far: Annotated[
+        float | None,
+        typer.Option(
+            help="--prune: a centre further than this is too far; default: outside of the map.", metavar="PIXELS"
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="--prune: measure the accuracy before and after on these images.", metavar="DATASET"),
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="--data: side of the images, pixels.", min=1, metavar="PIXELS")
+    ] = None,
     device: Annotated[str, typer.Option(help="Where the models are compared and timed.")] = "cpu",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -32,13 +49,20 @@ def command(
 
     if max_error is not None and not 0 <= max_error < float("inf"):
         raise RequestError(f"--max-error: expected a relative error of 0 or more, such as 1e-3, found {max_error}")
+    if far is not None and not 0 < far < float("inf"):
+        raise RequestError(f"--far: expected a distance in pixels above 0, such as 8, found {far:g}")
     check_output(output, force)  # before torch is loaded: a wrong path is answered at once
 
     with loading():
+        from tcnn.evaluation.pruning import measure_on
         from tcnn.workflows.fold_file import fold_to_file
 
+    accuracy = None if data is None else measure_on(checkpoint, data, size)
     with console.steps(8, quiet=as_json) as progress:
-        result = fold_to_file(checkpoint, output, max_error, images, device=device, force=force, progress=progress)
+        result = fold_to_file(
+            checkpoint, output, max_error, images, device=device, pruning=prune, far=far, force=force,
+            progress=progress, accuracy=accuracy,
+        )  # fmt: skip
     if as_json:
         console.print_json(result)
     else:
@@ -64,12 +88,24 @@ def _show(result: "FoldResult") -> None:
     for layer in report.layers:
         if layer.note:
             out.print(f"note: {layer.name}: {layer.note}", markup=False)
+    for head in report.pruned:
+        row, column = head.centre
+        whither = "" if head.into is None else f", its weights to head {head.into}"
+        out.print(f"pruned: {head.layer} head {head.head} at ({row:+.1f}, {column:+.1f}): {head.reason}{whither}")
     allowed = "" if report.max_error is None else f", at most {report.max_error:g} allowed"
     out.print(
         f"relative error of the logits {report.logits.worst:.1e}{allowed} "
         f"(top-1 agreement {report.top1_agreement:.0%}, {report.images})"
     )
     out.print(f"parameters: {console.scale(report.parameters_before)} → {console.scale(report.parameters_after)}")
+    if result.accuracy is not None:
+        found = result.accuracy
+        out.print(
+            f"top-1 {found.before:.2%} → {found.after:.2%} on {found.images} images of {found.data}, "
+            f"{100 * found.difference:+.2f} points ({100 * found.low:+.2f} to {100 * found.high:+.2f})"
+            + (", held out of training" if found.held_out else "")
+            + (", which it was trained on" if found.trained_on else "")
+        )
     speed = result.speed
     out.print(
         f"speed: {speed.before:.1f} → {speed.after:.1f} images/s, {speed.after / speed.before:.2f}× "

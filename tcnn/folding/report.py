@@ -28,6 +28,35 @@ class Speed(Record):
     device: str
 
 
+class PrunedHead(Record):
+    """A head that was removed by where it looks."""
+
+    layer: str
+    head: int
+    reason: Literal["far", "same", "flat", "thin"]
+    """Its centre is too far away, or another head's; its attention is the same everywhere, or a line."""
+    centre: tuple[float, float]
+    """(row, column) from the query, pixels."""
+    into: int | None = None
+    """The head at the same place that took over its output weights."""
+
+
+class PruningAccuracy(Record):
+    """Top-1 accuracy before and after pruning on the same images; the difference has a 95 % interval."""
+
+    data: str
+    images: int
+    before: float
+    after: float
+    difference: float
+    low: float
+    high: float
+    held_out: bool = False
+    """Whether only what its training held out was measured."""
+    trained_on: bool = False
+    """Whether the model was trained on these images: then this says little."""
+
+
 class FoldReport(Record):
     """Result of folding. `tolerance` is the estimated relative error of a layer's output that one head may cause."""
 
@@ -42,6 +71,7 @@ class FoldReport(Record):
     statistics_randomised: bool
     parameters_before: int
     parameters_after: int
+    pruned: tuple[PrunedHead, ...] = ()
 
 
 class FoldResult(Record):
@@ -56,3 +86,4 @@ class FoldResult(Record):
     base_model: str
     fold: FoldReport
     speed: Speed
+    accuracy: PruningAccuracy | None = None

@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,11 +13,14 @@ from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.errors import OutputError, VerificationError
 from tcnn.files import check_output
 from tcnn.folding.fold import Progress, fold
-from tcnn.folding.report import FoldResult, Speed
+from tcnn.folding.prune import prune
+from tcnn.folding.report import FoldResult, PruningAccuracy, Speed
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.verification.images import load_images
 from tcnn.workflows.pipeline import file_digest, is_directory, usable_device
 
+Accuracy = Callable[[nn.Module, nn.Module], PruningAccuracy]
+"""Measures a model before and after."""
 RUNS = 5
 """Number of timed forward passes of either model, of which the median counts."""
 
@@ -28,8 +32,11 @@ def fold_to_file(
     images: Path | None = None,
     *,
     device: str = "cpu",
+    pruning: bool = False,
+    far: float | None = None,
     force: bool = False,
     progress: Progress = lambda step: None,
+    accuracy: Accuracy | None = None,
 ) -> FoldResult:
     """Load a checkpoint, fold it, measure error and speed, write the result atomically and read it back.
 
@@ -39,6 +46,8 @@ def fold_to_file(
             again, else a tcnn checkpoint. `tcnn.load` reads both.
         max_error: as for `fold`.
         images: a directory of images to measure the error on, instead of noise.
+        pruning: remove heads by where they look, as `prune` does; `far` is its distance.
+        accuracy: called with the model before and after, before anything is written: what it returns is reported.
 
     Raises: `NothingToConvertError`, `VerificationError`, `CheckpointError`, `OutputError`.
     """
@@ -51,7 +60,15 @@ def fold_to_file(
     batch = None if images is None else load_images(images, model).to(place)
     # Weights that were drawn and never trained leave residual branches multiplied by zero, which would hide an error.
     trained = "training" in content.metadata or content.section("weights") in ("pretrained", "file")
-    folded, report = fold(model, max_error, batch, randomise=not trained, progress=progress)
+    if pruning:
+        progress("pruning")
+        folded, report = prune(model, far, images=batch)
+    else:
+        folded, report = fold(model, max_error, batch, randomise=not trained, progress=progress)
+    measured = None
+    if accuracy is not None:
+        progress("measuring the accuracy")
+        measured = accuracy(model, folded)
 
     def read_back(file: Path) -> None:
         progress("verifying the written file")
@@ -65,6 +82,8 @@ def fold_to_file(
     progress("writing")
     sections = {name: content.section(name) for name in content.metadata if name not in checkpoint.RESERVED}
     sections["fold"] = report.model_dump(mode="json")
+    if measured is not None:
+        sections["pruning"] = measured.model_dump(mode="json")
     checkpoint.save(folded, output, None, sections, force, read_back)
     progress("done")
     return FoldResult(
@@ -77,6 +96,7 @@ def fold_to_file(
         base_model=content.conversion.base_model,
         fold=report,
         speed=speed,
+        accuracy=measured,
     )
 
 

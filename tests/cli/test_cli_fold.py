@@ -131,3 +131,28 @@ def test_outputs_that_cannot_be(tcnn: Run, converted: Path) -> None:
     assert "does not exist" in tcnn("fold", converted, "no/where.safetensors").error(2)
     assert tcnn("fold", converted, converted, "--force").code == 0
     assert "conv2.weight" in " ".join(load_file(converted))
+
+
+def test_pruning_measures_the_accuracy(tcnn: Run, softened: Path, tmp_path: Path) -> None:
+    model = library.load(softened)
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, GPSA2d):
+                layer.set_temperature(0.3)
+                layer.attention_centers[8] = 500.0
+    library.save(model, "far.safetensors")
+    photos = tiny_runs.colours(tmp_path / "photos")
+    arguments = ("fold", "far.safetensors", "p.safetensors", "--prune")
+    assert "--far: only --prune" in tcnn("fold", "far.safetensors", "p.safetensors", "--far", 3).error(2)
+    assert "--max-error: --prune goes by" in tcnn(*arguments, "--max-error", 0.1).error(2)
+    assert "--far: expected a distance" in tcnn(*arguments, "--far", -1).error(2)
+    assert "nowhere" in tcnn(*arguments, "--data", "nowhere").error(2)
+    assert "heads would be removed" in tcnn(*arguments, "--far", 1e-3).error(2)
+    assert not Path("p.safetensors").exists()
+    result = tcnn(*arguments, "--data", photos, "--size", 64, "--json").json
+    assert {(head["head"], head["reason"]) for head in result["fold"]["pruned"]} == {(8, "far")}
+    accuracy = result["accuracy"]
+    assert accuracy["low"] <= accuracy["difference"] <= accuracy["high"]
+    assert accuracy["difference"] == pytest.approx(accuracy["after"] - accuracy["before"])
+    done = tcnn(*arguments, "--force", "--data", photos, "--size", 64)
+    assert done.code == 0 and "head 8 at (+500.0, +500.0): far" in done.out and "points (" in done.out

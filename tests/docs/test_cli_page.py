@@ -15,7 +15,7 @@ from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row
 from tcnn.explorer.report import ExplorerReport
 from tcnn.exporting.report import ExportAxis, ExportCheck, ExportReport
-from tcnn.folding.report import FoldedLayer, FoldReport, FoldResult, Speed
+from tcnn.folding.report import FoldedLayer, FoldReport, FoldResult, PrunedHead, PruningAccuracy, Speed
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
 from tcnn.publishing.push import PushedFile, PushReport
 from tcnn.records import ErrorStats
@@ -141,7 +141,7 @@ def test_error_names() -> None:
         ("plan", [TrainingPlan, PlannedModel, PlannedMemory, PlannedPhase, PlannedDisk]),
         ("push", [PushReport, PushedFile]),
         ("init", [InitialisationReport, InitialisedLayer]),
-        ("fold", [FoldResult, FoldReport, FoldedLayer, ErrorStats, Speed]),
+        ("fold", [FoldResult, FoldReport, FoldedLayer, PrunedHead, PruningAccuracy, ErrorStats, Speed]),
         ("export", [ExportReport, ExportAxis, ExportCheck, ErrorStats, ExplorerReport]),
         ("info", [ModelInfo, Verified, Trained]),
         ("models", [Entry]),

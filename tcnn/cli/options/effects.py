@@ -69,6 +69,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule("opset", lambda given: _format(given) != "torch", "is of ONNX, and OUT is a program of torch.export"),
     ),
     "finetune": TRAINING,
+    "fold": (
+        _not_beside("max_error", "prune", "--prune goes by where heads look, not by an error; measure it with --data"),
+        _needs("far", "prune", why="only --prune asks how far a head looks"),
+        _needs("data", "prune", why="only --prune measures the accuracy; use tcnn evaluate"),
+        _needs("size", "data", why="no image is read without --data"),
+    ),
     "inspect": (
         _needs("force", "out", why="nothing is written; name a directory with --out"),
         _needs("formats", "out", why="no picture is written; name a directory with --out"),

@@ -19,7 +19,8 @@ PANELS: dict[str, tuple[str, ...]] = {
     ),
     CONVERSION: (
         "stride", "stage", "target", "temperature", "head_dim", "content_heads", "query_key", "position",
-        "position_reach", "content", "tolerance", "max_error",
+        "position_reach", "content", "tolerance", "max_error", "prune",
+        "far",
     ),
     MACHINE: ("device", "workers", "nproc", "engine", "address", "amp", "channels_last", "seconds", "slots"),
     OUTPUT: (

@@ -1,0 +1,150 @@
+"""Apply a choice of what every head becomes: the folded model, its error, and the report from which it is rebuilt."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from tcnn.checkpoints import checkpoint
+from tcnn.conversion.carry import copy_with
+from tcnn.conversion.report import ConversionReport, FoldRecord
+from tcnn.conversion.surgery import rebuild
+from tcnn.errors import NothingToConvertError, RequestError
+from tcnn.folding.foldable import Head
+from tcnn.folding.report import FoldedLayer
+from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
+from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.standardise import load_filter
+from tcnn.models.differences import errors, top1_agreement
+from tcnn.models.parameters import parameter_count
+from tcnn.models.prepared import refuse_prepared
+from tcnn.models.running import in_dtype, logits_of, replacements
+from tcnn.models.trace import evaluating, meta_copy
+from tcnn.records import ErrorStats
+
+Kinds = dict[str, tuple[HeadKind, ...]]
+"""What every head of every GPSA layer becomes, by the layer's dotted name."""
+
+
+def checked(model: nn.Module, max_error: float | None) -> ConversionReport:
+    """The model's conversion report; raises `RequestError` for a model that cannot be folded."""
+    record = getattr(model, "conversion_report", None)
+    if not isinstance(record, ConversionReport):
+        raise RequestError(
+            f"{type(model).__name__} was not converted by tcnn: expected a T-CNN; call tcnn.convert first"
+        )
+    refuse_prepared(model, "fold")
+    tied = next((layer for layer in record.layers if layer.tied), None)
+    if tied is not None:
+        own, other = next(iter(tied.tied.items()))
+        raise RequestError(
+            f"{tied.name}: its {own} is {other} as well, and folding would give each its own; give it a copy before "
+            "the conversion"
+        )
+    if not any(isinstance(module, GPSA2d) for module in model.modules()):
+        raise NothingToConvertError(f"{record.base_model}: has no GPSA layer, it is a CNN; there is nothing to fold")
+    if max_error is not None and not 0 <= max_error < torch.inf:
+        raise RequestError(f"max_error: expected a relative error of 0 or more, found {max_error}")
+    return record
+
+
+def convolutions_of(
+    record: ConversionReport, source: nn.Module | None, layers: dict[str, GPSA2d]
+) -> dict[str, nn.Conv2d]:
+    """The convolution that each layer was converted from, without its weights; with its stride if that was removed."""
+    base = checkpoint.architecture(record, record.base_model, {}) if source is None else source
+    plain = rebuild(meta_copy(base, buffers=False), record.model_copy(update={"layers": ()}))
+    found = {}
+    for name in layers:
+        conv = plain.get_submodule(name)
+        assert isinstance(conv, nn.Conv2d)  # noqa: S101 - it was converted, and so is one
+        found[name] = conv
+    return found
+
+
+def kinds_at(heads: dict[str, tuple[Head, ...]], tolerance: float) -> Kinds:
+    return {name: tuple(head.kind(tolerance) for head in found) for name, found in heads.items()}
+
+
+def fold_layers(
+    model: nn.Module, kinds: Kinds, heads: dict[str, tuple[Head, ...]], convolutions: dict[str, nn.Conv2d]
+) -> tuple[nn.Module, dict[str, str]]:
+    """A copy of the model with its layers folded, and notes on some of them."""
+    swaps: dict[str, nn.Module] = {}
+    notes: dict[str, str] = {}
+    for name, layer in replacements(model).items():
+        targets = [head.tap for head in heads[name]]
+        own = kinds[name]
+        if set(own) == {"attention"}:
+            continue
+        swaps[name] = swap = FoldedGPSA2d.from_gpsa2d(layer, own, targets)
+        if swap.heads:
+            continue
+        if keeps_value(layer):
+            notes[name] = "its 1×1 W_val mixes the groups, so it stays before the convolution"
+            continue
+        conv = copy.deepcopy(convolutions[name])
+        if load_filter(conv, swap.weight.detach(), layer.bias):  # type: ignore[union-attr]  # without heads it convolves
+            swaps[name] = conv.train(layer.training)
+        else:
+            notes[name] = f"its filter is none that a {type(conv).__name__} can standardise to, so it stays as it is"
+    for name, made in swaps.items():
+        for key, parameter in made.named_parameters():
+            origin = {"weight": "proj", "gain": "proj"}.get(key, key)
+            parameter.requires_grad_(model.get_parameter(f"{name}.{origin}".lstrip(".")).requires_grad)
+    return copy_with(model, swaps), notes
+
+
+def compare(expected: Tensor, folded: nn.Module, batch: Tensor) -> tuple[ErrorStats, float]:
+    found = logits(folded, batch)
+    return errors(expected, found), top1_agreement(expected, found)
+
+
+def logits(model: nn.Module, batch: Tensor) -> Tensor:
+    """Logits in float64, so that a difference is caused by folding and not by rounding."""
+    dtype = torch.float32 if next(model.parameters()).device.type == "mps" else torch.float64
+    wide = in_dtype(model, dtype)
+    with evaluating(wide):
+        return logits_of(wide, batch, dtype)
+
+
+def entry(
+    name: str, before: GPSA2d, after: nn.Module, kinds: tuple[HeadKind, ...], notes: dict[str, str]
+) -> FoldedLayer:
+    plain = isinstance(after, nn.Conv2d)
+    return FoldedLayer(
+        name=name,
+        becomes="convolution" if plain else "folded" if isinstance(after, FoldedGPSA2d) else "attention",
+        convolution=kinds.count("convolution"),
+        content=kinds.count("content"),
+        attention=kinds.count("attention"),
+        dropped=kinds.count("dropped"),
+        parameters_before=parameter_count(before),
+        parameters_after=parameter_count(after),
+        note=notes.get(name),
+    )
+
+
+def attach_report(
+    model: nn.Module, record: ConversionReport, entries: tuple[FoldedLayer, ...], kinds: Kinds
+) -> nn.Module:
+    """Attach the report that rebuilds the folded model; a layer that is a convolution again is not in it."""
+    remaining = []
+    became = {entry.name: entry.becomes for entry in entries}
+    for layer in record.layers:
+        module = model.get_submodule(layer.name)
+        if isinstance(module, FoldedGPSA2d):
+            own = FoldRecord(heads=kinds[layer.name], value=module.value is not None)
+            remaining.append(layer.model_copy(update={"fold": own, "parameters_after": parameter_count(module)}))
+        elif became.get(layer.name) != "convolution":
+            remaining.append(layer)
+    update = {"layers": tuple(remaining), "parameters_after": parameter_count(model)}
+    model.conversion_report = record.model_copy(update=update)  # type: ignore[assignment]
+    cfg = getattr(model, "pretrained_cfg", None)
+    if not remaining and cfg and cfg.get("architecture"):
+        own_cfg = {**cfg, "architecture": record.base_model.partition(".")[0]}
+        model.pretrained_cfg = model.default_cfg = own_cfg  # type: ignore[assignment]
+        fields = type(record.config).model_fields
+        args = getattr(model, "_model_args", {})
+        model._model_args = {key: value for key, value in args.items() if key not in fields}  # type: ignore[assignment]
+    return model

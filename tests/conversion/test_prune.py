@@ -1,0 +1,88 @@
+"""Pruning by where heads look: which heads go and why, what is left of the function, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from nets import PlainNet, image, relative_error
+from torch import nn
+
+import tcnn
+from tcnn.errors import NothingToConvertError, RequestError
+from tcnn.layers.folded import FoldedGPSA2d
+from tcnn.training.recipe.optim import gpsa_layers
+
+SIZE = (24, 24)
+
+
+def soft(position: str = "isotropic") -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    source = PlainNet().eval()
+    return source, tcnn.convert(source, position=position, input_size=SIZE, temperature=0.3).model.eval()
+
+
+def pruned(model: nn.Module, source: nn.Module, **options: object) -> tcnn.Folding:
+    return tcnn.prune(model, images=image(SIZE), source=source, **options)
+
+
+def test_heads_at_one_place_become_one_and_the_function_stays(tmp_path: Path) -> None:
+    source, model = soft()
+    name, layer = next(iter(gpsa_layers(model).items()))
+    with torch.no_grad():
+        layer.gating_param.fill_(1e3)  # nothing by content: two heads at one place are of one attention then
+        layer.attention_centers[5] = layer.attention_centers[4]
+        layer.proj.unflatten(1, (9, -1))[:, 5].mul_(0.1)
+    made, report = pruned(model, source)
+    (gone,) = report.pruned
+    assert (gone.layer, gone.head, gone.reason, gone.into) == (name, 5, "same", 4)
+    assert relative_error(model(image(SIZE)), made(image(SIZE))) < 1e-5
+    assert report.parameters_after < report.parameters_before and report.logits.worst < 1e-10
+    tcnn.save(made, tmp_path / "p.safetensors")
+    assert torch.equal(tcnn.load(tmp_path / "p.safetensors", source=source)(image(SIZE)), made(image(SIZE)))
+    one = made.get_submodule(name)
+    assert isinstance(one, FoldedGPSA2d) and one.kinds.count("dropped") == 1
+
+
+def test_centres_outside_of_the_map_or_too_far_go() -> None:
+    source, model = soft()
+    name, layer = next(iter(gpsa_layers(model).items()))
+    with torch.no_grad():
+        layer.attention_centers[2] = torch.tensor([40.0, 0.0])
+        layer.attention_centers[3] = torch.tensor([0.0, -4.0])
+        layer.attention_centers[6] = torch.tensor([90.0, 0.0])
+        layer.gating_param[6] = -1.0  # by content more than by position: where it is centred says little
+    _, report = pruned(model, source)
+    assert [(head.layer, head.head, head.reason) for head in report.pruned] == [(name, 2, "far")]
+    found = {(head.layer, head.head) for head in pruned(model, source, far=3.0).report.pruned}
+    assert found == {(name, 2), (name, 3)}
+    with pytest.raises(RequestError, match=rf"{name}: all of its 9 heads .*larger distance than 0.5"):
+        layer.gating_param.data.fill_(2.0)
+        layer.attention_centers.data.add_(0.6)
+        pruned(model, source, far=0.5)
+
+
+def test_a_degenerate_gaussian_goes() -> None:
+    source, model = soft("quadratic")
+    name, layer = next(iter(gpsa_layers(model).items()))
+    with torch.no_grad():
+        layer.precision_raw[0] = torch.tensor([-2.0, -2.0, 0.0])  # the same everywhere
+        layer.precision_raw[1] = torch.tensor([1.0, -2.0, 0.0])  # a line
+    _, report = pruned(model, source)
+    assert [(h.layer, h.head, h.reason) for h in report.pruned] == [(name, 0, "flat"), (name, 1, "thin")]
+
+
+def test_what_cannot_be_pruned_is_refused() -> None:
+    source, model = soft()
+    with pytest.raises(NothingToConvertError, match="every centre lies within the map and more than 0"):
+        pruned(model, source, same=0.0)
+    for options, message in (({"far": -1.0}, "far: expected"), ({"same": -1.0}, "same: expected")):
+        with pytest.raises(RequestError, match=message):
+            pruned(model, source, **options)
+
+
+def test_heads_that_are_taps_exactly_stay() -> None:
+    torch.manual_seed(0)
+    source = PlainNet().eval()
+    model = tcnn.convert(source, input_size=SIZE).model
+    with pytest.raises(NothingToConvertError):
+        pruned(model, source, far=0.1)
