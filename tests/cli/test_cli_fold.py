@@ -147,7 +147,13 @@ def test_pruning_measures_the_accuracy(tcnn: Run, softened: Path, tmp_path: Path
     assert "--max-error: --prune goes by" in tcnn(*arguments, "--max-error", 0.1).error(2)
     assert "--far: expected a distance" in tcnn(*arguments, "--far", -1).error(2)
     assert "nowhere" in tcnn(*arguments, "--data", "nowhere").error(2)
-    assert "heads would be removed" in tcnn(*arguments, "--far", 1e-3).error(2)
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, GPSA2d):
+                layer.attention_centers.fill_(500.0)
+                layer.gating_param.fill_(2.0)
+    library.save(model, "lost.safetensors")
+    assert "all of its 9 heads would be removed" in tcnn("fold", "lost.safetensors", *arguments[2:]).error(2)
     assert not Path("p.safetensors").exists()
     result = tcnn(*arguments, "--data", photos, "--size", 64, "--json").json
     assert {(head["head"], head["reason"]) for head in result["fold"]["pruned"]} == {(8, "far")}
