@@ -2,7 +2,7 @@
 
 - ```` ```python ````: run, in one namespace a page; a ```` ```text ```` block right behind it is what it must print.
 - ```` ```console ````: each `$ tcnn …` is run, and what stands below is what it must print.
-- ```` ```bash ````: not run, but every `tcnn …` line must parse.
+- ```` ```bash ````: every `tcnn …` line must parse; test_commands.py runs them, with the models and images of desk.py.
 
 Pretrained weights need a network, so `pretrained=True` is run as `pretrained=False`, but for `local-dir:`, which needs
 none.
