@@ -80,6 +80,12 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the corruptions.", metavar="N")] = 0,
     per_class: Annotated[bool, typer.Option("--per-class", help="Also the accuracy of every class.")] = False,
+    examples: Annotated[
+        int,
+        typer.Option(
+            help="In --json, name N images that a model gets wrong, or right and the first one not.", metavar="N"
+        ),
+    ] = 0,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write one line per model, size and corruption.", metavar="FILE")
     ] = None,
@@ -127,6 +133,7 @@ def command(
             "severities": tuple(_whole(s, "--severities") for s in _listed(severities)),
             "baseline": baseline, "batch_size": batch_size, "workers": workers, "device": device, "amp": amp,
             "channels_last": channels_last, "limit": limit, "seed": seed, "per_class": per_class,
+            "examples": examples,
             "corruptions": _corruptions(all_corruptions, corruption),
         },
     )  # fmt: skip

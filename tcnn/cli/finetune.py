@@ -169,25 +169,32 @@ def show_before_after(found: "BeforeAfter") -> None:
 
     out = console.stdout()
     table = Table(box=None, pad_edge=False)
-    for word in ("", "top-1", "95 %", "parameters", "MFLOPs", "images/s", "MB"):
+    for word in ("", "top-1", "95 %", "corrupted", "95 %", "parameters", "MFLOPs", "images/s", "MB"):
         table.add_column(word, justify="right" if word else "left")
     for row in found.rows:
         if row.accuracy is None or row.cost is None:
             table.add_row(ROLES[row.role], f"not measured: {row.missing}")
             continue
         top1, cost = row.accuracy.top1, row.cost
+        harder = None if row.corrupted is None else row.corrupted.top1
         table.add_row(
             ROLES[row.role] + (" (new classifier)" if row.new_classifier else ""), f"{top1.mean:.2%}",
-            f"{top1.low:.1%} to {top1.high:.1%}", f"{cost.parameters:,}",
+            f"{top1.low:.1%} to {top1.high:.1%}", "–" if harder is None else f"{harder.mean:.1%}",
+            "" if harder is None else f"{harder.low:.0%} to {harder.high:.0%}", f"{cost.parameters:,}",
             "–" if cost.flops is None else f"{cost.flops / 1e6:,.0f}", f"{cost.images_per_second.median:,.0f}",
             f"{cost.bytes / 1e6:.1f}",
         )  # fmt: skip
     out.print(table)
     for one in found.differences:
-        gain = one.top1
+        gain, harder = one.top1, one.corrupted
         out.print(
             f"{ROLES[one.of]} over {ROLES[one.over]}: {100 * gain.mean:+.2f} points ({100 * gain.low:+.2f} to "
-            f"{100 * gain.high:+.2f}); {one.newly_right} newly right, {one.newly_wrong} newly wrong",
+            f"{100 * gain.high:+.2f}); {one.newly_right} newly right, {one.newly_wrong} newly wrong"
+            + (
+                ""
+                if harder is None
+                else f"; corrupted {100 * harder.mean:+.1f} ({100 * harder.low:+.1f} to {100 * harder.high:+.1f})"
+            ),
             markup=False,
         )
 

@@ -1,7 +1,7 @@
 """Before and after: what a CNN, its T-CNN and their fine-tuned forms answer to the same images, side by side."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,8 @@ class Row(BaseModel):
     new_classifier: bool = False
     """Its classifier was drawn at random for these classes, so that it can only guess."""
     accuracy: Accuracy | None = None
+    corrupted: Accuracy | None = None
+    """On some of the images, each under a corruption of ImageNet-C at a severity, both drawn for it."""
     cost: Cost | None = None
     per_class: dict[str, Accuracy] = {}
 
@@ -81,11 +83,9 @@ class Changed(BaseModel):
     """A data URL."""
 
 
-class Difference(BaseModel):
+class Change(BaseModel):
     """What one model answers better or worse than another, image by image."""
 
-    of: Role
-    over: Role
     top1: Estimate
     """Of the accuracies, paired."""
     newly_right: int
@@ -99,21 +99,37 @@ class Difference(BaseModel):
     """and newly wrong."""
 
 
+class Difference(Change):
+    """What one model of a run answers better or worse than another."""
+
+    of: Role
+    over: Role
+    corrupted: Estimate | None = None
+    """Of the accuracies on corrupted images, paired."""
+
+
+C = TypeVar("C", bound=Change)
+
+
+def counts_of(found: C) -> C:
+    """A change without classes and single images."""
+    return found.model_copy(update={"per_class": {}, "right_images": [], "wrong_images": []})
+
+
 class BeforeAfter(BaseModel):
     """All models that a run can be held against, on the images that it was validated on."""
 
     images: int
     rows: list[Row]
+    corrupted_images: int = 0
+    """Images that were looked at under corruptions, too."""
     differences: list[Difference]
     """The one that matters most first."""
 
     def headline(self) -> "BeforeAfter":
         """The same without classes and single images: what fits into a job's result."""
         rows = [row.model_copy(update={"per_class": {}}) for row in self.rows]
-        plain: dict[str, object] = {"per_class": {}, "right_images": [], "wrong_images": []}
-        return self.model_copy(
-            update={"rows": rows, "differences": [one.model_copy(update=plain) for one in self.differences]}
-        )
+        return self.model_copy(update={"rows": rows, "differences": [counts_of(one) for one in self.differences]})
 
 
 class Measured(NamedTuple):
@@ -121,6 +137,7 @@ class Measured(NamedTuple):
 
     row: Row
     outcomes: Outcomes | None
+    corrupted: Outcomes | None = None
 
 
 def counted(found: Outcomes, class_names: Sequence[str]) -> tuple[Accuracy, dict[str, Accuracy]]:
@@ -147,17 +164,28 @@ def differences(
         after = usable[place]
         # The fine-tuned CNN is the fairest judge of the fine-tuned T-CNN: it had the same images and updates.
         others = sorted(usable[:place], key=lambda one: one.row.role != "tuned_cnn")
-        found += [difference(before, after, class_names, files) for before in others]
+        found += [_difference(before, after, class_names, files) for before in others]
     return found
 
 
-def difference(
+def _difference(
     before: Measured, after: Measured, class_names: Sequence[str], files: Mapping[int, str] | Sequence[str]
 ) -> Difference:
-    """What is right or wrong after that was not before, on the images that both could read."""
-    assert before.outcomes is not None  # noqa: S101 - its callers have looked
+    assert before.outcomes is not None  # noqa: S101 - its caller has looked
     assert after.outcomes is not None  # noqa: S101
-    one, other = _common(before.outcomes, after.outcomes)
+    corrupted = None
+    if before.corrupted is not None and after.corrupted is not None:
+        one, other = _common(before.corrupted, after.corrupted)
+        corrupted = _estimate(intervals.paired(one.right, other.right))
+    found = change(before.outcomes, after.outcomes, class_names, files)
+    return Difference(of=after.row.role, over=before.row.role, corrupted=corrupted, **dict(found))
+
+
+def change(
+    before: Outcomes, after: Outcomes, class_names: Sequence[str], files: Mapping[int, str] | Sequence[str]
+) -> Change:
+    """What is right or wrong after that was not before, on the images that both could read."""
+    one, other = _common(before, after)
     was, now = one.right, other.right
     gained, lost = ~was & now, was & ~now
     names = [*class_names, "no number"]
@@ -174,9 +202,7 @@ def difference(
             for i in surest
         ]  # fmt: skip
 
-    return Difference(
-        of=after.row.role,
-        over=before.row.role,
+    return Change(
         top1=_estimate(intervals.paired(was, now)),
         newly_right=int(gained.sum()),
         newly_wrong=int(lost.sum()),

@@ -17,7 +17,9 @@ from tcnn.evaluation import held_out
 from tcnn.evaluation import imagenet_variants as imagenet
 from tcnn.evaluation.config import ALEXNET, EvaluationConfig
 from tcnn.evaluation.evaluate import NAMED_UNREADABLE, Evaluation, evaluate, input_settings
+from tcnn.evaluation.outcomes import Observer
 from tcnn.evaluation.report import Comparison, Row, corruption_scores, errors, set_corruption_errors
+from tcnn.evaluation.single_images import Looked, changes, mistakes
 from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import input_shape
 from tcnn.workflows.pipeline import usable_device
@@ -71,6 +73,7 @@ def compare(
     counter = _ImageCounter(len(models) * len(sizes) * len(cases) * len(first), progress)
 
     rows: list[Row] = []
+    looked: list[Looked] = []
     layouts: list[imagenet.Layout] = []
     for name in models:
         counter.describe(f"loading {name}")
@@ -86,9 +89,14 @@ def compare(
             for case in cases:
                 counter.describe(_label(name, size, case))
                 images = opened(case.folder, channels, matching.class_names)
-                results[case] = _evaluate(name, model, images, size, case, matching.outputs, config, counter)
+                observer = Observer(images, config.batch_size) if config.examples and not case.name else None
+                results[case] = _evaluate(name, model, images, size, case, matching.outputs, config, counter, observer)
+                if observer is not None:
+                    looked.append(Looked(name, size or input_shape(model)[1:], images, observer.outcomes))
             classes = len(matching.outputs or range(outputs))
             rows.append(_row(name, model, size, outputs, classes, config.crop_pct, results))
+            if looked and Case() in results:
+                rows[-1].mistakes = mistakes(looked[-1], config.examples)
         del model
         gc.collect()
     if baseline == ALEXNET:
@@ -106,6 +114,7 @@ def compare(
         baseline=baseline,
         seconds=round(time.monotonic() - started, 3),
         rows=rows,
+        changes=changes(looked, config.examples),
     )
 
 
@@ -229,6 +238,7 @@ def _evaluate(
     outputs: tuple[int, ...] | None,
     config: EvaluationConfig,
     counter: _ImageCounter,
+    observer: Observer | None,
 ) -> Evaluation:
     crop = 1.0 if case.folder and config.crop_pct is None else config.crop_pct  # ImageNet-C is stored cropped
     live = (case.name, case.severity) if case.name and not case.folder else None
@@ -236,7 +246,7 @@ def _evaluate(
         result = evaluate(
             model, images, size=size, crop_pct=crop, batch_size=config.batch_size, workers=config.workers,
             device=config.device, amp=config.amp, channels_last=config.channels_last, corruption=live,
-            class_subset=outputs, seed=config.seed, progress=counter,
+            class_subset=outputs, seed=config.seed, progress=counter, observe=observer,
         )  # fmt: skip
     except TcnnError:
         raise

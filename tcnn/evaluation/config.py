@@ -43,6 +43,10 @@ class EvaluationConfig(Frozen):
     channels_last: bool = Field(default=False, description="Images in channels-last memory order.")
     limit: int | None = Field(default=None, ge=1, description="So many images only, the first of every class in turn.")
     per_class: bool = Field(default=False, description="Keep the result of every class, and what was taken for what.")
+    examples: int = Field(
+        default=0, ge=0, le=100,
+        description="Name so many images that a model gets wrong, or on which it departs from the first, of each kind.",
+    )  # fmt: skip
     seed: int = Field(default=0, ge=0, description="Seed of the corruptions.")
 
     @field_validator("sizes", mode="before")

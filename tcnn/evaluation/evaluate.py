@@ -22,16 +22,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tcnn.data.image_set import ImageSet
-from tcnn.data.loader import EvaluationLoader
+from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.data.transforms import Transform, middle_of_strip
 from tcnn.errors import RequestError
-from tcnn.evaluation.corruptions import Corruption
+from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.folding.fuse import fused
 from tcnn.models.trace import evaluating, input_shape
 
 Amp = Literal["float32", "bfloat16", "float16"]
 Progress = Callable[[int], None]
 """Called with the number of images just evaluated."""
+Observe = Callable[[Batch, Tensor | None], None]
+"""Called with each batch and the scored outputs for its images, (B, classes); None where none could be read."""
 
 NAMED_CONFUSIONS = 1000
 """Largest number of pairs of classes of which a result tells how often one was taken for the other."""
@@ -105,6 +107,7 @@ def evaluate(
     class_subset: Sequence[int] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    observe: Observe | None = None,
     rank: int = 0,
     world: int = 1,
 ) -> Evaluation:
@@ -121,6 +124,7 @@ def evaluate(
         class_subset: the model's output for each class of the data set; only these outputs are scored. Default all
             outputs, which must then be as many as the data set has classes.
         progress: called after each batch with the number of its images.
+        observe: called with what the model says to each batch of this process.
         rank, world: this process and the number of processes. With more than one, all of them must call at once, in an
             initialised process group; every image is counted once and every process returns the same counts.
 
@@ -139,7 +143,8 @@ def evaluate(
         rank=rank, world=world, pin_memory=place is not None and place.type == "cuda",
     )  # fmt: skip
     with closing(loader), evaluating(model), fused(model):
-        part = _count(model, loader, data, place or torch.device("cpu"), amp, channels_last, class_subset, progress)
+        part = _count(model, loader, data, place or torch.device("cpu"), amp, channels_last, class_subset, progress,
+                      observe)  # fmt: skip
     parts = [part]
     if world > 1:
         gathered: list[Any] = [None] * world
@@ -152,10 +157,12 @@ def transform_for(
     model: nn.Module,
     size: int | tuple[int, int] | None = None,
     crop_pct: float | None = None,
-    corruption: tuple[str, int] | None = None,
+    corruption: tuple[str, int] | Literal["mixed"] | None = None,
     seed: int = 0,
 ) -> Transform:
     """timm's evaluation transform of a model: resize, crop, (corrupt,) to a tensor, normalise.
+
+    "mixed" is one of the fifteen corruptions at one of five severities, drawn for each image.
 
     Of a very long strip only the middle is resized: see `middle_of_strip`.
     """
@@ -173,7 +180,8 @@ def transform_for(
     if corruption is not None:
         steps = transform.transforms
         first_tensor = next(i for i, step in enumerate(steps) if "ToTensor" in type(step).__name__)
-        steps.insert(first_tensor, Corruption(*corruption, seed=seed))
+        made = MixedCorruption(seed) if isinstance(corruption, str) else Corruption(*corruption, seed)
+        steps.insert(first_tensor, made)
     transform.transforms.insert(0, middle_of_strip)
     return transform
 
@@ -201,6 +209,7 @@ def _count(
     channels_last: bool,
     class_subset: Sequence[int] | None,
     progress: Progress | None,
+    observe: Observe | None,
 ) -> _ProcessResult:
     """Evaluate this process's images. The device is not synchronised before the last batch."""
     started = time.perf_counter()
@@ -214,6 +223,7 @@ def _count(
     with torch.inference_mode(), autocast:
         for batch in loader:
             unreadable += batch.unreadable
+            logits = None
             if len(batch.images):
                 images = batch.images.to(device, non_blocking=True)
                 if channels_last:
@@ -226,6 +236,8 @@ def _count(
                 given = torch.where(finite, top[:, 0], -1)
                 rows.append(torch.stack([targets, best[:, 0] & finite, best.any(1) & finite, given]))
                 losses.append(F.cross_entropy(logits, targets, reduction="none"))
+            if observe is not None:
+                observe(batch, logits)
             if progress is not None:
                 progress(len(batch.images) + len(batch.unreadable))
     counts = torch.cat(rows, 1).cpu().numpy() if rows else np.zeros((4, 0), np.int64)

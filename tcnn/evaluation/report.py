@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import BaseModel
 
+from tcnn.evaluation.before_after import counts_of
 from tcnn.evaluation.evaluate import Evaluation, Score
 from tcnn.evaluation.imagenet_variants import corruption_errors
+from tcnn.evaluation.single_images import Mistake, ModelChange
 
 
 class CorruptionScore(BaseModel):
@@ -32,6 +34,8 @@ class Row(BaseModel):
     """The crop's share of the resized image."""
     interpolation: str | None = None
     clean: Evaluation | None
+    mistakes: list[Mistake] = []
+    """Images that it gets wrong, the surest answers first, if some were asked for."""
     corruptions: dict[str, CorruptionScore]
     corruption_top1: float | None
     corruption_error: float | None
@@ -57,6 +61,13 @@ class Comparison(BaseModel):
     """The model whose errors CE and mCE are relative to."""
     seconds: float
     rows: list[Row]
+    changes: list[ModelChange] = []
+    """Every other model over the first, image by image, if images were asked for."""
+
+    def headline(self) -> "Comparison":
+        """The same without single images: what fits into a job's result."""
+        rows = [row.model_copy(update={"mistakes": []}) for row in self.rows]
+        return self.model_copy(update={"rows": rows, "changes": [counts_of(one) for one in self.changes]})
 
 
 def corruption_scores(results: Mapping[tuple[str, int], Evaluation]) -> dict[str, CorruptionScore]:

@@ -1,22 +1,24 @@
 """Before and after a run: its models on its validation images, with what each takes, written to before-after.json."""
 
-import base64
 import gc
-import io
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
 from tcnn.checkpoints import checkpoint
 from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
-from tcnn.errors import TcnnError
-from tcnn.evaluation.before_after import BeforeAfter, Changed, Cost, Measured, Rate, Role, Row, counted, differences
-from tcnn.evaluation.outcomes import outcomes
+from tcnn.errors import EnvironmentFailure, TcnnError
+from tcnn.evaluation.before_after import BeforeAfter, Cost, Measured, Rate, Role, Row, counted, differences
+from tcnn.evaluation.outcomes import Outcomes, outcomes
+from tcnn.evaluation.thumbnails import illustrate, short_name
 from tcnn.files import replacing
 from tcnn.folding.fuse import fused
 from tcnn.models.flops import flops
@@ -32,8 +34,8 @@ SECONDS = 1.0
 """For which a model is timed at most, once it is warm,"""
 PASSES = 5
 """or so many passes."""
-THUMBNAIL = 96
-"""Pixels of the longer side."""
+CORRUPTED = 500
+"""Images at most that are looked at under corruptions: making these takes longer than a model on most hosts."""
 
 
 class Ran(NamedTuple):
@@ -55,7 +57,7 @@ def before_and_after(ran: Ran, data: ImageSet, device: torch.device, report: Rep
     A model that cannot be had any more, as one whose weights would have to be downloaded anew, has a row that says so.
     """
     models = list(_models(ran, data))
-    total, done = len(models) * len(data), 0
+    total, done = len(models) * (len(data) + min(CORRUPTED, len(data))), 0
 
     def advance(images: int) -> None:
         nonlocal done
@@ -67,10 +69,11 @@ def before_and_after(ran: Ran, data: ImageSet, device: torch.device, report: Rep
     found = BeforeAfter(
         images=len(data),
         rows=[one.row for one in rows],
-        differences=differences(rows, data.class_names, [_short(data.filename(i)) for i in range(len(data))]),
+        corrupted_images=max((len(one.corrupted.indices) for one in rows if one.corrupted is not None), default=0),
+        differences=differences(rows, data.class_names, [short_name(data, i) for i in range(len(data))]),
     )
     if found.differences:  # the one that is looked at first
-        _illustrate(found.differences[0].right_images + found.differences[0].wrong_images, data)
+        illustrate(found.differences[0].right_images + found.differences[0].wrong_images, data)
     with replacing(out, force=True) as temporary:
         temporary.write_text(found.model_dump_json(indent=1), encoding="utf-8")
     return found
@@ -99,22 +102,35 @@ def _measure(
     try:
         start = make()
     except TcnnError as error:
-        advance(len(data))
+        advance(len(data) + min(CORRUPTED, len(data)))
         return Measured(Row(role=role, missing=str(error)), None)
     model, precision = start.model.to(device).eval(), MixedPrecision(ran.config, device)
     batch = min(ran.config.micro_batch or 64, 64)
-    found = outcomes(
-        model, data, size=ran.size, batch_size=batch, workers=ran.config.workers, device=device, amp=precision.amp,
+    looking = partial(
+        outcomes, model, size=ran.size, batch_size=batch, workers=ran.config.workers, device=device, amp=precision.amp,
         progress=advance,
     )  # fmt: skip
+    found = looking(data)
     accuracy, per_class = counted(found, data.class_names)
+    corrupted, harder = None, None
+    with suppress(EnvironmentFailure):  # without scipy there are no corruptions
+        corrupted = looking(data.subset(some(found, CORRUPTED)), corruption="mixed")
+        harder, _ = counted(corrupted, data.class_names)
     row = Row(
-        role=role, accuracy=accuracy, per_class=per_class, cost=_cost(model, ran.size, device, precision, batch),
-        new_classifier=start.new_classifier,
+        role=role, accuracy=accuracy, per_class=per_class, corrupted=harder,
+        cost=_cost(model, ran.size, device, precision, batch), new_classifier=start.new_classifier,
     )  # fmt: skip
     del model, start
     gc.collect()
-    return Measured(row, found)
+    return Measured(row, found, corrupted)
+
+
+def some(found: Outcomes, most: int) -> list[int]:
+    """Places of at most so many of the images that could be read, evenly from the first to the last."""
+    readable = found.indices
+    if len(readable) <= most:
+        return readable.tolist()
+    return readable[np.linspace(0, len(readable) - 1, most).round().astype(int)].tolist()
 
 
 def _cost(model: nn.Module, size: tuple[int, int], device: torch.device, precision: MixedPrecision, batch: int) -> Cost:
@@ -135,19 +151,3 @@ def _cost(model: nn.Module, size: tuple[int, int], device: torch.device, precisi
         flops=flops(meta_copy(model).eval(), shape),
         images_per_second=Rate(median=rates[len(rates) // 2], low=rates[0], high=rates[-1]),
     )
-
-
-def _short(name: str) -> str:
-    """A file's name and its folder's, which is its class's; where the data set lies is nobody's business."""
-    return "/".join(Path(name).parts[-2:]) if Path(name).is_absolute() else name
-
-
-def _illustrate(changed: list[Changed], data: ImageSet) -> None:
-    """Give images their thumbnails."""
-    places = {_short(data.filename(index)): index for index in range(len(data))}
-    for one in changed:
-        picture, _ = data.load(places[one.file])
-        picture.thumbnail((THUMBNAIL, THUMBNAIL))
-        out = io.BytesIO()
-        picture.convert("RGB").save(out, "JPEG", quality=80)
-        one.thumbnail = "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()

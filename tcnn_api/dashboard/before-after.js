@@ -3,6 +3,7 @@
 import { h, s, say } from "./dom.js";
 import { bytes, count, number, percent, short } from "./format.js";
 import { get } from "./http.js";
+import { explorer, gallery } from "./single-images.js";
 
 const NAMES = { cnn: "CNN", tuned_cnn: "CNN, fine-tuned the same way", converted: "Converted", t_cnn: "T-CNN, fine-tuned" };
 const WIDTH = 120;
@@ -26,9 +27,10 @@ export function beforeAfter(found, job) {
     headline && h("p", { class: `verdict ${tone(headline)}` }, verdict(headline)),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Models before and after" },
       h("table", {},
-        h("thead", {}, h("tr", {}, ["Model", "Accuracy", `${percent(scale[0], 0)} to ${percent(scale[1], 0)}`, "FLOPs", "Images/s", "Size"].map((word) => h("th", { scope: "col" }, word)))),
+        h("thead", {}, h("tr", {}, ["Model", "Accuracy", `${percent(scale[0], 0)} to ${percent(scale[1], 0)}`, "Corrupted", "FLOPs", "Images/s", "Size"].map((word) => h("th", { scope: "col" }, word)))),
         h("tbody", {}, found.rows.map((row) => line(row, scale))))),
-    h("p", { class: "muted" }, `On ${count(found.images)} validation images, with intervals of ${percent(SURE, 0)}; images a second through the model alone, slowest to fastest pass.`),
+    h("p", { class: "muted" }, `On ${count(found.images)} validation images, with intervals of ${percent(SURE, 0)}; images a second through the model alone, slowest to fastest pass.`,
+      found.corrupted_images > 0 && ` Corrupted: ${count(found.corrupted_images)} of them, each under one of ImageNet-C’s fifteen corruptions at one of five severities, drawn for it, the same for all models.`),
     found.differences.length > 0 && h("ul", { class: "differences" }, found.differences.map((one) => h("li", {}, told(one)))),
     more("Class by class", classes, drawClasses),
     found.differences.length > 0 && more("The images on which they differ", pictures, drawPictures));
@@ -36,16 +38,23 @@ export function beforeAfter(found, job) {
 
 function line(row, scale) {
   const name = h("th", { scope: "row" }, NAMES[row.role] ?? row.role);
-  if (!row.accuracy) return h("tr", {}, name, h("td", { colspan: "5", class: "reason" }, `Not measured: ${row.missing}`));
+  if (!row.accuracy) return h("tr", {}, name, h("td", { colspan: "6", class: "reason" }, `Not measured: ${row.missing}`));
   const { top1 } = row.accuracy;
   const { cost } = row;
   if (row.new_classifier) name.append(h("span", { class: "tag" }, "guesses: its classifier is new"));
   return h("tr", {}, name,
     h("td", {}, percent(top1.mean), h("span", { class: "range" }, `${percent(top1.low)} to ${percent(top1.high)}`)),
     h("td", {}, bar(top1, scale, row.role)),
+    share(row.corrupted),
     h("td", {}, cost.flops === null ? "–" : `${number(cost.flops / 1e9)} G`),
     h("td", {}, short(cost.images_per_second.median), h("span", { class: "range" }, `${short(cost.images_per_second.low)} to ${short(cost.images_per_second.high)}`)),
     h("td", {}, bytes(cost.bytes)));
+}
+
+function share(accuracy) {
+  if (!accuracy) return h("td", {}, "–");
+  const { mean, low, high } = accuracy.top1;
+  return h("td", {}, percent(mean), h("span", { class: "range" }, `${percent(low, 0)} to ${percent(high, 0)}`));
 }
 
 /** A dot with its interval; the numbers beside it say the same. */
@@ -88,7 +97,7 @@ function estimate({ mean, low, high }) {
 }
 
 function told(one) {
-  return `${NAMES[one.of]}, over ${NAMES[one.over]}: ${points(one)}; ${count(one.newly_right)} images newly right, ${count(one.newly_wrong)} newly wrong, ${count(one.otherwise_wrong)} wrong in another way.`;
+  return `${NAMES[one.of]}, over ${NAMES[one.over]}: ${points(one)}; ${count(one.newly_right)} images newly right, ${count(one.newly_wrong)} newly wrong, ${count(one.otherwise_wrong)} wrong in another way${one.corrupted ? `; on corrupted images ${estimate(one.corrupted)}` : ""}.`;
 }
 
 async function fill(place, draw, url) {
@@ -116,29 +125,17 @@ function drawClasses(whole) {
         gains && h("td", {}, gains.per_class[name] ? estimate(gains.per_class[name]) : "–"))))))];
 }
 
-/** Where the explorer finds the images that were measured: the address but for the name; nothing if they are no upload. */
+/** The data set in which the explorer finds the images that were measured. */
 function looked({ id, request }) {
   const asked = request.finetune ?? request;
-  const data = asked.val ?? asked.dataset ?? "";
-  return data.startsWith("ds_") ? (file) => `#/jobs/${id}/attention?${new URLSearchParams({ dataset: data, file })}` : null;
+  return explorer(id, asked.val ?? asked.dataset);
 }
 
 function drawPictures(whole, images) {
   const [one] = whole.differences;
   return [
     h("p", { class: "muted" }, `${NAMES[one.of]}, over ${NAMES[one.over]}; the surest answers first.`),
-    ...[["Newly right", one.right_images, one.newly_right], ["Newly wrong", one.wrong_images, one.newly_wrong]].flatMap(([title, changes, all]) => [
-      h("h3", {}, `${title}: ${count(all)}${changes.length < all ? `, of which ${count(changes.length)}` : ""}`),
-      changes.length ? h("ul", { class: "changed" }, changes.map((one) => changed(one, images))) : h("p", {}, "None."),
-    ]),
+    ...gallery("Newly right", one.right_images, one.newly_right, images),
+    ...gallery("Newly wrong", one.wrong_images, one.newly_wrong, images),
   ];
-}
-
-function changed(image, images) {
-  return h("li", {},
-    image.thumbnail && h("img", { src: image.thumbnail, alt: "", loading: "lazy" }),
-    h("dl", {},
-      [["Is", image.target], ["Before", `${image.before}, ${percent(image.before_confidence, 0)}`], ["After", `${image.after}, ${percent(image.after_confidence, 0)}`]]
-        .map(([word, text]) => h("div", {}, h("dt", {}, word), h("dd", {}, text)))),
-    h("code", { title: image.file }, images ? h("a", { href: images(image.file) }, image.file) : image.file));
 }

@@ -2,7 +2,8 @@
 
 import { chart } from "./chart.js";
 import { flat, measured } from "./columns.js";
-import { parse, points } from "./curves.js";
+import { parse } from "./csv.js";
+import { points } from "./curves.js";
 import { h } from "./dom.js";
 import { deed, number, percent, title } from "./format.js";
 import { ask, get } from "./http.js";

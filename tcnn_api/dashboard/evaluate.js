@@ -1,10 +1,11 @@
 // A form: measure a model on a data set, beside others, under corruptions and at several sizes.
 
 import { h } from "./dom.js";
-import { clear, field, numeric, select, showErrors, text, tick, together, wrong } from "./form.js";
+import { clear, field, numeric, rewrite, select, showErrors, text, tick, together, written, wrong } from "./form.js";
 import { count, date, title } from "./format.js";
 import { get, once, post } from "./http.js";
-import { fill } from "./submit.js";
+import { modelPicker } from "./models.js";
+import { describeCheckpoint, fill } from "./submit.js";
 
 const SETS = {
   "": [],
@@ -12,47 +13,92 @@ const SETS = {
   all: ["gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow", "frost", "fog",
     "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression"],
 };
+const SOURCES = { job: "What a job made", checkpoint: "An uploaded checkpoint", model: "A timm model" };
+const EXAMPLES = 24; // images of each kind that a result names
 
 export function show(main, query) {
   document.title = "Evaluate a model · tcnn";
   const leaving = new AbortController();
   const { signal } = leaving;
-  const job = select([["", "Loading…"]]);
-  const against = h("select", { multiple: true, size: "4" });
+  const own = { job: select([["", "Loading…"]]), checkpoint: select([["", "Loading…"]]), model: modelPicker() };
+  const control = (source) => (source === "model" ? own.model.input : own[source]);
+  const parts = {
+    job: field("job", "Model", own.job, { wide: true }),
+    checkpoint: field("checkpoint", "Checkpoint", own.checkpoint, { wide: true }),
+    model: field("model", "timm name", own.model.input, { wide: true, extra: own.model.extra, hint: "With its pretrained weights, and the classes that they know." }),
+  };
+  const radios = Object.entries(SOURCES).map(([value, word]) => {
+    const radio = h("input", { type: "radio", name: "source", value, id: `source-${value}`, checked: value === "job" });
+    radio.addEventListener("change", choose);
+    return h("span", { class: "radio" }, radio, h("label", { for: `source-${value}` }, word));
+  });
+  const against = h("select", { multiple: true, size: "5" });
+  const named = text({ placeholder: "resnet50, convnext_tiny" });
   const dataset = select([["", "Loading…"]]);
   const corruptions = select([["", "None"], ["some", "Four, one of each kind"], ["all", "All fifteen of ImageNet-C"]]);
   const sizes = text({ placeholder: "the model’s own; 160 224 for two" });
   const limit = numeric({ placeholder: "all" });
   const classes = tick(true);
+  const examples = tick(true);
   const summary = h("div", { class: "notice bad", role: "alert", hidden: true });
   const button = h("button", { type: "submit", class: "main" }, "Evaluate");
   const form = h("form", { class: "submit", novalidate: true },
-    h("section", { class: "card" }, h("h2", {}, "Models"), h("div", { class: "fields" },
-      field("job", "Model", job, { wide: true, hint: "What a job made." }),
-      field("against", "Beside it", against, { wide: true, hint: "Any number, or none." }))),
+    h("section", { class: "card" }, h("h2", {}, "Models"),
+      h("fieldset", { class: "choice" }, h("legend", {}, "What is measured"), radios),
+      h("div", { class: "fields" }, Object.values(parts)),
+      h("div", { class: "fields" },
+        field("against", "Beside it", against, { wide: true, hint: "Jobs’ models and uploaded checkpoints; any number, or none." }),
+        field("against.timm", "Beside it, by timm names", named, { wide: true, hint: "With commas between." }))),
     h("section", { class: "card" }, h("h2", {}, "Images"), h("div", { class: "fields" },
       field("dataset", "Data set", dataset, { wide: true, hint: "Of one that a model was trained on, the part that its training held out is measured." }),
       field("config.corruptions", "Corruptions", corruptions, { half: true, hint: "At all five severities; each is a pass over the images." }),
       field("config.sizes", "Image sizes", sizes, { half: true, hint: "Pixels a side; several make a curve." }),
       field("config.limit", "Images at most", limit, { hint: "The first of every class in turn." }),
-      field("config.per_class", "Class by class", classes))),
+      field("config.per_class", "Class by class", classes),
+      field("config.examples", "Name single images", examples, { hint: "Those that are wrong, and on which models differ." }))),
     summary, h("div", { class: "actions" }, button));
   main.append(h("div", { class: "head" }, h("h1", {}, "Evaluate a model")),
-    h("p", { class: "lead" }, "Accuracy on images that a model has not seen, beside other models: by class, by corruption and severity, by size."), form);
-  form.addEventListener("input", ({ target }) => target.dataset.field && wrong(target, ""));
+    h("p", { class: "lead" }, "Accuracy on images that a model has not seen, beside other models: by class, by corruption and severity, by size, image by image."), form);
 
-  const made = get("jobs?limit=100&status=succeeded", { signal }).then((page) =>
+  const source = () => form.querySelector("input[name=source]:checked").value;
+  function choose() {
+    for (const [name, part] of Object.entries(parts)) part.hidden = name !== source();
+  }
+  choose();
+
+  // What was written stays with its place in the history: whoever goes back finds it again.
+  for (const event of ["input", "change"]) {
+    form.addEventListener(event, ({ target, isTrusted }) => {
+      if (target.dataset.field) wrong(target, "");
+      if (isTrusted) history.replaceState({ ...history.state, written: written(form) }, "");
+    });
+  }
+
+  const jobs = get("jobs?limit=100&status=succeeded", { signal }).then((page) =>
     page.data.filter((one) => one.kind !== "evaluate").map((one) => [one.id, `${title(one)} · ${one.kind}, ${date(one.finished_at)}`]));
-  fill(job, () => made, "No job has made a model yet", query.get("job"));
-  fill(against, () => made, "No job has made a model yet").then(() => (against.selectedIndex = -1));
-  fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map((one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`]),
-    "None was uploaded yet: the fine-tuning form takes one");
+  const checkpoints = get("checkpoints?limit=100", { signal }).then((page) => page.data.map((one) => [one.id, describeCheckpoint(one)]));
+  const filled = [
+    fill(own.job, () => jobs, "No job has made a model yet", query.get("job")),
+    fill(own.checkpoint, () => checkpoints, "None was uploaded yet", query.get("checkpoint")),
+    fill(against, async () => [...await jobs, ...await checkpoints], "Neither a job’s model nor a checkpoint is there").then(() => (against.selectedIndex = -1)),
+    fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map((one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`]),
+      "None was uploaded yet: the fine-tuning form takes one", query.get("dataset")),
+  ];
+  const before = history.state?.written;
+  if (before) {
+    rewrite(form, before); // the source first, so that its field is there
+    Promise.all(filled).then(() => (rewrite(form, before), choose()));
+  } else if (query.has("checkpoint")) {
+    form.querySelector("#source-checkpoint").checked = true;
+    choose();
+  }
 
   function request() {
-    const config = { per_class: classes.checked };
-    const [body] = together(() => {
-      if (!job.value) throw Object.assign(new Error("Choose a model."), { control: job });
-      return { job: job.value, config };
+    const config = { per_class: classes.checked, ...(examples.checked && { examples: EXAMPLES }) };
+    const [model] = together(() => {
+      const value = control(source()).value.trim();
+      if (!value) throw Object.assign(new Error("Choose a model."), { control: control(source()) });
+      return { [source()]: value };
     }, () => {
       if (!dataset.value) throw Object.assign(new Error("Choose a data set."), { control: dataset });
     }, () => {
@@ -62,8 +108,11 @@ export function show(main, query) {
     });
     if (corruptions.value) config.corruptions = SETS[corruptions.value];
     if (limit.value.trim()) config.limit = Number.isFinite(Number(limit.value)) ? Number(limit.value) : limit.value.trim();
-    const others = [...against.selectedOptions].map((one) => one.value).filter((one) => one && one !== job.value);
-    return { ...body, dataset: dataset.value, ...(others.length && { against: others.map((one) => ({ job: one })) }) };
+    const others = [
+      ...[...against.selectedOptions].map((one) => one.value).filter(Boolean).map((id) => (id.startsWith("ckpt_") ? { checkpoint: id } : { job: id })),
+      ...named.value.split(/[\s,;]+/).filter(Boolean).map((name) => ({ model: name })),
+    ].filter((one) => JSON.stringify(one) !== JSON.stringify(model));
+    return { ...model, config, dataset: dataset.value, ...(others.length && { against: others }) };
   }
 
   let idempotency = { body: "", key: "" };

@@ -3,14 +3,16 @@
 import { chart } from "./chart.js";
 import { h } from "./dom.js";
 import { count, number, percent } from "./format.js";
+import { get } from "./http.js";
 import { named } from "./names.js";
+import { explorer, gallery } from "./single-images.js";
 
 const FIRST = 200; // classes that a table shows
 const SQUARE = 20; // classes of which a whole matrix can be read
 const PAIRS = 50; // and else so many pairs
 
 /** The cards of an evaluation's page, by what its result has. */
-export function evaluation({ data, split, images, held_out: heldOut, trained_on: seen = [], rows = [] }) {
+export function evaluation({ data, split, images, held_out: heldOut, trained_on: seen = [], rows = [], changes = [] }, job) {
   const whose = heldOut ? "the part that training held out" : `split ${split}`;
   return [
     h("section", { class: "card" },
@@ -26,6 +28,7 @@ export function evaluation({ data, split, images, held_out: heldOut, trained_on:
     ...rows.filter((row) => Object.keys(row.corruptions ?? {}).length).map((row) => heat(row, rows.length > 1)),
     classes(rows),
     ...rows.filter((row) => row.clean?.confusions?.length).map((row) => confusions(row, rows)),
+    job.request.config?.examples ? single(job, data, changes) : null,
   ];
 }
 
@@ -111,4 +114,38 @@ function confusions(row, rows) {
   return h("section", { class: "card" }, h("h2", {}, title),
     h("p", { class: "muted" }, "Images: a line for each class, a column for each answer; the fuller the colour, the larger its share of the class."),
     table(title, ["Class", ...names], names.map((target) => h("tr", {}, h("th", { scope: "row", class: "long" }, target), names.map((answer) => cell(target, answer)))), "heat"));
+}
+
+const signed = new Intl.NumberFormat(undefined, { signDisplay: "exceptZero", minimumFractionDigits: 1, maximumFractionDigits: 1 });
+
+/** Image by image: how each model departs from the first, and what each gets wrong; fetched when it is asked for. */
+function single(job, data, changes) {
+  const place = h("div");
+  const told = ({ of, over, top1: { mean, low, high }, newly_right: right, newly_wrong: wrong }) =>
+    `${named(of)}, over ${named(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${count(right)} images newly right, ${count(wrong)} newly wrong.`;
+  const open = async () => {
+    if (!details.open || place.hasChildNodes()) return;
+    place.append(h("p", { class: "loading" }, "Loading…"));
+    try {
+      const whole = await get(`jobs/${job.id}/files/evaluation.json`);
+      place.replaceChildren(...whole.changes.flatMap((one) => {
+        const looked = explorer(one.of, data) ?? explorer(one.over, data);
+        return [...gallery(`${called(row(whole, one), whole.rows)}: newly right`, one.right_images, one.newly_right, looked),
+          ...gallery(`${called(row(whole, one), whole.rows)}: newly wrong`, one.wrong_images, one.newly_wrong, looked)];
+      }), ...whole.rows.filter((one) => one.clean).flatMap((one) =>
+        gallery(`${called(one, whole.rows)}: wrong`, one.mistakes, one.clean.images - one.clean.right, explorer(one.model, data))));
+    } catch (error) {
+      place.firstChild.textContent = error.message;
+    }
+  };
+  const details = h("details", { ontoggle: open }, h("summary", {}, changes.length ? "The images on which they differ, and those that each gets wrong" : "The images that it gets wrong"), place);
+  return h("section", { class: "card" },
+    h("h2", {}, "Image by image"),
+    changes.length > 0 && h("ul", { class: "differences" }, changes.map((one) => h("li", {}, told(one)))),
+    details);
+}
+
+/** The row of a change's model, at its size. */
+function row(whole, { of, height, width }) {
+  return whole.rows.find((one) => one.model === of && one.height === height && one.width === width);
 }

@@ -63,7 +63,7 @@ export function together(...parts) {
 
 /** Everything that was written into a form, to be kept with its place in the browser's history. */
 export function written(form) {
-  return kept(form).map((control) => (["checkbox", "radio"].includes(control.type) ? control.checked : control.value));
+  return kept(form).map(said);
 }
 
 /** Write it again; what depends on a control hears of it. */
@@ -71,11 +71,23 @@ export function rewrite(form, values) {
   const controls = kept(form);
   if (controls.length !== values?.length) return;
   controls.forEach((control, place) => {
-    const name = ["checkbox", "radio"].includes(control.type) ? "checked" : "value";
-    if (control[name] === values[place]) return;
-    control[name] = values[place];
-    if (control[name] === values[place] && (name === "value" || control.checked || control.type === "checkbox")) control.dispatchEvent(new Event("change"));
+    const value = values[place];
+    if (same(said(control), value)) return;
+    if (typeof value === "boolean") control.checked = value;
+    else if (Array.isArray(value)) for (const option of control.options) option.selected = value.includes(option.value);
+    else control.value = value;
+    if (same(said(control), value) && value !== false || control.type === "checkbox") control.dispatchEvent(new Event("change"));
   });
+}
+
+/** What a control says: whether it is ticked, what was written, or all that was chosen. */
+function said(control) {
+  if (["checkbox", "radio"].includes(control.type)) return control.checked;
+  return control.multiple ? [...control.selectedOptions].map((option) => option.value) : control.value;
+}
+
+function same(one, other) {
+  return JSON.stringify(one) === JSON.stringify(other);
 }
 
 function kept(form) {

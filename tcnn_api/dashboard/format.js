@@ -1,18 +1,13 @@
 // Numbers, times and names as people read them, in their own locale.
 
 import { named } from "./names.js";
-import { NONE } from "./numbers.js";
+import { NONE, count } from "./numbers.js";
 
-export { bytes, number, percent } from "./numbers.js";
+export { bytes, count, number, percent } from "./numbers.js";
 
-const whole = new Intl.NumberFormat();
 const dates = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const times = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const ago = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
-
-export function count(value) {
-  return value === null || value === undefined ? NONE : whole.format(value);
-}
 
 /** 1.2 M, 26 M: for parameters. Locales write thousands, millions and metres alike, so the letters are the SI's. */
 export function short(value) {

@@ -4,7 +4,6 @@ import { announce, h, say } from "./dom.js";
 import { beforeAfter } from "./before-after.js";
 import { flat } from "./columns.js";
 import { copies } from "./copying.js";
-import { curves } from "./curves.js";
 import { equivalence } from "./equivalence.js";
 import { evaluation } from "./evaluation.js";
 import { ENDED, STATUS, bytes, date, deed, fault, moment, number, percent, standing, title } from "./format.js";
@@ -15,6 +14,7 @@ import { logOf } from "./log.js";
 import { notifier } from "./notify.js";
 import { badge, bar, fileLink, setBadge, setBar, sure, trouble } from "./parts.js";
 import { follow } from "./stream.js";
+import { training as trainingCard } from "./training.js";
 import { tryIt } from "./try-it.js";
 
 export function show(main, id) {
@@ -40,7 +40,7 @@ export function show(main, id) {
   const facts = h("dl", { class: "facts" });
   const now = card("Progress", progress, where, facts);
   const results = h("div", { class: "results" });
-  const training = curves();
+  const training = trainingCard();
   const asked = card("Settings", h("dl", { class: "facts request" }));
   const events = h("ol", { class: "events", tabindex: "0", "aria-label": "What happened, the newest first" });
   const history = card("What happened", events);
@@ -235,7 +235,7 @@ function drawResults(job, place, url) {
   const scores = score(job, metrics);
   if (scores.length) place.append(card("Result", h("dl", { class: "facts big" }, pairs(scores))));
   if (checkpoint) place.append(tryIt(job.id));
-  if (job.kind === "evaluate" && metrics) place.append(...evaluation(metrics).filter(Boolean));
+  if (job.kind === "evaluate" && metrics) place.append(...evaluation(metrics, job).filter(Boolean));
   if (verification) place.append(equivalence(verification, metrics?.conversion));
   if (files.length) {
     place.append(card("Files",

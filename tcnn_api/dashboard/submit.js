@@ -401,7 +401,7 @@ function lines(config, prefix = "") {
       : [`${prefix}${name}=${JSON.stringify(value)}`]);
 }
 
-function describeCheckpoint(one) {
+export function describeCheckpoint(one) {
   return `${one.name} · ${one.base_model}, ${bytes(one.size)}`;
 }
 

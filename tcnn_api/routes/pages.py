@@ -57,6 +57,8 @@ MEDIA = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".s
 
 SHARED = ("base.css", "dom.js", "icon.svg", "maps.js", "numbers.js", "picture.js", "viewer.css", "viewer.js")
 """What the dashboard has in common with the page of `tcnn export --explorer`, where it lies."""
+OF_REPORTS = "report.js"
+"""What draws the charts of a report; the dashboard has the others of that room."""
 
 
 class Asset(NamedTuple):
@@ -71,7 +73,8 @@ class Asset(NamedTuple):
 def assets() -> dict[str, Asset]:
     """The dashboard's files by name. They are few and small, so they are read once."""
     parts = [files("tcnn.explorer") / "page" / name for name in SHARED]
-    parts += [file for file in (files("tcnn_api") / "dashboard").iterdir() if Path(file.name).suffix in MEDIA]
+    for folder in (files("tcnn.analysis.charts"), files("tcnn_api") / "dashboard"):
+        parts += [file for file in folder.iterdir() if Path(file.name).suffix in MEDIA and file.name != OF_REPORTS]
     found = {Path(file.name): file.read_bytes() for file in parts}
     # The browser learns of all modules at once, instead of one import after the other.
     preloads = "\n".join(

@@ -1,11 +1,13 @@
 """`GET /jobs/{id}/report`: the report of a training run as one page, made when it is first asked for, and kept."""
 
+import hashlib
 from pathlib import Path
 
 from anyio import to_thread
 from fastapi import APIRouter
 from starlette.responses import FileResponse, Response
 
+from tcnn.analysis.charts.bundle import script_source
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.version import __version__
 from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Tenant
@@ -22,10 +24,12 @@ from tcnn_jobs.model import Job
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 
 SECONDS = 300
+SCRIPT = hashlib.sha256(script_source().encode()).hexdigest()[:12]
+"""Of the page's name: one with another script than the policy allows would show no charts."""
 POLICY = {
-    # The page has its styles and pictures in it and no script; words in it may be a stranger's.
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; "
-    "frame-ancestors 'none'",
+    # The page has styles, pictures and one script of ours in it, known by its hash; words in it may be a stranger's.
+    "Content-Security-Policy": f"default-src 'none'; script-src {script_source()}; style-src 'unsafe-inline'; "
+    "img-src data:; sandbox allow-scripts allow-downloads; frame-ancestors 'none'",
     "Cache-Control": "private, no-cache",
 }
 
@@ -43,7 +47,7 @@ async def report(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> Re
     """
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     attempt = await parts.pools.storage.run(own, parts.artifacts.attempt, found, winner(found))
-    page = parts.artifacts.beside(job, f"report-{winner(found)}-{__version__}.html")
+    page = parts.artifacts.beside(job, f"report-{winner(found)}-{__version__}-{SCRIPT}.html")
     if attempt is None:
         raise NotFound(f"{job}: its files are no longer on the server; run the job again")
     async with parts.pools.reports.take(own):  # what waited for the same one finds it made

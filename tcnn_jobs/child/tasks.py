@@ -87,11 +87,14 @@ def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Repor
     comparison.trained_on = [labels[name] for name in comparison.trained_on]
     for row, reference in zip(comparison.rows, _repeated(references, len(comparison.rows)), strict=True):
         row.model = reference.label  # not where it lies on this server
+    for change in comparison.changes:
+        change.of, change.over = labels[change.of], labels[change.over]
     comparison.data = request.dataset
     report_file = directory.path / "evaluation.json"
     report_file.write_text(comparison.model_dump_json(indent=2), encoding="utf-8")
     notes = seen_before(comparison)
-    return Result(files=(_artifact(assignment, report_file),), metrics=comparison.model_dump(mode="json"), notes=notes)
+    metrics = comparison.headline().model_dump(mode="json")
+    return Result(files=(_artifact(assignment, report_file),), metrics=metrics, notes=notes)
 
 
 def seen_before(comparison: Comparison) -> tuple[str, ...]:

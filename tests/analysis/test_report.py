@@ -14,6 +14,7 @@ import tiny_runs
 from data_pictures import draw
 
 import tcnn
+from tcnn.analysis.charts import bundle
 from tcnn.analysis.pages.report import write
 from tcnn.analysis.reading.rundirs import metadata
 from tcnn.cli.main import main
@@ -32,6 +33,7 @@ class Page(HTMLParser):
         self.attributes: list[tuple[str, str | None]] = []
         self.text = ""
         self.titles: list[str] = []
+        self.scripts: list[str] = []
         self._open: list[str] = []
         self.feed(html)
         self.close()
@@ -51,8 +53,10 @@ class Page(HTMLParser):
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self._open[-1:] != ["style"]:
+        if self._open[-1:] not in (["style"], ["script"]):
             self.text += data
+        if self._open[-1:] == ["script"]:
+            self.scripts.append(data)
         if self._open[-1:] == ["h2"]:
             self.titles.append(data)
 
@@ -108,9 +112,18 @@ def test_a_real_run(html: str, run: Path) -> None:
     assert page.tags.count("svg") + page.tags.count("img") >= 6
 
 
-def test_it_is_one_file_without_scripts(html: str) -> None:
+def test_it_is_one_file_whose_only_script_is_ours(html: str) -> None:
     page = Page(html)
-    assert {"script", "link", "iframe", "object", "embed", "base", "form"} & set(page.tags) == set()
+    *data, script = page.scripts
+    assert script == bundle.script()
+    policy = (
+        next(value for name, value in page.attributes if name == "content" and "default-src" in (value or "")) or ""
+    )
+    assert f"default-src 'none'; script-src {bundle.script_source()};" in policy
+    curves, *evaluated = [json.loads(each) for each in data]
+    assert "epoch" in {row["kind"] for row in curves["rows"]}
+    assert [one["title"] for one in evaluated[0]["charts"]] == ["Accuracy by severity"]
+    assert {"link", "iframe", "object", "embed", "base", "form"} & set(page.tags) == set()
     for name, value in page.attributes:
         assert not name.startswith("on"), name
         if name in ("src", "href", "xlink:href", "action", "srcset", "poster"):
@@ -141,7 +154,8 @@ def test_hostile_names_stay_names(run: Path) -> None:
     (run / "inspect.json").write_text(made_up.inspection(heads=4, names=made_up.HOSTILE, layers=3).model_dump_json())
     elsewhere = run.rename(run.with_name("<img src=x onerror=alert(1)>"))
     page = read(elsewhere)
-    assert "script" not in page.tags
+    assert page.scripts[-1] == bundle.script() and "script" in page.tags
+    assert all(json.loads(each) for each in page.scripts[:-1])  # and nothing else runs
     assert all(not name.startswith("on") for name, _ in page.attributes)
     assert "<script>alert(1)</script>" in page.text  # as text
     assert "<img src=x onerror=alert(1)>" in page.text

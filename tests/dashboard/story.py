@@ -39,12 +39,14 @@ def before_and_after() -> BeforeAfter:
             parameters=11_000_000, bytes=44_000_000, flops=3_600_000_000,
             images_per_second=Rate(median=812, low=790, high=821),
         )  # fmt: skip
-        row = Row(role=role, accuracy=accuracy, per_class=classes, cost=cost, new_classifier=skill < 0.5)  # type: ignore[arg-type]
-        rows.append(Measured(row, found))
+        harder = found._replace(predicted=numpy.where(hard < skill - 0.2, targets, (targets + 1) % 3))
+        row = Row(role=role, accuracy=accuracy, corrupted=counted(harder, names)[0], per_class=classes, cost=cost,  # type: ignore[arg-type]
+                  new_classifier=skill < 0.5)  # fmt: skip
+        rows.append(Measured(row, found, harder))
     gains = differences(rows, names, [f"{HOSTILE}/{number}.png" for number in range(200)])
     for image in gains[0].right_images:
         image.thumbnail = PIXEL
-    return BeforeAfter(images=200, rows=[one.row for one in rows], differences=gains)
+    return BeforeAfter(images=200, rows=[one.row for one in rows], corrupted_images=200, differences=gains)
 
 
 class Story:

@@ -129,6 +129,7 @@ def test_the_form_of_an_evaluation(server: Server, story: Faults, open_page: Ope
     page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}")
     page.get_by_role("link", name="Evaluate it").click()
     expect(page.get_by_label("Model", exact=True)).to_have_value(story.succeeded.job)
+    page.get_by_label("Beside it, by timm names").fill("test_resnet")
     page.get_by_label("Data set").select_option(uploaded.id)
     page.get_by_label("Corruptions").select_option("some")
     page.get_by_label("Image sizes").fill("160, x")
@@ -146,9 +147,22 @@ def test_the_form_of_an_evaluation(server: Server, story: Faults, open_page: Ope
         made = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
     asked = made["request"]["config"]
     assert made["request"]["job"] == story.succeeded.job and made["request"]["dataset"] == uploaded.id
-    assert (asked["sizes"], asked["limit"], asked["per_class"]) == ([160, 224], 100, True)
+    assert (asked["sizes"], asked["limit"], asked["per_class"], asked["examples"]) == ([160, 224], 100, True, 24)
+    assert [one["model"] for one in made["request"]["against"]] == ["test_resnet"]
     assert len(asked["corruptions"]) == 4
-    story.house.store.cancel(made["id"])  # so that no job has the data set any more
+    page.go_back()
+    expect(page.get_by_label("Image sizes")).to_have_value("160, 224")
+    expect(page.get_by_label("Data set")).to_have_value(uploaded.id)
+    expect(page.get_by_label("Beside it, by timm names")).to_have_value("test_resnet")
+    page.get_by_label("A timm model").check()
+    page.get_by_role("combobox", name="timm name").fill("test_vit")
+    page.get_by_role("button", name="Evaluate").click()
+    expect(page.locator(".titled .badge")).to_contain_text("Queued")
+    with server.client(None) as client:
+        other = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
+    assert other["request"]["model"] == "test_vit" and "job" not in other["request"]
+    for job in (made, other):
+        story.house.store.cancel(job["id"])  # so that no job has the data set any more
 
 
 def test_images_on_which_models_differ_open_in_the_explorer(server: Server, story: Faults, open_page: Open) -> None:

@@ -101,6 +101,21 @@ def test_models_side_by_side() -> None:
     assert found[0].right_images, "what is written to the file is left as it was"
 
 
+def test_corrupted_images_are_compared_in_pairs() -> None:
+    targets = [0, 1, 2, 0, 1, 2]
+    clean = answers(targets, targets)
+    harder = {"tuned_cnn": answers([0, 1, 1, 1, 1, 0], targets), "t_cnn": answers([0, 1, 2, 0, 1, 0], targets)}
+    rows = [
+        Measured(Row(role=role, accuracy=counted(clean, NAMES)[0], corrupted=counted(found, NAMES)[0]), clean, found)
+        for role, found in harder.items()
+    ]
+    (gain,) = differences(rows, NAMES, "abcdef")
+    assert gain.corrupted is not None and gain.corrupted.mean == pytest.approx(2 / 6, abs=1e-6)
+    assert gain.top1.mean == 0
+    (without,) = differences([rows[0]._replace(corrupted=None), rows[1]], NAMES, "abcdef")
+    assert without.corrupted is None
+
+
 def test_nothing_is_held_against_a_model_that_guesses() -> None:
     found = answers([0, 1, 2], [0, 1, 2])
     rows = [Measured(Row(role="cnn", new_classifier=True), found), Measured(Row(role="t_cnn"), found)]

@@ -77,6 +77,21 @@ def test_source_and_converted_agree_at_every_size(source: str, checkpoint: str, 
     assert [state[0] for state in seen] == sorted(state[0] for state in seen)
 
 
+def test_single_images_are_named_where_they_are_asked_for(source: str, checkpoint: str, pictures: str) -> None:
+    found = compare([source, checkpoint], pictures, EvaluationConfig(examples=3))
+    for row in found.rows:
+        assert row.clean
+        assert len(row.mistakes) == min(3, row.clean.images - row.clean.right) > 0
+        assert all(one.target != one.answer and one.thumbnail for one in row.mistakes)
+    (change,) = found.changes
+    assert (change.of, change.over) == (checkpoint, source)
+    assert (change.newly_right, change.newly_wrong, change.otherwise_wrong) == (0, 0, 0)  # one function
+    short = found.headline()
+    assert not any(row.mistakes for row in short.rows) and short.changes[0].newly_right == 0
+    assert found.rows[0].mistakes, "what is written to the file is left as it was"
+    assert not compare([source], pictures).changes
+
+
 def test_is_what_evaluate_says(checkpoint: str, pictures: str) -> None:
     model, data = open_model(checkpoint), open_dataset(pictures, "val")
     (row,) = compare([checkpoint], pictures, EvaluationConfig(sizes=[40], corruptions=("snow",), per_class=True)).rows

@@ -9,7 +9,8 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from tcnn.errors import RequestError
-from tcnn.evaluation.corruptions import CORRUPTIONS, SEVERITIES, Corruption, corrupt
+from tcnn.evaluation import corruptions
+from tcnn.evaluation.corruptions import CORRUPTIONS, SEVERITIES, Corruption, MixedCorruption, corrupt
 
 PHOTOGRAPHS = [Image.fromarray(load_sample_image(name)) for name in ("china.jpg", "flower.jpg")]
 WITHOUT_CHANCE = {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression"}
@@ -140,6 +141,24 @@ def test_a_transform_depends_on_the_image_alone() -> None:
     assert step(first).tobytes() != alone
     assert step(second).tobytes() == pickle.loads(pickle.dumps(step))(second).tobytes() == alone
     assert Corruption("snow", 3, seed=8)(second).tobytes() != alone
+
+
+def test_a_mixed_corruption_is_drawn_for_each_image() -> None:
+    """All fifteen and all five severities come, the same ones for the same image whatever came before it."""
+    random = np.random.default_rng(0)
+    images = [Image.fromarray(random.integers(0, 256, (8, 8, 3), np.uint8)) for _ in range(3)]
+    mixed, again = MixedCorruption(), MixedCorruption()
+    first = [mixed(image).tobytes() for image in images]
+    assert [again(image).tobytes() for image in reversed(images)] == first[::-1]
+    assert first != [image.tobytes() for image in images]
+    drawn: set[tuple[str, int]] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corruptions, "corrupt", lambda image, name, severity, seed: drawn.add((name, severity)) or image)
+        for number in range(600):
+            mixed(Image.new("RGB", (2, 2), (number % 256, number // 256, 0)))
+    assert {name for name, _ in drawn} == set(CORRUPTIONS)
+    assert {severity for _, severity in drawn} == set(SEVERITIES)
+    assert len(drawn) == len(CORRUPTIONS) * len(SEVERITIES)
 
 
 @pytest.mark.parametrize(

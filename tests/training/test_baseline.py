@@ -107,7 +107,12 @@ def test_before_and_after(whole: FinetuneResult, data: Path) -> None:
     assert abs(cost.bytes - Path(whole.best).stat().st_size) < 60_000, "what its file has beside the header"
     assert cost.flops > plain.flops > 0  # type: ignore[operator]
     assert cost.images_per_second.low <= cost.images_per_second.median <= cost.images_per_second.high
+    assert whole.before_after.corrupted_images == rows["t_cnn"].accuracy.images
+    for row in rows.values():
+        assert row.corrupted is not None and row.corrupted.images == whole.before_after.corrupted_images
+    assert rows["cnn"].corrupted == rows["converted"].corrupted, "the same function of the same corrupted images"
     (gain,) = whole.before_after.differences
+    assert gain.corrupted is not None and gain.corrupted.low <= gain.corrupted.mean <= gain.corrupted.high
     assert (gain.of, gain.over) == ("t_cnn", "tuned_cnn")
     text = (Path(whole.out) / before_after.FILE).read_text()
     assert str(data) not in text

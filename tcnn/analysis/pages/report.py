@@ -1,4 +1,4 @@
-"""`tcnn.report`: a run as one self-contained HTML file, without network access or scripts.
+"""`tcnn.report`: a run as one self-contained HTML file, without network access; its one script draws the charts.
 
 It is made without torch from the files of the run's directory, unless images are given: their attention is computed.
 """
@@ -8,8 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from pydantic import BaseModel, ValidationError
 
+from tcnn.analysis.charts import bundle, series
 from tcnn.analysis.pages.page import pictures, template
 from tcnn.analysis.plots import gallery
 from tcnn.analysis.plots.training import epochs
@@ -97,12 +99,17 @@ def _page(run: Run) -> str:
         shown=_some(done),
         best=max(done, key=lambda row: -1.0 if row.val.top1 is None else row.val.top1, default=None),
         layers=_last_state(done),
-        training=pictures(gallery.training_plots(run.metrics)),
+        curves=series.of_training(run.metrics),
+        training=pictures(gallery.head_plots(run.metrics)),
         inside=[] if run.inspection is None else pictures(gallery.inspection_plots(run.inspection)),
-        robustness=[pictures(gallery.evaluation_plots(each.rows)) for each in run.evaluations],
+        measured=[series.of_evaluation(each.rows) for each in run.evaluations],
+        robustness=[pictures(gallery.corruption_plots(each.rows)) for each in run.evaluations],
         tables=[_corruption_table(each) for each in run.evaluations],
         settings=_settings(run),
         versions=_versions(run),
+        script=Markup(bundle.script()),  # noqa: S704 - ours
+        script_source=Markup(bundle.script_source()),  # noqa: S704
+        chart_style=Markup(bundle.style()),  # noqa: S704
         made_by=__version__,
     )
 

@@ -23,6 +23,11 @@ class NamedPlot(NamedTuple):
 def training_plots(rows: training.Rows) -> Iterator[NamedPlot]:
     """Plots of metrics.jsonl."""
     yield from _if("training", "Accuracy, loss and temperature after every epoch.", lambda: training.progress(rows))
+    yield from head_plots(rows)
+
+
+def head_plots(rows: training.Rows) -> Iterator[NamedPlot]:
+    """Plots of every head in metrics.jsonl."""
     caption = "Attention span and gate of every head after every epoch: how far the layers have left the convolution."
     yield from _if("gates-and-spans", caption, lambda: training.gates_and_spans(rows))
 
@@ -56,13 +61,18 @@ def inspection_plots(found: Inspection) -> Iterator[NamedPlot]:
 
 def evaluation_plots(rows: Sequence[EvaluatedRow]) -> Iterator[NamedPlot]:
     """Plots of an evaluation."""
+    yield from corruption_plots(rows)
+    caption = "Accuracy at several sizes of the test images."
+    yield from _if("resolution", caption, lambda: robustness.resolution(rows))
+
+
+def corruption_plots(rows: Sequence[EvaluatedRow]) -> Iterator[NamedPlot]:
+    """Plots of what one model gains over another under corruptions."""
     pairs = improved(rows)
     for number, (before, after) in enumerate(pairs, 1):
         end = f"-{number}" if len(pairs) > 1 else ""
         caption = f"What {after.title} gains over {before.title} under corruptions."
         yield from _if(f"corruptions{end}", caption, partial(robustness.improvement, before, after))
-    caption = "Accuracy at several sizes of the test images."
-    yield from _if("resolution", caption, lambda: robustness.resolution(rows))
 
 
 def _if(name: str, caption: str, draw: Callable[[], Figure | None]) -> Iterator[NamedPlot]:

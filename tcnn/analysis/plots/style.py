@@ -22,15 +22,14 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from tcnn.analysis.charts.bundle import palette
 from tcnn.files import replacing
 
 Format = Literal["png", "svg"]
 
-BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW = (
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442",
-)  # fmt: skip
-"""Okabe & Ito's palette."""
-PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
+PALETTE = palette()
+"""That of the pages: Okabe & Ito's hues."""
+BLUE, VERMILLION, GREEN = PALETTE[:3]
 INK, GREY, FAINT = "#222222", "#767676", "#D9D9D9"
 MAPS = "viridis"
 """Colour map of quantities."""

@@ -101,6 +101,22 @@ class Corruption:
         return f"{type(self).__name__}({self.name!r}, {self.severity}, seed={self.seed})"
 
 
+class MixedCorruption:
+    """A corruption and a severity that are drawn for each image: one pass estimates the mean over all of them.
+
+    What is drawn is a function of the seed and the pixels only, so that all models see the same.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        check(CORRUPTIONS[0])
+        self.seed = seed
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        drawn = np.random.default_rng([self.seed, zlib.crc32(image.tobytes())])
+        name, severity = CORRUPTIONS[drawn.integers(len(CORRUPTIONS))], SEVERITIES[drawn.integers(len(SEVERITIES))]
+        return Corruption(name, severity, self.seed)(image)
+
+
 def _through_rgb(image: Image.Image, *how: Any) -> Image.Image:
     """Corrupt the colours of an image of another mode."""
     colours = image.convert("RGBA") if image.has_transparency_data else image.convert("RGB")

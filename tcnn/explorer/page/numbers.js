@@ -2,6 +2,12 @@
 
 export const NONE = "–";
 
+const whole = new Intl.NumberFormat();
+
+export function count(value) {
+  return value === null || value === undefined ? NONE : whole.format(value);
+}
+
 export function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return NONE;
   if (value === 0) return "0";

@@ -1,7 +1,10 @@
-// A line chart in SVG: axes with round numbers, a legend, and the values under the pointer or the arrow keys.
+// A line chart in SVG: axes with round numbers, the values under the pointer or the arrow keys, a legend that shows and
+// hides, and files of what is shown.
 
 import { fresh, h, s, say } from "./dom.js";
-import { count } from "./format.js";
+import { count } from "./numbers.js";
+import { csvOf, handOver, pngOf, svgOf } from "./saving.js";
+import { scale, told } from "./scale.js";
 
 const HEIGHT = 210;
 const LETTER = 7.6; // pixels that a digit of an axis takes
@@ -15,21 +18,48 @@ export function chart({ title, unit, format, from, to, axis = "optimizer steps",
   const legend = h("ul", { class: "legend" });
   const reading = h("div", { class: "reading", "aria-live": "off" }, where, legend);
   const name = fresh("chart");
+  const files = h("div", { class: "save" }, Object.keys(SAVED).map((kind) =>
+    h("button", { type: "button", "aria-label": `Save ${title} as ${kind}`, title: `Save as ${kind}`, onclick: () => save(kind) }, kind)));
   const element = h("figure", { class: "chart", tabindex: "0", "aria-labelledby": name, role: "group" },
-    h("figcaption", { id: name }, title, unit && h("span", { class: "muted" }, ` (${unit})`)),
+    h("figcaption", {}, h("span", { id: name }, title, unit && h("span", { class: "muted" }, ` (${unit})`)), files),
     drawing, reading);
+  const hidden = new Set();
+  let all = [];
   let shown = [];
   let place = null;
   let scales = null;
   let width = 0;
 
   function draw(series) {
-    shown = series.filter((one) => one.points.length);
+    all = series.filter((one) => one.points.length).map((one, number) => ({ ...one, colour: `c${number % COLOURS}` }));
+    marks();
+    plot();
+  }
+
+  /** The legend is made anew only where there are other names, so that nobody's focus is lost. */
+  function marks() {
+    const names = all.map((one) => one.name);
+    if (JSON.stringify(names) !== legend.dataset.names) {
+      legend.dataset.names = JSON.stringify(names);
+      legend.replaceChildren(...all.map((one) => {
+        const key = h("button", { type: "button", class: one.colour, title: "Show or hide", onclick: () => toggle(one.name) }, one.name, " ", h("b"));
+        return h("li", {}, key);
+      }));
+    }
+    [...legend.children].forEach((item, number) => item.firstChild.setAttribute("aria-pressed", String(!hidden.has(all[number].name))));
+  }
+
+  /** All of them come back when the last one goes. */
+  function toggle(one) {
+    if (!hidden.delete(one)) hidden.add(one);
+    if (all.every((each) => hidden.has(each.name))) hidden.clear();
+    marks();
     plot();
   }
 
   /** In real pixels, so that letters are as large as all others, however wide the chart is. */
   function plot() {
+    shown = all.filter((one) => !hidden.has(one.name));
     if (!shown.length || !width) return;
     drawing.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const xs = shown.flatMap((one) => one.points.map(([x]) => x));
@@ -48,9 +78,8 @@ export function chart({ title, unit, format, from, to, axis = "optimizer steps",
         s("text", { x: left - 7, y: y.at(tick) + 4, "text-anchor": "end" }, label(tick)))),
       ...x.ticks.map((tick) => s("text", { class: "tick", x: x.at(tick), y: HEIGHT - 24, "text-anchor": "middle" }, count(tick))),
       s("text", { class: "axis", x: width - MARGIN.right, y: HEIGHT - 6, "text-anchor": "end" }, axis),
-      ...shown.map((one, number) => line(one, number, x, y)),
+      ...shown.map((one) => line(one, x, y)),
       s("g", { class: "cursor" }));
-    legend.replaceChildren(...shown.map((one, number) => h("li", { class: `c${number % COLOURS}` }, one.name, " ", h("b"))));
     read(place);
   }
 
@@ -65,12 +94,21 @@ export function chart({ title, unit, format, from, to, axis = "optimizer steps",
     const cursor = drawing.querySelector(".cursor");
     cursor.replaceChildren();
     if (at !== null) cursor.append(s("line", { x1: scales.x.at(x), x2: scales.x.at(x), y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }));
-    shown.forEach((one, number) => {
+    all.forEach((one, number) => {
+      const value = legend.children[number].firstChild.lastChild;
+      if (hidden.has(one.name)) return say(value, "");
       const nearest = one.points.reduce((best, point) => (Math.abs(point[0] - x) < Math.abs(best[0] - x) ? point : best));
-      if (at !== null) cursor.append(s("circle", { class: `c${number % COLOURS}`, cx: scales.x.at(nearest[0]), cy: scales.y.at(nearest[1]), r: 3.5 }));
-      say(legend.children[number].lastChild, format(nearest[1]));
+      if (at !== null) cursor.append(s("circle", { class: one.colour, cx: scales.x.at(nearest[0]), cy: scales.y.at(nearest[1]), r: 3.5 }));
+      say(value, format(nearest[1]));
     });
     say(where, at === null && word === "step" ? "latest" : `${word} ${count(x)}`);
+  }
+
+  async function save(kind) {
+    const file = `${title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").toLowerCase()}.${kind.toLowerCase()}`;
+    const colours = shown.map((one) => ({ name: one.name, colour: getComputedStyle(drawing.querySelector(`.line.${one.colour}`)).color }));
+    const [content, type] = await SAVED[kind](shown, axis, () => svgOf(drawing, unit ? `${title} (${unit})` : title, colours));
+    handOver(file, content, type);
   }
 
   new ResizeObserver(([entry]) => {
@@ -95,46 +133,25 @@ export function chart({ title, unit, format, from, to, axis = "optimizer steps",
     place = scales.all[Math.max(0, Math.min(scales.all.length - 1, now + by))];
     read(place);
   });
-  element.addEventListener("blur", () => (reading.setAttribute("aria-live", "off"), read((place = null))));
+  element.addEventListener("focusout", ({ relatedTarget }) => {
+    if (element.contains(relatedTarget)) return;
+    reading.setAttribute("aria-live", "off");
+    read((place = null));
+  });
   return { element, draw };
 }
 
-/** A way to write round numbers in as many digits as they have. */
-function told(ticks, format) {
-  let digits = 2;
-  while (digits < 9 && ticks.some((tick) => Number(tick.toPrecision(digits)) !== tick)) digits += 1;
-  return (tick) => format(tick, digits);
-}
+/** What each kind of file is made of. */
+const SAVED = {
+  PNG: async (series, axis, svg) => [await pngOf(svg()), "image/png"],
+  SVG: (series, axis, svg) => [svg(), "image/svg+xml"],
+  CSV: (series, axis) => [csvOf(series, axis), "text/csv"],
+};
 
-function line(one, number, x, y) {
+function line(one, x, y) {
   const path = one.points.map(([px, py], at) => `${at ? "L" : "M"}${x.at(px).toFixed(1)} ${y.at(py).toFixed(1)}`).join("");
   const alone = one.points.length < 12;
-  return s("g", { class: `line c${number % COLOURS}${one.thin ? " thin" : ""}` },
+  return s("g", { class: `line ${one.colour}${one.thin ? " thin" : ""}` },
     s("path", { d: path, fill: "none" }),
     alone && one.points.map(([px, py]) => s("circle", { cx: x.at(px), cy: y.at(py), r: 2.5 })));
-}
-
-/** A linear scale that begins and ends at round numbers, from pixels `a` to `b`. */
-function scale(values, a, b, { whole = false, most = 4 } = {}) {
-  let [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
-  if (low === high) {
-    const room = whole ? 1 : Math.abs(low) * 0.1 || 0.5;
-    low -= room;
-    high += room;
-  }
-  // What moves by less than a hundredth stands still: it gets labels that can be read, not all of its digits.
-  const least = whole ? 0 : 1e-2 * Math.max(Math.abs(low), Math.abs(high));
-  if (high - low < least) [low, high] = [(low + high - least) / 2, (low + high + least) / 2];
-  const rough = (high - low) / most;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  let step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough * 0.999);
-  if (whole) step = Math.max(1, step);
-  const first = whole ? Math.ceil(low / step) * step : Math.floor(low / step + 1e-9) * step;
-  const last = whole ? high : Math.ceil(high / step - 1e-9) * step;
-  const ticks = [];
-  for (let tick = first; tick <= last + step * 1e-6; tick += step) ticks.push(Number(tick.toPrecision(12)));
-  const [start, end] = whole ? [low, high] : [first, last];
-  const at = (value) => a + ((value - start) / (end - start)) * (b - a);
-  const back = (pixel) => start + ((pixel - a) / (b - a)) * (end - start);
-  return { at, from: back, ticks };
 }

@@ -1,0 +1,1 @@
+"""Charts of the pages and the reports: one drawing, one palette, in modules of JavaScript that import nothing else"""

@@ -1,0 +1,52 @@
+"""The charts for a page that has everything in it: one script, its hash for the page's policy, styles, and the palette.
+
+The dashboard loads the same files as modules, one by one.
+"""
+
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib.resources import files
+
+SHARED = ("dom", "numbers")
+"""Modules of the attention viewer's page that charts are made with, too."""
+MODULES = (*SHARED, "scale", "saving", "chart", "curves", "report")
+"""In an order in which each comes after those that it imports. No two of them have a name in common."""
+
+
+def resource(name: str) -> bytes:
+    """A file of this room, or a module that it shares."""
+    shared = name.removesuffix(".js") in SHARED
+    folder = files("tcnn.explorer") / "page" if shared else files("tcnn.analysis.charts")
+    return (folder / name).read_bytes()
+
+
+@cache
+def script() -> str:
+    """All modules as one script, which draws every element with `data-charts`."""
+    parts = []
+    for name in MODULES:
+        text = resource(f"{name}.js").decode()
+        text = re.sub(r"^import .*;\n", "", text, flags=re.MULTILINE)
+        parts.append(re.sub(r"^export ", "", text, flags=re.MULTILINE))
+    return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
+
+
+@cache
+def script_source() -> str:
+    """What a Content-Security-Policy allows, so that nothing but `script` can run: 'sha256-…'."""
+    digest = hashlib.sha256(script().encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+@cache
+def style() -> str:
+    """How charts look."""
+    return resource("chart.css").decode()
+
+
+@cache
+def palette() -> tuple[str, ...]:
+    """The colours of series on a light ground, as #rrggbb."""
+    return tuple(re.findall(r"--c\d: light-dark\((#[0-9a-f]{6}),", style()))

@@ -1,0 +1,33 @@
+// A linear scale with few, round, whole labels.
+
+/** It begins and ends at round numbers, from pixels `a` to `b`; `most` labels, of whole numbers if `whole`. */
+export function scale(values, a, b, { whole = false, most = 4 } = {}) {
+  let [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
+  if (low === high) {
+    const room = whole ? 1 : Math.abs(low) * 0.1 || 0.5;
+    low -= room;
+    high += room;
+  }
+  // What moves by less than a hundredth stands still: it gets labels that can be read, not all of its digits.
+  const least = whole ? 0 : 1e-2 * Math.max(Math.abs(low), Math.abs(high));
+  if (high - low < least) [low, high] = [(low + high - least) / 2, (low + high + least) / 2];
+  const rough = (high - low) / most;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  let step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough * 0.999);
+  if (whole) step = Math.max(1, step);
+  const first = whole ? Math.ceil(low / step) * step : Math.floor(low / step + 1e-9) * step;
+  const last = whole ? high : Math.ceil(high / step - 1e-9) * step;
+  const ticks = [];
+  for (let tick = first; tick <= last + step * 1e-6; tick += step) ticks.push(Number(tick.toPrecision(12)));
+  const [start, end] = whole ? [low, high] : [first, last];
+  const at = (value) => a + ((value - start) / (end - start)) * (b - a);
+  const back = (pixel) => start + ((pixel - a) / (b - a)) * (end - start);
+  return { at, from: back, ticks };
+}
+
+/** A way to write round numbers in as many digits as they have. */
+export function told(ticks, format) {
+  let digits = 2;
+  while (digits < 9 && ticks.some((tick) => Number(tick.toPrecision(digits)) !== tick)) digits += 1;
+  return (tick) => format(tick, digits);
+}

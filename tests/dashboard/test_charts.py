@@ -1,0 +1,116 @@
+"""Charts: values under the pointer, a legend that hides, files of what is shown; on the pages and in reports."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api
+from PIL import Image
+from serving import Server, serving
+from story import Story
+
+from tcnn.analysis.pages.report import report
+
+expect = sync_api.expect
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(tmp_path_factory.mktemp("charts") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Story) -> Iterator[Server]:
+    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+        yield running
+
+
+def saved(page: Any, chart: Any, kind: str) -> bytes:
+    with page.expect_download() as waiting:
+        chart.get_by_role("button", name=re.compile(f"^Save .* as {kind}$")).click()
+    assert waiting.value.suggested_filename.endswith(f".{kind.lower()}")
+    return Path(waiting.value.path()).read_bytes()
+
+
+def as_files(page: Any, chart: Any, rows: list[dict[str, Any]]) -> None:
+    """The chart of losses as CSV, SVG and PNG, before and after a series is hidden."""
+    table = list(csv.DictReader(io.StringIO(saved(page, chart, "CSV").decode())))
+    assert list(table[0]) == ["optimizer steps", "training, by step", "training", "validation"]
+    by_step = {float(row["optimizer steps"]): row for row in table}
+    for row in rows:
+        column, value = (
+            ("training, by step", row["loss"]) if row["kind"] == "train" else ("training", row["train_loss"])
+        )
+        assert float(by_step[row["updates"]][column]) == pytest.approx(value)
+    drawn = ElementTree.fromstring(saved(page, chart, "SVG"))
+    space = {"svg": "http://www.w3.org/2000/svg"}
+    words = [one.text for one in drawn.iterfind(".//svg:text", space)]
+    assert words[0] == "Loss" and {"training, by step", "training", "validation", "optimizer steps"} <= set(words)
+    lines = [one for one in drawn.iterfind(".//svg:path", space) if one.get("fill") == "none"]
+    assert len(lines) == 3 and len({one.get("stroke") for one in lines}) == 3
+    picture = Image.open(io.BytesIO(saved(page, chart, "PNG"))).convert("RGB")
+    assert picture.width == 2 * round(float(drawn.get("width") or 0))
+    assert len(picture.getcolors(picture.width * picture.height) or ()) > 10  # lines of several colours on a ground
+    key = chart.get_by_role("button", name=re.compile("^validation"))
+    expect(key).to_have_attribute("aria-pressed", "true")
+    key.click()
+    expect(key).to_have_attribute("aria-pressed", "false")
+    expect(chart.get_by_role("img")).not_to_have_attribute("aria-label", re.compile("validation"))
+    assert "validation" not in saved(page, chart, "CSV").decode().splitlines()[0]
+    key.press("Enter")
+    expect(chart.get_by_role("img")).to_have_attribute("aria-label", re.compile("validation"))
+
+
+def rows_of(story: Story) -> list[dict[str, Any]]:
+    run = story.house.home.attempt(story.succeeded.job, story.succeeded.number) / "run"
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_chart_of_a_page(server: Server, story: Story, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}", accept_downloads=True)
+    chart = page.get_by_role("group", name="Loss")
+    expect(chart).to_be_visible()
+    as_files(page, chart, rows_of(story))
+    box = chart.get_by_role("img").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    expect(chart.locator(".reading > span")).to_have_text(re.compile(r"step \d+"))
+    place = int((chart.locator(".reading > span").text_content() or "").split()[1])
+    row = next(row for row in rows_of(story) if row["kind"] == "train" and row["updates"] == place)
+    said = chart.get_by_role("button", name=re.compile("^training, by step")).locator("b").text_content() or ""
+    assert float(said) == pytest.approx(row["loss"], rel=0.01)
+
+
+def test_a_report_has_the_same_charts(story: Story, open_page: Open, tmp_path: Path) -> None:
+    run = story.house.home.attempt(story.succeeded.job, story.succeeded.number)
+    (run / "run" / "best.safetensors").rename(tmp_path / "best.safetensors")  # a thousand zeros: no checkpoint
+    severe = {str(level): {"images": 9, "top1": 0.9 - 0.1 * level} for level in (1, 3, 5)}
+    measured = [{"model": HOSTILE, "height": side, "width": side, "clean": {"images": 9, "top1": side / 100},
+                 "corruptions": {"fog": {"top1": 0.6, "severities": severe}}} for side in (32, 64)]  # fmt: skip
+    evaluation = tmp_path / "evaluation.json"
+    evaluation.write_text(json.dumps({"data": "pets", "images": 9, "rows": measured}))
+    try:
+        (tmp_path / "report.html").write_text(report(run, evaluations=[evaluation]))
+    finally:
+        (tmp_path / "best.safetensors").rename(run / "run" / "best.safetensors")
+    page = open_page("about:blank", accept_downloads=True)
+    page.route("http://127.0.0.1:1/report", lambda route: route.fulfill(
+        path=tmp_path / "report.html", content_type="text/html; charset=utf-8"))  # fmt: skip
+    page.goto("http://127.0.0.1:1/report")
+    chart = page.get_by_role("group", name="Loss")
+    expect(chart).to_be_visible()
+    as_files(page, chart, rows_of(story))
+    by_size = page.get_by_role("group", name="Accuracy by resolution")
+    expect(by_size.get_by_role("img")).to_have_attribute("aria-label", re.compile("from 32% to 64%"))
+    expect(by_size).to_contain_text(HOSTILE)
+    expect(page.get_by_role("group", name="Accuracy by severity")).to_contain_text(f"{HOSTILE}, 64")
+    assert page.title() != "owned"
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
