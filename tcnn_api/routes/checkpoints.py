@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from tcnn.analysis.reading.model_info import ModelInfo
+from tcnn.version import __version__
 from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.description.problems import problems
@@ -20,7 +21,7 @@ from tcnn_jobs.model import Upload
 KIND = "checkpoint"
 ID = "ckpt_0123456789abcdef01234567"
 EXAMPLE: dict[str, Any] = {
-    "id": ID, "name": "t_resnet50d.safetensors", "base_model": "resnet50d.ra2_in1k", "tcnn_version": "0.1.0",
+    "id": ID, "name": "t_resnet50d.safetensors", "base_model": "resnet50d.ra2_in1k", "tcnn_version": __version__,
     "layers": 3, "parameters": 26900000, "num_classes": 1000, "label_names": None, "trained": False, "size": 107600000,
     "sha256": SHA256, "created_at": "2026-11-21T12:00:00.123Z",
 }  # fmt: skip
@@ -30,7 +31,7 @@ INFO: dict[str, Any] = {
     "parameters_before": 25576264, "parameters": 27911092, "flops": None, "temperature": [0.0217, 0.0217],
     "input_size": [3, 256, 256], "classes": 1000, "label_names": None, "license": "apache-2.0",
     "verification": {"passed": True, "errors": {"float32": 3e-06}, "drift": 0.79},
-    "training": None, "tcnn_version": "0.1.0",
+    "training": None, "tcnn_version": __version__,
 }  # fmt: skip
 
 router = APIRouter(prefix="/checkpoints", tags=["uploads"], dependencies=AUTHENTICATED)

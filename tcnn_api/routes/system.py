@@ -50,7 +50,7 @@ _SYSTEM: dict[str, Any] = {
     "whole": True, "tenant": "operations", "tenants": [_LOAD],
     "ended": [{"hours_ago": 0, "succeeded": 12, "failed": 1, "cancelled": 0}], "quotas": None, "workers": [WORKER],
     "disk": {"free": 123456789000, "total": 500000000000},
-    "versions": {"tcnn": "0.1.0", "python": "3.13.5", "database": "sqlite"},
+    "versions": {"tcnn": __version__, "python": "3.13.5", "database": "sqlite"},
 }  # fmt: skip
 
 

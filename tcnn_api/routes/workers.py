@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from tcnn.version import __version__
 from tcnn_api.deps import AUTHENTICATED, OperatorOnly, StoreDep
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.schemas import Page, iso, page_of
@@ -13,7 +14,7 @@ from tcnn_jobs.model import WorkerState
 router = APIRouter(tags=["operation"], dependencies=[*AUTHENTICATED, OperatorOnly])
 
 EXAMPLE: dict[str, Any] = {
-    "name": "gpu1-4242-9f86d0", "host": "gpu1", "version": "tcnn 0.1.0, torch 2.15.0", "slots": 2, "busy": 1,
+    "name": "gpu1-4242-9f86d0", "host": "gpu1", "version": f"tcnn {__version__}, torch 2.15.0", "slots": 2, "busy": 1,
     "request_version": 2, "present": True, "keeps_house": True, "started_at": "2026-11-21T08:00:00.123Z",
     "heartbeat_at": "2026-11-21T12:00:00.123Z", "lease": 60.0,
     "gpus": [{"index": 0, "name": "NVIDIA H100", "memory_used": 3221225472, "memory_total": 85899345920}],

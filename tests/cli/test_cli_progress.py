@@ -9,6 +9,7 @@ from tcnn.cli.options.renamed import processes
 from tcnn.cli.output import console
 from tcnn.cli.output.epochs import EpochLog, epoch_line
 from tcnn.training.runs.progress import Progress
+from tcnn.version import __version__
 
 FULL = {
     "percent": 99.95, "eta_seconds": 359999.0, "loss": 12.345, "lr": 1e-4, "temperature": 0.0217,
@@ -71,4 +72,5 @@ def test_the_old_name_of_nproc_warns(capsys: pytest.CaptureFixture[str]) -> None
     assert processes(4, None) == 4
     assert capsys.readouterr().err == ""
     assert processes(None, 3) == 3
-    assert "--num-workers is called --nproc now" in capsys.readouterr().err
+    assert "--num-workers is called --nproc now; the old name goes with 0.3" in capsys.readouterr().err
+    assert __version__ < "0.3", "a promise: the old name goes now"

@@ -187,6 +187,10 @@ def test_no_index_is_named() -> None:
 def test_changelog_knows_the_version() -> None:
     versions = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions[0] == tcnn.__version__
+    for page, words in (
+        ("README.md", "Version {}. "), ("CITATION.cff", "\nversion: {}\n"), ("docs/scaling.md", "/tcnn:{}\n")
+    ):  # fmt: skip
+        assert words.format(tcnn.__version__) in (ROOT / page).read_text(encoding="utf-8"), page
     assert all(a > b for a, b in pairwise(versions))
     assert checkpoint.__version__ == tcnn.__version__
     assert timm.__version__ >= catalogue.timm_version()
