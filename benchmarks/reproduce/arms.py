@@ -23,10 +23,12 @@ from tcnn.training.recipe.model_defaults import size_for
 from tcnn.training.runs.rundir import RunDirectory
 
 
-def start(job: Job, kind: str, config: FinetuneConfig, class_names: tuple[str, ...]) -> nn.Module:
-    """The CNN that an arm starts from: adapted, published or untrained."""
+def start(
+    job: Job, kind: str, config: FinetuneConfig, class_names: tuple[str, ...], name: str | None = None
+) -> nn.Module:
+    """The network that an arm starts from, the experiment's where it is not named: adapted, published or untrained."""
     published = kind != "untrained" and job.experiment.pretrained
-    model = network(job.experiment.model, job.weights, class_names, config, pretrained=published)
+    model = network(name or job.experiment.model, job.weights, class_names, config, pretrained=published)
     return tcnn.load(RunDirectory(adapted(job)).last, source=model) if kind == "adapted" else model
 
 
@@ -47,7 +49,7 @@ def prepare(job: Job) -> None:
     for arm in experiment.arms:
         config = experiment.config(arm, experiment.seeds[0])
         # Weights are of no matter, only how the network takes its images.
-        model = network(experiment.model, None, images.train.class_names, config, pretrained=False)
+        model = network(experiment.model_of(arm), None, images.train.class_names, config, pretrained=False)
         for case in measuring.cases(experiment, size(model, config)):
             data, file = of_case(job, case, images)
             if not file.is_file():
@@ -62,7 +64,7 @@ def run(job: Job, arm: str, seed: int, say: Callable[[str], None]) -> None:
         return
     config = timed(job, arm, experiment.config(arm, seed, job.options))
     images = sets(job)
-    source = start(job, experiment.start_of(arm), config, images.train.class_names)
+    source = start(job, experiment.start_of(arm), config, images.train.class_names, experiment.model_of(arm))
     if experiment.arms[arm].initialise is not None:
         tcnn.initialise(source, experiment.arms[arm].initialise, seed=seed)
     model = shaped(source, config, size(source, config))

@@ -54,6 +54,8 @@ class Arm(Frozen):
     """The arm whose settings these go over."""
     equal_time_to: str | None = None
     """The arm in whose seconds this one trains: the epochs of `like` are scaled by the measured ratio."""
+    model: str | None = None
+    """Another network than the experiment's."""
     start: Literal["adapted", "published", "untrained"] | None = None
     """The weights it starts from. Default: the adapted ones if there are any, else the published."""
     train: bool = True
@@ -90,6 +92,10 @@ class Experiment(Frozen):
 
     def label(self, arm: str) -> str:
         return self.arms[arm].label or arm
+
+    def model_of(self, arm: str) -> str:
+        """The network that an arm trains."""
+        return self.arms[arm].model or self.model
 
     def start_of(self, arm: str) -> str:
         """adapted, published or untrained."""
@@ -200,6 +206,8 @@ def _check_relations(experiment: Experiment, name: str, arm: Arm) -> None:
                 raise RequestError(f"arms.{name}: {other} has no time of its own to go by")
     if arm.control is not None and experiment.settings_of(arm.control).get("convert") is not False:
         raise RequestError(f"arms.{name}.control: {arm.control} is no CNN; expected an arm with `convert: false`")
+    if arm.model is not None and experiment.start_of(name) == "adapted":
+        raise RequestError(f"arms.{name}: {arm.model} is another network than the one that is adapted; give it a start")
     if arm.start == "adapted" and experiment.adapt is None:
         raise RequestError(f"arms.{name}.start: there is no `adapt` to start from")
 

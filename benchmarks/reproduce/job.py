@@ -88,6 +88,7 @@ def digest(job: Job, arm: str, seed: int) -> str:
             **_common(job), "start": adapted(job).name if kind == "adapted" else kind, "trained": relation.train,
             "config": identity(experiment.config(arm, seed)), "sizes": experiment.sizes,
             **({"initialise": relation.initialise} if relation.initialise else {}),
+            **({"model": relation.model} if relation.model else {}),
             "corrupted": experiment.corrupted and experiment.corrupted.model_dump(mode="json"),
             "equal_time": relation.equal_time_to and digest(job, relation.equal_time_to, seed),
         }

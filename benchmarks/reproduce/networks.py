@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import timm
 import timm.data
@@ -22,9 +23,18 @@ from tcnn.zoo.sources import create_source, create_structure
 
 OWN: dict[str, Callable[[], nn.Module]] = {
     "resnet20": ResNet20, "squeezenet1_1": SqueezeNet11, "tiny_darknet": TinyDarknet,
+    "resnet18_32": lambda: _for_small_images(timm.create_model("resnet18")),
     "vit_tiny_32": lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=4, depth=6),
 }  # fmt: skip
-"""Of the last nobody has published weights."""
+"""Of the last two nobody has published weights."""
+
+
+def _for_small_images(model: Any) -> nn.Module:
+    """A ResNet whose stem neither strides nor pools, as He et al. 2016, §4.2, have it for 32 pixels."""
+    model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    model.maxpool = nn.Identity()
+    found: nn.Module = model
+    return found
 
 
 def network(

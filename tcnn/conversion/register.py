@@ -22,6 +22,7 @@ from torch import nn
 from tcnn.config import ConversionConfig, build
 from tcnn.errors import NothingToConvertError, UnsupportedLayerError, WeightsError, shorten
 from tcnn.models import extractors
+from tcnn.networks import attentive
 from tcnn.zoo import catalogue
 from tcnn.zoo.catalogue import registered_name
 
@@ -31,8 +32,8 @@ default_cfgs: dict[str, DefaultCfg] = {}
 __all__: list[str] = []
 """The models, as `register_model` keeps it."""
 
-MODULE = __name__.rpartition(".")[2]
-"""What timm knows this module by."""
+MODULES = (__name__.rpartition(".")[2], attentive.__name__.rpartition(".")[2])
+"""What timm knows the modules of tcnn's models by."""
 
 
 def register_all() -> None:
@@ -150,9 +151,9 @@ def _on_request(
             asked.arguments[key] = list(asked.arguments[key])  # it may be an iterator
         wanted += [asked.arguments[key]] if isinstance(asked.arguments[key], str) else asked.arguments[key]
     names = listing(*asked.args, **asked.kwargs)
-    if any(pattern.startswith("t_") or pattern == MODULE for pattern in wanted):
+    if any(pattern.startswith(("t_", "cordonnier")) or pattern in MODULES for pattern in wanted):
         return names
-    ours = set(__all__)
+    ours = {*__all__, *attentive.default_cfgs}
     return [name for name in names if name.partition(".")[0] not in ours]
 
 

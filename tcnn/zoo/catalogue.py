@@ -19,6 +19,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from tcnn.errors import NothingToConvertError, UnknownModelError
+from tcnn.zoo import attentive
 
 POPULAR = (
     "resnet50", "resnet18", "resnet34", "resnet101", "convnext_tiny", "efficientnet_b0", "mobilenetv3_large_100",
@@ -68,9 +69,9 @@ def registered_name(architecture: str) -> str:
 
 @cache
 def entries() -> dict[str, Entry]:
-    """The catalogue by timm name."""
+    """The catalogue by timm name: timm's models and tcnn's own networks."""
     data = json.loads(PATH.read_text(encoding="utf-8"))
-    return {row["name"]: Entry.model_validate(row) for row in data["models"]}
+    return {row["name"]: Entry.model_validate(row) for row in (*data["models"], *attentive.rows())}
 
 
 def timm_version() -> str:

@@ -69,10 +69,8 @@ class Relative(NamedTuple):
         Returns: a row factor (P, Ho, H) and a column factor (P, Wo, W); where positions depend on content the whole
         map, (B, P, Ho, Wo, H, W), and None.
         """
-        logits, reach = self.logits, self.reach
-        tables = [
-            (positions.shifts(axis, size, geometry, temperature.device) + reach).clamp(0, 2 * reach) for axis in (0, 1)
-        ]
+        logits = self.logits
+        tables = [self.table(axis, size, geometry) for axis in (0, 1)]
         if self.position_query is None:
             rows, columns = (
                 without_traces(torch.softmax(own[:, table] / temperature, dim=-1))
@@ -91,6 +89,11 @@ class Relative(NamedTuple):
             index = table.expand(*own.shape[:-1], table.shape[-1])
             factors.append(torch.softmax(own.gather(-1, index) / temperature, dim=-1))
         return without_traces(factors[0][..., :, None] * factors[1][..., None, :]), None
+
+    def table(self, axis: int, size: Sequence[int], geometry: Geometry) -> Tensor:
+        """Which embedding belongs to every pair of pixels along an axis, (Ho, H) or (Wo, W)."""
+        shifts = positions.shifts(axis, size, geometry, self.row_embedding.device)
+        return (shifts + self.reach).clamp(0, 2 * self.reach)
 
     def margin(self) -> Tensor:
         """By how much the largest logit of a row or column exceeds all others at τ = 1, (P,), less what many keys take.

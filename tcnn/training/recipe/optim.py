@@ -13,6 +13,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.conversion.weight_decay import SPARED
 from tcnn.errors import RequestError, one_line
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import kinds
 
 
@@ -34,7 +35,7 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str,
         "gating_param": config.gating_lr, "query": config.attention_lr, "key": config.attention_lr,
         **dict.fromkeys(kinds.PARAMETERS, config.position_lr),
     }  # fmt: skip
-    layers = gpsa_layers(model)
+    layers = [name for name, module in model.named_modules() if isinstance(module, GPSA2d | SelfAttention2d)]
     own = {f"{layer}.{name}": rate for layer in layers for name, rate in rates.items() if rate is not None}
     spared = {f"{layer}.{name}" for layer in layers for name in SPARED}
     spared |= model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]

@@ -10,6 +10,7 @@ from torch import nn
 from tcnn.config import FinetuneConfig
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError
 from tcnn.evaluation.evaluate import Evaluation
+from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.recipe.temperature_path import Temperatures
 from tcnn.training.runs.rundir import RunDirectory
@@ -81,11 +82,20 @@ class Recorder:
 
 
 def layer_state(model: nn.Module) -> dict[str, Any]:
-    """Gate σ(λ/τ) and attention span 1/α of every head that has them, and their means (paper, Fig. 4B and C)."""
+    """Gate σ(λ/τ) and attention span 1/α of every head that has them, and their means (paper, Fig. 4B and C).
+
+    Of networks that are attention throughout, the centre and strength of every head (Cordonnier et al. 2020, Fig. 3).
+    """
     layers = gpsa_layers(model)
     gates = {name: layer.gate[: len(layer.gating_param)].tolist() for name, layer in layers.items()}
     spans = {name: (1 / layer.locality_strength).tolist() for name, layer in layers.items()}
+    own = {name: module.summary() for name, module in model.named_modules() if isinstance(module, SelfAttention2d)}
+    looking = {
+        name: {"centres": centres.tolist(), "strengths": strengths.tolist()}
+        for name, (strengths, centres) in own.items()
+    }
     return {
+        **({"looking": looking} if looking else {}),
         "gate_mean": {name: sum(values) / len(values) for name, values in gates.items()},
         "span_mean": {name: sum(values) / len(values) for name, values in spans.items()},
         "gates": gates,

@@ -1,0 +1,131 @@
+"""Multi-head self-attention over pixels with relative positions, the layer of Cordonnier, Loukas and Jaggi 2020.
+
+It replaces no convolution: its heads lie where they were drawn, and nothing gates them. Without content their attention
+is positions' alone and the same for every image; with content one softmax is taken of the sum of both logits.
+
+Shapes: B batch, C channels, H×W map, N = H·W pixels, K heads, d head width, E width of an embedding.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from tcnn.config import PositionKind
+from tcnn.errors import RequestError
+from tcnn.layers.backends.scoped import apply_positions
+from tcnn.layers.terms import kinds
+from tcnn.layers.terms.attention import positional_map
+from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.isotropic import UNIT, Isotropic
+from tcnn.layers.terms.kinds import Position
+from tcnn.layers.terms.positions import Geometry
+from tcnn.layers.terms.quadratic import Quadratic
+from tcnn.layers.terms.relative import REACH, Relative
+
+EVERY_PIXEL = Geometry((1, 1))
+"""Queries are all pixels, and there is no padding."""
+
+
+class SelfAttention2d(nn.Module):
+    r"""Multi-head self-attention over a map (Cordonnier et al. 2020, Eq. 4 and 8).
+
+    Y = b + Σ_h softmax(L_h) X W_h, with L_h the logits of the positional term, or q·k/√d + q·r_δ/√d with content.
+
+    Args:
+        channels: C, of the input and the output.
+        heads: K.
+        position: `isotropic`, `quadratic` or `relative`: kind of the positional term (`terms.kinds`).
+        content: add content attention q·k, and look for embeddings by the query, q·r_δ (Ramachandran et al. 2019)
+            instead of by a vector of the head, v·r_δ. With `relative` positions only.
+        embedding: E of row shifts and of column shifts; by default C/2, as in the paper (D_p = C).
+
+    Centres are drawn from N(0, 2·I), strengths begin at 1, Σ^(-1/2) of a general Gaussian at I + N(0, 0.01·I) as far as
+    a triangular matrix has these entries; embeddings and vectors are drawn as PyTorch draws those of its layers.
+
+    Input and output (B, H, W, C).
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int,
+        position: PositionKind = "isotropic",
+        content: bool = False,
+        embedding: int | None = None,
+    ) -> None:
+        super().__init__()
+        if content and position != "relative":
+            raise RequestError(f"content: expected relative positions, for queries to look for, got {position}")
+        if position == "relative-content":
+            raise RequestError("position: give relative and content=True")
+        self.heads, self.position, self.content = heads, position, content
+        self.embedding = channels // 2 if embedding is None else embedding
+        if content and 2 * self.embedding != channels:
+            raise RequestError(
+                f"embedding: queries of {channels} channels look for two embeddings of {channels // 2}, "
+                f"got {self.embedding}"
+            )
+        for name, tensor in kinds.parameters_of(position, self._drawn()).items():
+            if not (content and name == "position_vector"):
+                self.register_parameter(name, nn.Parameter(tensor))
+        self.query = nn.Linear(channels, heads * channels, bias=False) if content else None
+        self.key = nn.Linear(channels, heads * channels, bias=False) if content else None
+        self.proj = nn.Linear(heads * channels, channels)
+
+    def _drawn(self) -> Position:
+        if self.position == "relative":
+            size = 2 * REACH + 1
+            vector = torch.empty(self.heads, 2, self.embedding).uniform_(-1, 1) / (2 * self.embedding) ** 0.5
+            return Relative(torch.randn(size, self.embedding), torch.randn(size, self.embedding), vector)
+        centres = 2**0.5 * torch.randn(self.heads, 2)
+        if self.position == "isotropic":
+            return Isotropic(torch.full((self.heads,), UNIT), centres)
+        return Quadratic(torch.tensor([UNIT, UNIT, 0.0]) + 0.1 * torch.randn(self.heads, 3), centres)
+
+    @property
+    def term(self) -> Position:
+        """The positional term with its current parameters; with content its vectors are zeros."""
+        own: dict[str, Tensor] = dict(self.named_parameters(recurse=False))
+        if self.content:
+            own["position_vector"] = own["row_embedding"].new_zeros(self.heads, 2, self.embedding)
+        found = kinds.position_of(self.position, [own.get(name) for name in kinds.NAMES[self.position]])
+        assert found is not None  # noqa: S101 - the parameters are there
+        return found
+
+    def summary(self) -> tuple[Tensor, Tensor]:
+        """Strength (K,) and centre (K, 2), row and column in pixels, of every head's positional attention."""
+        return self.term.summary(self.proj.weight.new_ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = x.shape[1], x.shape[2]
+        if self.content:
+            heads = (self.attention(x) @ x.flatten(1, 2)[:, None]).transpose(1, 2)  # (B, N, K, C)
+            return self.proj(heads.flatten(2)).unflatten(1, size)
+        rows, columns = self.term.attention(at_least_float32(x.new_ones(())), size, EVERY_PIXEL)
+        if columns is not None:
+            return self.proj(apply_positions(rows, columns, x).flatten(3))
+        maps = positional_map((rows, None)).to(x.dtype)  # (K, N, N)
+        return self.proj((maps[None] @ x.flatten(1, 2)[:, None]).transpose(1, 2).flatten(2)).unflatten(1, size)
+
+    def attention(self, x: Tensor) -> Tensor:
+        """The maps that `forward` applies: (B, K, N, N), or (K, N, N) without content."""
+        size = x.shape[1], x.shape[2]
+        term = self.term
+        if self.query is None or self.key is None or not isinstance(term, Relative):
+            return positional_map(term.attention(at_least_float32(x.new_ones(())), size, EVERY_PIXEL))
+        tokens = x.flatten(1, 2)
+        query, key = (
+            layer(tokens).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key)
+        )  # (B, K, N, d)
+        query = query * query.shape[-1] ** -0.5
+        looked_for = query.unflatten(2, size)  # (B, K, H, W, d)
+        along = []
+        for axis, embedding in enumerate((term.row_embedding, term.column_embedding)):
+            own = looked_for[..., axis * self.embedding : (axis + 1) * self.embedding] @ embedding.t()
+            table = term.table(axis, size, EVERY_PIXEL)
+            index = table[:, None] if axis == 0 else table[None]
+            along.append(own.gather(-1, index.expand(*own.shape[:-1], table.shape[-1])))
+        positions = (along[0][..., :, None] + along[1][..., None, :]).flatten(-2).flatten(2, 3)
+        return torch.softmax(at_least_float32(query @ key.transpose(-1, -2) + positions), dim=-1).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.proj.out_features}, heads={self.heads}, position={self.position!r}, content={self.content}"
