@@ -12,6 +12,7 @@ from tcnn.zoo import catalogue
 from tcnn_api import errors
 from tcnn_api.access.authenticate import Authenticate
 from tcnn_api.access.keys import keyring
+from tcnn_api.access.shared_links import SharedLinks
 from tcnn_api.access.stored_keys import StoredKeys
 from tcnn_api.deps import Service
 from tcnn_api.description import openapi
@@ -32,7 +33,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     Raises `RequestError` over settings or API keys that cannot be read; the lifespan raises `EnvironmentFailure`.
     """
     settings = settings or load()
-    keys, stored = keyring(settings), StoredKeys()
+    keys, stored, links = keyring(settings), StoredKeys(), SharedLinks()
     registry = CollectorRegistry()
 
     @asynccontextmanager
@@ -44,6 +45,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
         try:
             await run_in_threadpool(store.migrate)
             await run_in_threadpool(stored.open, store)
+            links.open(store)
             registry.register(QueueCollector(store))
             streams = Streams(settings.max_streams)
             app.state.service = Service(
@@ -69,6 +71,6 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     openapi.install(app)
     # The last one added is the outermost.
     app.add_middleware(LimitBody, settings=settings)
-    app.add_middleware(Authenticate, keys=keys, stored=stored)
+    app.add_middleware(Authenticate, keys=keys, stored=stored, links=links)
     app.add_middleware(Observe, registry=registry)
     return app

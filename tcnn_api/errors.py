@@ -26,6 +26,7 @@ from tcnn_jobs.errors import (
     BytesExceeded,
     IdempotencyMismatch,
     JobNotFound,
+    KeyNotFound,
     QuotaExceeded,
     StoreUnavailable,
     UploadNotFound,
@@ -123,6 +124,7 @@ class TooManyAtOnce(RequestError):
 STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
     (JobNotFound, 404, "id"),
     (UploadNotFound, 404, "id"),
+    (KeyNotFound, 404, "share"),
     (NotFound, 404, None),
     (ImageGone, 404, "image"),
     (WrongState, 409, "status"),

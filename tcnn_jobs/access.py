@@ -15,6 +15,8 @@ from tcnn_jobs.model import Model
 
 PREFIX = "tcnn_"
 """Of every secret, so that it is known for one wherever it is found."""
+SHARE_PREFIX = "tcnnshare_"
+"""Of the secret of every link to a job."""
 LONGEST = 100
 """Characters of a tenant's or a key's name."""
 
@@ -73,14 +75,24 @@ class ApiKey(Model):
     """Whether it could be used at the time of the look: neither expired nor revoked."""
 
 
+class Share(Model):
+    """A link by which anybody who has it sees one job, and nothing else. Times are by the database's clock."""
+
+    id: str
+    job: str
+    owner: str
+    created_at: float
+    expires_at: float
+
+
 def is_tenant(name: str) -> bool:
     """Whether this can be a tenant's name."""
     return 0 < len(name) <= LONGEST and name.isascii() and name.isprintable() and not any(sign in name for sign in " :")
 
 
-def new_secret() -> str:
-    """Generate the secret of an API key: 256 random bits, as text for an HTTP header."""
-    return PREFIX + secrets.token_urlsafe(32)
+def new_secret(prefix: str = PREFIX) -> str:
+    """Generate the secret of an API key or of a link: 256 random bits, as text for an HTTP header."""
+    return prefix + secrets.token_urlsafe(32)
 
 
 def digest(secret: str) -> str:

@@ -12,11 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tcnn.errors import TcnnError
 from tcnn_api import errors
 from tcnn_api.access.keys import LOCAL, Keyring, Principal, missing
+from tcnn_api.access.shared_links import SharedLinks
 from tcnn_api.access.stored_keys import StoredKeys
 from tcnn_api.connections import network
-from tcnn_api.errors import Forbidden, TooManyKeys, Unauthorized
+from tcnn_api.errors import Forbidden, MissingScope, TooManyKeys, Unauthorized
 from tcnn_api.settings import is_loopback
 from tcnn_jobs import access
+from tcnn_jobs.access import SHARE_PREFIX
 from tcnn_jobs.audit import Actor, acting
 
 OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
@@ -31,6 +33,12 @@ CANCEL = re.compile(r"/jobs/[^/]+/cancel")
 """The one change that the scope `admin` is for."""
 
 
+SHOWN = re.compile(
+    r"/jobs/(?P<job>[^/]+)(/(events|checkpoint|checkpoints|archive|report|logs|metrics\.csv|files/[^/]+))?"
+)
+"""What a link to a job shows of it, to look at."""
+
+
 class Authenticate:
     """Leaves a `Principal` in the request's state. Without keys everybody on this machine is one tenant.
 
@@ -38,8 +46,9 @@ class Authenticate:
     posting a form: so the host, and the origin if there is one, must be this machine.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keyring, stored: StoredKeys) -> None:
-        self.app, self.keys, self.stored, self.attempts = app, keys, stored, Attempts()
+    def __init__(self, app: ASGIApp, keys: Keyring, stored: StoredKeys, links: SharedLinks) -> None:
+        self.app, self.keys, self.stored, self.links = app, keys, stored, links
+        self.attempts = Attempts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -70,7 +79,9 @@ class Authenticate:
             principal = await self._principal(scope, given)
             _check_scope(principal, scope["method"], path)
             state["still"] = partial(self._still_valid, given.partition(" ")[2].strip())
-        state["principal"], state["tenant"], state["key"] = principal, principal.tenant, principal.key
+        state["principal"], state["key"] = principal, principal.key
+        # Whoever has a link takes a share of the server's of their own, and nothing of the tenant's.
+        state["tenant"] = principal.tenant if principal.job is None else principal.key
 
     async def _still_open(self) -> bool:
         """Whether everybody on this machine may go on: until the first key is made."""
@@ -78,6 +89,8 @@ class Authenticate:
 
     async def _still_valid(self, key: str) -> bool:
         """Whether a key that was valid still is: long answers ask again. Raises `StoreUnavailable`."""
+        if key.startswith(SHARE_PREFIX):
+            return await self.links.find(key) is not None
         return self.keys.find(key) is not None or await self.stored.find(key) is not None
 
     async def _principal(self, scope: Scope, given: str) -> Principal:
@@ -97,6 +110,8 @@ class Authenticate:
         if self.attempts.too_many(address) and not used:
             raise TooManyKeys(f"{MOST_WRONG} wrong keys came from this address; wait {WINDOW:g} s")
         found = self.keys.find(key)
+        if found is None and key.startswith(SHARE_PREFIX) and (link := await self.links.find(key)) is not None:
+            return Principal(link.owner, link.id, frozenset({access.Scope.READ}), link.job)
         if found is None and (stored := await self.stored.find(key)) is not None:
             found = Principal(stored.tenant, stored.id, stored.scopes)
         if found is None and key:
@@ -130,10 +145,20 @@ class Attempts:
 
 def _check_scope(principal: Principal, method: str, path: str) -> None:
     """Raise `MissingScope` for what the key is not for; whose things it is for is the routes' business."""
+    if principal.job is not None:
+        _check_shown(principal.job, method, path)
+        return
     wanted = access.Scope.READ if method in LOOKS else access.Scope.SUBMIT
     admin = access.Scope.ADMIN in principal.scopes and (method in LOOKS or CANCEL.fullmatch(path))
     if wanted not in principal.scopes and not admin:
         raise missing(wanted, principal)
+
+
+def _check_shown(job: str, method: str, path: str) -> None:
+    """Raise `MissingScope` for whatever a link does not show."""
+    shown = SHOWN.fullmatch(path)
+    if method not in LOOKS or not (path == "/me" or (shown is not None and shown["job"] == job)):
+        raise MissingScope("this link shows one job and changes nothing; for anything else use a key")
 
 
 def _check_near(scope: Scope, headers: Headers) -> None:

@@ -20,6 +20,8 @@ class Principal(NamedTuple):
     tenant: str
     key: str
     scopes: frozenset[Scope]
+    job: str | None = None
+    """Of a link's holder, who is nobody, the one job that it shows."""
 
 
 def missing(wanted: Scope, principal: Principal) -> MissingScope:

@@ -13,6 +13,7 @@ import * as evaluate from "./evaluate.js";
 import * as job from "./job.js";
 import * as jobs from "./jobs.js";
 import * as runs from "./runs.js";
+import * as shared from "./shared-job.js";
 import * as submit from "./submit.js";
 import * as system from "./system.js";
 
@@ -29,6 +30,7 @@ const PAGES = [
   [/^\/checkpoints(?:\?(.*))?$/, (main, query) => checkpoints.show(main, new URLSearchParams(query ?? "")), "checkpoints"],
   [/^\/(checkpoints|weights)\/([\w-]+)$/, (main, kind, id) => checkpoint.show(main, kind, id), "checkpoints"],
   [/^\/system$/, (main) => system.show(main), "system"],
+  [/^\/shared\/([\w-]+)$/, shared.show, "none"],
   [/^\/jobs\/([\w-]+)$/, (main, id) => job.show(main, id), "jobs"],
   [/^\/jobs\/([\w-]+)\/attention(?:\?(.*))?$/, (main, id, query) => attention.show(main, id, new URLSearchParams(query ?? "")), "jobs"],
 ];
@@ -154,7 +156,7 @@ function keys() {
   button.hidden = !key.get();
   let asking = null;
   onKeyNeeded((had) => {
-    if (dialog.open) return;
+    if (dialog.open || key.isLent()) return; // a link's page says itself that it has ended
     asking ??= key.borrow().then(accept).then(route).catch(() => open(had)).finally(() => (asking = null));
   });
   if (key.get()) whose(key.get()).then(({ tenant }) => told(tenant)).catch(() => {});

@@ -39,8 +39,15 @@ export function connected(is) {
 const others = new BroadcastChannel("tcnn-key");
 const MOMENT = 300; // milliseconds that another window has to answer
 
+let lent = ""; // what a link opens with: for this window and this page alone
+
 export const key = {
-  get: () => sessionStorage.getItem(KEY) ?? "",
+  get: () => lent || (sessionStorage.getItem(KEY) ?? ""),
+  /** Look with what a link opens with, in place of a key; with nothing, as before. */
+  lend: (secret) => {
+    lent = secret;
+  },
+  isLent: () => Boolean(lent),
   set: (value) => {
     sessionStorage.setItem(KEY, value);
     others.postMessage({ key: value });
@@ -64,7 +71,7 @@ export const key = {
     }),
 };
 others.addEventListener("message", ({ data }) => {
-  if (data.ask && key.get()) others.postMessage({ key: key.get() });
+  if (data.ask && sessionStorage.getItem(KEY)) others.postMessage({ key: sessionStorage.getItem(KEY) });
   if (data.key) sessionStorage.setItem(KEY, data.key);
   if (data.forget) sessionStorage.removeItem(KEY);
 });

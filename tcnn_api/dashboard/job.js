@@ -12,6 +12,7 @@ import { learn, named } from "./names.js";
 import { ask, get, key, once, post, save } from "./http.js";
 import { logOf } from "./log.js";
 import { notifier } from "./notify.js";
+import { share } from "./share.js";
 import { badge, bar, fileLink, setBadge, setBar, sure, trouble } from "./parts.js";
 import { follow } from "./stream.js";
 import { training as trainingCard } from "./training.js";
@@ -123,6 +124,7 @@ export function show(main, id) {
       ...wanted.map(([word, verb, disabled]) =>
         h("button", { type: "button", class: verb === "delete" ? "danger" : "", disabled, onclick: () => act(verb) }, disabled ? "Stopping…" : word)),
       ...(ENDED.has(job.status) || !notice.element ? [] : [notice.element]),
+      ...(key.get() && !key.isLent() ? [h("button", { type: "button", onclick: () => share(job) }, "Share")] : []),
     );
     if (focused) (actions.querySelector("button:not(:disabled), a") ?? heading).focus();
   }

@@ -7,14 +7,16 @@ from datetime import UTC, datetime
 from functools import partial
 
 from anyio import to_thread
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import StreamingResponse
 
+from tcnn_api.access.keys import Principal
 from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Tenant
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound
 from tcnn_api.responses.zipping import Member, zipped
 from tcnn_api.routes.files import succeeded
+from tcnn_api.routes.jobs import seen_by
 from tcnn_api.schemas import JobView, file_name
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.model import Artifact, Job
@@ -34,7 +36,7 @@ router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
         **problems(409, 429),
     },
 )
-async def archive(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> StreamingResponse:
+async def archive(job: JobId, request: Request, parts: ServiceDep, owner: Reach, own: Tenant) -> StreamingResponse:
     """Every file of a job that has succeeded, its log, and the job itself as `job.json`, in one zip.
 
     It is made while it is sent, so it has no length and no ranges: for large checkpoints `/checkpoint` can go on where
@@ -42,7 +44,7 @@ async def archive(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> S
     """
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     parts.pools.downloads.check(own)
-    members = await parts.pools.storage.run(own, _members, parts.artifacts, found)
+    members = await parts.pools.storage.run(own, _members, parts.artifacts, found, request.state.principal)
     ended = datetime.fromtimestamp(found.finished_at or found.created_at, UTC)
     at = (ended.year, ended.month, ended.day, ended.hour, ended.minute, ended.second)
     name = file_name(found, "files.zip")
@@ -61,9 +63,9 @@ async def _sent(
             yield piece
 
 
-def _members(artifacts: Artifacts, job: Job) -> list[Member]:
+def _members(artifacts: Artifacts, job: Job, principal: Principal) -> list[Member]:
     """Raises `NotFound` if a file is gone, before anything is sent."""
-    told = json.dumps(JobView.of(job).model_dump(mode="json"), indent=1).encode()
+    told = json.dumps(seen_by(principal, JobView.of(job)).model_dump(mode="json"), indent=1).encode()
     members = [Member("job.json", len(told), partial(io.BytesIO, told))]
     for file in job.result.files if job.result else ():
         _open(artifacts, file).close()

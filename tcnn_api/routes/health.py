@@ -40,18 +40,21 @@ class Me(BaseModel):
     tenant: str
     key: str = Field(description="The key's id or place, never the key.")
     scopes: list[str]
+    job: str | None = Field(description="The one job that it shows, where it is a link's secret.")
 
 
 @router.get(
     "/me",
     summary="Whose key is this?",
     dependencies=AUTHENTICATED,
-    responses={200: examples.answer({"tenant": "alice", "key": "key_1", "scopes": ["read", "submit"]}, "Yours.")},
+    responses={
+        200: examples.answer({"tenant": "alice", "key": "key_1", "scopes": ["read", "submit"], "job": None}, "Yours.")
+    },
 )
 async def me(request: Request) -> Me:
     """The tenant that the key is of, and what it is for."""
     principal: Principal = request.state.principal
-    return Me(tenant=principal.tenant, key=principal.key, scopes=sorted(principal.scopes))
+    return Me(tenant=principal.tenant, key=principal.key, scopes=sorted(principal.scopes), job=principal.job)
 
 
 @router.get(

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Header, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from tcnn.errors import RequestError
-from tcnn_api.access.keys import missing
+from tcnn_api.access.keys import Principal, missing
 from tcnn_api.deps import AUTHENTICATED, Idempotency, JobId, Reach, ServiceDep, StillValid, StoreDep, Tenant
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
@@ -112,6 +112,13 @@ async def index(
         return await to_thread.run_sync(page)
 
 
+def seen_by(principal: Principal, job: JobView) -> JobView:
+    """A job as it is shown: to whoever has a link without its webhook, whose address may be a secret."""
+    if principal.job is None or "webhook" not in job.request:
+        return job
+    return job.model_copy(update={"request": {**job.request, "webhook": None}})
+
+
 def _order(sort: str) -> Order:
     try:
         return Order.of(sort)
@@ -120,9 +127,9 @@ def _order(sort: str) -> Order:
 
 
 @router.get("/{id}", summary="Look at a job", responses={200: examples.answer(examples.SUCCEEDED, "The job.")})
-def show(job: JobId, store: StoreDep, owner: Reach) -> JobView:
+def show(job: JobId, request: Request, store: StoreDep, owner: Reach) -> JobView:
     """Its status, its progress, at most a second old, and its result or error."""
-    return JobView.of(store.get(job, owner))
+    return seen_by(request.state.principal, JobView.of(store.get(job, owner)))
 
 
 @router.patch(

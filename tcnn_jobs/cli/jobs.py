@@ -203,6 +203,38 @@ def download(
 
 
 @app.command()
+def share(
+    job: JobId,
+    days: Annotated[float, typer.Option(help="After which the link ends by itself.", metavar="N")] = 7,
+    listed: Annotated[bool, typer.Option("--list", help="List the links that there are.")] = False,
+    revoke: Annotated[str | None, typer.Option(help="End this link.", metavar="SHARE")] = None,
+    server: Server = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a link by which anybody sees a job, and nothing else; it ends by itself, or when it is revoked."""
+    if listed and revoke is not None:
+        raise RequestError("--list: --revoke ends a link; give one of the two")
+    with connect(server, key) as client:
+        if revoke is not None:
+            client.unshare(job, revoke)
+            found: Json = {"id": revoke, "revoked": True}
+            lines = [f"{revoke}: revoked"]
+        elif listed:
+            found = client.shares(job)
+            lines = [f"{one['id']} until {one['expires_at'][:16].replace('T', ' ')} UTC" for one in found["data"]]
+        else:
+            found = client.share(job, days=days)
+            found["url"] = f"{client.url}{found['page']}"
+            lines = [found["url"]]
+    if as_json:
+        print_json(found)
+        return
+    for line in lines:
+        typer.echo(line)
+
+
+@app.command()
 def upload(
     path: Annotated[
         Path,

@@ -103,6 +103,18 @@ class Client:
         """Remove a job that has ended, with its files."""
         self._json("DELETE", f"/jobs/{_part(job)}")
 
+    def share(self, job: str, *, days: float = 7, key: str | None = None) -> Json:
+        """Make a link that shows a job to whoever has it: `page` below the server's URL, `secret` in place of a key."""
+        return self._json("POST", f"/jobs/{_part(job)}/shares", json={"days": days}, headers=_once(key))
+
+    def shares(self, job: str) -> Json:
+        """The links to a job that are valid: `data`."""
+        return self._json("GET", f"/jobs/{_part(job)}/shares")
+
+    def unshare(self, job: str, share: str) -> None:
+        """Revoke a link to a job."""
+        self._json("DELETE", f"/jobs/{_part(job)}/shares/{_part(share)}")
+
     def stream(self, job: str, after: int = 0) -> Iterator[ServerSentEvent]:
         """A job's events after a number as they happen, until it has ended or the connection breaks."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}

@@ -5,6 +5,7 @@ events        what happened to a job, counted from 1 without gaps
 needs         jobs and uploads that a queued or running job names; nobody may delete them meanwhile
 keys          idempotency keys: what a POST with this key has made
 api_keys      API keys of tenants: the digest of the secret, and what it may be used for
+shares        links that show one job: the digest of the secret, and when it ends
 tenants       who has ever submitted something, when a job of theirs last started, their quotas and webhook secret
 usage         seconds that slots worked for a tenant, by day since 1970, in shards as `tallies`
 stored        bytes that uploads and results of jobs take
@@ -205,6 +206,20 @@ api_keys = Table(
     UniqueConstraint("digest", name="api_keys_digest"),
 )
 Index("api_keys_tenant", api_keys.c.tenant, api_keys.c.created_at)
+
+shares = Table(
+    "shares",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("job", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("revoked_at", Double),
+    UniqueConstraint("digest", name="shares_digest"),
+)
+Index("shares_job", shares.c.job, shares.c.created_at)
 
 tenants = Table(
     "tenants",

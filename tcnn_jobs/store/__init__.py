@@ -21,6 +21,7 @@ from tcnn_jobs.store.leases import Leases
 from tcnn_jobs.store.overview import Overview
 from tcnn_jobs.store.queue import Queue
 from tcnn_jobs.store.reaping import Reaping
+from tcnn_jobs.store.shares import Shares
 from tcnn_jobs.store.statistics import Figures
 from tcnn_jobs.store.submission import Submission
 from tcnn_jobs.store.uploads import Uploads
@@ -29,6 +30,19 @@ __all__ = ["Store"]
 
 
 class Store(
-    Submission, Queue, Reaping, Uploads, Deliveries, ApiKeys, Tenants, Audits, Fleet, Leases, Figures, Overview, Upgrade
+    Submission,
+    Queue,
+    Reaping,
+    Uploads,
+    Deliveries,
+    ApiKeys,
+    Tenants,
+    Audits,
+    Fleet,
+    Leases,
+    Figures,
+    Overview,
+    Shares,
+    Upgrade,
 ):
     """Jobs, uploads, workers, webhook calls, tenants and their API keys in one database."""

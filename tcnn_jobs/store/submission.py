@@ -141,6 +141,7 @@ class Submission(Listing):
             needs.refuse_if_needed(connection, row.id, row.owner)
             connection.execute(delete(jobs).where(jobs.c.number == row.number))
             connection.execute(delete(keys).where(keys.c.resource == job))
+            connection.execute(delete(schema.shares).where(schema.shares.c.job == job))
             quotas.drop(connection, job)
             audits.note(connection, "job.delete", job, row.owner)
             return as_job(row)

@@ -61,6 +61,16 @@ class TestOneJob:
         assert run("delete", claim.job).out == f"{claim.job}: deleted\n"
         assert run("show", claim.job).code == 2
 
+    def test_a_link_that_shows_it(self, run: Run) -> None:
+        job = queued(run)
+        made = run("share", job, "--days", 2, "--json").json
+        assert made["url"].endswith(f"/#/shared/{made['secret']}")
+        assert run("share", job, "--list").out.startswith(f"{made['id']} until ")
+        assert run("share", job, "--revoke", made["id"]).out == f"{made['id']}: revoked\n"
+        assert run("share", job, "--list").out == ""
+        assert "one of the two" in run("share", job, "--list", "--revoke", made["id"]).error(2)
+        run("cancel", job)
+
     def test_a_name_by_which_it_is_found(self, run: Run) -> None:
         job, other = queued(run, "--stage", 3), queued(run)
         assert run("label", job, "--name", "[bold]", "--tag", "a b", "--tag", "c").out == f"{job}: [bold] #a b #c\n"

@@ -1,0 +1,111 @@
+"""`/jobs/{id}/shares`: links that show one job to whoever has them, for as long as its owner lets them."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Request
+from fastapi import Path as InPath
+from pydantic import BaseModel, Field
+
+from tcnn_api.access.keys import LOCAL
+from tcnn_api.deps import AUTHENTICATED, Idempotency, JobId, StoreDep, Tenant
+from tcnn_api.description.examples import answer, listed
+from tcnn_api.description.problems import problems
+from tcnn_api.errors import Refused
+from tcnn_api.schemas import JOB, Page, iso, page_of
+from tcnn_jobs.access import Share
+
+router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)
+
+DAY = 86400.0
+ID = "share_0123456789abcdef01234567"
+EXAMPLE: dict[str, Any] = {
+    "id": ID, "job": JOB, "created_at": "2026-11-21T12:00:00.123Z", "expires_at": "2026-11-28T12:00:00.123Z",
+}  # fmt: skip
+MADE: dict[str, Any] = EXAMPLE | {"secret": "tcnnshare_…", "page": "/#/shared/tcnnshare_…"}
+
+
+class NewShare(BaseModel, extra="forbid"):
+    """A link to make."""
+
+    days: float = Field(default=7, gt=0, le=365, description="After which it ends by itself.")
+
+
+class ShareView(BaseModel):
+    """A link to a job."""
+
+    id: str
+    job: str
+    created_at: str
+    expires_at: str
+
+    @classmethod
+    def of(cls, share: Share) -> "ShareView":
+        """As the job's owner sees it."""
+        return cls(id=share.id, job=share.job, created_at=iso(share.created_at), expires_at=iso(share.expires_at))
+
+
+class ShareMade(ShareView):
+    """A link, with what is told once."""
+
+    secret: str | None = Field(description="In place of a key, for this job alone; null where it has been told before.")
+    page: str | None = Field(description="The dashboard's page of it, below the server's address.")
+
+
+class ShareList(Page):
+    """Links that are valid."""
+
+    data: list[ShareView]
+
+
+@router.post(
+    "/{id}/shares",
+    status_code=201,
+    summary="Share a job",
+    responses={201: answer(MADE, "The link."), **problems(409)},
+)
+def create(
+    job: JobId,
+    request: Request,
+    store: StoreDep,
+    owner: Tenant,
+    key: Idempotency,
+    body: Annotated[
+        NewShare | None, Body(openapi_examples={"week": {"summary": "For a week", "value": {"days": 7}}})
+    ] = None,
+) -> ShareMade:
+    """Make a link with which anybody sees this job, its events, log and files, and nothing else, and changes nothing.
+
+    It ends by itself, or when it is revoked, or with the job. On a server without keys there is nobody to let in.
+    """
+    request.state.job = job
+    if request.state.principal == LOCAL:
+        raise Refused("id", "this server has no keys, so whoever reaches it sees every job; send its page's address")
+    earlier = store.replay(key) if key is not None else None
+    if earlier is not None:
+        known = next((one for one in store.shares(job, owner) if one.id == earlier), None)
+        if known is None:
+            raise Refused("Idempotency-Key", "the link that was made with it has ended; use another key for a new one")
+        return ShareMade(**ShareView.of(known).model_dump(), secret=None, page=None)
+    share, secret = store.create_share(job, owner, (body or NewShare()).days * DAY)
+    if key is not None:
+        store.remember(key, share.id)
+    return ShareMade(**ShareView.of(share).model_dump(), secret=secret, page=f"/#/shared/{secret}")
+
+
+@router.get("/{id}/shares", summary="List the links to a job", responses={200: answer(listed(EXAMPLE), "Links.")})
+def index(job: JobId, store: StoreDep, owner: Tenant) -> ShareList:
+    """Those that are valid, the oldest first. What opens them is not stored."""
+    return ShareList(**page_of(map(ShareView.of, store.shares(job, owner)), more=False))
+
+
+@router.delete("/{id}/shares/{share}", status_code=204, summary="Revoke a link")
+def revoke(
+    job: JobId,
+    share: Annotated[str, InPath(description="The link's id.", examples=[ID], max_length=100)],
+    request: Request,
+    store: StoreDep,
+    owner: Tenant,
+) -> None:
+    """Nobody sees the job by it any more, after three seconds at most. Revoking it twice is no error."""
+    request.state.job = job
+    store.revoke_share(share, job, owner)

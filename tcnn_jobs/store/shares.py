@@ -1,0 +1,80 @@
+"""Links that show one job to whoever has them: made and revoked by the job's owner, and gone with the job.
+
+Of a link's secret only the digest is stored, as of a key's (`tcnn_jobs.access`).
+"""
+
+from typing import Any
+
+from sqlalchemy import Row, and_, delete, func, insert, select, update
+
+from tcnn_jobs.access import SHARE_PREFIX, Share, digest, new_secret
+from tcnn_jobs.database.engine import Database
+from tcnn_jobs.database.schema import now, shares
+from tcnn_jobs.errors import KeyNotFound, WrongState
+from tcnn_jobs.identifiers import new_id, shown, storable
+from tcnn_jobs.store.accounts import audits
+from tcnn_jobs.store.changes import find
+
+MOST = 50
+"""Links to one job that are valid at once."""
+_VALID = and_(shares.c.revoked_at.is_(None), shares.c.expires_at > now())
+_FIELDS = tuple(Share.model_fields)
+
+
+class Shares(Database):
+    """The links of all tenants."""
+
+    def create_share(self, job: str, owner: str, seconds: float) -> tuple[Share, str]:
+        """Make a link that ends by itself; returns it and its secret, which is not stored.
+
+        Raises `JobNotFound`, and `WrongState` if the job has as many as it may.
+        """
+        identifier, secret = new_id("share"), new_secret(SHARE_PREFIX)
+        with self.writing() as connection:
+            find(connection, job, owner, lock=True)
+            # What has ended nobody asks for any more: the audit log tells of it.
+            connection.execute(delete(shares).where(shares.c.job == job, ~_VALID))
+            count = connection.scalar(select(func.count()).select_from(shares).where(shares.c.job == job, _VALID)) or 0
+            if count >= MOST:
+                raise WrongState(f"{job}: has {MOST} links already; revoke one of them first")
+            row = connection.execute(
+                insert(shares)
+                .values(
+                    id=identifier, digest=digest(secret), job=job, owner=owner, created_at=now(),
+                    expires_at=now() + seconds,
+                )
+                .returning(shares)
+            ).one()  # fmt: skip
+            audits.note(connection, "share.create", identifier, owner, job=job)
+        return _as_share(row), secret
+
+    def shares(self, job: str, owner: str) -> list[Share]:
+        """The links of a job that are valid, the oldest first; raises `JobNotFound`."""
+        with self.reading() as connection:
+            find(connection, job, owner)
+            query = select(shares).where(shares.c.job == job, _VALID).order_by(shares.c.created_at, shares.c.id)
+            return [_as_share(row) for row in connection.execute(query)]
+
+    def revoke_share(self, id: str, job: str, owner: str) -> None:
+        """End a link; a second time changes nothing. Raises `JobNotFound`, `KeyNotFound`."""
+        with self.writing() as connection:
+            find(connection, job, owner)
+            row = None
+            if storable(id):
+                mine = and_(shares.c.id == id, shares.c.job == job)
+                row = connection.execute(select(shares).where(mine)).one_or_none()
+            if row is None:
+                raise KeyNotFound(f"{shown(id)}: no such link; GET /jobs/{job}/shares lists yours")
+            if row.revoked_at is None:
+                connection.execute(update(shares).where(shares.c.id == id).values(revoked_at=now()))
+                audits.note(connection, "share.revoke", id, owner, job=job)
+
+    def find_share(self, digest: str) -> Share | None:
+        """The link whose secret has this digest, if it is valid."""
+        with self.reading() as connection:
+            row = connection.execute(select(shares).where(shares.c.digest == digest, _VALID)).one_or_none()
+        return None if row is None else _as_share(row)
+
+
+def _as_share(row: Row[Any]) -> Share:
+    return Share(**{name: getattr(row, name) for name in _FIELDS})

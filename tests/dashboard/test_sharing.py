@@ -1,0 +1,89 @@
+"""A job shared by a link: made with a key, opened without one, revoked. One server with keys, no worker."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from browsing import FAST, LOOKS, Open, inaccessible, sync_api
+from serving import Server, serving
+from story import Story
+
+expect = sync_api.expect
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(tmp_path_factory.mktemp("sharing") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Story) -> Iterator[Server]:
+    with serving(story.house.home.root, "--no-worker", TCNN_API_KEYS="local:key-of-the-owner", **FAST) as running:
+        yield running
+
+
+def test_a_job_is_shared_and_the_link_revoked(server: Server, story: Story, open_page: Open) -> None:
+    owner = open_page(f"{server.url}/#/jobs/{story.succeeded.job}")
+    owner.get_by_label("API key").fill("key-of-the-owner")
+    owner.get_by_role("button", name="Use this key").click()
+    owner.get_by_role("button", name="Share").click()
+    owner.get_by_label("It is valid").select_option("30")
+    owner.get_by_role("button", name="Make a link").click()
+    link = owner.get_by_label("The link; it is shown this once").input_value()
+    assert link.startswith(f"{server.url}/#/shared/tcnnshare_")
+    assert "key-of" not in link
+    expect(owner.get_by_role("list", name="Links").get_by_role("listitem")).to_have_count(1)
+    for width, scheme in (LOOKS[0], LOOKS[-1]):
+        owner.set_viewport_size({"width": width, "height": 860})
+        owner.emulate_media(color_scheme=scheme)
+        assert inaccessible(owner) == [], (width, scheme)
+    owner.set_viewport_size({"width": 1280, "height": 860})
+
+    guest = open_page(link)  # in a context of its own, which has no key
+    expect(guest.get_by_role("heading", level=1, name="test_resnet")).to_be_visible()
+    expect(guest.get_by_text("Before and after", exact=True)).to_be_visible()
+    expect(guest.get_by_text("Succeeded", exact=True).first).to_be_visible()
+    for name in ("Delete", "Share", "Clone and edit", "Key"):
+        expect(guest.get_by_role("button", name=name)).to_have_count(0)
+    expect(guest.get_by_role("navigation", name="Main")).to_have_count(0)
+    guest.get_by_text("Log", exact=True).click()
+    expect(guest.locator("pre.log").last).to_have_text("converting\ndone\n")
+    for width, scheme in LOOKS:
+        guest.set_viewport_size({"width": width, "height": 860})
+        guest.emulate_media(color_scheme=scheme)
+        assert inaccessible(guest) == [], (width, scheme)
+    assert guest.evaluate("Object.keys(sessionStorage).concat(Object.keys(localStorage)).join()") == ""
+
+    owner.get_by_role("button", name=re.compile("^Revoke the link")).click()
+    expect(owner.get_by_role("list", name="Links").get_by_role("listitem")).to_have_count(0)
+    guest.wait_for_timeout(3200)  # for which a server believes what it knew
+    guest.reload()
+    expect(guest.get_by_role("heading", name="This link shows nothing")).to_be_visible()
+    expect(guest.get_by_role("dialog")).to_have_count(0)  # nobody is asked for a key
+    assert inaccessible(guest) == []
+
+
+def test_a_link_changes_nothing_for_whoever_has_a_key(server: Server, story: Story, open_page: Open) -> None:
+    share, secret = story.house.store.create_share(story.failed.job, "local", 60)
+    page = open_page(f"{server.url}/#/")
+    page.get_by_label("API key").fill("key-of-the-owner")
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.locator(".jobs > li")).to_have_count(5)
+    page.goto(f"{server.url}/#/shared/{secret}")
+    expect(page.get_by_text("diverged").first).to_be_visible()
+    expect(page.get_by_role("link", name="Edit and run again")).to_have_count(0)
+    page.go_back()
+    expect(page.locator(".jobs > li")).to_have_count(5)
+    expect(page.get_by_role("navigation", name="Main")).to_be_visible()
+    assert story.house.store.shares(story.failed.job, "local") == [share]
+
+
+def test_the_system_of_one_tenant(server: Server, open_page: Open) -> None:
+    """What is not its own it is told of, and not shown."""
+    page = open_page(f"{server.url}/#/system")
+    page.get_by_label("API key").fill("key-of-the-owner")
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.get_by_text("What is local’s")).to_be_visible()
+    expect(page.get_by_text("are for an admin’s key")).to_be_visible()
+    expect(page.get_by_text("Disk free")).to_have_count(0)
+    assert inaccessible(page) == []
