@@ -39,8 +39,8 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 
 
 REQUEST_VERSION = 2
-"""The newest requests that this code understands (`tcnn_jobs.requests.ADDED`); a worker leaves newer ones to others. Of
-releases, 0.1 understands 1 and 0.2 understands 2: what comes after 0.2.0 is of version 3."""
+"""The newest requests that this code understands (`tcnn_jobs.requests.ADDED`); a worker leaves newer ones to others.
+0.2.0 understands 2: what comes after it is of version 3."""
 
 
 class Model(BaseModel):
