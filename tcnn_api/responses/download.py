@@ -18,6 +18,9 @@ from tcnn_api.errors import NotFound, problem
 from tcnn_jobs.artifacts.base import Artifacts, Opened
 from tcnn_jobs.model import Artifact
 
+MEDIA = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".txt": "text/plain"}
+"""What a file's ending says of it."""
+
 
 class Share(NamedTuple):
     """What a tenant's download takes of the server: `read` calls a file's methods on a thread, `hold` counts it."""
@@ -122,5 +125,4 @@ def has(given: str, etag: str) -> bool:
 
 def _media(path: Path) -> str:
     """What a file is. Nothing that a browser would run: names of classes are a stranger's words."""
-    kinds = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".txt": "text/plain"}
-    return kinds.get(path.suffix, "application/octet-stream")
+    return MEDIA.get(path.suffix, "application/octet-stream")

@@ -15,7 +15,7 @@ from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Stor
 from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound
-from tcnn_api.responses.download import Share, download
+from tcnn_api.responses.download import MEDIA, Share, download
 from tcnn_api.responses.flatten import table
 from tcnn_api.schemas import FileList, download_name, file_name, files, page_of
 from tcnn_jobs.artifacts.base import Artifacts
@@ -29,6 +29,7 @@ _HEADERS = {
     "ETag": {"description": "The SHA-256 of the whole file, quoted.", "schema": {"type": "string"}},
     "Repr-Digest": {"description": "The same by RFC 9530.", "schema": {"type": "string"}},
 }
+KINDS: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in sorted(MEDIA.values())}
 FILE: dict[int | str, dict[str, Any]] = {
     200: {"description": "The file.", "headers": _HEADERS, "content": {"application/octet-stream": _BINARY}},
     206: {
@@ -45,6 +46,12 @@ FILE: dict[int | str, dict[str, Any]] = {
     **problems(409, 416, 429),
 }
 
+
+FILES: dict[int | str, dict[str, Any]] = {
+    **FILE,
+    **{status: {**FILE[status], "content": {**KINDS, **FILE[status]["content"]}} for status in (200, 206)},
+}
+"""A file by its name: what it is its ending says."""
 
 Redirect = Annotated[
     bool,
@@ -80,7 +87,7 @@ def checkpoints(job: JobId, store: StoreDep, owner: Reach) -> FileList:
 Name = Annotated[str, InPath(description="A file's name.", examples=["summary.csv"])]
 
 
-@router.get("/{id}/files/{name}", summary="Download a file", response_class=Response, responses=FILE)
+@router.get("/{id}/files/{name}", summary="Download a file", response_class=Response, responses=FILES)
 @router.head("/{id}/files/{name}", include_in_schema=False)
 async def file(
     job: JobId, name: Name, request: Request, parts: ServiceDep, owner: Reach, own: Tenant, redirect: Redirect = False
