@@ -21,7 +21,8 @@ chromium:  ## Debian's Chromium for the dashboard's tests, where it is or can be
 # Without compiled files in __pycache__ every process would compile the tests and the packages anew.
 test test-slow coverage: export PYTHONDONTWRITEBYTECODE :=
 
-# One thread per process: two test processes on two cores are faster than two that fight over them.
+# One thread per process: several test processes are faster than one that computes with all cores. How many there are, see
+# `pytest_xdist_auto_num_workers` in tests/conftest.py.
 # In the files' order: sorted by their number of tests, those with many processes would all come last, together.
 test: $(READY) chromium  ## the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope --no-loadscope-reorder
@@ -97,6 +98,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]' --compile-bytecode
+	$(BIN)/python -m compileall -q -j 0 tcnn tcnn_jobs tcnn_api benchmarks  # or every process of the first tests would
 	touch $@
 	@echo "installed"
 
