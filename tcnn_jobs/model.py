@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Kind(StrEnum):
-    """What a job does."""
+    """The kinds of jobs."""
 
     TRANSFORM = "transform"
     FINETUNE = "finetune"
@@ -15,7 +15,7 @@ class Kind(StrEnum):
 
 
 class Status(StrEnum):
-    """Where a job stands."""
+    """The states of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -35,7 +35,7 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.CANCELLED: frozenset({Status.QUEUED}),
     Status.SUCCEEDED: frozenset(),
 }
-"""From a status to those that may follow it. Every other change is a bug, and the store refuses it."""
+"""The state machine: status → the statuses that may follow it. The store refuses every other transition."""
 
 
 REQUEST_VERSION = 2
@@ -44,19 +44,22 @@ REQUEST_VERSION = 2
 
 
 class Model(BaseModel):
-    """A value that is compared and passed around, never changed."""
+    """Base class: an immutable value with unknown fields refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Told(Model):
-    """What a job's process said, read back from the store: a newer worker may have said more, which is passed over."""
+    """Base class of what job processes report: unknown fields, as a newer release writes them, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class Progress(Told):
-    """How far a running job is; the trainer's own figures. `percent` is of the whole phase, 0 to 100."""
+    """Progress of a running job, as its process reports it.
+
+    `percent` is of the whole phase, 0 to 100; `epoch` counts from 1; `top1` is a share, 0 to 1; `temperature` is τ.
+    """
 
     phase: str
     epoch: int | None = None
@@ -82,7 +85,7 @@ class Artifact(Told):
 
 
 class Result(Told):
-    """What a succeeded job gives. `checkpoint` is the one to use; `files` are all that can be downloaded."""
+    """The result of a succeeded job. `checkpoint` is the model to use; `files` are all that can be downloaded."""
 
     checkpoint: Artifact | None = None
     files: tuple[Artifact, ...] = ()
@@ -152,7 +155,7 @@ class Job(Model):
 
 
 class NewJob(Model):
-    """What is submitted."""
+    """A job before it is queued; what the fields mean, `Job` says."""
 
     owner: str
     kind: Kind
@@ -170,7 +173,7 @@ class NewJob(Model):
 
 
 class IdempotencyKey(NamedTuple):
-    """A POST that may be repeated: who, the key they chose, and a digest of what they asked for."""
+    """An idempotency key: the tenant, the key it chose, and a digest of the body that the key was first used with."""
 
     owner: str
     key: str
@@ -178,7 +181,7 @@ class IdempotencyKey(NamedTuple):
 
 
 class Claim(Model):
-    """A worker's hold on a job: the fence of everything that it writes."""
+    """A worker's lease on a job. `number` is the fencing token: the store refuses writes of an older claim."""
 
     job: str
     worker: str
@@ -195,14 +198,14 @@ class Event(Model):
 
 
 class NewEvent(Model):
-    """An event that has not been written down yet."""
+    """An event before the store has given it its number and time."""
 
     kind: str
     data: dict[str, Any] = {}
 
 
 class Beat(Model):
-    """What a worker tells of one of its jobs."""
+    """A heartbeat: renews the lease on one job, and reports its progress and events."""
 
     claim: Claim
     progress: Progress | None = None
@@ -210,7 +213,7 @@ class Beat(Model):
 
 
 class Hold(StrEnum):
-    """What a worker hears of one of its jobs."""
+    """The answer to a heartbeat: the lease is held, the job is to be cancelled, or the lease was lost."""
 
     HELD = "held"
     CANCEL = "cancel"
@@ -218,7 +221,7 @@ class Hold(StrEnum):
 
 
 class WorkerInfo(Model):
-    """What a worker tells of itself."""
+    """A worker's registration."""
 
     name: str
     host: str
@@ -236,7 +239,7 @@ class WorkerInfo(Model):
 
 
 class WorkerState(Model):
-    """A worker as the store sees it."""
+    """A worker with its liveness and load, as the store sees it."""
 
     info: WorkerInfo
     busy: int
@@ -244,7 +247,7 @@ class WorkerState(Model):
     present: bool
     """Whether it was heard of lately: within its lease, or a minute if that is longer."""
     keeps_house: bool = False
-    """Whether it is the one that looks after silent workers, webhooks, and what is past its time."""
+    """Whether it is the elected housekeeper: expired leases, webhooks, retention."""
 
 
 class TenantLoad(Model):
@@ -288,7 +291,7 @@ class Upload(Model):
 
 
 class Delivery(Model):
-    """A webhook call that is due."""
+    """A webhook call that is due: one try of the outbox."""
 
     id: str
     job: str

@@ -16,7 +16,7 @@ WEIGHTS = "Your own weights of the model, uploaded (`POST /weights`), in place o
 
 
 class Options(Labels):
-    """How a job is queued and what it is called, whatever it does."""
+    """Options of every job: priority, retries, dependencies, limits, webhook, labels."""
 
     priority: int = Field(default=0, ge=-100, le=100, description="Higher ones run first.")
     max_attempts: int = Field(default=3, ge=1, le=100, description="Tries before the job counts as failed.")
@@ -40,7 +40,7 @@ class Options(Labels):
 
 
 class ModelReference(Frozen):
-    """A model: exactly one of the three."""
+    """A reference to a model: exactly one of a job, an uploaded checkpoint, a timm name."""
 
     job: Name | None = Field(default=None, description="The checkpoint that this job made.")
     checkpoint: Name | None = Field(default=None, description="An uploaded checkpoint.")
@@ -55,12 +55,12 @@ class ModelReference(Frozen):
 
     @property
     def label(self) -> str:
-        """What a person would call it."""
+        """The name that was given, whichever of the three it is."""
         return self.job or self.checkpoint or self.model or ""
 
 
 class Training(Frozen):
-    """Fine-tuning: on what, and how."""
+    """Fine-tuning settings: data, preset, configuration, baseline, processes."""
 
     dataset: Name = Field(description="An uploaded data set's id, or a data set that the server allows by name.")
     val: Name | None = Field(default=None, description="Validation images; default the data set's own split.")
@@ -158,7 +158,7 @@ here every worker understands. Whoever adds one raises `REQUEST_VERSION` once a 
 
 
 def version_of(request: Any) -> int:
-    """The version that a worker must understand for a request as it is kept: that of its newest field."""
+    """The request version that a worker must support for a stored request: that of its newest field (`ADDED`)."""
     newest, waiting = 1, [request]  # no recursion: a request may be deep
     while waiting:
         item = waiting.pop()
@@ -171,13 +171,13 @@ def version_of(request: Any) -> int:
 
 
 def num_workers(request: dict[str, Any]) -> int:
-    """How many processes share the training of a job, by its request as it is kept."""
+    """The number of processes of data-parallel training that a stored request asks for."""
     training = request.get("finetune") or request
     return int(training.get("num_workers", 1))
 
 
 def models_of(request: Request) -> Iterator[tuple[str, TransformRequest | ModelReference]]:
-    """The models that a request names, and what the names of their fields begin with: nothing, or `against.0.`."""
+    """(field prefix, model) for each model that a request references; the prefix is empty, or `against.0.`."""
     yield "", request
     if isinstance(request, EvaluateRequest):
         for place, other in enumerate(request.against):
@@ -190,7 +190,7 @@ def weights_of(request: Request) -> str | None:
 
 
 def datasets_of(request: Request) -> Iterator[tuple[str, str]]:
-    """The data sets that a request names, by their fields: `dataset`, `val`, or `finetune.dataset`, `finetune.val`."""
+    """(field, data set) for each that a request references: `dataset`, `val`, `finetune.dataset`, `finetune.val`."""
     prefix, asked = ("finetune.", request.finetune) if isinstance(request, TransformRequest) else ("", request)
     if asked is not None:
         yield f"{prefix}dataset", asked.dataset

@@ -1,4 +1,4 @@
-"""Mirroring of an attempt's files to the store: so that another host can go on, and then as the result.
+"""Replication of an attempt's files to the object store: resume points for failover to another host, then the result.
 
 Files are frozen before they are hashed and sent, since the job's process goes on writing. The manifest comes last and
 names only what is there; what it no longer names goes after it.
@@ -33,14 +33,16 @@ POINTS = "resume/step-*.safetensors"
 
 
 class _Sent(NamedTuple):
-    """What of a file was sent: its version, by which a change is seen, and what it was then."""
+    """A file as it was last uploaded: (inode, size, mtime in ns), which tell a change, and the artifact."""
 
     stamp: tuple[int, int, int]
     file: Artifact
 
 
 class Mirror:
-    """One attempt. `update` and `publish` from one thread; both raise `BucketError`, `StorageError`, `Stopped`."""
+    """Uploads one attempt's files. Not thread-safe; `update` and `publish` raise `BucketError`, `StorageError`, and
+    `Stopped` once `stop` is set.
+    """
 
     def __init__(self, bucket: Bucket, attempt: Path, job: str, claim: int) -> None:
         self._bucket, self._attempt = bucket, attempt
@@ -48,7 +50,7 @@ class Mirror:
         self._sent: dict[str, _Sent] = {}
 
     def update(self, stop: threading.Event) -> None:
-        """Send what is new since the last time: records, models, and the newest resume point."""
+        """Upload what has changed since the last call (records, models, the newest resume point), then the manifest."""
         before = dict(self._sent)
         there: dict[str, _Sent] = {}
         for name in self._names():
@@ -65,7 +67,7 @@ class Mirror:
             self._bucket.remove(*gone)
 
     def publish(self, result: Result, stop: threading.Event) -> None:
-        """Send everything, and see that every file of the result is in the store as it was announced."""
+        """Upload everything; raises `BucketError` unless each file of the result is stored as announced."""
         self.update(stop)
         sent = {one.file.path: one.file for one in self._sent.values()}
         for file in result.files:
@@ -74,7 +76,7 @@ class Mirror:
                 raise BucketError(f"{file.name}: not what was announced when it was to be sent", again=True)
 
     def _names(self) -> Iterator[str]:
-        """The resume points come first: newer records lose their end again, older ones would lack it."""
+        """Paths in upload order. Resume points first: newer records are truncated to them, older ones lack rows."""
         for run in RUNS:
             points = sorted((self._attempt / run).glob(POINTS), reverse=True)
             if points:
@@ -96,7 +98,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _frozen(self, source: Path) -> Iterator[tuple[Path, tuple[int, int, int]]]:
-        """A file that stays as it is: models are replaced whole, so a link will do; records grow and are copied.
+        """A snapshot of a file, and its version: a hard link of a model, which is replaced whole; a copy of a record.
 
         It lies in the attempt's own directory and goes with it, should this process be killed meanwhile.
         """

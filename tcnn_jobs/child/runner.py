@@ -1,4 +1,4 @@
-"""A job's own process, the only one that loads torch: `python -m tcnn_jobs.child.runner DIRECTORY PARENT`."""
+"""Entry point of a job's process, which alone loads torch: `python -m tcnn_jobs.child.runner DIRECTORY PARENT`."""
 
 import logging
 import os
@@ -19,11 +19,15 @@ from tcnn_jobs.wording import for_requests
 log = logging.getLogger("tcnn.runner")
 
 _asked: list[int] = []
-"""Signals by which the worker has asked this process to stop."""
+"""SIGTERMs received: requests of the worker to stop."""
 
 
 def main(directory: Path, parent: int) -> int:
-    """Do what the directory's assignment says; the outcome is in the directory. Returns the exit code."""
+    """Run the assignment in an attempt's directory and write the outcome there; returns the exit code.
+
+    0: done. 75 (`Stopped`): stopped on request, may be resumed. Another error's own code, 1 for an unexpected one.
+    `parent` is the worker's process id: this process ends with it.
+    """
     die_with_parent(parent=parent)
     let_others_go_first()
     keep_freed_memory()
@@ -56,7 +60,7 @@ def main(directory: Path, parent: int) -> int:
 
 
 def _failed(error: Exception, attempt: AttemptDirectory, assignment: Assignment) -> int:
-    """Say why, and whether a second try may help; returns the exit code."""
+    """Write the failure and whether a retry may help as the outcome; returns the exit code."""
     if isinstance(error, TcnnError):
         log.error("%s: %s", type(error).__name__, error)
         failure = Failure(code=error_code(error), message=public(str(error), assignment))
@@ -69,7 +73,7 @@ def _failed(error: Exception, attempt: AttemptDirectory, assignment: Assignment)
 
 
 def public(message: str, assignment: Assignment) -> str:
-    """An error's text in the words of the request: where things lie on this server is nobody's business."""
+    """An error message without this host's paths, which are not to be disclosed: by the names that the request used."""
     places = {path: str(_named(assignment.request, field)) for field, path in assignment.paths.items()}
     for path in sorted(places, key=len, reverse=True):
         message = message.replace(path, places[path])
@@ -77,7 +81,7 @@ def public(message: str, assignment: Assignment) -> str:
 
 
 def _named(request: dict[str, Any], field: str) -> Any:
-    """What a request calls one of its references: `source`, `dataset`, `val`, `against.1`."""
+    """The name that a request gives to one of its references, by field: `source`, `dataset`, `val`, `against.1`."""
     name, _, place = field.partition(".")
     if name == "against":
         request, name = request["against"][int(place)], "source"
@@ -87,7 +91,7 @@ def _named(request: dict[str, Any], field: str) -> Any:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Outside of training, which stops at a whole step by itself, there is nothing to save."""
+    """Signal handler: raise `Stopped`. Training has its own, which ends after a step; elsewhere nothing is to save."""
     _asked.append(number)
     raise Stopped("asked to stop")
 

@@ -1,4 +1,4 @@
-"""From a kind of job to tcnn's own calls: the only file of the queue that imports tcnn's models."""
+"""The tasks: one function per kind of job, which calls the library. The only file of the queue that loads torch."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ VERIFIED_ON = 8
 
 
 def run(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
-    """Do a job in the working directory, which is the attempt's; raises what tcnn raises."""
+    """Run a job in the working directory, which is the attempt's, and return its result. Raises what tcnn raises."""
     result = TASKS[assignment.kind](assignment, directory, reporter)
     reporter.progress(Progress(phase="done", percent=100.0))
     return result
@@ -98,7 +98,7 @@ def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Repor
 
 
 def seen_before(comparison: Comparison) -> tuple[str, ...]:
-    """What must be known of whose images were measured."""
+    """Notes on leakage: which models were trained on the images they were measured on."""
     notes = []
     if comparison.held_out:
         notes.append(
@@ -119,7 +119,7 @@ def _named(references: list[Any]) -> list[tuple[str, Any]]:
 
 
 def _repeated(references: list[Any], rows: int) -> list[Any]:
-    """Every model has as many rows as there are sizes, one after the other."""
+    """One reference per row of a comparison, whose rows are sorted by model, then by size."""
     return [reference for reference in references for _ in range(rows // len(references))]
 
 
@@ -153,7 +153,7 @@ def _weights(assignment: Assignment) -> Path | None:
 
 
 def _some_images(folder: Path, model: nn.Module) -> Tensor | None:
-    """Images of all over a data set as the model takes them, (B, C, H, W); None if none of them can be read."""
+    """Up to `VERIFIED_ON` images of a data set, (B, C, H, W), normalised for the model; None if none can be read."""
     if not folder.name:
         return None
     with contextlib.suppress(RequestError):
@@ -163,7 +163,7 @@ def _some_images(folder: Path, model: nn.Module) -> Tensor | None:
 
 
 def _inherited_conversion(assignment: Assignment) -> ConversionResult | None:
-    """The conversion of the attempt before, if it was finished: the file is whole, or it would not have its name."""
+    """The finished conversion of the previous attempt, linked into this one; None if missing or damaged."""
     previous = assignment.paths.get("previous")
     if previous is None or not (Path(previous) / CONVERSION).is_file():
         return None
@@ -220,7 +220,7 @@ def _tell_epochs(reporter: Reporter, run: Path, told: int) -> int:
 
 
 def _inherit_run(previous: str | None, run: Path) -> None:
-    """Go on from where the attempt before stood.
+    """Inherit the run directory of the previous attempt, so that training resumes from its last resume point.
 
     Checkpoints are never changed in place, so they are linked; the records are appended to, so they are copied: the
     attempt before may still be running on a machine that was thought dead.
@@ -264,7 +264,7 @@ def _trained(
     assignment: Assignment, directory: AttemptDirectory, reporter: Reporter, trained: FinetuneResult,
     verification: dict[str, Any] | None = None,
 ) -> Result:  # fmt: skip
-    """Publishable: every file is whole, hashed, and the checkpoint loads as a user would load it."""
+    """The result of fine-tuning: files flushed and hashed, after the checkpoint has been loaded as a user would."""
     reporter.progress(Progress(phase="publishing", percent=100.0))
     run = RunDirectory(directory.run)
     checkpoint.load(run.best)

@@ -65,7 +65,7 @@ class Client:
         self._http.close()
 
     def submit(self, kind: str, request: Json, key: str | None = None) -> Json:
-        """Queue a job: `transform`, `finetune` or `evaluate`. Returns it."""
+        """Submit a job (`transform`, `finetune` or `evaluate`) and return it; once for each idempotency `key`."""
         return self._json("POST", f"/{kind}", json=request, headers=_once(key))
 
     def plan(self, kind: str, request: Json) -> Json:
@@ -73,12 +73,12 @@ class Client:
         return self._json("POST", "/plan", json={kind: request}, headers=_once(), timeout=300.0)
 
     def job(self, job: str) -> Json:
-        """A job as it stands."""
+        """Get a job. Raises `RefusedError` if there is none of this id."""
         return self._json("GET", f"/jobs/{_part(job)}")
 
     def jobs(self, *, limit: int = 20, after: str | None = None, status: str | None = None, kind: str | None = None,
              search: str | None = None, tags: Sequence[str] = (), sort: str | None = None) -> Json:  # fmt: skip
-        """A page of jobs, the newest first: `data`, and `has_more`.
+        """List jobs, newest first: a page as `data` and `has_more`; `after` is the last id of the page before.
 
         `search`: words of their names, tags, notes and requests. `tags`: those that they have all of. `sort`: another
         order, such as `-metrics.top1` or `settings.lr`.
@@ -88,19 +88,19 @@ class Client:
         return self._json("GET", "/jobs", params={name: value for name, value in query.items() if value is not None})
 
     def label(self, job: str, **labels: Any) -> Json:
-        """Call a job something else: `name`, `tags`, `note`. What is left out stays, None takes away."""
+        """Set a job's `name`, `tags`, `note`. Those left out are unchanged, None removes one."""
         return self._json("PATCH", f"/jobs/{_part(job)}", json=labels, headers=_once())
 
     def cancel(self, job: str) -> Json:
-        """Ask a job to end. A running one is cancelled when its process is gone."""
+        """Request cancellation. A running job is cancelled once its process has ended."""
         return self._json("POST", f"/jobs/{_part(job)}/cancel", headers=_once())
 
     def resume(self, job: str) -> Json:
-        """Queue a failed or cancelled job again; it goes on from its last checkpoint."""
+        """Queue a failed or cancelled job again; training resumes from its last resume point."""
         return self._json("POST", f"/jobs/{_part(job)}/resume", headers=_once())
 
     def delete(self, job: str) -> None:
-        """Remove a job that has ended, with its files."""
+        """Delete a terminal job and its files."""
         self._json("DELETE", f"/jobs/{_part(job)}")
 
     def share(self, job: str, *, days: float = 7, key: str | None = None) -> Json:
@@ -116,7 +116,7 @@ class Client:
         self._json("DELETE", f"/jobs/{_part(job)}/shares/{_part(share)}")
 
     def stream(self, job: str, after: int = 0) -> Iterator[ServerSentEvent]:
-        """A job's events after a number as they happen, until it has ended or the connection breaks."""
+        """Server-sent events of a job with numbers above `after`, until it has ended or the connection breaks."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         with self._http.stream("GET", f"/jobs/{_part(job)}/events", headers=headers) as answer:
             if not answer.is_success:
@@ -197,20 +197,20 @@ class Client:
         return path
 
     def predict(self, job: str, image: str | Path | bytes, *, top: int = 5) -> Json:
-        """What a job's model says of an image, a file's or its bytes, and the CNNs that it came from: `models`."""
+        """Top predictions for an image (a path, or its bytes) by a job's model and the CNNs it came from: `models`."""
         content = image if isinstance(image, bytes) else _existing(Path(image)).read_bytes()
         return self._json("POST", f"/jobs/{_part(job)}/predict", lambda: iter((content,)), params={"top": top},
                           headers=_once() | {"Content-Type": "application/octet-stream"}, timeout=300.0)  # fmt: skip
 
     def upload_dataset(self, path: str | Path, key: str | None = None) -> Json:
-        """Send class folders, or an archive of them; returns the data set, whose `id` jobs can name."""
+        """Upload a data set (class folders or an archive), streamed; returns it with the `id` that jobs name."""
         path = Path(path)
         if path.is_dir():
             return self._upload("/datasets", f"{path.resolve().name}.tar", lambda: tar_folder(path), key)
         return self._upload("/datasets", path.name, lambda: read_file(_existing(path)), key)
 
     def upload_checkpoint(self, path: str | Path, key: str | None = None) -> Json:
-        """Send a safetensors file that tcnn wrote; returns what the server calls it."""
+        """Upload a checkpoint that tcnn wrote (safetensors), streamed; returns it with the `id` that jobs name."""
         path = Path(path)
         return self._upload("/checkpoints", path.name, lambda: read_file(_existing(path)), key)
 

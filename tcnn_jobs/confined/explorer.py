@@ -1,7 +1,8 @@
-"""A checkpoint, loaded once, that answers what its heads attend to: `python -m tcnn_jobs.confined.explorer …`.
+"""The sandboxed inference process of a checkpoint: attention maps and predictions for images, on request.
 
-The process of `explorers`: PARENT MEMORY CHECKPOINT. It reads frames from stdin and writes one to stdout for each:
-images that strangers sent are decoded here, within bounded memory, and so is the model run; only here torch is loaded.
+`python -m tcnn_jobs.confined.explorer PARENT MEMORY CHECKPOINT`, started by `explorers`: the parent's process id, the
+memory limit in bytes, a file. It reads request frames from stdin and writes one response frame to stdout for each.
+Untrusted images are decoded, and the model runs, within that limit; in the server only this process loads torch.
 """
 
 import base64
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
     from tcnn.analysis.attention import Encoded
 
 KEPT = 4
-"""Images that are kept with all that was computed of them."""
+"""Capacity of the LRU cache of encoded images."""
 GOLDEN = 0.618033988749895
-"""Steps of this share of a data set come by all its classes, whatever their order."""
+"""Step of the low-discrepancy sequence (1/φ) by which images are picked evenly from a sorted data set."""
 BEST = 3
-"""Classes that are told of what the model says to an image."""
+"""Number of top predictions in a response."""
 
 
 class Explorer:
-    """One model, and the images that it has seen."""
+    """A model and an LRU cache of the images it has encoded."""
 
     def __init__(self, checkpoint: str) -> None:
         with loading():
@@ -48,7 +49,7 @@ class Explorer:
         self.images: OrderedDict[str, Encoded] = OrderedDict()
 
     def open(self, source: io.BytesIO | Path, truth: str | None = None) -> dict[str, Any]:
-        """Put an image through the model, and keep what it takes to ask any place of it.
+        """Encode an image: one forward pass, whose queries and keys are cached for the maps that `at` computes.
 
         Raises `RequestError` for what is no image, or for one that the model does not run on.
         """
@@ -84,7 +85,11 @@ class Explorer:
         }
 
     def at(self, identifier: str, y: float, x: float) -> dict[str, Any]:
-        """What every head of every layer attends to from a place; raises `KeyError` for an image that is not kept."""
+        """Attention maps of every head of every layer for the query at (y, x), both 0 to 1 from the top left.
+
+        Maps are (K, H, W) in float32, base64; `content` is the softmax over all keys, `positional` the positional
+        attention, `gate` its share for each head. Raises `KeyError` for an image that is no longer cached.
+        """
         encoded = self.images[identifier]
         self.images.move_to_end(identifier)
         return {
@@ -146,7 +151,7 @@ class Explorer:
 
 
 def picked(folder: Path, number: int, file: str | None = None) -> Path:
-    """A data set's image, of a name or else of a number: 0, 1, 2 … jump all over it. Raises `RequestError` without one.
+    """Path of a data set's image by name, or the `number`-th of a sequence over all classes; raises `RequestError`.
 
     Of a name that ends several, as in train/ and in val/, it is not the one that was trained on.
     """
@@ -178,7 +183,7 @@ def _png(pixels: Any) -> str:
 
 
 def answers(explorer: Explorer, requests: BinaryIO) -> Iterator[tuple[int, Any]]:
-    """(status, what to say) for every request, until the parent closes the pipe."""
+    """(status, body) for each request frame, until the parent closes the pipe. Raises nothing for a bad request."""
     while (frame := read(requests)) is not None:
         asked, image = frame
         try:
@@ -203,7 +208,7 @@ def answers(explorer: Explorer, requests: BinaryIO) -> Iterator[tuple[int, Any]]
 
 
 def main(parent: str, memory: str, checkpoint: str) -> None:
-    """Serve frames until the parent is gone."""
+    """Set the memory limit (RLIMIT_DATA, bytes), load the checkpoint, and serve frames until the parent is gone."""
     die_with_parent(parent=int(parent))
     resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -22,11 +22,11 @@ from tcnn_jobs.store import Store
 log = structlog.stdlib.get_logger("tcnn.janitor")
 
 YOUNG = 3600.0
-"""Seconds for which a file that no row speaks of may still be getting one."""
+"""Grace period in seconds: a file without a row may belong to a transaction that is not committed yet."""
 
 
 def clean(home: Home, job: Job) -> None:
-    """Leave of a job that has ended only what its owner can still ask for.
+    """Remove the files of a terminal job that its owner can no longer ask for.
 
     Of a succeeded job that is the attempt that was published, without its resume points, or nothing where it was
     published to a store; of another the attempt that it is resumed from, and the newest one, whose log says why it
@@ -50,19 +50,19 @@ def clean(home: Home, job: Job) -> None:
 
 
 def winner(job: Job) -> int:
-    """The claim whose files were published."""
+    """The claim (attempt) whose files were published as the job's result."""
     files = job.result.files if job.result else ()
     return int(files[0].path.split("/")[1]) if files else job.claim
 
 
 def sweep(home: Home, store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
-    """The whole house: what crashes left behind, and what is past its time. Safe with many workers at once."""
+    """Retention and orphaned files, in the database, the store and this home. Safe with many workers at once."""
     sweep_shared(store, settings, artifacts)
     sweep_home(home, store, artifacts)
 
 
 def sweep_shared(store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
-    """What all hosts share: rows, and the store of results, which is listed as a whole."""
+    """Retention of what all hosts share: rows, and the object store, which is listed as a whole."""
     _expire(store, settings, artifacts)
     store.forget_use()
     store.forget_dead_workers()
@@ -72,7 +72,7 @@ def sweep_shared(store: Store, settings: QueueSettings, artifacts: Artifacts) ->
 
 
 def sweep_home(home: Home, store: Store, artifacts: Artifacts) -> None:
-    """The files of this home."""
+    """Orphaned and obsolete files of this host's home directory."""
     now = time.time()
     for folder in (home.jobs, home.datasets, home.checkpoints):
         paths = {path.name.partition(".")[0]: path for path in folder.iterdir()}
@@ -96,7 +96,7 @@ def sweep_home(home: Home, store: Store, artifacts: Artifacts) -> None:
 
 
 def _sweep_store(artifacts: SharedArtifacts, store: Store, now: float) -> None:
-    """The same of what lies in the store: ids that no row has, attempts that lost, resume points of finished jobs."""
+    """Remove objects of ids without a row, of attempts that lost, and resume points of finished jobs."""
     objects = artifacts.objects()
     known = store.known(list(objects))
     for identifier, found in objects.items():
@@ -114,7 +114,7 @@ def _sweep_store(artifacts: SharedArtifacts, store: Store, now: float) -> None:
 def _sweep_job(
     artifacts: SharedArtifacts, store: Store, identifier: str, found: Mapping[str, Object], now: float
 ) -> None:
-    """Leave of a job that has ended what `clean` leaves of it at home, and nothing that no manifest names."""
+    """`clean` for a job's objects in the store: what `clean` keeps at home, and nothing that no manifest names."""
     named = {key: one for key in found if (one := parse(key)) is not None}
     claims = {one.claim for one in named.values() if one.name == MANIFEST}
     alone = len(claims) == 1 and claims == {one.claim for one in named.values()}
@@ -143,7 +143,7 @@ def _sweep_job(
 
 
 def _old(key: str, found: Mapping[str, Object], now: float) -> bool:
-    """Whether nobody can be about to name an object: a replaced resume point, or one that has been there long."""
+    """Whether no manifest under way can still come to name an object: a resume point, or older than `YOUNG`."""
     return key.rpartition("/")[2].startswith(POINT) or now - found[key].modified > YOUNG
 
 
@@ -163,7 +163,7 @@ def _expire(store: Store, settings: QueueSettings, artifacts: Artifacts) -> None
 
 
 def forget(artifacts: Artifacts, store: Store, job: Job, why: str) -> None:
-    """Delete a job that has ended, its row first: files without a row are swept, a row without files would lie."""
+    """Delete a terminal job, row first: orphaned files are swept later, a row without files would promise them."""
     try:
         store.delete(job.id)
     except RequestError:  # resumed or deleted by somebody else meanwhile
@@ -173,7 +173,7 @@ def forget(artifacts: Artifacts, store: Store, job: Job, why: str) -> None:
 
 
 def remove_job(home: Home, job: str) -> None:
-    """All files of a job that has no row any more."""
+    """Remove all files of a job at home, after its row is gone."""
     shutil.rmtree(home.job(job), ignore_errors=True)
 
 

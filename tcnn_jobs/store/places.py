@@ -1,7 +1,7 @@
-"""Places in the queue: how many jobs would start before each of some, if nothing ended meanwhile.
+"""Queue positions: how many queued jobs would start before a job, if no job ended meanwhile, and why a job waits.
 
-A queue of up to `HEAD` jobs is read for every answer. The places in a longer one are as old as its last count: seconds,
-and the longer it takes to count, the less often it is.
+Positions are exact in a queue of up to `HEAD` jobs, which is read for every answer. In a longer one they come from a
+snapshot, seconds old: it is taken again after `OLDEST` seconds or `SHARE` times as long as it took, whichever is more.
 """
 
 import time
@@ -20,9 +20,9 @@ from tcnn_jobs.store.changes import as_job
 from tcnn_jobs.store.fleet import PRESENT
 
 HEAD = 250
-"""Queued jobs that are looked through for every answer."""
+"""Largest number of queued jobs that is read for every answer."""
 OLDEST, SHARE = 1.0, 20.0
-"""Seconds for which a count is good enough, and how many times longer than it took."""
+"""Lifetime of a snapshot: seconds, and multiples of the time that it took."""
 
 _DUE = and_(jobs.c.not_before <= now(), jobs.c.unmet == 0)
 _LINE = (
@@ -39,19 +39,19 @@ _NEWEST = select(func.max(workers.c.request_version)).where(PRESENT)
 
 
 class _Part(NamedTuple):
-    """One tenant's due jobs of one priority, by number, and how many slots it has when the first one's turn comes."""
+    """One tenant's due jobs of one priority: ascending numbers, and the slots it holds when the first starts."""
 
     numbers: list[int]
     slots: int
     tie: tuple[int, float, int]
-    """Of tenants that have as many: who has had them for longer, who waits for longer, whose job is older."""
+    """Order among tenants that hold as many slots: least recently served first, then the oldest job."""
 
 
 class Line:
-    """Queued jobs in the order of claims: first those that are due, then those that wait, by when they will be.
+    """A snapshot of the queue in the order of claims: due jobs by priority and share, then delayed ones by due time.
 
-    Due ones of a priority as in `shares`: a tenant's k-th next job comes when it has k slots more than now. Every job
-    counts as one slot, for it is not known which will fit where.
+    Fair share as in `shares`: a tenant's k-th next job starts when it holds k slots more than now. Every job counts as
+    one slot, for it is not known which will fit where.
     """
 
     def __init__(self, rows: Iterable[Any], standing: Mapping[str, Standing]) -> None:
@@ -79,7 +79,7 @@ class Line:
             self._above.append((-priority, self._total))
 
     def place(self, number: int, priority: int, owner: str, not_before: float) -> int:
-        """How many jobs are before this one, which need not be among them."""
+        """The number of jobs before this one, in O(log n) for each tenant; the job need not be in the snapshot."""
         waits = not_before, -priority, number
         at = bisect_left(self._later, waits)
         if at < len(self._later) and self._later[at] == waits:
@@ -99,7 +99,7 @@ def _part(numbers: list[int], standing: Standing, higher: int) -> _Part:
 
 
 def _ahead(part: _Part, slots: int, tie: tuple[int, float, int]) -> int:
-    """How many of a tenant's jobs start before another tenant's that comes with so many slots."""
+    """How many of one tenant's jobs start before another tenant's job that starts when it holds `slots`."""
     more = slots - part.slots
     if more < 0:
         return 0
@@ -107,14 +107,14 @@ def _ahead(part: _Part, slots: int, tie: tuple[int, float, int]) -> int:
 
 
 class Places:
-    """What one process knows of the queue's order."""
+    """Queue positions for one process, which keeps the last snapshot. Safe in several threads."""
 
     def __init__(self) -> None:
         self._whole = Line((), {})
         self._good_until = 0.0
 
     def placed(self, connection: Connection, rows: Sequence[Row[Any]]) -> list[Job]:
-        """Jobs with their places in the queue, read in a transaction that holds nobody up."""
+        """Rows as jobs with `queue_position` (0: next) and `waiting_for`, both None unless queued; read-only."""
         queued = [row for row in rows if row.status == Status.QUEUED]
         line = self._line(connection) if queued else self._whole
         wide = any(row.slots > 1 for row in queued)
@@ -157,7 +157,7 @@ class Places:
 
 
 def _no_slot(connection: Connection) -> str | None:
-    """Why no queued job starts at all, if none does."""
+    """Why no queued job of any tenant can start (no worker, or no free slot), None if one can."""
     count, slots = connection.execute(_SLOTS).one()
     if not count:
         return "no worker is there"
@@ -167,12 +167,12 @@ def _no_slot(connection: Connection) -> str | None:
 
 
 def _too_new(version: int, newest: int) -> str | None:
-    """Why a queued job waits for a worker of a newer release, if it does."""
+    """Why a job waits if its request needs a newer release than any live worker has (0: no worker is there)."""
     return "waits for a worker of a newer release" if 0 < newest < version else None
 
 
 def _too_wide(slots: int, largest: int) -> str | None:
-    """Why a queued job has to wait for more than its turn, if it has to."""
+    """Why a job waits if it needs more slots than the largest live worker has."""
     if slots <= max(1, largest):
         return None
     there = f"the largest worker has {largest}" if largest else "no worker is there"

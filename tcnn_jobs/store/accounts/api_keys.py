@@ -16,7 +16,7 @@ from tcnn_jobs.identifiers import new_id, shown, storable
 from tcnn_jobs.store.accounts import audits, quotas
 
 MINUTE = 60.0
-"""Seconds between two times that the use of a key is written down."""
+"""Shortest interval, in seconds, between two updates of a key's `used_at`."""
 _FIELDS = tuple(name for name in ApiKey.model_fields if name != "valid")
 _VALID = and_(api_keys.c.revoked_at.is_(None), or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now()))
 _LOOK: Any = select(*(api_keys.c[name] for name in _FIELDS), _VALID.label("valid"))
@@ -24,10 +24,13 @@ _LONG_AGO = or_(api_keys.c.used_at.is_(None), api_keys.c.used_at < now() - MINUT
 
 
 class ApiKeys(Database):
-    """The keys of all tenants."""
+    """CRUD of API keys; a key is identified by its id, and authenticated by the SHA-256 digest of its secret."""
 
     def create_key(self, new: NewKey) -> tuple[ApiKey, str]:
-        """Create a key; returns it and its secret, which is not stored."""
+        """Create a key; returns it and its secret, which is stored only as a digest and cannot be read again.
+
+        The tenant is created if it is not known yet; `new.lasts` is the lifetime in seconds, None for no expiry.
+        """
         identifier, secret = new_id("key"), new_secret()
         expires = None if new.lasts is None else now() + new.lasts
         with self.writing() as connection:
@@ -43,14 +46,14 @@ class ApiKeys(Database):
         return _as_key(row), secret
 
     def api_keys(self, tenant: str | None = None) -> list[ApiKey]:
-        """All keys, or one tenant's, the oldest first; revoked and expired ones, too."""
+        """List the keys of all tenants or of one, oldest first, including revoked and expired ones."""
         query = _LOOK.order_by(api_keys.c.created_at, api_keys.c.id)
         with self.reading() as connection:
             rows = connection.execute(query if tenant is None else query.where(api_keys.c.tenant == tenant)).all()
         return [_as_key(row) for row in rows]
 
     def revoke_key(self, id: str) -> ApiKey:
-        """Revoke a key; a second time changes nothing. Raises `KeyNotFound`."""
+        """Revoke a key, idempotently: the first `revoked_at` stays. Raises `KeyNotFound`."""
         if not storable(id):
             raise KeyNotFound(f"{shown(id)}: no such key")
         mine = api_keys.c.id == id
@@ -66,13 +69,13 @@ class ApiKeys(Database):
         return _as_key(row)
 
     def find_key(self, digest: str) -> ApiKey | None:
-        """The key whose secret has this digest, if it is valid."""
+        """Authenticate: the key whose secret has this digest, None if there is none, or it is revoked or expired."""
         with self.reading() as connection:
             row = connection.execute(_LOOK.where(api_keys.c.digest == digest, _VALID)).one_or_none()
         return None if row is None else _as_key(row)
 
     def note_use(self, id: str, wait: float) -> None:
-        """Record the use of a key, once a minute at most; `wait` as for `writing`."""
+        """Update a key's `used_at`, at most once a minute; gives up after `wait` seconds, as `writing` does."""
         seen = and_(api_keys.c.id == id, _LONG_AGO)
         with self.reading() as connection:
             if connection.scalar(select(api_keys.c.id).where(seen)) is None:
@@ -81,7 +84,7 @@ class ApiKeys(Database):
             connection.execute(update(api_keys).where(seen).values(used_at=now()))
 
     def has_keys(self) -> bool:
-        """Whether a key was ever made."""
+        """Whether any key was ever created, revoked and expired ones included."""
         with self.reading() as connection:
             return connection.scalar(select(api_keys.c.id).limit(1)) is not None
 

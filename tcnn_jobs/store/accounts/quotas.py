@@ -1,4 +1,4 @@
-"""Quotas of tenants, held in the transactions that they are about: submitting, resuming, uploading, starting.
+"""Quotas of tenants, enforced inside the transactions that use them: submit, resume, upload, start a job.
 
 Where two could pass together what only one of them may, the tenant's row is locked first; tenants without that quota
 lock nothing.
@@ -18,7 +18,7 @@ from tcnn_jobs.tenants import DAYS, Use
 
 DAY, HOUR = 86400.0, 3600.0
 SOON = 60.0
-"""Seconds after which a tenant whose queue was full may ask again."""
+"""`Retry-After`, in seconds, of a request that is refused because the tenant's queue is full."""
 
 _TENANT = select(tenants).where(tenants.c.name == bindparam("tenant"))
 _LOCKED = _TENANT.with_for_update(key_share=True)
@@ -45,7 +45,7 @@ _UNDER_WAY = select(func.sum(_WORKED * jobs.c.slots)).where(
 
 
 def know(connection: Connection, tenant: str) -> None:
-    """See that a tenant has a row."""
+    """Create the tenant's row unless it exists."""
     connection.execute(_know(connection.dialect.name), {"tenant": tenant})
 
 
@@ -56,7 +56,11 @@ def _know(dialect: str) -> Any:
 
 
 def admit_job(connection: Connection, tenant: str) -> None:
-    """See that a tenant is known and may queue one more job now; raises `QuotaExceeded`."""
+    """Admission control of one more job: queued jobs, GPU hours, and stored bytes must be below the tenant's quotas.
+
+    Creates the tenant's row if there is none. Raises `QuotaExceeded`, with the seconds after which to retry, and
+    `BytesExceeded`.
+    """
     name = {"tenant": tenant}
     row = connection.execute(_TENANT, name).one_or_none()
     if row is None:
@@ -83,7 +87,7 @@ def admit_job(connection: Connection, tenant: str) -> None:
 
 
 def admit_bytes(connection: Connection, tenant: str, size: int) -> None:
-    """Raise `BytesExceeded` if a tenant may not store so many more bytes, or has no room at all."""
+    """Admission control of `size` more stored bytes, 0 for whether there is any room; raises `BytesExceeded`."""
     row = connection.execute(_TENANT, {"tenant": tenant}).one_or_none()
     if row is not None:
         _admit_bytes(connection, row, size)
@@ -104,7 +108,7 @@ def _admit_bytes(connection: Connection, row: Row[Any], size: int) -> None:
 
 
 def may_start(connection: Connection, tenant: str) -> bool:
-    """Whether one more job of a tenant may run. Until this transaction ends no other one of it starts elsewhere."""
+    """Whether a tenant is below its quota of running jobs. Locks its row: nobody else starts one until the commit."""
     row = connection.execute(_LOCKED, {"tenant": tenant}).one_or_none()
     return (
         row is None
@@ -114,7 +118,7 @@ def may_start(connection: Connection, tenant: str) -> bool:
 
 
 def held(connection: Connection, tenant: str, max_running: int | None, gpu_hours: float | None) -> str | None:
-    """Why no job of a tenant with these quotas starts now, if none does."""
+    """The quota (running jobs, GPU hours) that keeps a tenant's queued jobs from starting, in words, or None."""
     if max_running is not None and (connection.scalar(_RUNNING, {"tenant": tenant}) or 0) >= max_running:
         return f"as many of your jobs run as may: {max_running}"
     if gpu_hours is not None and _hours(connection, tenant, gpu_hours)[0] >= gpu_hours * HOUR:
@@ -129,14 +133,14 @@ _BOUND = select(tenants).where(
 
 
 def reasons(connection: Connection, owners: Iterable[str]) -> dict[str, str]:
-    """Of these tenants those whose queued jobs wait for a quota, and for which."""
+    """Tenant → the quota that its queued jobs wait for; tenants that wait for none are left out."""
     rows = connection.execute(_BOUND, {"names": sorted(set(owners))}).all()
     told = {row.name: held(connection, row.name, row.max_running, row.gpu_hours) for row in rows}
     return {name: reason for name, reason in told.items() if reason is not None}
 
 
 def used(connection: Connection, tenant: str) -> Use:
-    """What a tenant has."""
+    """Current usage of a tenant: queued and running jobs, GPU hours in the last `DAYS` days, stored bytes."""
     name = {"tenant": tenant}
     return Use(
         queued=connection.scalar(_QUEUED, name) or 0,
@@ -147,7 +151,7 @@ def used(connection: Connection, tenant: str) -> Use:
 
 
 def _hours(connection: Connection, tenant: str, most: float) -> tuple[float, float]:
-    """Seconds that slots worked for a tenant in `DAYS` days, and after how many it is less than `most` hours."""
+    """(slot-seconds in the last `DAYS` days, seconds until that sliding window holds less than `most` hours)."""
     time = connection.scalar(select(now())) or 0.0
     first = int(time // DAY) - DAYS + 1
     days = [row for row in connection.execute(_DAYS, {"tenant": tenant}) if row.day >= first]
@@ -161,7 +165,7 @@ def _hours(connection: Connection, tenant: str, most: float) -> tuple[float, flo
 
 
 def note_use(connection: Connection, row: Row[Any], ended: float) -> None:
-    """A job has left its worker; `row` is as it was while it ran."""
+    """Charge a job's slot-seconds to its tenant when it leaves its worker, at `ended`; `row` is as it was before."""
     if row.started_at is None:
         return
     values = {"tenant": row.owner, "day": int(ended // DAY), "shard": row.number % SHARDS}
@@ -171,7 +175,7 @@ def note_use(connection: Connection, row: Row[Any], ended: float) -> None:
 
 @cache
 def _add(dialect: str) -> Any:
-    """Building a statement takes longer than running it."""
+    """The upsert of a day's usage, cached: building a statement takes longer than running it."""
     added = upsert(dialect, usage).values({name: bindparam(name) for name in ("tenant", "day", "shard", "seconds")})
     return added.on_conflict_do_update(
         index_elements=[usage.c.tenant, usage.c.day, usage.c.shard],
@@ -180,7 +184,7 @@ def _add(dialect: str) -> Any:
 
 
 def forget_use(connection: Connection) -> None:
-    """Days that count no more."""
+    """Delete usage of days before the sliding window."""
     time = connection.scalar(select(now())) or 0.0
     connection.execute(delete(usage).where(usage.c.day < int(time // DAY) - DAYS))
 
@@ -191,7 +195,7 @@ _STORE = insert(stored).values(
 
 
 def note_upload(connection: Connection, upload: Upload) -> None:
-    """An upload is kept. Raises `BytesExceeded`."""
+    """Charge an upload's bytes (of a data set: those of its files) to its tenant. Raises `BytesExceeded`."""
     size = int(upload.details.get("bytes", upload.size))
     admit_bytes(connection, upload.owner, size)
     connection.execute(_STORE, {"resource": upload.id, "tenant": upload.owner, "bytes": size})

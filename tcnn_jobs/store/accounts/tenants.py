@@ -1,4 +1,4 @@
-"""Tenants in the database: set their quotas, and report what they use."""
+"""Tenants in the database: set quotas and webhook secrets, report usage."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from tcnn_jobs.store.accounts import audits, quotas
 from tcnn_jobs.tenants import Quotas, Tenant
 
 _COLUMNS = {"queued": "max_queued", "running": "max_running", "gpu_hours": "gpu_hours", "stored": "max_bytes"}
-"""Of a quota."""
+"""Quota → its column."""
 
 
 class Tenants(Database):
-    """All tenants that the service has ever heard of."""
+    """The tenants: a row is created by the first job, upload, key or quota."""
 
     def set_quotas(self, tenant: str, **changes: float | None) -> Tenant:
-        """Change some of a tenant's `Quotas`, None for any amount; a tenant that is not known yet becomes so."""
+        """Set some of a tenant's `Quotas` (None: unlimited), by name; creates the tenant unless it exists."""
         Quotas.model_validate(changes)
         return self._set(tenant, "tenant.set", {_COLUMNS[name]: value for name, value in changes.items()}, changes)
 
@@ -37,7 +37,7 @@ class Tenants(Database):
             return _as_tenant(connection, row)
 
     def tenants(self, name: str | None = None) -> list[Tenant]:
-        """All tenants by name, or this one if it is known."""
+        """List tenants with quotas and usage, sorted by name; with `name`, a list of that one, or empty."""
         query = select(schema.tenants).order_by(schema.tenants.c.name)
         if name is not None:
             query = query.where(schema.tenants.c.name == name)
@@ -45,12 +45,12 @@ class Tenants(Database):
             return [_as_tenant(connection, row) for row in connection.execute(query).all()]
 
     def check_room(self, tenant: str) -> None:
-        """Raise `BytesExceeded` if a tenant may not store anything more."""
+        """Raise `BytesExceeded` if a tenant's storage quota is used up."""
         with self.reading() as connection:
             quotas.admit_bytes(connection, tenant, 0)
 
     def forget_use(self) -> None:
-        """Remove usage that is too old to count."""
+        """Delete usage before the sliding window of `DAYS` days."""
         with self.writing() as connection:
             quotas.forget_use(connection)
 
