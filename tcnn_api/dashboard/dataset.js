@@ -74,7 +74,7 @@ function readable({ images, checked, unreadable, unreadable_images: named }) {
 function measures({ width, height, formats, mean_bytes: mean }) {
   if (!width) return null;
   const spread = ({ least, median, most }) => (least === most ? `${count(least)} px` : `${count(least)} to ${count(most)} px, median ${count(Math.round(median))}`);
-  return h("dl", { class: "facts roomy" }, [["Width", spread(width)], ["Height", spread(height)], ["An image", bytes(Math.round(mean))],
+  return h("dl", { class: "facts roomy" }, [["Width", spread(width)], ["Height", spread(height)], ["A file, on average", bytes(Math.round(mean))],
     ["Formats", Object.entries(formats).map(([name, images]) => (Object.keys(formats).length > 1 ? `${name} ${count(images)}` : name)).join(", ")],
   ].map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value))));
 }
@@ -148,6 +148,6 @@ function gallery(one, signal) {
 function thumbnail({ file, label, split, width, height, thumbnail: source, reason }) {
   const about = [label, split && (SPLITS[split] ?? split).toLowerCase(), width && `${width}×${height}`].filter(Boolean).join(" · ");
   return h("li", { title: `${file} · ${about}` },
-    source ? h("img", { src: source, alt: file, loading: "lazy" }) : h("span", { class: "broken" }, "✕ ", reason),
+    source ? h("img", { src: source, alt: file }) : h("span", { class: "broken" }, "✕ ", reason),
     h("span", { class: "muted" }, label));
 }

@@ -1,7 +1,7 @@
 // How the service stands: who waits and for how long, what has ended, workers and their GPUs, disk, versions.
 
 import { h, say } from "./dom.js";
-import { bytes, count, duration, percent, since } from "./format.js";
+import { bytes, count, date, duration, percent, since } from "./format.js";
 import { get } from "./http.js";
 import { trouble } from "./parts.js";
 
@@ -89,10 +89,10 @@ function ended(hours) {
 
 function workers(all) {
   const memory = (gpu) => (gpu.memory_total ? `${bytes(gpu.memory_used)} of ${bytes(gpu.memory_total)}` : "memory not told");
-  return table("Workers", "Workers", ["Worker", "State", "Slots in use", "GPUs", "Version", "Heard of", "Here since"],
+  return table("Workers", "Workers", ["Worker", "State", "Slots in use", "GPUs", "Version", "Heard of"],
     all.map((one) => [h("span", {}, one.name, h("span", { class: "muted" }, ` on ${one.host}`)), one.present ? (one.keeps_house ? "✓ present, keeps house" : "✓ present") : "✕ silent",
       `${count(one.busy)} of ${count(one.slots)}`, one.gpus.length ? h("ul", { class: "gpus" }, one.gpus.map((gpu) => h("li", {}, `${gpu.index}: ${gpu.name}, ${memory(gpu)}`))) : "none",
-      one.version, since(one.heartbeat_at), since(one.started_at)]),
+      one.version, h("span", { title: `Here since ${date(one.started_at)}` }, since(one.heartbeat_at))]),
     "No worker has been heard of in the last day.");
 }
 

@@ -1,5 +1,6 @@
 """Data sets, checkpoints and weights as pages, and the system's: one server, no worker."""
 
+import base64
 import io
 import re
 import zipfile
@@ -130,6 +131,29 @@ def test_a_folder_is_packed_as_it_lies(server: Server, open_page: Open, tmp_path
     assert [one["file"].removeprefix("größen/") for one in found] == names
 
 
+DROPPED = """([names, content]) => {
+  const transfer = new DataTransfer();
+  const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+  for (const name of names) transfer.items.add(new File([bytes], name));
+  return transfer;
+}"""
+
+
+def test_several_files_are_dropped(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/data")
+    content = base64.b64encode(pictures(broken=False)).decode()
+    files = page.evaluate_handle(DROPPED, [["one.zip", "two.zip"], content])
+    zone = page.locator(".uploads")
+    zone.dispatch_event("dragover", {"dataTransfer": files})
+    expect(zone).to_have_class(re.compile("over"))
+    zone.dispatch_event("drop", {"dataTransfer": files})
+    expect(zone).not_to_have_class(re.compile("over"))
+    expect(page.locator(".sending .sent b")).to_have_text(["one.zip", "two.zip"])
+    page.get_by_role("button", name="Dismiss one.zip").click()
+    expect(page.locator(".sending li")).to_have_count(1)
+    expect(page.get_by_role("link", name="two.zip")).to_be_visible()
+
+
 def test_checkpoints_and_weights(server: Server, open_page: Open, tmp_path: Path) -> None:
     torch.manual_seed(0)
     cnn = timm.create_model("test_resnet", num_classes=3)
@@ -162,7 +186,8 @@ def test_checkpoints_and_weights(server: Server, open_page: Open, tmp_path: Path
     expect(page.get_by_role("heading", level=1, name="test_resnet")).to_be_visible()
     with client_of(server) as client:
         job = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
-    assert job["request"] == {"model": "test_resnet", "weights": identifier, "stride": "keep", "query_key": "normal"}
+    assert (job["request"]["model"], job["request"]["weights"]) == ("test_resnet", identifier)
+    assert "pretrained" not in job["request"]
     page.get_by_role("link", name="Clone and edit").click()
     expect(page.get_by_label("Your own weights")).to_have_value(identifier)
 
