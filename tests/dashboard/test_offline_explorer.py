@@ -25,7 +25,7 @@ from tcnn.data.decode import decode
 from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import OutputError, RequestError, VerificationError
 from tcnn.evaluation.evaluate import transform_for
-from tcnn.explorer import export, network
+from tcnn.explorer import network
 from tcnn.explorer.export import check_network, export_explorer
 
 SIZE = (24, 20)
@@ -38,7 +38,7 @@ SETTINGS = [
     ((24, 24), 0.8, "border", "bicubic"), ((20, 28), 0.95, "border", "bilinear"), ((33, 33), 1.0, "center", "lanczos"),
 ]  # fmt: skip
 """(height, width), crop_pct, crop_mode and interpolation."""
-SIDES = ((61, 47), (300, 200), (9, 14), (24, 500), (32, 32))
+SIDES = ((61, 47), (300, 200), (9, 14), (24, 500), (40, 30))
 """Images' (width, height): larger and smaller than what the network takes, and a strip."""
 
 
@@ -151,19 +151,18 @@ def test_ways_to_resize(tmp_path: Path) -> None:
         export_explorer(model, tmp_path / "page")
 
 
-def test_the_runtime_is_packed_with_tcnn() -> None:
-    found = dict(export.page_files())
-    assert found["ort.wasm"][:4] == b"\0asm"
-    assert {"index.html", "ort.js", "LICENSES.txt", "explorer.js"} <= set(found)
-
-
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("images")
     noise = numpy.random.default_rng(1)
-    files = [folder / f"{width}-{height}.png" for width, height in SIDES]
+    kinds = ("png", "png", "webp", "png", "jpeg")
+    files = [folder / f"{width}-{height}.{kind}" for (width, height), kind in zip(SIDES, kinds, strict=True)]
+    turned = Image.Exif()
+    turned[0x0112] = 6  # as by a camera that was held upright
     for file, (width, height) in zip(files, SIDES, strict=True):
-        Image.fromarray(noise.integers(0, 256, (height, width, 3), dtype=numpy.uint8)).save(file)
+        Image.fromarray(noise.integers(0, 256, (height, width, 3), dtype=numpy.uint8)).save(
+            file, exif=turned, lossless=True
+        )
     return files
 
 
@@ -196,7 +195,7 @@ LOOK = """async ([tensor, places]) => {
 
 
 def data_url(file: Path) -> str:
-    return f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"
+    return f"data:image/{file.suffix[1:]};base64,{base64.b64encode(file.read_bytes()).decode()}"
 
 
 def test_images_are_prepared_as_timm_does_it(url: str, open_page: Open, images: list[Path]) -> None:
@@ -247,9 +246,7 @@ def test_a_person_looks(
     said = [f"{one.name}{one.probability:.1%}" for one in answer.guesses]
     ranking = page.get_by_role("list", name="What the network says").locator("li")
     expect(ranking.nth(0)).to_have_text(said[0].replace(".0%", "%"))
-    assert [text.replace(".0%", "%") for text in ranking.all_inner_texts()] and HOSTILE in "".join(
-        ranking.all_text_contents()
-    )
+    assert HOSTILE in "".join(ranking.all_text_contents())
     encoded = encode(model, transform_for(model)(Image.open(images[0])).unsqueeze(0))
     box = page.locator("canvas.picture").bounding_box()
     page.mouse.click(box["x"] + 0.1 * box["width"], box["y"] + 0.9 * box["height"])

@@ -1,6 +1,7 @@
 // An image file as the network takes it: decoded, resized, cropped and normalised by the steps of timm's evaluation.
 
 import { resize } from "./resample.js";
+import { unturned } from "./unturned.js";
 
 const STRIP = 20;
 /** Of an image that is more than so many times longer than wide only the middle is taken. */
@@ -17,7 +18,7 @@ export async function prepare(file, settings) {
 async function pixels(file) {
   let bitmap;
   try {
-    bitmap = await createImageBitmap(file, { imageOrientation: "none", premultiplyAlpha: "none", colorSpaceConversion: "none" });
+    bitmap = await createImageBitmap(await unturned(file), { premultiplyAlpha: "none", colorSpaceConversion: "none" });
   } catch {
     throw new NoImage(`${file.name ?? "This"} cannot be read as an image; choose a JPEG, PNG or WebP file.`);
   }
