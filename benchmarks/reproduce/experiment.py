@@ -60,8 +60,8 @@ class Arm(Frozen):
     """The weights it starts from. Default: the adapted ones if there are any, else the published."""
     train: bool = True
     """False measures the start as it is."""
-    initialise: Literal["impulse", "mimetic", "default"] | None = None
-    """How the attention of a vision transformer begins (`tcnn.initialise`)."""
+    initialise: Literal["impulse", "mimetic", "convolution", "random", "default"] | None = None
+    """How the attention of a vision transformer, or the filters of a ConvMixer, begin (`tcnn.initialise`)."""
     settings: dict[str, Any] = Field(default={})
 
 

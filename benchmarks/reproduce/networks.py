@@ -11,6 +11,7 @@ from resnet20 import ResNet20
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from squeezenet import SqueezeNet11
+from timm.models.convmixer import ConvMixer
 from tiny_darknet import TinyDarknet
 from torch import nn
 
@@ -23,10 +24,14 @@ from tcnn.zoo.sources import create_source, create_structure
 
 OWN: dict[str, Callable[[], nn.Module]] = {
     "resnet20": ResNet20, "squeezenet1_1": SqueezeNet11, "tiny_darknet": TinyDarknet,
+    "convit_32": lambda: timm.create_model(
+        "convit_tiny", img_size=32, patch_size=4, depth=6, num_heads=9, embed_dim=12, local_up_to_layer=4
+    ),
+    "convmixer_32": lambda: ConvMixer(64, 8, kernel_size=5, patch_size=4, num_classes=10),
     "resnet18_32": lambda: _for_small_images(timm.create_model("resnet18")),
     "vit_tiny_32": lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=4, depth=6),
 }  # fmt: skip
-"""Of the last two nobody has published weights."""
+"""Of the last four nobody has published weights."""
 
 
 def _for_small_images(model: Any) -> nn.Module:

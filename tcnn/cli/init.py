@@ -9,21 +9,29 @@ from tcnn.cli.output import console
 from tcnn.processes import loading
 
 if TYPE_CHECKING:
-    from tcnn.vit.initialise import InitialisationReport
+    from tcnn.vit.report import InitialisationReport
+
+
+MOST = 16
+"""Offsets of a layer that are printed."""
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A vision transformer of timm: vit_*, deit_*.", metavar="MODEL")],
+    model: Annotated[
+        str, typer.Argument(help="A network of timm: vit_*, deit_*, convit_*, convmixer_*.", metavar="MODEL")
+    ],
     output: Annotated[
         Path, typer.Argument(help="A .safetensors file, or a directory for timm's hub layout.", metavar="OUT")
     ],
     init: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="impulse: every head looks at one random offset; mimetic: at tokens like its own; default: timm's.",
-            metavar="impulse/mimetic/default",
+            help="impulse: every head (of a ConvMixer every filter) looks at one random offset; mimetic: at tokens "
+            "like its own; convolution, random: a ConViT's positions; default: timm's. "
+            "If not given, impulse or convolution.",
+            metavar="KIND",
         ),
-    ] = "impulse",
+    ] = None,
     window: Annotated[
         int | None,
         typer.Option(help="impulse: offsets lie in a window of so many patches, odd; default 3.", metavar="W"),
@@ -40,6 +48,13 @@ def command(
             metavar="fourier/keep",
         ),
     ] = None,
+    locality: Annotated[
+        float | None,
+        typer.Option(help="convolution: locality strength α of every head; default 1.", metavar="A"),
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Number of heads; of a ConViT a square, which its width grows with.", min=1)
+    ] = None,
     size: Annotated[int | None, typer.Option(help="Side of the images in pixels.", min=1, metavar="PIXELS")] = None,
     patch_size: Annotated[
         int | None, typer.Option(help="Side of a patch in pixels, for small images.", min=1, metavar="PIXELS")
@@ -49,20 +64,25 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write an untrained vision transformer whose attention begins as random impulse convolutions, or mimetic.
+    """Write an untrained network whose attention (or filters) begins as convolutions, random impulses, or mimetic.
 
     Train a directory with `tcnn finetune local-dir:OUT --no-convert`, a file with timm's train.py as its
     --initial-checkpoint; timm.create_model takes either.
     """
     from tcnn.errors import RequestError
 
+    init = init or ("convolution" if model.startswith("convit") else "impulse")
     aims = {name: value for name, value in (("window", window), ("peak", peak)) if value is not None}
     if init != "impulse" and aims:
         raise RequestError(f"--{next(iter(aims))}: only --init impulse has offsets, and --init {init} was asked for")
+    if locality is not None:
+        if init != "convolution":
+            raise RequestError(f"--locality: only --init convolution has a strength, and --init {init} was asked for")
+        aims["locality"] = locality
     with loading():
         from tcnn.vit.initialise import initialise_file
 
-    given = {"img_size": size, "patch_size": patch_size, "num_classes": num_classes}
+    given = {"img_size": size, "patch_size": patch_size, "num_classes": num_classes, "num_heads": heads}
     arguments = {name: value for name, value in given.items() if value is not None}
     with console.steps(12, quiet=as_json) as step:
         report = initialise_file(
@@ -78,7 +98,8 @@ def show(report: "InitialisationReport", output: Path) -> None:
     """Print where the heads of every layer look, and what was written."""
     out = console.stdout()
     for layer in report.layers:
-        offsets = " ".join(f"({y:+d},{x:+d})" for y, x in layer.offsets)
+        offsets = " ".join(f"({y:+g},{x:+g})" for y, x in layer.offsets[:MOST])
+        offsets += f" … {len(layer.offsets)} in all" if len(layer.offsets) > MOST else ""
         out.print(f"{layer.name}: {offsets}  hit {layer.hits:.1%}, weight {layer.weight:.2f}", markup=False)
     grid = "×".join(map(str, report.grid))
     out.print(f"{report.model}: {report.initialisation}, {grid} patches, positions {report.positions}", markup=False)

@@ -48,12 +48,15 @@ class FinetuneConfig(Frozen):
     filters: Literal["pretrained", "random"] = Field(
         default="pretrained", description="Keep the converted filters, or draw them afresh (an ablation)."
     )
-    freeze: Literal["none", "trunk"] = Field(
+    freeze: Literal["none", "trunk", "spatial"] = Field(
         default="none",
         description="`trunk`: what runs before the converted stage keeps its weights and statistics, which takes less "
-        "time and memory.",
+        "time and memory. `spatial`: the filters of depthwise convolutions stay as they are, and only channels are "
+        "mixed anew (an ablation).",
     )
-    freeze_gpsa: bool = Field(default=False, description="Train all but the GPSA layers (an ablation).")
+    freeze_gpsa: bool = Field(
+        default=False, description="Train all but the GPSA layers, also those of a ConViT (an ablation)."
+    )
     gating: bool = Field(default=True, description="False fixes λ at 0: content and position weigh the same.")
     size: Annotated[int, Field(ge=1)] | Size | None = Field(
         default=None,

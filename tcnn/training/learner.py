@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.training.cuda_graph import GraphedPasses
 from tcnn.training.distributed import Processes
-from tcnn.training.prepare import ablate
 from tcnn.training.recipe import freezing
+from tcnn.training.recipe.ablations import ablate
 from tcnn.training.recipe.annealing import annealing_schedule, held, set_temperatures, temperatures_of
 from tcnn.training.recipe.late_conversion import convert_in_training
 from tcnn.training.recipe.matching import Matching

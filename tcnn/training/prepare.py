@@ -20,6 +20,7 @@ from tcnn.errors import CheckpointError, RequestError, WeightsError, one_line
 from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import input_shape
 from tcnn.training.recipe import freezing
+from tcnn.training.recipe.ablations import ablate
 from tcnn.training.recipe.model_defaults import drop_path_for, size_for
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.zoo import catalogue
@@ -127,6 +128,12 @@ def _freeze(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], not
     """Freeze the modules that the configuration names; returns their names."""
     if config.freeze == "none":
         return ()
+    if config.freeze == "spatial":
+        numbers = freezing.freeze_spatial(model)
+        notes.append(
+            f"frozen: the filters of depthwise convolutions, {numbers / parameter_count(model):.0%} of the parameters"
+        )
+        return ()
     trunk = freezing.trunk_of(model, conversion_at(config, size), size)
     numbers = freezing.freeze(model, trunk)
     if not trunk:
@@ -136,21 +143,6 @@ def _freeze(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], not
         named = trunk if len(trunk) <= MAX_NAMED else (*trunk[:3], "…", trunk[-1])
         notes.append(f"frozen: {', '.join(named)}: {numbers / total:.0%} of the parameters")
     return trunk
-
-
-def ablate(model: nn.Module, config: FinetuneConfig) -> None:
-    """Ablations of the paper that change a T-CNN before training: random filters, no gating, frozen GPSA layers."""
-    for layer in gpsa_layers(model).values():
-        if config.filters == "random":
-            with torch.no_grad():
-                kept = {name: tensor.clone() for name, tensor in layer.state_dict().items() if name != "proj"}
-                layer.reset_parameters(float(layer.position_temperature))
-                layer.load_state_dict(kept, strict=False)
-        if not config.gating:
-            layer.gating_param.data.zero_()
-            layer.gating_param.requires_grad_(False)
-        if config.freeze_gpsa:
-            layer.requires_grad_(False)
 
 
 def is_checkpoint(source: str | Path) -> bool:

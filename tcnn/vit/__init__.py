@@ -1,1 +1,1 @@
-"""Initialise timm's vision transformers: as random impulse convolutions, mimetic, or as timm does."""
+"""Initialise timm's vision transformers and ConvMixers: as convolutions, random impulses, mimetic, or as timm does."""

@@ -1,51 +1,29 @@
-"""Initialise a timm vision transformer in place: `tcnn.initialise`, and `tcnn init` into a file that timm loads."""
+"""Initialise a timm vision transformer or ConvMixer: `tcnn.initialise` in place, `tcnn init` into a file for timm."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from safetensors.torch import save_file
 from timm.models._hub import save_config_for_hf
+from timm.models.convit import ConVit
+from timm.models.convmixer import ConvMixer
 from torch import Tensor, nn
 
 from tcnn.errors import RequestError, one_line
 from tcnn.files import check_output, replacing
-from tcnn.layers.terms.positions import Pair
 from tcnn.models.trace import evaluating
-from tcnn.records import Record
 from tcnn.vit import impulse, mimetic
+from tcnn.vit.convit import initialise_convit
+from tcnn.vit.convmixer import initialise_convmixer
 from tcnn.vit.model import Tokens, attention_inputs, checked, patch_positions
 from tcnn.vit.positions import coordinates, draw_offsets, fourier_features
+from tcnn.vit.report import Initialisation, InitialisationReport, InitialisedLayer, Positions
 from tcnn.zoo.sources import create_source
 
-Initialisation = Literal["impulse", "mimetic", "default"]
-Positions = Literal["fourier", "keep"]
 IMAGES = 32
 """Number of images that are drawn where none are given."""
-
-
-class InitialisedLayer(Record):
-    """One attention layer: where its heads look, in patches (y, x), and how well they do."""
-
-    name: str
-    offsets: tuple[Pair, ...]
-    hits: float
-    """Share of patches, over heads and images, that attend most to what lies at the offset."""
-    weight: float
-    """Mean attention weight there."""
-
-
-class InitialisationReport(Record):
-    """What `tcnn.initialise` did."""
-
-    model: str
-    initialisation: Initialisation
-    positions: Positions
-    grid: Pair
-    prefix_tokens: int
-    seed: int
-    layers: tuple[InitialisedLayer, ...]
 
 
 @torch.no_grad()
@@ -55,27 +33,31 @@ def initialise(
     *,
     images: Tensor | None = None,
     seed: int = 0,
-    window: int = 3,
+    window: int | None = None,
     peak: float = 0.5,
     positions: Positions | None = None,
+    locality: float = 1.0,
     progress: Callable[[str], None] | None = None,
 ) -> InitialisationReport:
-    """Initialise the attention of a timm vision transformer, in place.
+    """Initialise the attention of a timm vision transformer, or the filters of a ConvMixer, in place.
 
     Args:
         model: any `timm` VisionTransformer with a positional embedding (`vit_*`, `deit_*`; class, distillation and
-            register tokens or none). All that is not named here stays as timm initialised it.
+            register tokens or none), ConViT (`convit_*`) or ConvMixer (`convmixer_*`). All that is not named here stays
+            as timm initialised it.
         initialisation: `impulse`: each head attends to one random offset, as a convolution with an impulse filter
             (Zheng, Li and Lucey); `mimetic`: queries look for tokens like themselves (Trockman and Kolter 2023);
-            `default`: attention stays timm's own.
+            `default`: attention stays timm's own. ConViT takes `convolution` (`tcnn.vit.convit`), `random` positions
+            and `default`; ConvMixer `impulse`, whose filters are frozen (`tcnn.vit.convmixer`), and `default`.
         images: (B, C, H, W), normalised as the model expects: the tokens to which `impulse` is fitted; by default noise
             with the spectrum of photographs.
         seed: of the offsets and of what is drawn.
-        window: offsets lie in a window of so many patches, odd.
+        window: offsets lie in a window of so many patches, odd; by default 3, and for ConvMixer its whole kernel.
         peak: `impulse` gives the patch at the offset this mean attention weight, between 0 and 1.
         positions: what the positional embedding of patches becomes: `fourier`, the features of `tcnn.vit.positions` at
             the mean square of the patches' embedding, or `keep`. By default `fourier`, and `keep` with `default`. It
             stays a parameter if it was one.
+        locality: α of `convolution`, above 0.
         progress: called with the name of every layer before it is initialised.
 
     Returns: an `InitialisationReport` with what every layer does on the images.
@@ -84,14 +66,20 @@ def initialise(
     """
     if initialisation not in get_args(Initialisation):
         raise RequestError(f"init: expected {', '.join(get_args(Initialisation))}, found {initialisation!r}")
-    if window < 1 or window % 2 == 0:
+    if window is not None and (window < 1 or window % 2 == 0):
         raise RequestError(f"window: expected an odd number of patches, for example 3, found {window}")
     if not 0 < peak < 1:
         raise RequestError(f"peak: expected an attention weight between 0 and 1, found {peak:g}")
     if positions not in (None, *get_args(Positions)):
         raise RequestError(f"positions: expected {' or '.join(get_args(Positions))}, found {positions!r}")
-    vit, tokens = checked(model)
     generator = torch.Generator().manual_seed(seed)
+    if isinstance(model, ConVit):
+        return initialise_convit(model, initialisation, locality, seed, generator)
+    if isinstance(model, ConvMixer):
+        return initialise_convmixer(model, initialisation, window, seed, generator)
+    if initialisation in ("convolution", "random"):
+        raise RequestError(f"init: {initialisation} is of ConViT (convit_*), found a {type(model).__name__}")
+    vit, tokens = checked(model)
     batch = photograph_noise(vit, generator) if images is None else images
     batch = batch.to(vit.pos_embed)
     chosen: Positions = positions or ("keep" if initialisation == "default" else "fourier")
@@ -104,7 +92,7 @@ def initialise(
             if progress is not None:
                 progress(names[attention])
             if initialisation == "impulse":
-                offsets = draw_offsets(attention.num_heads, window, generator)
+                offsets = draw_offsets(attention.num_heads, 3 if window is None else window, generator)
                 impulse.solve(attention, z, tokens, offsets, peak)
                 hits, weight = impulse.hit_rate(attention, z[: impulse.MEASURED], tokens, offsets)
                 layers.append(InitialisedLayer(name=names[attention], offsets=tuple(offsets), hits=hits, weight=weight))

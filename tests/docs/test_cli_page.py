@@ -20,7 +20,7 @@ from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, Plann
 from tcnn.publishing.push import PushedFile, PushReport
 from tcnn.records import ErrorStats
 from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
-from tcnn.vit.initialise import InitialisationReport, InitialisedLayer
+from tcnn.vit.report import InitialisationReport, InitialisedLayer
 from tcnn.workflows.pipeline import ConversionResult
 from tcnn.zoo.catalogue import Entry
 

@@ -189,7 +189,11 @@ def test_distillation_tokens_are_prefix_tokens() -> None:
         (lambda: vit(pos_embed="none"), {}, "has no positional embedding, from which"),
         (lambda: vit(qk_norm=True), {}, "blocks.0 normalises queries and keys"),
         (lambda: vit(img_size=4), {}, "1×1 patches have no neighbours"),
-        (vit, {"initialisation": "impulsive"}, "expected impulse, mimetic, default, found 'impulsive'"),
+        (
+            vit,
+            {"initialisation": "impulsive"},
+            "mimetic, convolution, random, default, found 'impulsive'",
+        ),
         (vit, {"window": 4}, "window: expected an odd number of patches, for example 3, found 4"),
         (vit, {"peak": 1}, "peak: expected an attention weight between 0 and 1, found 1"),
         (vit, {"positions": "sincos"}, "positions: expected fourier or keep, found 'sincos'"),

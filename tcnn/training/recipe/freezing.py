@@ -1,4 +1,4 @@
-"""Freeze the trunk: train only the converted stage and what runs after it.
+"""Freeze the trunk: train only the converted stage and what runs after it. Or freeze spatial filters.
 
 The modules before the stage keep their weights and batch normalisation statistics and run in evaluation mode, so a step
 needs neither their gradients nor their activations. A CNN's trunk is that of the T-CNN which it would become.
@@ -10,6 +10,7 @@ from torch import nn
 
 from tcnn.config import ConversionConfig
 from tcnn.conversion.selection import is_spatial, select
+from tcnn.errors import RequestError
 from tcnn.models.trace import Span, spans, trace
 from tcnn.training.recipe.optim import gpsa_layers
 
@@ -38,6 +39,22 @@ def freeze(model: nn.Module, trunk: Iterable[str]) -> int:
     for parameter in parameters:
         parameter.requires_grad_(False)
     return sum(parameter.numel() for parameter in parameters)
+
+
+def freeze_spatial(model: nn.Module) -> int:
+    """Freeze the filters of depthwise k×k convolutions, so that only channels are mixed anew; returns their number.
+
+    Raises `RequestError` for a model without any.
+    """
+    filters = [
+        module for module in model.modules()
+        if isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1 and max(module.kernel_size) > 1
+    ]  # fmt: skip
+    if not filters:
+        raise RequestError(f"freeze: spatial is of depthwise convolutions, and {type(model).__name__} has none")
+    for conv in filters:
+        conv.requires_grad_(False)
+    return sum(parameter.numel() for conv in filters for parameter in conv.parameters())
 
 
 def set_trunk_eval(model: nn.Module, trunk: Iterable[str]) -> None:

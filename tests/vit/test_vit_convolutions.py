@@ -1,0 +1,144 @@
+"""Networks that begin as convolutions: ConViT for any square number of heads, ConvMixer with impulse filters."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models.convit import GPSA
+from timm.models.convmixer import ConvMixer
+from torch import nn
+from torch.nn import functional as F
+
+import tcnn
+from tcnn.config import FinetuneConfig
+from tcnn.errors import RequestError
+from tcnn.layers.convit import use_fast_attention
+from tcnn.training.recipe.ablations import ablate
+from tcnn.training.recipe.freezing import freeze_spatial
+from tcnn.vit.convmixer import spatial_filters
+from tcnn.vit.initialise import initialise_file
+
+
+def convit(heads: int = 4, **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    small = {"img_size": 24, "patch_size": 4, "depth": 3, "embed_dim": 6, "local_up_to_layer": 2, "num_classes": 3}
+    return timm.create_model("convit_tiny", num_heads=heads, **{**small, **options}).eval()
+
+
+def gated(model: nn.Module) -> list[GPSA]:
+    return [module for module in model.modules() if isinstance(module, GPSA)]
+
+
+@pytest.mark.parametrize("heads", [1, 4, 9, 16])
+def test_positional_attention_is_a_convolution_of_as_many_taps(heads: int) -> None:
+    model = convit(heads)
+    with torch.no_grad():
+        for layer in gated(model):
+            nn.init.normal_(layer.pos_proj.weight)
+            nn.init.normal_(layer.v.weight)
+            layer.gating_param.fill_(-1)
+    report = tcnn.initialise(model, "convolution", locality=30.0)
+    side = int(heads**0.5)
+    steps = [step - (side - 1) / 2 for step in range(side)]
+    for layer, found in zip(gated(model), report.layers, strict=True):
+        assert set(found.offsets) == {(row, column) for row in steps for column in steps}
+        assert found.hits == 1 and found.weight > 0.99
+        # The maps of timm's own code, far from the border, against the offsets that the report tells.
+        x = torch.zeros(1, 36, layer.dim)
+        layer.rel_indices = layer.get_rel_indices(36)
+        layer.gating_param.data.fill_(1e3)
+        maps = layer.get_attention(x)[0].unflatten(1, (6, 6)).unflatten(3, (6, 6))[:, 2, 3]  # of the patch at (2, 3)
+        places = torch.cartesian_prod(torch.arange(6.0), torch.arange(6.0)).unflatten(0, (6, 6))
+        for own, offset in zip(maps, found.offsets, strict=True):
+            mean = (own[..., None] * places).sum((0, 1)) - torch.tensor([2.0, 3.0])
+            if max(map(abs, offset)) < 2:
+                torch.testing.assert_close(mean, torch.tensor(offset, dtype=mean.dtype), atol=1e-4, rtol=0)
+        assert torch.equal(layer.v.weight, torch.eye(layer.dim))
+
+
+def test_it_is_what_timm_begins_with() -> None:
+    theirs, ours = convit(9), convit(9)
+    use_fast_attention(ours)
+    for layer in gated(ours):
+        nn.init.normal_(layer.pos_proj.weight)
+    report = tcnn.initialise(ours, "convolution")
+    for one, other in zip(gated(ours), gated(theirs), strict=True):
+        torch.testing.assert_close(one.pos_proj.weight, other.pos_proj.weight)
+    assert report.grid == (6, 6) and len(report.layers) == 2
+    default = tcnn.initialise(theirs, "default")
+    assert default.layers == () and default.initialisation == "default"
+
+
+def test_random_positions_are_no_convolution() -> None:
+    model = convit()
+    tcnn.initialise(model, "random", seed=1)
+    for layer in gated(model):
+        assert layer.pos_proj.weight.abs().max() < 0.1 and not torch.equal(layer.v.weight, torch.eye(layer.dim))
+        assert bool((layer.gating_param == 1).all())
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"a square number of heads.*4 of 2×2, 9 of 3×3\), found 5.*--heads"):
+        tcnn.initialise(convit(5), "convolution")
+    for model, kind, message in (
+        (convit(), "impulse", "ConViT"),
+        (timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1), "convolution", "convolution is of ConViT"),
+        (mixer(), "mimetic", "a ConvMixer takes impulse or default"),
+        (timm.create_model("resnet18"), "random", "random is of ConViT"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            tcnn.initialise(model, kind)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="locality: expected a strength above 0"):
+        tcnn.initialise(convit(), "convolution", locality=0)
+
+
+def test_ablations_of_table_3() -> None:
+    model = convit()
+    ablate(model, FinetuneConfig(convert=False, gating=False))
+    assert all(not layer.gating_param.any() and not layer.gating_param.requires_grad for layer in gated(model))
+    ablate(model, FinetuneConfig(convert=False, freeze_gpsa=True))
+    frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+    assert frozen and all(".attn." in name and name.startswith(("blocks.0", "blocks.1")) for name in frozen)
+
+
+def mixer() -> ConvMixer:
+    torch.manual_seed(0)
+    return ConvMixer(16, 2, kernel_size=5, patch_size=4, num_classes=3).eval()
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_impulse_filters_move_every_channel(window: int | None) -> None:
+    model = mixer()
+    report = tcnn.initialise(model, "impulse", window=window, seed=3)
+    for (_, conv), layer in zip(spatial_filters(model), report.layers, strict=True):
+        assert not conv.weight.requires_grad and conv.weight.sum() == 16
+        assert max(max(map(abs, offset)) for offset in layer.offsets) <= (2 if window is None else 1)
+        x = torch.randn(1, 16, 7, 7)
+        moved = torch.stack([
+            F.pad(x[0, channel], (2, 2, 2, 2))[2 + down : 9 + down, 2 + right : 9 + right]
+            for channel, (down, right) in enumerate(layer.offsets)
+        ])  # fmt: skip
+        assert torch.equal(conv(x)[0], moved)
+    with pytest.raises(RequestError, match="window: expected an odd number of pixels up to the kernel's 5, found 7"):
+        tcnn.initialise(mixer(), "impulse", window=7)
+
+
+def test_spatial_filters_are_frozen() -> None:
+    model = mixer()
+    assert freeze_spatial(model) == 2 * (16 * 25 + 16)
+    assert {name for name, p in model.named_parameters() if not p.requires_grad} == {
+        f"blocks.{n}.0.fn.0.{own}" for n in (0, 1) for own in ("weight", "bias")
+    }
+    with pytest.raises(RequestError, match="freeze: spatial is of depthwise convolutions"):
+        freeze_spatial(nn.Linear(2, 2))
+
+
+def test_a_file_of_any_square_number_of_heads_is_loaded_again(tmp_path: Path) -> None:
+    options = {"img_size": 32, "num_heads": 9, "depth": 2, "local_up_to_layer": 1, "num_classes": 4}
+    report = initialise_file("convit_tiny", tmp_path / "convit", "convolution", model_args=options, locality=2.0)
+    loaded = timm.create_model(f"local-dir:{tmp_path / 'convit'}", pretrained=True)
+    assert loaded.blocks[0].attn.num_heads == 9 and loaded.num_classes == 4
+    assert bool((loaded.blocks[0].attn.pos_proj.weight[:, 2] == -2).all())
+    assert report.model == "convit_tiny" and len(report.layers[0].offsets) == 9
