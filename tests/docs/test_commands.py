@@ -36,10 +36,10 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"curl\b", "asks a server: test_http_api_page.py"),
 )  # fmt: skip
 EXPECTED = {
-    "run": 100,
+    "run": 104,
     "test_tutorial.py runs them, with what they must print": 8,
-    "test_http_api_page.py runs the page against a server": 53,
-    "asks a server": 10,
+    "test_http_api_page.py runs the page against a server": 56,
+    "asks a server": 11,
     "runs until it is stopped": 7,
     "needs a Ray cluster": 1,
     "two machines": 2,

@@ -49,7 +49,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "fold": (
         "tcnn fold runs/photos folded.safetensors",
         "tcnn fold runs/photos folded.safetensors --max-error 0.01",
-        "tcnn fold runs/photos pruned.safetensors --prune --data photos/val",
+        "tcnn fold runs/photos pruned.safetensors --prune --data photos",
         "tcnn fold t_resnet50d.safetensors cnn.safetensors --json",
     ),
     "export": (
