@@ -154,6 +154,7 @@ def test_several_files_are_dropped(server: Server, open_page: Open) -> None:
     expect(page.get_by_role("link", name="two.zip")).to_be_visible()
 
 
+@pytest.mark.slow  # three processes that load torch
 def test_checkpoints_and_weights(server: Server, open_page: Open, tmp_path: Path) -> None:
     torch.manual_seed(0)
     cnn = timm.create_model("test_resnet", num_classes=3)

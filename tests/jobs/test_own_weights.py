@@ -1,0 +1,75 @@
+"""Jobs with weights of one's own: what is converted is that CNN, and before and after knows it either way."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from tiny_runs import TINY, colours
+from torch import nn
+
+import tcnn
+from tcnn.errors import WeightsError
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
+from tcnn_jobs.child import tasks
+from tcnn_jobs.child.runner import public
+from tcnn_jobs.confined.weights import keep
+from tcnn_jobs.model import Kind, Result
+
+ID = "wts_0123456789abcdef01234567"
+TRAINING = {"dataset": "ds_1", "preset": "quick", "baseline": True, "config": {**TINY, "epochs": 1, "warmup_epochs": 0}}
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> nn.Module:
+    """A CNN, whose weights were uploaded as its owner has them."""
+    torch.manual_seed(5)
+    cnn = timm.create_model("test_resnet", num_classes=3).eval()
+    torch.save({"state_dict": {f"module.{key}": tensor for key, tensor in cnn.state_dict().items()}}, tmp_path / "file")
+    keep(str(tmp_path / "file"), "mine.pth", str(tmp_path / f"{ID}.safetensors"))
+    return cnn
+
+
+def done(kind: Kind, request: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """The job's result, done as its process does it."""
+    paths = {"weights": str(folder / f"{ID}.safetensors"), "dataset": str(colours(folder / "ds_1"))}
+    directory = AttemptDirectory(folder / "1")
+    directory.create()
+    assignment = Assignment(job="job_1", claim=1, kind=kind, request={**request, "weights": ID}, paths=paths)
+    directory.write(assignment)
+    monkeypatch.chdir(directory.path)
+    here = AttemptDirectory(Path())
+    try:
+        return tasks.run(assignment, here, Reporter(here))
+    except WeightsError as error:
+        raise WeightsError(public(str(error), assignment)) from error
+
+
+def test_a_conversion(mine: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = done(Kind.TRANSFORM, {"model": "test_resnet"}, tmp_path, monkeypatch)
+    assert result.checkpoint is not None
+    model = tcnn.load(tmp_path / "1" / result.checkpoint.path.split("/", 2)[2])
+    images = torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.allclose(model.eval()(images), mine(images), atol=1e-4)
+    assert result.verification is not None
+    assert result.verification["passed"]
+
+
+def test_weights_of_another_model_are_refused_by_their_id(
+    mine: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(WeightsError, match=f"^{ID} does not fit test_convnext: stem"):
+        done(Kind.TRANSFORM, {"model": "test_convnext"}, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", [Kind.TRANSFORM, pytest.param(Kind.FINETUNE, marks=pytest.mark.slow)])
+def test_before_and_after(kind: Kind, mine: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = {"model": "test_resnet", **({"finetune": TRAINING} if kind is Kind.TRANSFORM else TRAINING)}
+    result = done(kind, request, tmp_path, monkeypatch)
+    assert result.metrics is not None
+    rows = {row["role"]: row for row in result.metrics["before_after"]["rows"]}
+    assert [row["missing"] for row in rows.values()] == [None] * 4
+    assert list(rows) == ["cnn", "tuned_cnn", "converted", "t_cnn"]
+    assert rows["cnn"]["accuracy"]["top1"] == rows["converted"]["accuracy"]["top1"]
