@@ -1,12 +1,13 @@
 // Asking the server: with the key of this tab, and with its problem+json as errors that know their fields.
 
 const KEY = "tcnn-key";
+const NO_LINK = "This link has ended, or was revoked.";
 const NO_KEY = "This server needs a key, and knows no such key as was given.";
 
 /** The server said no, and why. */
 export class Problem extends Error {
   constructor(status, body) {
-    super(status === 401 ? NO_KEY : body.detail ?? body.title ?? `The server answered ${status}.`);
+    super(status === 401 ? (lent ? NO_LINK : NO_KEY) : body.detail ?? body.title ?? `The server answered ${status}.`);
     this.status = status;
     this.fields = Array.isArray(body.errors) ? body.errors : [];
   }

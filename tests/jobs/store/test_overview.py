@@ -7,7 +7,7 @@ from sqlalchemy import text
 from tcnn_jobs.access import digest
 from tcnn_jobs.errors import JobNotFound, KeyNotFound
 from tcnn_jobs.model import Claim, Failure
-from tcnn_jobs.store import Store
+from tcnn_jobs.store import Store, overview
 
 
 def taken(store: Store, worker: str = "w") -> Claim:
@@ -82,3 +82,16 @@ def test_links_to_a_job(store: Store) -> None:
     assert store.shares(other.id, "alice") == []
     with store.reading() as connection:
         assert connection.scalar(text("SELECT count(*) FROM shares")) == 0, fresh
+
+
+def test_a_long_count_is_believed_for_a_while(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.enqueue(new(owner="alice"))
+    monkeypatch.setattr(overview, "QUICK", -1.0)
+    monkeypatch.setattr(overview, "SHARE", 1e6)
+    first = store.load("alice")
+    store.enqueue(new(owner="alice"))
+    assert store.load("alice") == first
+    assert store.load()[0].queued == 2, "that of another question is its own"
+    monkeypatch.setattr(overview, "MOST", 1)
+    store.load("bob")
+    assert store.load("alice")[0].queued == 2
