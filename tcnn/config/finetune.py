@@ -48,6 +48,11 @@ class FinetuneConfig(Frozen):
     filters: Literal["pretrained", "random"] = Field(
         default="pretrained", description="Keep the converted filters, or draw them afresh (an ablation)."
     )
+    init: Literal["default", "impulse", "mimetic", "convolution", "random"] = Field(
+        default="default",
+        description="How an untrained vision transformer, ConViT or ConvMixer begins, as `tcnn init` makes it; without "
+        "pretrained weights only.",
+    )
     freeze: Literal["none", "trunk", "spatial"] = Field(
         default="none",
         description="`trunk`: what runs before the converted stage keeps its weights and statistics, which takes less "

@@ -20,7 +20,7 @@ from tcnn.errors import CheckpointError, RequestError, WeightsError, one_line
 from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import input_shape
 from tcnn.training.recipe import freezing
-from tcnn.training.recipe.ablations import ablate
+from tcnn.training.recipe.ablations import ablate, begin
 from tcnn.training.recipe.model_defaults import drop_path_for, size_for
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.zoo import catalogue
@@ -79,6 +79,8 @@ def prepare(
             model, origin = _load_checkpoint(Path(source), config, notes)
         else:
             model = _build_model(str(source), config, pretrained, weights, notes)
+        if config.init != "default":
+            begin(model, config, pretrained or weights is not None or origin is not None)
         record = getattr(model, "conversion_report", None)
         if record is not None:
             refuse_folded(record, str(source) if not isinstance(source, nn.Module) else record.base_model, "fine-tune")

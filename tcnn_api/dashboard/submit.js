@@ -293,7 +293,7 @@ function trainingFields(prefix, wanted) {
   const common = { epochs: numeric(), batch_size: numeric(), lr: numeric(), size: numeric(), val_split: numeric({ placeholder: "0.1" }) };
   const val = text({ placeholder: "the data set’s own" });
   const baseline = h("input", { type: "checkbox" });
-  const more = h("textarea", { rows: "4", spellcheck: "false", placeholder: "weight_decay=0.01\nmixup=0\nconversion.stride=remove" });
+  const more = h("textarea", { rows: "4", spellcheck: "false", placeholder: "weight_decay=0.01\ninit=impulse\nconversion.position=quadratic" });
   const sets = new Map();
   let loading = null;
   let rest = {};

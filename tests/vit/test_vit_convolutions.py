@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import timm
+import tiny_runs
 import torch
 from timm.models.convit import GPSA
 from timm.models.convmixer import ConvMixer
@@ -15,6 +16,7 @@ import tcnn
 from tcnn.config import FinetuneConfig
 from tcnn.errors import RequestError
 from tcnn.layers.convit import use_fast_attention
+from tcnn.training.prepare import prepare
 from tcnn.training.recipe.ablations import ablate
 from tcnn.training.recipe.freezing import freeze_spatial
 from tcnn.vit.convmixer import spatial_filters
@@ -142,3 +144,13 @@ def test_a_file_of_any_square_number_of_heads_is_loaded_again(tmp_path: Path) ->
     assert loaded.blocks[0].attn.num_heads == 9 and loaded.num_classes == 4
     assert bool((loaded.blocks[0].attn.pos_proj.weight[:, 2] == -2).all())
     assert report.model == "convit_tiny" and len(report.layers[0].offsets) == 9
+
+
+def test_a_run_begins_so_and_trained_weights_are_not_lost(tmp_path: Path) -> None:
+    data = tiny_runs.colours(tmp_path / "photos", images=2)
+    config = tiny_runs.tiny(convert=False, epochs=1, size=32, init="impulse", batch_size=2)
+    with pytest.raises(RequestError, match=r"init: .* has weights, which an initialisation would lose"):
+        tcnn.finetune(mixer(), str(data), None, config, tmp_path / "lost")
+    start = prepare("test_vit", tiny_runs.tiny(convert=False, init="mimetic"), ("a", "b"), pretrained=False)
+    other = prepare("test_vit", tiny_runs.tiny(convert=False), ("a", "b"), pretrained=False)
+    assert not torch.equal(start.model.blocks[0].attn.qkv.weight, other.model.blocks[0].attn.qkv.weight)

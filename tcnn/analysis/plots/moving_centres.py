@@ -49,7 +49,7 @@ def _frame(row: dict[str, Any]) -> Figure:
     columns = min(COLUMNS, len(layers))
     made = style.figure(2.4 * columns, 2.55 * math.ceil(len(layers) / columns) + 0.4)
     panels = made.subplots(math.ceil(len(layers) / columns), columns, squeeze=False).ravel()
-    made.suptitle(f"after epoch {row['epoch']}", fontsize=style.NORMAL, color=style.INK)
+    made.suptitle(f"after epoch {row['epoch'] + 1}", fontsize=style.NORMAL, color=style.INK)
     for number, (ax, layer) in enumerate(zip(panels, layers.values(), strict=False), 1):
         style.axes(ax, "", "", "")
         ax.set_title(f"layer {number}", fontsize=style.NORMAL, color=style.INK, loc="left")

@@ -1,4 +1,4 @@
-"""Ablations of the papers: random filters, no gating, frozen GPSA layers, of a T-CNN or a ConViT.
+"""Initialisation and ablations of the papers: random filters, no gating, frozen GPSA layers, of a T-CNN or a ConViT.
 
 Transformed CNNs, Table 5; ConViT, Table 3.
 """
@@ -8,7 +8,9 @@ from timm.models.convit import GPSA
 from torch import nn
 
 from tcnn.config import FinetuneConfig
+from tcnn.errors import RequestError
 from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.vit.initialise import initialise
 
 
 def ablate(model: nn.Module, config: FinetuneConfig) -> None:
@@ -33,3 +35,13 @@ def ablate(model: nn.Module, config: FinetuneConfig) -> None:
             layer.gating_param.requires_grad_(False)
         if config.freeze_gpsa:
             layer.requires_grad_(False)
+
+
+def begin(model: nn.Module, config: FinetuneConfig, trained: bool) -> None:
+    """Initialise an untrained network as the configuration says; raises `RequestError` for one that has learnt."""
+    if trained:
+        kind = type(model).__name__
+        raise RequestError(
+            f"init: the {kind} has weights, which an initialisation would lose; train random ones with --no-pretrained"
+        )
+    initialise(model, config.init, seed=config.seed)
