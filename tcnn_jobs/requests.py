@@ -151,7 +151,7 @@ KINDS: dict[str, type[Request]] = {
 
 
 ADDED: dict[str, int] = {
-    "depends_on": 2, "baseline": 2, "weights": 2, "examples": 2, "position": 2, "position_reach": 2,
+    "depends_on": 2, "baseline": 2, "weights": 2, "examples": 2, "position": 2, "position_reach": 2, "init": 2,
 }  # fmt: skip
 """Fields of requests, and settings in them, that older workers refuse, and the version that brought each. What is not
 here every worker understands. Whoever adds one raises `REQUEST_VERSION` once a release."""
