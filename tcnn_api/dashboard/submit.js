@@ -200,7 +200,8 @@ function transform(query) {
     body() {
       const [body, trained] = together(() => {
         if (!model.input.value.trim()) throw Object.assign(new Error("Choose a model."), { control: model.input });
-        const made = weights.into({ ...more, model: model.input.value.trim(), stride: stride.value, query_key: queryKey.value, position: position.value });
+        const made = weights.into({ ...more, model: model.input.value.trim(), stride: stride.value, query_key: queryKey.value });
+        if (position.value !== "isotropic") made.position = position.value; // older workers know no other, and refuse the word
         for (const [name, control] of Object.entries(own)) if (name !== "pretrained") put(made, name, read(control));
         return made;
       }, () => (also.checked ? training.body() : null));
