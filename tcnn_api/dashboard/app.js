@@ -162,6 +162,9 @@ function keys() {
   if (key.get()) whose(key.get()).then(({ tenant }) => told(tenant)).catch(() => {});
 }
 
+// What stays in view below the bar must know how high it is: on a phone it has two lines.
+const bar = document.querySelector("header.bar");
+new ResizeObserver(() => document.documentElement.style.setProperty("--bar", `${bar.offsetHeight}px`)).observe(bar);
 document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address after # is the page's
   main.focus();

@@ -8,6 +8,7 @@ import { floats, mixed } from "./maps.js";
 import { trouble } from "./parts.js";
 import { testPicture } from "./picture.js";
 import { viewer } from "./viewer.js";
+import { CHECKPOINTS, viewControls } from "./views.js";
 
 function share(said) {
   const value = Number(said ?? 0.5);
@@ -31,11 +32,16 @@ export function show(main, id, query) {
   const sets = h("select", { id: "attention-set" });
   const another = h("button", { type: "button" }, "Another picture");
 
+  const views = viewControls(Object.fromEntries(query), () => view.look());
   const view = viewer({
     place: ["y", "x"].map((axis) => share(query.get(axis))),
     part: query.get("part"),
+    order: query.get("order"),
+    own: query.get("own") === "1",
+    circles: query.get("circles") === "1",
     wanted: { layer: query.get("layer"), head: query.get("head") },
     controls: [
+      ...views.elements,
       h("div", { class: "source" }, h("label", { for: "attention-set" }, "Pictures from"), h("div", { class: "pair" }, sets, another)),
       h("div", { class: "source" }, h("label", { for: "attention-file" }, "Your own picture"), file),
     ],
@@ -57,10 +63,13 @@ export function show(main, id, query) {
     try {
       const found = await send();
       if (leaving.signal.aborted || state.send !== send) return;
-      await view.show(found, async ([y, x]) => {
-        const answer = await get(`${url}/${found.id}?${new URLSearchParams({ y, x })}`, { signal: leaving.signal });
+      views.offer(found.checkpoints ?? []);
+      await view.show(found, async (place) => {
+        const { checkpoint, beside } = views.state;
+        const [answer, other] = await Promise.all([maps(found.id, place, checkpoint), beside ? maps(found.id, place, beside) : null]);
         problem.replaceChildren();
-        return answer.layers.map(unpacked);
+        views.draw(found.layers[0].temperature, Boolean(found.layers[0].gate));
+        return { ...answer, beside: other, caption: other || checkpoint !== "best" || views.state.tau !== null ? answer.caption : "" };
       });
     } catch (error) {
       fail(error, () => open(send));
@@ -69,14 +78,21 @@ export function show(main, id, query) {
     }
   }
 
+  /** What one checkpoint attends to from a place. */
+  async function maps(image, [y, x], checkpoint) {
+    const answer = await get(`${url}/${image}?${new URLSearchParams({ y, x, ...views.question(checkpoint) })}`, { signal: leaving.signal });
+    return { layers: answer.layers.map(unpacked), says: answer.says, caption: CHECKPOINTS[checkpoint] };
+  }
+
   /** The address says what is seen, so that it can be sent to somebody; at rest, since browsers bear few changes a second. */
   let resting = null;
   function keep() {
     clearTimeout(resting);
     resting = setTimeout(() => {
-      const { image, part, place, chosen: { layer, head } } = view.state;
+      const { image, part, order, own, circles, place, chosen: { layer, head } } = view.state;
       const said = new URLSearchParams({ ...state.from, layer: image.layers[layer].name, ...(head !== null && { head: head + 1 }),
-        ...(part !== "combined" && { part }), y: place[0].toFixed(3), x: place[1].toFixed(3) });
+        ...(part !== "combined" && { part }), ...(order !== "kernel" && { order }), ...(own && { own: 1 }), ...(circles && { circles: 1 }),
+        ...views.address(), y: place[0].toFixed(3), x: place[1].toFixed(3) });
       history.replaceState(history.state, "", `#/jobs/${id}/attention?${said}`);
     }, 300);
   }

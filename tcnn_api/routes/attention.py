@@ -1,7 +1,9 @@
 """`/jobs/{id}/attention`: attention maps: send an image, ask what every head attends to from any place of it."""
 
+import json
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
@@ -15,11 +17,14 @@ from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound, Refused, TooManyAtOnce
 from tcnn_api.middleware import PICTURE
 from tcnn_api.routes.files import succeeded
+from tcnn_api.routes.predict import began_with
 from tcnn_jobs.errors import UploadNotFound
+from tcnn_jobs.model import Kind
 
 router = APIRouter(prefix="/jobs", tags=["attention"], dependencies=AUTHENTICATED)
 
 IMAGE = "img_0123456789abcdef"
+LAST = "last.safetensors"
 MAP = "One map a head, (K, H, W): base64 of little-endian float32."
 
 
@@ -45,6 +50,9 @@ class LayerView(BaseModel):
     temperature: float = Field(description="τ.")
 
 
+View = Literal["start", "last"]
+
+
 class ImageView(BaseModel):
     """A picture as the model sees it."""
 
@@ -55,6 +63,10 @@ class ImageView(BaseModel):
     truth: str | None = Field(default=None, description="The class of a data set's picture.")
     says: list[Said] = Field(description="The model's answer.")
     layers: list[LayerView]
+    checkpoints: list[View] = Field(
+        description="Checkpoints of the run that can be looked at beside the job's own: `start` is what it began with, "
+        "`last` stands after its last epoch."
+    )
 
 
 class MapsView(BaseModel):
@@ -65,6 +77,13 @@ class MapsView(BaseModel):
     padding: tuple[int, int, int, int]
     query: tuple[int, int] = Field(description="The query nearest to the place, (row, column) of the padded map.")
     gate: list[float] | None
+    temperature: float = Field(description="τ.")
+    centres: list[tuple[float, float] | None] | None = Field(
+        description="Of each head's positional attention, (row, column) in pixels from the query; null without one."
+    )
+    radii: list[tuple[float, float] | None] | None = Field(
+        description="Of the circles around the centres that hold 50 % and 90 % of it, in pixels of the map."
+    )
     content: str = Field(description=f"softmax(QKᵀ/√d). {MAP}")
     positional: str | None = Field(description=f"{MAP} The attention is (1 − gate)·content + gate·positional.")
 
@@ -72,6 +91,7 @@ class MapsView(BaseModel):
 class AttentionView(BaseModel):
     """What all layers attend to from one place."""
 
+    says: list[Said] = Field(description="The model's answer, as this checkpoint at this temperature.")
     layers: list[MapsView]
 
 
@@ -82,9 +102,11 @@ _LAYER: dict[str, Any] = {
 _IMAGE = {
     "id": IMAGE, "width": 224, "height": 224, "picture": "data:image/png;base64,iVBORw0KGgo=",
     "truth": "cat", "says": [{"label": "cat", "share": 0.9}], "layers": [_LAYER],
+    "checkpoints": ["start", "last"],
 }  # fmt: skip
-_MAPS = {"name": "layer4.0.conv1", "size": [1, 2], "padding": [0, 0, 0, 0], "query": [0, 0], "gate": [0.73]}
-_ANSWER = {"layers": [{**_MAPS, "content": "AAAAPwAAAD8=", "positional": "AACAPwAAAAA="}]}
+_MAPS = {"name": "layer4.0.conv1", "size": [1, 2], "padding": [0, 0, 0, 0], "query": [0, 0], "gate": [0.73],
+         "temperature": 1.0, "centres": [[0.0, 0.4]], "radii": [[0.83, 1.52]]}  # fmt: skip
+_ANSWER = {"says": _IMAGE["says"], "layers": [{**_MAPS, "content": "AAAAPwAAAD8=", "positional": "AACAPwAAAAA="}]}
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 
 
@@ -137,7 +159,9 @@ async def look(
             raise
         except RequestError as error:
             raise Refused("body" if dataset is None else "dataset", str(error)) from error
-    return Response(found, 201, media_type="application/json")
+    others = await parts.pools.storage.run(owner, _others, parts, job, owner)
+    content = found.rstrip()[:-1] + f', "checkpoints": {json.dumps(list(others))}}}'.encode()
+    return Response(content, 201, media_type="application/json")
 
 
 @router.get(
@@ -153,11 +177,27 @@ async def ask(
     image: Annotated[str, InPath(description="The picture's id.", examples=[IMAGE], max_length=40)],
     y: Annotated[float, Query(ge=0, le=1, description="From the top, as a share of the height.")] = 0.5,
     x: Annotated[float, Query(ge=0, le=1, description="From the left, as a share of the width.")] = 0.5,
+    checkpoint: Annotated[
+        View | None, Query(description="Instead of the job's own: one that `checkpoints` names.")
+    ] = None,
+    temperature: Annotated[
+        float | None, Query(ge=0.001, le=1000, description="τ of all layers, instead of that of training.")
+    ] = None,
 ) -> Response:
-    """Every head's attention from the query nearest to a place of the picture: content and position apart."""
-    checkpoint = await parts.pools.storage.run(owner, _checkpoint, parts, job, owner)
-    asked = {"do": "at", "image": image, "y": y, "x": x}
-    return Response(await parts.explorers.ask(job, checkpoint, asked), media_type="application/json")
+    """Every head's attention from the query nearest to a place of the picture: content and position apart.
+
+    The first question about another checkpoint loads it, and one at another temperature puts the image through anew.
+    """
+    own = await parts.pools.storage.run(owner, _checkpoint, parts, job, owner)
+    asked: dict[str, Any] = {"do": "at", "image": image, "y": y, "x": x, "temperature": temperature}
+    if checkpoint is not None:
+        others = await parts.pools.storage.run(owner, _others, parts, job, owner)
+        if checkpoint not in others:
+            raise Refused(
+                "checkpoint", f"this job has no such checkpoint; it has {', '.join(others) or 'its own alone'}"
+            )
+        asked["checkpoint"] = others[checkpoint]
+    return Response(await parts.explorers.ask(job, own, asked), media_type="application/json")
 
 
 def _checkpoint(parts: Service, job: str, owner: str) -> Path:
@@ -166,6 +206,27 @@ def _checkpoint(parts: Service, job: str, owner: str) -> Path:
     if file is None:
         raise NotFound(f"{job}: this job made no checkpoint; name a transform or finetune job")
     return parts.artifacts.path(parts.artifacts.file(file))
+
+
+def _others(parts: Service, job: str, owner: str) -> dict[str, str]:
+    """Where the run's other checkpoints with attention lie, in the order of time: what it began with, its last one."""
+    found = parts.store.get(job, owner)
+    files = {one.name: one for one in found.result.files} if found.result else {}
+    others = {}
+    if found.kind is Kind.TRANSFORM and found.request.get("finetune") is None:
+        return {}  # it began and ended with one file
+    start = began_with(parts, found, owner)
+    if "path" in start:
+        others["start"] = start["path"]
+    if (
+        LAST in files
+        and found.result
+        and found.result.checkpoint
+        and files[LAST].sha256 != found.result.checkpoint.sha256
+    ):
+        with suppress(RequestError):
+            others["last"] = str(parts.artifacts.path(parts.artifacts.file(files[LAST])))
+    return others
 
 
 def _folder(parts: Service, dataset: str, owner: str) -> Path:

@@ -55,7 +55,17 @@ DOCS = """<!doctype html>
 """
 MEDIA = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
-SHARED = ("base.css", "dom.js", "icon.svg", "maps.js", "numbers.js", "picture.js", "viewer.css", "viewer.js")
+SHARED = (
+    "base.css",
+    "dom.js",
+    "heads.js",
+    "icon.svg",
+    "maps.js",
+    "numbers.js",
+    "picture.js",
+    "viewer.css",
+    "viewer.js",
+)
 """What the dashboard has in common with the page of `tcnn export --explorer`, where it lies."""
 OF_REPORTS = "report.js"
 """What draws the charts of a report; the dashboard has the others of that room."""

@@ -16,7 +16,7 @@ from tcnn_api.middleware import PICTURE
 from tcnn_api.routes.files import succeeded
 from tcnn_jobs.artifacts.base import Reference
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
-from tcnn_jobs.model import Artifact, Job, Kind
+from tcnn_jobs.model import Job, Kind
 
 router = APIRouter(prefix="/jobs", tags=["attention"], dependencies=AUTHENTICATED)
 
@@ -121,15 +121,16 @@ def _models(parts: Service, job: str, owner: str) -> tuple[Path, list[dict[str, 
     if file is None:
         raise NotFound(f"{job}: this job made no checkpoint; name a transform or finetune job")
     files = {one.name: one for one in found.result.files} if found.result else {}
-    converted = files.get(CONVERTED) if found.kind is Kind.TRANSFORM else None
-    beside = [_source(parts, found, converted, owner)]
+    beside = [began_with(parts, found, owner)]
     if BASELINE in files:
         beside.append(_at(parts, "tuned_cnn", parts.artifacts.file(files[BASELINE])))
     return parts.artifacts.path(parts.artifacts.file(file)), beside
 
 
-def _source(parts: Service, job: Job, converted: Artifact | None, owner: str) -> dict[str, str]:
-    """What the job began with."""
+def began_with(parts: Service, job: Job, owner: str) -> dict[str, str]:
+    """What a job began with: the `path` of a checkpoint, the `name` of a timm model, or why it is `missing`."""
+    files = {one.name: one for one in job.result.files} if job.result else {}
+    converted = files.get(CONVERTED) if job.kind is Kind.TRANSFORM else None
     if converted is not None:
         return _at(parts, "cnn", parts.artifacts.file(converted))
     asked = job.request

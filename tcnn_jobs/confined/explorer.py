@@ -7,6 +7,7 @@ Untrusted images are decoded, and the model runs, within that limit; in the serv
 
 import base64
 import io
+import math
 import os
 import resource
 import secrets
@@ -20,11 +21,12 @@ from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, s
 from tcnn.processes import QuickExit, die_with_parent, loading
 from tcnn_jobs.confined.frames import GONE, OK, REFUSED, read, write
 from tcnn_jobs.confined.predicting import Predicting
+from tcnn_jobs.confined.views import Seen, Views
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tcnn.analysis.attention import Encoded
+    from tcnn.analysis.recorded import RecordedLayer
 
 KEPT = 4
 """Capacity of the LRU cache of encoded images."""
@@ -46,14 +48,14 @@ class Explorer:
         torch.set_num_threads(max(1, min(4, os.cpu_count() or 1)))
         self.model = checkpoints.load(checkpoint).eval()
         self.predict = Predicting(self.model)
-        self.images: OrderedDict[str, Encoded] = OrderedDict()
+        self.views = Views(self.model)
+        self.images: OrderedDict[str, Seen] = OrderedDict()
 
     def open(self, source: io.BytesIO | Path, truth: str | None = None) -> dict[str, Any]:
         """Encode an image: one forward pass, whose queries and keys are cached for the maps that `at` computes.
 
         Raises `RequestError` for what is no image, or for one that the model does not run on.
         """
-        from tcnn.analysis.attention import encode
         from tcnn.analysis.images import seen
         from tcnn.data.decode import decode, mode_of, reason
         from tcnn.data.transforms import middle_of_strip
@@ -68,9 +70,10 @@ class Explorer:
         except Exception as error:  # a decoder may raise anything over a file that is no image
             raise RequestError(f"cannot be read as an image ({shorten(reason(error), 120)}); send another") from error
         batch = transform_for(self.model)(middle_of_strip(picture)).unsqueeze(0)
-        encoded = encode(self.model, batch)
+        kept = Seen(batch)
+        encoded = self.views.look(kept)
         identifier = f"img_{secrets.token_hex(8)}"
-        self.images[identifier] = encoded
+        self.images[identifier] = kept
         while len(self.images) > KEPT:
             self.images.popitem(last=False)
         pixels = seen(batch, self.model)[0]
@@ -81,18 +84,23 @@ class Explorer:
             "picture": _png(pixels),
             "truth": truth and shorten(truth, 200),
             "says": self._says(encoded.output),
-            "layers": [self._layer(name) for name in encoded.layers],
+            "layers": [self._layer(name, kept) for name, kept in encoded.layers.items()],
         }
 
-    def at(self, identifier: str, y: float, x: float) -> dict[str, Any]:
+    def at(
+        self, identifier: str, y: float, x: float, checkpoint: str | None = None, temperature: float | None = None
+    ) -> dict[str, Any]:
         """Attention maps of every head of every layer for the query at (y, x), both 0 to 1 from the top left.
 
         Maps are (K, H, W) in float32, base64; `content` is the softmax over all keys, `positional` the positional
-        attention, `gate` its share for each head. Raises `KeyError` for an image that is no longer cached.
+        attention, `gate` its share for each head. With `checkpoint` those of another file of the run, with
+        `temperature` at another τ than the model's own. Raises `KeyError` for an image that is no longer cached.
         """
-        encoded = self.images[identifier]
+        seen = self.images[identifier]
         self.images.move_to_end(identifier)
+        encoded = self.views.look(seen, checkpoint, temperature)
         return {
+            "says": self._says(encoded.output),
             "layers": [
                 {
                     "name": layer.name,
@@ -100,18 +108,19 @@ class Explorer:
                     "padding": layer.padding,
                     "query": layer.query,
                     "gate": None if layer.gate is None else layer.gate.tolist(),
+                    "temperature": encoded.layers[layer.name].temperature,
+                    **_circles(encoded.layers[layer.name]),
                     "content": _packed(layer.content[0]),
                     "positional": None if layer.positional is None else _packed(layer.positional_of(0)),
                 }
                 for layer in encoded.at((y, x))
-            ]
+            ],
         }
 
-    def _layer(self, name: str) -> dict[str, Any]:
+    def _layer(self, name: str, kept: "RecordedLayer") -> dict[str, Any]:
         from tcnn.layers.gpsa import GPSA2d
 
         module = self.model.get_submodule(name)
-        kept = next(reversed(self.images.values())).layers[name]
         own = isinstance(module, GPSA2d)
         return {
             "name": name,
@@ -169,6 +178,24 @@ def picked(folder: Path, number: int, file: str | None = None) -> Path:
     return folder / names[int((number * GOLDEN + 0.5) % 1 * len(names))]
 
 
+def _circles(layer: "RecordedLayer") -> dict[str, Any]:
+    """Centres of the heads' positional attention, from the query, and the radii that hold 50 % and 90 % of it.
+
+    None for a head without a centre.
+    """
+    from tcnn.analysis.measures import circle
+
+    if layer.centres is None or layer.strength is None:
+        return {"centres": None, "radii": None}
+    centres, radii = [], []
+    for centre, strength in zip(layer.centres.tolist(), layer.strength.tolist(), strict=True):
+        there = strength > 0 and all(map(math.isfinite, centre))
+        centres.append(centre if there else None)
+        radii.append([circle(strength, layer.temperature, share) for share in (0.5, 0.9)] if there else None)
+    none = [None] * (layer.heads - len(centres))  # content heads look at no position
+    return {"centres": centres + none, "radii": radii + none}
+
+
 def _packed(maps: "Tensor") -> str:
     """(K, H, W) as base64 of little-endian float32."""
     return base64.b64encode(maps.detach().cpu().float().contiguous().numpy().astype("<f4").tobytes()).decode()
@@ -197,7 +224,12 @@ def answers(explorer: Explorer, requests: BinaryIO) -> Iterator[tuple[int, Any]]
             elif asked["do"] == "predict":
                 yield OK, explorer.predict(image, asked["others"], asked["top"])
             else:
-                yield OK, explorer.at(asked["image"], asked["y"], asked["x"])
+                yield (
+                    OK,
+                    explorer.at(
+                        asked["image"], asked["y"], asked["x"], asked.get("checkpoint"), asked.get("temperature")
+                    ),
+                )
         except KeyError:
             yield GONE, {"error": "the image is no longer kept; send it again"}
         except (MemoryError, EnvironmentFailure):  # the latter is PIL's way to the same

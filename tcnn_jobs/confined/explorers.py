@@ -30,8 +30,8 @@ STARTING, ANSWERING = 120.0, 60.0
 """Seconds to load a model, and to answer: an image goes through the model once."""
 MEMORY = 3 << 30
 """Bytes that a process may take beside four times the size of each of its models:"""
-MODELS = 3
-"""the job's own, its source, and the CNN that was fine-tuned in the same way."""
+MODELS = 5
+"""the job's own, its source, the CNN that was fine-tuned in the same way, and two checkpoints of the run."""
 
 
 class ImageGone(RequestError):

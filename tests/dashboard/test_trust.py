@@ -296,7 +296,9 @@ def test_colours_of_attention_mean_the_same_everywhere(server: Server, story: Fa
     seen = {"id": "img_0", "width": 1, "height": 1, "picture": dot, "truth": "cat", "layers": [layer],
             "says": [{"label": "tench", "share": 0.9}]}  # fmt: skip
     page.route(re.compile("/attention/images"), lambda route: route.fulfill(status=201, json=seen))
-    page.route(re.compile("/attention/img_0"), lambda route: route.fulfill(json={"layers": [maps]}))
+    page.route(
+        re.compile("/attention/img_0"), lambda route: route.fulfill(json={"layers": [maps], "says": seen["says"]})
+    )
     page.goto(f"{server.url}/#/jobs/{story.succeeded.job}/attention")
     tiles = page.locator(".tile canvas")
     expect(tiles).to_have_count(heads)

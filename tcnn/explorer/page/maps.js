@@ -2,6 +2,7 @@
 
 const HEAT = [213, 94, 0]; // vermilion: told apart from the blue of the query by everybody
 const QUERY = "#0072b2";
+const CENTRE = "#007a59";
 
 /** base64 of little-endian float32. */
 export function floats(text) {
@@ -47,7 +48,7 @@ export function drawHead(canvas, layer, head, part, picture, own) {
 }
 
 /** The picture itself, with the pixel that asks, and a head's map if one is chosen. */
-export function drawPicture(canvas, layer, head, part, picture, own) {
+export function drawPicture(canvas, layer, head, part, picture, { own, circles }) {
   const [rows, columns] = layer.size;
   const [left, right, top, bottom] = layer.padding;
   const scale = Math.max(1, Math.round(448 / Math.max(picture.naturalWidth, picture.naturalHeight)));
@@ -63,6 +64,40 @@ export function drawPicture(canvas, layer, head, part, picture, own) {
   if (head !== null) heat(pen, mapOf(layer, head, part), columns, own, at);
   const [x, y] = at(...layer.query);
   box(pen, x, y, cell[1], cell[0], 3);
+  if (circles) for (const each of head === null ? layer.centres.keys() : [head]) rings(pen, layer, each, at, cell, head !== null);
+}
+
+/** A head's centre, and the circles that hold 50 % and 90 % of its positional attention; of all heads the first alone. */
+function rings(pen, layer, head, at, cell, both) {
+  const centre = layer.centres[head];
+  if (!centre) return;
+  const [x, y] = at(layer.query[0] + centre[0] + 0.5, layer.query[1] + centre[1] + 0.5);
+  for (const [place, radius] of layer.radii[head].slice(0, both ? 2 : 1).entries()) {
+    for (const [colour, wide] of [["#ffffff", 4], [CENTRE, 2]]) {
+      pen.setLineDash(place ? [7, 5] : []);
+      pen.strokeStyle = colour;
+      pen.lineWidth = wide;
+      pen.beginPath();
+      pen.ellipse(x, y, Math.max(1, radius * cell[1]), Math.max(1, radius * cell[0]), 0, 0, 2 * Math.PI);
+      pen.stroke();
+    }
+  }
+  pen.setLineDash([]);
+  for (const [colour, radius] of [["#ffffff", 5], [CENTRE, 3.5]]) {
+    pen.fillStyle = colour;
+    pen.beginPath();
+    pen.arc(x, y, radius, 0, 2 * Math.PI);
+    pen.fill();
+  }
+}
+
+/** How far a head looks: the mean distance from the pixel that asks, in pixels of the map, as the map weighs it. */
+export function distance(layer, head, part) {
+  const [, columns] = layer.size;
+  const [row, column] = layer.query;
+  let sum = 0;
+  mapOf(layer, head, part).forEach((weight, place) => (sum += weight * Math.hypot(Math.floor(place / columns) - row, (place % columns) - column)));
+  return sum;
 }
 
 function heat(pen, map, columns, own, at) {

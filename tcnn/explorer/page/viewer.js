@@ -2,7 +2,8 @@
 // Where the maps come from it does not know: a server, or a network that runs in this page.
 
 import { h, s, say } from "./dom.js";
-import { drawHead, drawPicture, strength } from "./maps.js";
+import { ORDERS, headCards } from "./heads.js";
+import { drawPicture, strength } from "./maps.js";
 import { number, percent } from "./numbers.js";
 
 export const PARTS = {
@@ -25,32 +26,60 @@ function scale(own, uniform) {
   h("p", { class: "hint" }, words)];
 }
 
+function heard(says) {
+  return says?.length ? `The model says: ${says.map((one) => `${one.label} ${percent(one.share)}`).join(", ")}.` : "";
+}
+
 /** A share of the picture's side, kept inside of it. */
 const inside = (value) => Math.max(0, Math.min(0.9999, value));
 
 /**
- * A viewer. `place` [y, x] in shares and `part` are what it begins with, `wanted` {layer, head} by name and number from
- * 1; `controls` stand below the picture; `changed()` is called when something else is seen, `failed(error, again)` when
- * the maps cannot be had.
+ * A viewer. `place` [y, x] in shares, `part`, `order`, `own` scale and `circles` are what it begins with, `wanted` {layer,
+ * head} by name and number from 1; `controls` stand below the picture; `changed()` is called when something else is seen,
+ * `failed(error, again)` when the maps cannot be had.
  *
- * Returns its `element`, its `state`, `busy(text)`, and `show(image, ask)`: `image` is {picture: URL, says, truth, layers},
- * `ask(place)` gives the layers' maps at a place.
+ * Returns its `element`, its `state`, `busy(text)`, `look()`, which asks anew, and `show(image, ask)`: `image` is {picture:
+ * URL, says, truth, layers}, `ask(place)` gives the layers' maps at a place, or {layers, caption, says} of them, and the
+ * same of another model as `beside`.
  */
-export function viewer({ place = [0.5, 0.5], part = "combined", wanted = {}, controls = [], changed = () => {}, failed }) {
-  const state = { image: null, picture: null, ask: null, place, part: Object.hasOwn(PARTS, part) ? part : "combined", chosen: null, answer: null, asking: false, again: false };
+export function viewer({ place = [0.5, 0.5], part = "combined", order = "kernel", own = false, circles = false, wanted = {}, controls = [], changed = () => {}, failed }) {
+  const state = {
+    image: null, picture: null, ask: null, place, part: Object.hasOwn(PARTS, part) ? part : "combined",
+    order: Object.hasOwn(ORDERS, order) ? order : "kernel", own, circles, chosen: null, answer: null, asking: false, again: false,
+  };
 
-  const canvas = h("canvas", { class: "picture", width: "448", height: "448" });
+  const [first, second] = [0, 1].map(() => {
+    const canvas = h("canvas", { class: "picture", width: "448", height: "448" });
+    const caption = h("figcaption");
+    return { canvas, caption, element: h("figure", {}, canvas, caption) };
+  });
+  second.element.hidden = true;
   const stage = h("div", {
     class: "stage", tabindex: "0", role: "application", "aria-label": "The picture. Arrow keys move the place that asks; clicking chooses one.",
     "aria-describedby": "place",
-  }, canvas);
+  }, first.element, second.element);
   const reading = h("p", { id: "place", class: "reading", "aria-live": "polite" });
   const says = h("p", { class: "hint says" });
   const waiting = h("p", { class: "loading", role: "status" });
   const key = h("div", { class: "key-to" });
-  const own = h("input", { type: "checkbox", id: "own-scale" });
-  own.addEventListener("change", drawAll);
-  const layers = h("div", { class: "layers" });
+  const [scaled, rings] = [["own", "own-scale"], ["circles", "circles"]].map(([name, id]) => {
+    const box = h("input", { type: "checkbox", id, checked: state[name] });
+    box.addEventListener("change", () => {
+      state[name] = box.checked;
+      drawAll();
+    });
+    return box;
+  });
+  const orders = h("select", { id: "heads-order" }, Object.entries(ORDERS).map(([value, word]) => h("option", { value, selected: value === state.order }, word)));
+  orders.addEventListener("change", () => {
+    state.order = orders.value;
+    drawAll();
+  });
+  const cards = headCards((layer, head) => {
+    const same = state.chosen.layer === layer && state.chosen.head === head;
+    state.chosen = { layer, head: same ? null : head };
+    drawAll();
+  });
   const meaning = h("p", { class: "hint" });
 
   const radios = Object.entries(PARTS).map(([value, [word]]) => {
@@ -66,9 +95,11 @@ export function viewer({ place = [0.5, 0.5], part = "combined", wanted = {}, con
     h("section", { class: "card", "aria-label": "Picture" },
       stage, reading, says, waiting,
       h("fieldset", { class: "segments" }, h("legend", {}, "Show"), radios), meaning, key,
-      h("div", { class: "field tick" }, own, h("label", { for: "own-scale" }, "Every map on its own scale")),
+      h("div", { class: "field tick" }, scaled, h("label", { for: "own-scale" }, "Every map on its own scale")),
+      h("div", { class: "field tick" }, rings, h("label", { for: "circles" }, "Centres, with circles that hold 50 % and 90 % of position")),
+      h("div", { class: "source" }, h("label", { for: "heads-order" }, "Heads"), orders),
       controls),
-    layers);
+    cards.element);
 
   /** Say what is waited for, or nothing. */
   function busy(text) {
@@ -82,16 +113,14 @@ export function viewer({ place = [0.5, 0.5], part = "combined", wanted = {}, con
     picture.src = image.picture;
     await picture.decode();
     Object.assign(state, { image, picture, ask, answer: null });
-    say(says, [image.truth && `This is: ${image.truth}.`,
-      image.says.length > 0 && `The model says: ${image.says.map((one) => `${one.label} ${percent(one.share)}`).join(", ")}.`].filter(Boolean).join(" "));
-    layers.replaceChildren(...image.layers.map(layerCard));
-    state.chosen ??= first(image.layers);
+    cards.make(image.layers);
+    state.chosen ??= beginning(image.layers);
     if (state.chosen.layer >= image.layers.length) state.chosen = { layer: 0, head: null };
     await look();
   }
 
   /** The layer and head that were wanted. */
-  function first(all) {
+  function beginning(all) {
     const layer = Math.max(0, all.findIndex((one) => one.name === wanted.layer));
     const head = Number(wanted.head) - 1;
     return { layer, head: Number.isInteger(head) && head >= 0 && head < all[layer].heads ? head : null };
@@ -108,8 +137,11 @@ export function viewer({ place = [0.5, 0.5], part = "combined", wanted = {}, con
     try {
       do {
         state.again = false;
-        state.answer = { layers: await state.ask(state.place) };
+        const began = performance.now();
+        const answer = await state.ask(state.place);
+        state.answer = Array.isArray(answer) ? { layers: answer } : answer;
         drawAll();
+        performance.measure("tcnn: a place is shown", { start: began });
       } while (state.again);
     } catch (error) {
       failed(error, look);
@@ -118,51 +150,38 @@ export function viewer({ place = [0.5, 0.5], part = "combined", wanted = {}, con
     }
   }
 
-  function layerCard(layer, at) {
-    const columns = layer.kernel ? layer.kernel[1] : Math.ceil(Math.sqrt(layer.heads));
-    const [rows, width] = layer.size;
-    const [left, right, top, bottom] = layer.padding;
-    const heads = h("div", { class: "heads" }, Array.from({ length: layer.heads }, (_, head) => {
-      const tile = h("button", { type: "button", class: "tile", "aria-pressed": "false" }, h("canvas", { width: "132", height: "132" }), h("span", { class: "peak" }), h("span", { class: "gate" }));
-      tile.addEventListener("click", () => {
-        const same = state.chosen.layer === at && state.chosen.head === head;
-        state.chosen = { layer: at, head: same ? null : head };
-        drawAll();
-      });
-      return tile;
-    }));
-    heads.style.setProperty("--columns", columns);
-    return h("section", { class: "card layer", "data-layer": layer.name },
-      h("h2", {}, h("code", {}, layer.name)),
-      h("p", { class: "hint" }, `${layer.heads} heads${layer.kernel ? `, as on the ${layer.kernel.join("×")} kernel` : ""} · ${rows - top - bottom}×${width - left - right} pixels${left + right + top + bottom ? " and a border" : ""} · τ ${number(layer.temperature)} · uniform would be ${percent(1 / (rows * width), 1)}`),
-      heads);
-  }
-
   function drawAll() {
     say(meaning, `${PARTS[state.part][0]}: ${PARTS[state.part][1]}.`);
     if (!state.answer) return;
-    state.answer.layers.forEach((layer, at) => {
-      const tiles = layers.children[at].querySelectorAll(".tile");
-      tiles.forEach((tile, head) => {
-        const { peak, row, column } = drawHead(tile.querySelector("canvas"), layer, head, state.part, state.picture, own.checked);
-        const gate = layer.gate ? layer.gate[head] : null;
-        say(tile.querySelector(".peak"), percent(peak, 0));
-        say(tile.querySelector(".gate"), gate === null ? "" : `gate ${number(gate, 2)}`);
-        tile.setAttribute("aria-label", `Head ${head + 1}: most at row ${row}, column ${column} of the map, ${percent(peak, 1)}${gate === null ? "" : `, gate ${number(gate, 2)}`}. Show it on the picture.`);
-        tile.setAttribute("aria-pressed", String(state.chosen.layer === at && state.chosen.head === head));
-      });
-    });
+    cards.draw(state.answer, { part: state.part, own: state.own, order: state.order, picture: state.picture, ...state.chosen });
     const layer = state.answer.layers[state.chosen.layer];
-    drawPicture(canvas, layer, state.chosen.head, state.part, state.picture, own.checked);
-    key.replaceChildren(...scale(own.checked, 1 / (layer.size[0] * layer.size[1])));
+    rings.disabled = !layer.centres;
+    drawFigure(first, layer, state.answer);
+    // The same layer of another model, by its name: it may have others, too.
+    const { beside } = state.answer;
+    const other = beside?.layers.find((one) => one.name === layer.name && one.maps.content.length === layer.maps.content.length);
+    second.element.hidden = !other;
+    stage.classList.toggle("two", Boolean(other));
+    if (other) drawFigure(second, other, beside);
+    say(says, [state.image.truth && `This is: ${state.image.truth}.`, heard(state.answer.says ?? state.image.says)].filter(Boolean).join(" "));
+    key.replaceChildren(...scale(state.own, 1 / (layer.size[0] * layer.size[1])));
     const known = state.image.layers[state.chosen.layer];
     const [i, j] = layer.query.map((at, axis) => (at - known.first[axis]) / known.stride[axis]);
     say(reading, `Asking: row ${i + 1} of ${known.queries[0]}, column ${j + 1} of ${known.queries[1]} of ${layer.name}${state.chosen.head === null ? "" : `; over the picture: head ${state.chosen.head + 1}`}.`);
     changed();
   }
 
+  function drawFigure({ canvas, caption }, layer, answer) {
+    const { head } = state.chosen;
+    drawPicture(canvas, layer, head, state.part, state.picture, { own: state.own, circles: state.circles && Boolean(layer.centres) });
+    const facts = [answer.caption, answer.caption && `τ ${number(layer.temperature)}`, head !== null && layer.gate && `gate ${number(layer.gate[head], 2)}`].filter(Boolean);
+    say(caption, facts.length ? `${facts.join(", ")}. ${answer.caption ? heard(answer.says) : ""}` : "");
+  }
+
+  /** Both pictures are asked alike. */
   function pointed(event) {
-    const box = canvas.getBoundingClientRect();
+    const right = second.element.hidden ? null : second.canvas.getBoundingClientRect();
+    const box = right && event.clientX >= right.left && event.clientY >= right.top ? right : first.canvas.getBoundingClientRect();
     return [inside((event.clientY - box.top) / box.height), inside((event.clientX - box.left) / box.width)];
   }
 
@@ -201,5 +220,5 @@ export function viewer({ place = [0.5, 0.5], part = "combined", wanted = {}, con
     look();
   });
 
-  return { element, state, busy, show };
+  return { element, state, busy, show, look };
 }

@@ -1,0 +1,79 @@
+"""An image as a run's checkpoints see it, at any temperature; each view is encoded when it is first asked for."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tcnn.analysis.attention import Encoded
+
+KEPT = 8
+"""Views of an image that are kept, its first one not counted: a slider that is drawn goes by many."""
+OTHERS = 2
+"""Checkpoints that are held in memory beside the job's own."""
+
+View = tuple[str | None, float | None]
+
+
+@dataclass
+class Seen:
+    """An image as the model takes it, (1, C, H, W), and what each view of it has encoded."""
+
+    batch: "Tensor"
+    views: "OrderedDict[View, Encoded]" = field(default_factory=OrderedDict)
+
+
+class Views:
+    """The job's model and other checkpoints of its run, at their own temperatures or at others."""
+
+    def __init__(self, model: "nn.Module") -> None:
+        self._model = model
+        self._others: OrderedDict[str, nn.Module] = OrderedDict()
+
+    def look(self, seen: Seen, checkpoint: str | None = None, temperature: float | None = None) -> "Encoded":
+        """The image through a model; raises `CheckpointError` if the file cannot be loaded."""
+        from tcnn.analysis.attention import encode
+
+        view = checkpoint, temperature
+        if view in seen.views:
+            seen.views.move_to_end(view)
+            return seen.views[view]
+        model = self._model if checkpoint is None else self._other(checkpoint)
+        with at_temperature(model, temperature):
+            encoded = encode(model, seen.batch)
+        seen.views[view] = encoded
+        while len(seen.views) > KEPT + 1:
+            oldest = next(one for one in seen.views if one != (None, None))
+            del seen.views[oldest]
+        return encoded
+
+    def _other(self, file: str) -> "nn.Module":
+        from tcnn.checkpoints import checkpoint
+
+        if file not in self._others:
+            self._others[file] = checkpoint.load(file).eval()
+            while len(self._others) > OTHERS:
+                self._others.popitem(last=False)
+        self._others.move_to_end(file)
+        return self._others[file]
+
+
+@contextmanager
+def at_temperature(model: "nn.Module", temperature: float | None) -> Iterator[None]:
+    """All attention layers at one τ, of gates and of positions, for a while; None leaves them as they are."""
+    from tcnn.layers.gpsa import GPSA2d
+
+    layers = [layer for layer in model.modules() if isinstance(layer, GPSA2d)] if temperature is not None else []
+    before = [(layer, float(layer.gate_temperature), float(layer.position_temperature)) for layer in layers]
+    try:
+        for layer in layers:
+            assert temperature is not None  # noqa: S101 - there are layers
+            layer.set_temperature(temperature)
+        yield
+    finally:
+        for layer, gate, position in before:
+            layer.set_temperatures(gate, position)

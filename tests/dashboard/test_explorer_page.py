@@ -1,0 +1,114 @@
+"""The explorer's page on maps that are known: order of the heads, centres, checkpoints side by side, τ, its address."""
+
+import base64
+import re
+import struct
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from browsing import FAST, LOOKS, Open, inaccessible, sync_api
+from serving import Server, serving
+from story import Story
+
+expect = sync_api.expect
+SIDE, HEADS, QUERY = 8, 4, (4, 4)
+DOT = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(tmp_path_factory.mktemp("explorer") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Story) -> Iterator[Server]:
+    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+        yield running
+
+
+def packed(places: list[tuple[int, int]]) -> str:
+    """Heads that each look at one pixel."""
+    maps = [[float((row, column) == place) for row in range(SIDE) for column in range(SIDE)] for place in places]
+    flat = [weight for one in maps for weight in one]
+    return base64.b64encode(struct.pack(f"<{len(flat)}f", *flat)).decode()
+
+
+def answered(asked: dict[str, list[str]]) -> dict[str, Any]:
+    """Head k looks k pixels to the right, as training began all do so at the pixel itself; gates 0.1, 0.9, 0.5, 0.5."""
+    start = asked.get("checkpoint") == ["start"]
+    temperature = float(asked.get("temperature", ["0.0217" if start else "1"])[0])
+    far = [0] * HEADS if start else range(HEADS)
+    content = packed([(QUERY[0], QUERY[1] + by) for by in far])
+    layer = {
+        "name": "conv2", "size": [SIDE, SIDE], "padding": [0, 0, 0, 0], "query": list(QUERY),
+        "gate": [0.1, 0.9, 0.5, 0.5], "temperature": temperature, "centres": [[0, by] for by in far],
+        "radii": [[0.8, 1.5]] * HEADS, "content": content, "positional": content,
+    }  # fmt: skip
+    return {"layers": [layer], "says": [{"label": "tench" if start else "cat", "share": 0.9}]}
+
+
+def test_heads_checkpoints_and_temperature(server: Server, story: Story, open_page: Open) -> None:
+    page = open_page("about:blank")
+    view = {"name": "conv2", "heads": HEADS, "kernel": [2, 2], "size": [SIDE, SIDE], "queries": [SIDE, SIDE],
+            "padding": [0, 0, 0, 0], "first": [0, 0], "stride": [1, 1], "gate": [0.1, 0.9, 0.5, 0.5],
+            "temperature": 1.0}  # fmt: skip
+    seen = {"id": "img_0", "width": 1, "height": 1, "picture": DOT, "truth": "cat", "layers": [view], "says": [],
+            "checkpoints": ["start", "last"]}  # fmt: skip
+    page.route(re.compile("/attention/images"), lambda route: route.fulfill(status=201, json=seen))
+    page.route(re.compile("/attention/img_0"), lambda route: route.fulfill(
+        json=answered(parse_qs(urlsplit(route.request.url).query))))  # fmt: skip
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}/attention")
+    tiles = page.locator(".tile")
+    expect(tiles).to_have_count(HEADS)
+    assert [tiles.nth(k).get_attribute("data-head") for k in range(HEADS)] == ["1", "2", "3", "4"]
+    expect(tiles.nth(3)).to_have_attribute("aria-label", re.compile("gate 0.5, mean distance 3 pixels"))
+    order = page.get_by_label("Heads", exact=True)
+    order.select_option("distance")
+    expect(tiles.first).to_have_attribute("data-head", "4")
+    order.select_option("gate")
+    assert [tiles.nth(k).get_attribute("data-head") for k in range(HEADS)] == ["2", "3", "4", "1"]
+    tiles.first.click()
+    expect(tiles.first).to_have_attribute("aria-pressed", "true")
+    main = page.locator(".stage canvas").first
+    green = """c => {
+        const data = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+        let sum = 0, count = 0;
+        for (let at = 0; at < data.length; at += 4)
+            if (data[at] < 20 && Math.abs(data[at + 1] - 122) < 8 && Math.abs(data[at + 2] - 89) < 8)
+                (count += 1, sum += (at / 4) % c.width);
+        return [count, sum / count / c.width];
+    }"""
+    assert main.evaluate(green)[0] == 0
+    page.get_by_label("Centres, with circles").check()
+    count, middle = main.evaluate(green)
+    assert count > 100 and middle == pytest.approx(
+        (QUERY[1] + 1 + 0.5) / SIDE, abs=0.02
+    )  # head 2 looks one to the right
+    expect(page.locator(".stage figure:visible")).to_have_count(1)
+    page.get_by_label("Beside it").select_option("start")
+    expect(page.locator(".stage figcaption").nth(1)).to_contain_text("As training began, τ 0.0217, gate 0.9")
+    expect(page.locator(".stage figcaption").nth(1)).to_contain_text("tench 90%")
+    _, middle = page.locator(".stage canvas").nth(1).evaluate(green)
+    assert middle == pytest.approx((QUERY[1] + 0.5) / SIDE, abs=0.02)
+    slider = page.get_by_role("slider", name="Temperature")
+    with page.expect_request(re.compile("temperature=")) as asked:
+        slider.press("ArrowLeft")
+    assert 0.9 < float(parse_qs(urlsplit(asked.value.url).query)["temperature"][0]) < 1
+    page.wait_for_url(re.compile("head=2&order=gate&circles=1&beside=start&tau=0[.]9"))
+    page.reload()
+    expect(tiles.first).to_have_attribute("data-head", "2")
+    expect(page.locator(".stage figcaption").first).to_contain_text("τ 0.9")
+    expect(page.get_by_label("Beside it")).to_have_value("start")
+    page.get_by_role("button", name="As trained").click()
+    expect(page.locator(".stage figcaption").first).to_contain_text("τ 1,")
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")  # on a phone: the picture stays in view
+    tops = page.evaluate("['.stage', 'header.bar'].map(one => document.querySelector(one).getBoundingClientRect())")
+    assert tops[0]["top"] >= tops[1]["bottom"] - 1 and tops[0]["bottom"] < 860, tops  # and below the bar
+    slow = page.evaluate("performance.getEntriesByName('tcnn: a place is shown').map(one => one.duration)")
+    assert slow

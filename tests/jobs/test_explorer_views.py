@@ -1,0 +1,73 @@
+"""An image as other checkpoints of a run see it, and at other temperatures; nothing of the model stays changed."""
+
+import math
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import tcnn
+from tcnn.analysis.attention import encode
+from tcnn.layers.gpsa import GPSA2d
+from tcnn_jobs.confined.explorer import Explorer
+from tcnn_jobs.confined.views import KEPT, Seen, Views, at_temperature
+
+SIDE = 64
+
+
+@pytest.fixture(scope="module")
+def image() -> Tensor:
+    return torch.rand(1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+
+
+def converted(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return tcnn.convert(timm.create_model("test_resnet", num_classes=3)).model
+
+
+def test_a_temperature_is_the_models_for_a_while(image: Tensor) -> None:
+    model, same = converted(0), converted(0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with at_temperature(model, 1.0):
+        at_one = encode(model, image)
+    for layer in same.modules():
+        if isinstance(layer, GPSA2d):
+            layer.set_temperature(1.0)
+    expected = encode(same, image)
+    for one, other in zip(at_one.at((0.5, 0.5)), expected.at((0.5, 0.5)), strict=True):
+        assert torch.equal(one.combined, other.combined)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(RuntimeError, match="stop"), at_temperature(model, 2.0):
+        raise RuntimeError("stop")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_checkpoints_are_kept_and_views_forgotten(image: Tensor, tmp_path: Path) -> None:
+    file = str(tcnn.save(converted(1), tmp_path / "start.safetensors"))
+    views, seen = Views(converted(0)), Seen(image)
+    own = views.look(seen)
+    other = views.look(seen, file)
+    assert views.look(seen, file) is other and views.look(seen) is own
+    assert not torch.equal(own.output, other.output)
+    for step in range(2 * KEPT):
+        views.look(seen, file, 0.5 + step / 100)
+    assert len(seen.views) == KEPT + 1 and views.look(seen) is own
+
+
+def test_circles_are_those_of_an_inspection(tmp_path: Path) -> None:
+    """Centres are the taps, and circles hold half and nine tenths of the Gaussian, at the τ that is asked."""
+    explorer = Explorer(str(tcnn.save(converted(0), tmp_path / "t.safetensors")))
+    picture = tmp_path / "0.png"
+    Image.new("RGB", (SIDE, SIDE), "red").save(picture)
+    found = explorer.open(picture)
+    at_one, at_four = (explorer.at(found["id"], 0.5, 0.5, None, tau)["layers"][0] for tau in (1.0, 4.0))
+    expected = [[row, column] for row in (-1, 0, 1) for column in (-1, 0, 1)]
+    for centre, place in zip(at_one["centres"], expected, strict=True):
+        assert centre == pytest.approx(place, abs=1e-5)
+    for small, large in zip(at_one["radii"], at_four["radii"], strict=True):
+        assert large == pytest.approx([2 * radius for radius in small])  # r² grows with τ
+        assert small[1] / small[0] == pytest.approx((math.log(10) / math.log(2)) ** 0.5)
+    assert at_one["temperature"] == 1 and found["layers"][0]["temperature"] == pytest.approx(1 / 46)
