@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tcnn.cli.options import sizes
 from tcnn.cli.options.renamed import model_arguments
 from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
@@ -129,7 +130,7 @@ def command(
     config = build(
         EvaluationConfig,
         {
-            "split": split, "layout": layout, "sizes": _sizes(size), "crop_pct": crop_pct,
+            "split": split, "layout": layout, "sizes": sizes.several(size), "crop_pct": crop_pct,
             "severities": tuple(_whole(s, "--severities") for s in _listed(severities)),
             "baseline": baseline, "batch_size": batch_size, "workers": workers, "device": device, "amp": amp,
             "channels_last": channels_last, "limit": limit, "seed": seed, "per_class": per_class,
@@ -170,19 +171,6 @@ def command(
 def _tell(note: str) -> None:
     if not console.silenced:
         typer.echo(f"note: {note}", err=True)
-
-
-def _sizes(text: str | None) -> tuple[tuple[int, int], ...]:
-    """Parse sizes: `160,224x192` → ((160, 160), (224, 192))."""
-    from tcnn.errors import RequestError
-
-    sizes = []
-    for part in _listed(text or ""):
-        sides = [_whole(side, "--size") for side in part.lower().split("x")]
-        if len(sides) > 2 or min(sides) < 1:
-            raise RequestError(f"--size: expected pixels, such as 224 or 224x160 (height × width), found {part!r}")
-        sizes.append((sides[0], sides[-1]))
-    return tuple(sizes)
 
 
 def _corruptions(every: bool, some: str | None) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcnn.cli.options import sizes
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
@@ -74,9 +75,7 @@ def command(
 
 
 def _parse(size: str | None) -> tuple[int, int] | None:
-    from tcnn.exporting.options import parse_size
-
-    return None if size is None else parse_size(size)
+    return None if size is None else sizes.sides(size)
 
 
 def _explorer(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcnn.cli.options import sizes
 from tcnn.cli.options.renamed import processes
 from tcnn.cli.output import console
 from tcnn.cli.output.epochs import EpochLog
@@ -97,7 +98,7 @@ def command(
     from tcnn.zoo.names import cnn_of
 
     given = {
-        "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": parse_size(size), "convert": convert,
+        "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": sizes.size(size), "convert": convert,
         "convert_at": convert_at, "anneal": anneal, "fraction": fraction, "teacher": teacher, "seed": seed,
         "workers": workers, "device": device, "val_split": val_split,
     }  # fmt: skip
@@ -197,18 +198,6 @@ def show_before_after(found: "BeforeAfter") -> None:
             ),
             markup=False,
         )
-
-
-def parse_size(text: str | None) -> int | tuple[int, int] | None:
-    """Parse 224 or 224x160; raises `RequestError`."""
-    from tcnn.errors import RequestError
-
-    if text is None:
-        return None
-    parts = text.lower().replace("×", "x").split("x")
-    if len(parts) > 2 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        raise RequestError(f"--size: expected pixels as 224 or 224x160 (height × width), found {text!r}")
-    return int(parts[0]) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
 
 
 def default_directory(model: str, existing: bool) -> Path:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli.finetune import parse_size
+from tcnn.cli.options import sizes
 from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
@@ -57,20 +57,23 @@ def command(
         check_output(csv_file, force)
     with loading():
         from tcnn.checkpoints.opening import open_model
-        from tcnn.evaluation.predict import image_files, predict, side_by_side
+        from tcnn.evaluation.predict import class_names, image_files, predict, side_by_side
         from tcnn.workflows.pipeline import usable_device
 
     files, place = image_files(images), usable_device(device)
     names = [model] if compare is None else [model, compare]
     found: dict[str, list[Prediction]] = {}
+    classes: dict[str, tuple[str, ...]] = {}
     with console.steps(len(names), quiet=as_json) as step:
         for name in names:
             step(name)
+            opened = open_model(name)
+            classes[name] = class_names(opened, getattr(opened, "num_classes", 0))
             found[name] = predict(
-                open_model(name), files, top=top, size=parse_size(size), crop_pct=crop_pct,
+                opened, files, top=top, size=sizes.size(size), crop_pct=crop_pct,
                 batch_size=batch_size, device=place, amp=amp,  # type: ignore[arg-type]
             )  # fmt: skip
-    report = side_by_side(found)
+    report = side_by_side(found, classes)
     if as_json:
         console.print_json(report)
     else:
@@ -102,6 +105,10 @@ def _show(report: "PredictionReport", out: "Console") -> None:
                 cells += [escape(guess.name), f"{guess.probability:.1%}"] if guess else ["", ""]
             table.add_row(*cells)
     out.print(table)
+    if len(report.models) == 2 and report.compared is None:
+        out.print(
+            "the models tell other classes apart, so their answers are not counted as the same or not", markup=False
+        )
     if report.compared is not None:
         out.print(f"the same first answer on {report.same_first_guess} of {report.compared} images", markup=False)
 

@@ -51,7 +51,7 @@ class PredictionReport(BaseModel):
 
     models: list[Answers]
     same_first_guess: int | None = None
-    """Of two models: on how many images their first guesses have the same name,"""
+    """Of two models that tell the same classes apart: on how many images their first guesses have the same name,"""
     compared: int | None = None
     """and how many both could read."""
 
@@ -164,10 +164,15 @@ def class_names(model: nn.Module, outputs: int) -> tuple[str, ...]:
     return tuple(str(index) for index in range(outputs))
 
 
-def side_by_side(found: Mapping[str, Sequence[Prediction]]) -> PredictionReport:
-    """The report of one model, or of two and how far they agree."""
+def side_by_side(
+    found: Mapping[str, Sequence[Prediction]], classes: Mapping[str, Sequence[str]] | None = None
+) -> PredictionReport:
+    """The report of one model, or of two and how far they agree.
+
+    `classes`: the names of each model's outputs; models of other classes neither agree nor differ.
+    """
     report = PredictionReport(models=[Answers(model=name, images=list(images)) for name, images in found.items()])
-    if len(found) == 2:
+    if len(found) == 2 and len({frozenset(names) for names in (classes or {}).values()}) < 2:
         one, other = found.values()
         pairs = [(a.guesses[0], b.guesses[0]) for a, b in zip(one, other, strict=True) if a.guesses and b.guesses]
         report.same_first_guess = sum(mine.name == theirs.name for mine, theirs in pairs)

@@ -28,14 +28,6 @@ def format_of(path: Path, wanted: str | None = None) -> Format:
         ) from None
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """Parse `224` or `224x160`, height × width."""
-    parts = text.lower().replace("×", "x").split("x")
-    if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise RequestError(f"--size: expected pixels such as 224 or 224x160 (height × width), found {text!r}")
-    return int(parts[0]), int(parts[-1])
-
-
 def parse_axes(names: Collection[str]) -> tuple[Axis, ...]:
     """Parse axis names; returns them in the order of the input."""
     unknown = [name for name in names if name not in AXES]

@@ -121,10 +121,13 @@ def test_what_cannot_be_read_is_named(tcnn: Any, checkpoint: Path, pets: Path) -
         ),
         (
             ("t.safetensors", "--data", "pets", "--size", "0"),
-            "--size: expected pixels, such as 224 or 224x160 (height × width), found '0'",
+            "--size: expected pixels as 224 or 224x160 (height × width), found '0'",
         ),
-        (("t.safetensors", "--data", "pets", "--size", "1x2x3"), "--size: expected pixels, such as "),
-        (("t.safetensors", "--data", "pets", "--size", "big"), "--size: expected whole numbers, found 'big'"),
+        (("t.safetensors", "--data", "pets", "--size", "1x2x3"), "--size: expected pixels as "),
+        (
+            ("t.safetensors", "--data", "pets", "--size", "big"),
+            "--size: expected pixels as 224 or 224x160 (height × width), found 'big'",
+        ),
         (
             ("t.safetensors", "--data", "pets", "--limit", "0"),
             "limit: input should be greater than or equal to 1, got 0",

@@ -80,7 +80,7 @@ def test_a_torch_program(tcnn: Run, tuned: Path, listing: Callable[[], list[str]
     [
         (("a.tflite",), "expected a name that ends in .onnx or .pt2"),
         (("a.bin", "--format", "coreml"), "--format: expected onnx or torch, found 'coreml'"),
-        (("a.onnx", "--size", "0x4"), "--size: expected pixels such as 224 or 224x160"),
+        (("a.onnx", "--size", "0x4"), "--size: expected pixels as 224 or 224x160"),
         (("a.onnx", "--size", "1x2x3"), "--size: expected pixels"),
         (("a.onnx", "--batch", 0), "batch: expected one image or more, found 0"),
         (("a.onnx", "--dynamic", "batch,depth"), "dynamic axes: expected some of batch, height, width, found 'depth'"),

@@ -89,3 +89,14 @@ def test_nothing_readable_is_an_error_after_the_table(tcnn: Any, files: Path) ->
     result = tcnn("predict", "t.safetensors", "torn.png")
     assert result.code == 2
     assert result.err == "error: no image could be read: torn.png (not an image)\n"
+
+
+def test_models_of_other_classes_are_not_said_to_agree(
+    tcnn: Any, files: Path, lively: Callable[..., nn.Module]
+) -> None:
+    """Both have a class 3, say, which is not the same."""
+    package.save(package.convert(lively(num_classes=4)).model, files / "other.safetensors")
+    given = ("predict", "t.safetensors", "photos", "--compare", "other.safetensors", "--top", 1, "--size", 48)
+    done = tcnn(*given)
+    assert done.out.rstrip().endswith("so their answers are not counted as the same or not")
+    assert tcnn(*given, "--json").json["same_first_guess"] is None

@@ -121,10 +121,6 @@ def test_exit_codes() -> None:
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", section("Exit codes"), re.MULTILINE)}
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.TcnnError)]
     assert codes == {0, INTERRUPTED, *(kind.exit_code for kind in kinds)}
-    readme = (ROOT / "README.md").read_text()
-    shown = re.search(r"^\| exit code \|.*?\n\n", readme, re.MULTILINE | re.DOTALL)
-    assert shown
-    assert {int(code) for code in re.findall(r"^\| (\d+) \|", shown[0], re.MULTILINE)} == codes
 
 
 def test_error_names() -> None:

@@ -1,8 +1,11 @@
 """docs/finetune.md states every setting with its default and its meaning, and every preset."""
 
+import json
 import re
+from pathlib import Path
 
 from pages import ROOT
+from tiny_runs import colours, run
 
 from tcnn.config import PRESETS, FinetuneConfig
 
@@ -24,3 +27,20 @@ def test_every_setting_stands_in_the_table() -> None:
 
 def test_every_preset_stands_in_the_table() -> None:
     assert re.findall(r"^\| `(\w+)` \| [^|]+ \|$", PAGE, re.MULTILINE) == list(PRESETS)
+
+
+def test_keys_of_the_metrics(tmp_path: Path) -> None:
+    """Those of a run that is made, and no others."""
+    run("test_resnet", colours(tmp_path / "colours"), tmp_path / "run", epochs=1, log_steps=1)
+    real: dict[str, set[str]] = {}
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        real.setdefault(row["kind"], set()).update(row)
+        if row["kind"] == "epoch":
+            assert set(row["val"]) == {"top1", "top5", "loss", "images"}
+    told: dict[str, set[str]] = {"train": set(), "epoch": set()}
+    table = PAGE.partition("| key | in | value |")[2].partition("\n\n")[0]
+    for keys, kinds in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", table, re.MULTILINE):
+        for kind in told if kinds == "both" else re.findall(r"`(\w+)`", kinds):
+            told[kind].update(re.findall(r"`(\w+)`", keys))
+    assert told == real
