@@ -29,7 +29,9 @@ _HEADERS = {
     "ETag": {"description": "The SHA-256 of the whole file, quoted.", "schema": {"type": "string"}},
     "Repr-Digest": {"description": "The same by RFC 9530.", "schema": {"type": "string"}},
 }
-KINDS: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in sorted(MEDIA.values())}
+KINDS: dict[str, Any] = {
+    kind: {"schema": {} if kind == "application/json" else {"type": "string"}} for kind in sorted(MEDIA.values())
+}
 FILE: dict[int | str, dict[str, Any]] = {
     200: {"description": "The file.", "headers": _HEADERS, "content": {"application/octet-stream": _BINARY}},
     206: {
