@@ -1,4 +1,4 @@
-"""`/jobs/{id}/attention`: attention maps: send an image, ask what every head attends to from any place of it."""
+"""`/jobs/{id}/attention`: upload an image, then get the attention maps of every head for the query at any pixel."""
 
 import json
 from contextlib import suppress
@@ -29,7 +29,7 @@ MAP = "One map a head, (K, H, W): base64 of little-endian float32."
 
 
 class Said(BaseModel):
-    """One of the classes that the model thinks most likely."""
+    """One of the top predictions: a class and its probability."""
 
     label: str
     share: float
@@ -54,7 +54,7 @@ View = Literal["start", "last"]
 
 
 class ImageView(BaseModel):
-    """A picture as the model sees it."""
+    """An image as the model sees it (resized, cropped, normalised back to pixels), its layers, its top predictions."""
 
     id: str
     width: int
@@ -70,7 +70,7 @@ class ImageView(BaseModel):
 
 
 class MapsView(BaseModel):
-    """What one layer attends to from one place."""
+    """Attention maps of one layer for one query."""
 
     name: str
     size: tuple[int, int]
@@ -89,7 +89,7 @@ class MapsView(BaseModel):
 
 
 class AttentionView(BaseModel):
-    """What all layers attend to from one place."""
+    """Attention maps of all layers for the queries nearest to one point of the image."""
 
     says: list[Said] = Field(description="The model's answer, as this checkpoint at this temperature.")
     layers: list[MapsView]
@@ -134,7 +134,7 @@ async def look(
         str | None, Query(max_length=1000, description="Its name in the data set, with its class: `cat/1.jpg`.")
     ] = None,
 ) -> Response:
-    """Put a picture through a job's model. The server keeps the last four of a model, for some minutes.
+    """Upload an image and run a job's model on it. The last four images of a model are cached, for some minutes.
 
     The first picture of a model takes seconds, since the model is loaded; what is asked of it takes milliseconds.
     """

@@ -1,4 +1,4 @@
-"""`GET /audit`: who did what with which key, for keys with the scope `admin`."""
+"""`GET /audit`: the audit log, for keys with the scope `admin`."""
 
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ EXAMPLE: dict[str, Any] = {
 
 
 class AuditView(BaseModel):
-    """A change that somebody asked for."""
+    """An audit entry: an action, its resource, and the tenant, key and request that it came from."""
 
     number: int = Field(description="Counts all entries.")
     at: str
@@ -35,12 +35,12 @@ class AuditView(BaseModel):
 
     @classmethod
     def of(cls, entry: AuditEntry) -> "AuditView":
-        """As an admin sees it."""
+        """The entry as the API shows it."""
         return cls(**{**entry.model_dump(), "at": iso(entry.at)})
 
 
 class AuditList(Page):
-    """Entries, the newest first; `after` takes the last one's number."""
+    """A page of entries, newest first; for the next page `after` takes the last one's number."""
 
     data: list[AuditView]
 
@@ -53,6 +53,6 @@ def audit(
     after: Annotated[int | None, Query(ge=0, le=MOST, description="The last number of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="Entries a page.")] = 100,
 ) -> AuditList:
-    """Every change that somebody asked for and got, by HTTP or on the command line; it takes the scope `admin`."""
+    """List changes made by HTTP or on the command line, newest first. Requires the scope `admin`."""
     found, more = store.audit(tenant=tenant, key=key, after=after, limit=limit)
     return AuditList(**page_of(map(AuditView.of, found), more))

@@ -1,4 +1,4 @@
-"""`/jobs/{id}/events`: what happened to a job, as a list or as a stream."""
+"""`/jobs/{id}/events`: a job's events, as a list or as server-sent events."""
 
 from typing import Annotated
 
@@ -44,7 +44,7 @@ async def events(
     limit: Annotated[int, Query(ge=1, le=1000, description="Events a page; a stream has no pages.")] = 100,
     seen: Seen = None,
 ) -> Response:
-    """What happened to a job, the oldest first.
+    """List a job's events, oldest first, or stream them as server-sent events.
 
     With `Accept: text/event-stream` the same as a stream: first what has happened after `Last-Event-ID`, then what
     happens, with `progress` messages (no id) in between, at most one a second, until the job has ended.

@@ -53,7 +53,7 @@ FILES: dict[int | str, dict[str, Any]] = {
     **FILE,
     **{status: {**FILE[status], "content": {**KINDS, **FILE[status]["content"]}} for status in (200, 206)},
 }
-"""A file by its name: what it is its ending says."""
+"""Responses of a file by name: its media type follows from its extension."""
 
 Redirect = Annotated[
     bool,
@@ -68,7 +68,7 @@ Redirect = Annotated[
 async def checkpoint(
     job: JobId, request: Request, parts: ServiceDep, owner: Reach, own: Tenant, redirect: Redirect = False
 ) -> Response:
-    """The safetensors file: `tcnn.load(FILE)` is the model. Takes `Range`, `If-Range` and `If-None-Match`."""
+    """Download the checkpoint, a safetensors file for `tcnn.load`. Supports `Range`, `If-Range` and `If-None-Match`."""
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     file = found.result.checkpoint if found.result else None
     if file is None:
@@ -82,7 +82,7 @@ async def checkpoint(
     responses={200: examples.answer(examples.listed(examples.FILE), "Files.")},
 )
 def checkpoints(job: JobId, store: StoreDep, owner: Reach) -> FileList:
-    """Everything that a job hands back; empty until it has succeeded."""
+    """List the files of a job's result; empty until it has succeeded."""
     return FileList(**page_of(files(store.get(job, owner)), False))
 
 
@@ -94,7 +94,7 @@ Name = Annotated[str, InPath(description="A file's name.", examples=["summary.cs
 async def file(
     job: JobId, name: Name, request: Request, parts: ServiceDep, owner: Reach, own: Tenant, redirect: Redirect = False
 ) -> Response:
-    """One of the files that `/checkpoints` lists, with the same headers as the checkpoint."""
+    """Download a file of the result by name, with the same headers as the checkpoint."""
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     for one in found.result.files if found.result else ():
         if one.name == name:
@@ -109,7 +109,7 @@ async def file(
     responses={200: examples.answer(examples.METRICS, "A line every few steps and every epoch.", "text/csv")},
 )
 async def metrics(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
-    """All that training has measured so far, one row a measurement; nested values have dotted names."""
+    """Training metrics so far, one row for each measurement; nested values have dotted names."""
     await to_thread.run_sync(parts.store.get, job, owner)
     return await parts.pools.storage.run(own, _metrics, parts.artifacts, job)
 
@@ -141,7 +141,7 @@ async def logs(
         int | None, Query(ge=1, le=2**31 - 1, description="Only so many bytes of its end, from the next whole line on.")
     ] = None,
 ) -> StreamingResponse:
-    """What the job's process wrote, so far; every time that a worker took the job has a log of its own."""
+    """The log of the job's process so far; every attempt has its own."""
     await to_thread.run_sync(parts.store.get, job, owner)
     return await parts.pools.storage.run(own, _log, parts.artifacts, job, attempt, tail)
 
@@ -174,7 +174,7 @@ def succeeded(job: Job) -> Job:
 
 
 def _so_far(handle: BinaryIO, path: Path, tail: int | None = None) -> Iterator[bytes]:
-    """A file that may still grow, up to where it ends now; of its `tail` bytes the lines that are whole."""
+    """Stream a file that may still grow, up to its present end; of its last `tail` bytes only whole lines."""
     with handle:
         left = path.stat().st_size
         if tail is not None and tail < left:

@@ -30,12 +30,12 @@ router = APIRouter(tags=["operation"])
     responses={200: examples.answer({"status": "ok", "version": __version__}, "Yes.")},
 )
 async def healthz() -> Health:
-    """Asks nobody else: it answers as long as the process does. No key is needed."""
+    """Liveness: 200 while the process answers, whatever it depends on. No key is needed."""
     return Health(version=__version__)
 
 
 class Me(BaseModel):
-    """Whose key a request was made with."""
+    """The authenticated tenant, and the key's scopes."""
 
     tenant: str
     key: str = Field(description="The key's id or place, never the key.")
@@ -52,7 +52,7 @@ class Me(BaseModel):
     },
 )
 async def me(request: Request) -> Me:
-    """The tenant that the key is of, and what it is for."""
+    """The tenant and scopes of the key of this request."""
     principal: Principal = request.state.principal
     return Me(tenant=principal.tenant, key=principal.key, scopes=sorted(principal.scopes), job=principal.job)
 
@@ -64,7 +64,7 @@ async def me(request: Request) -> Me:
     responses={200: examples.answer({"status": "ready", "free_bytes": 123456789000}, "Yes."), **problems(503)},
 )
 async def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
-    """Database and store answer, the version fits, TCNN_HOME can be written to and has space. No key is needed."""
+    """Readiness: database and object store answer, the schema fits, TCNN_HOME is writable with free space. No key."""
     wrong = []
     try:
         await to_thread.run_sync(parts.store.check)
@@ -90,7 +90,7 @@ async def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
 
 
 def _free(home: Home) -> int:
-    """Bytes on the disk of the home, which can be written to."""
+    """Free bytes on the disk of TCNN_HOME, after a test write."""
     home.create()
     return shutil.disk_usage(home.root).free
 
@@ -103,5 +103,5 @@ def _free(home: Home) -> int:
     responses={200: examples.answer('tcnn_jobs_queued{kind="finetune"} 3.0\n', "Metrics.", "text/plain")},
 )
 def metrics(parts: ServiceDep) -> Response:
-    """The queue, the workers and this server's requests. Where there are API keys, it needs one."""
+    """Prometheus metrics of the queue, the workers and this server. Requires a key where there are API keys."""
     return Response(generate_latest(parts.registry), media_type=CONTENT_TYPE_LATEST)

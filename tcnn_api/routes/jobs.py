@@ -77,7 +77,7 @@ async def index(
         bool, Query(description="Whether to tell results; without them the `metrics` by short names remain.")
     ] = True,
 ) -> Response:
-    """Your jobs, the newest first; with the scope `admin` those of all tenants.
+    """List your jobs, newest first; with the scope `admin` those of all tenants.
 
     With `Accept: text/event-stream` the same page as it changes, looked at once a second. A `jobs` message has the ids
     in their `order`, and of the jobs those that `changed`, without their results; the first message has all of them.
@@ -128,7 +128,7 @@ def _order(sort: str) -> Order:
 
 @router.get("/{id}", summary="Look at a job", responses={200: examples.answer(examples.SUCCEEDED, "The job.")})
 def show(job: JobId, request: Request, store: StoreDep, owner: Reach) -> JobView:
-    """Its status, its progress, at most a second old, and its result or error."""
+    """Get a job: status, progress (at most a second old), result or error."""
     return seen_by(request.state.principal, JobView.of(store.get(job, owner)))
 
 
@@ -143,7 +143,7 @@ def label(
     owner: Tenant,
     key: Idempotency,
 ) -> JobView:
-    """Its name, tags and note, whatever its status. What the body leaves out stays; null takes away.
+    """Set a job's name, tags and note, whatever its status. Fields left out are unchanged, null removes one.
 
     Saying the same again changes nothing.
     """
@@ -157,7 +157,7 @@ def label(
     responses={200: examples.answer(examples.CANCELLED, "The job."), **problems(409)},
 )
 def cancel(job: JobId, request: Request, store: StoreDep, owner: Reach, key: Idempotency) -> JobView:
-    """A queued job is cancelled at once, a running one as soon as its process is gone. Cancelling twice is no error.
+    """Cancel a job: a queued one at once, a running one as soon as its process has ended. Idempotent.
 
     With the scope `admin` another tenant's, too.
     """
@@ -171,14 +171,14 @@ def cancel(job: JobId, request: Request, store: StoreDep, owner: Reach, key: Ide
     responses={200: examples.answer(examples.QUEUED, "The job, queued again."), **problems(409)},
 )
 def resume(job: JobId, request: Request, store: StoreDep, owner: Tenant, key: Idempotency) -> JobView:
-    """A failed or cancelled job goes on from its last checkpoint, with all its attempts again."""
+    """Queue a failed or cancelled job again, with all its attempts; training resumes from the last resume point."""
     request.state.job = job
     return JobView.of(store.resume(job, owner, key))
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a job", responses=problems(409))
 async def delete(job: JobId, parts: ServiceDep, owner: Tenant) -> None:
-    """A job that has ended, with its events, logs and files."""
+    """Delete a terminal job with its events, logs and files."""
     await to_thread.run_sync(parts.store.delete, job, owner)
     # The row first: files without a row are swept by the janitor, a row without files would lie.
     await parts.pools.storage.run(owner, parts.artifacts.remove_job, job)

@@ -1,4 +1,4 @@
-"""`POST /jobs/{id}/predict`: what a job's model says of an image, and the CNN that it came from beside it."""
+"""`POST /jobs/{id}/predict`: top predictions for an image, by a job's model and by the CNNs it came from."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -28,7 +28,7 @@ BASELINE, CONVERTED = "baseline.safetensors", "converted.safetensors"
 
 
 class GuessView(BaseModel):
-    """A class, and how probable the model thinks it."""
+    """A predicted class and its probability."""
 
     index: int = Field(description="Of the model's output.")
     name: str
@@ -36,7 +36,7 @@ class GuessView(BaseModel):
 
 
 class AnswerView(BaseModel):
-    """What one model says."""
+    """The top predictions of one model."""
 
     role: Literal["cnn", "before", "tuned_cnn", "t_cnn"] = Field(description=ROLES)
     missing: str | None = Field(description="Why this model gives no answer.")
@@ -47,7 +47,7 @@ class AnswerView(BaseModel):
 
 
 class PredictView(BaseModel):
-    """What the models of a job say of an image."""
+    """The top predictions of a job's models for one image."""
 
     models: list[AnswerView] = Field(description="The job's own last.")
     same_first_guess: bool | None = Field(

@@ -47,7 +47,7 @@ def finetune(
     owner: Tenant,
     key: Idempotency,
 ) -> JobView:
-    """Fine-tune what a job has made, an uploaded checkpoint, or a timm model, on a data set."""
+    """Fine-tune a job's result, an uploaded checkpoint, or a timm model on a data set."""
     return _accept(Kind.FINETUNE, body, request, response, parts, owner, key)
 
 
@@ -60,7 +60,7 @@ def evaluate(
     owner: Tenant,
     key: Idempotency,
 ) -> JobView:
-    """Measure one model on a data set, or several side by side."""
+    """Evaluate one model on a data set, or compare several."""
     return _accept(Kind.EVALUATE, body, request, response, parts, owner, key)
 
 
@@ -99,6 +99,6 @@ def _accept(
 
 
 def _replayed(parts: ServiceDep, owner: str, key: IdempotencyKey | None) -> Job | None:
-    """The job that this very request has made before, even if it would be refused by now."""
+    """Idempotency: the job that a request of the same key and digest has made, even if it would be refused by now."""
     made = parts.store.replay(key) if key is not None else None
     return None if made is None else parts.store.get(made, owner)

@@ -1,4 +1,4 @@
-"""`GET /workers`: who works at the queue, for keys with the scope `admin`."""
+"""`GET /workers`: the workers of the queue with liveness and load, for keys with the scope `admin`."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ EXAMPLE: dict[str, Any] = {
 
 
 class WorkerView(BaseModel):
-    """A worker."""
+    """A worker: its host, slots, GPUs, version, load and liveness."""
 
     name: str
     host: str
@@ -39,14 +39,14 @@ class WorkerView(BaseModel):
 
     @classmethod
     def of(cls, state: WorkerState) -> "WorkerView":
-        """As an admin sees it."""
+        """The worker as the API shows it."""
         told = state.info.model_dump(include={"name", "host", "version", "request_version", "slots", "lease", "gpus"})
         times = {"started_at": iso(state.info.started_at), "heartbeat_at": iso(state.info.heartbeat_at)}
         return cls(**told, **times, **state.model_dump(include={"busy", "present", "keeps_house"}))
 
 
 class WorkerList(Page):
-    """Workers, by host and name."""
+    """Workers, sorted by host and name."""
 
     data: list[WorkerView]
 

@@ -68,7 +68,9 @@ def alice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 @asynccontextmanager
 async def _begun(app: FastAPI) -> AsyncIterator[None]:
+    """A lifespan within another. Explorers belong to the event loop that started them, and must not outlive it."""
     yield
+    await app.state.service.explorers.close()
 
 
 @pytest.fixture(scope="module")
