@@ -248,7 +248,7 @@ def test_a_person_looks(
     expect(ranking.nth(0)).to_have_text(said[0].replace(".0%", "%"))
     assert HOSTILE in "".join(ranking.all_text_contents())
     encoded = encode(model, transform_for(model)(Image.open(images[0])).unsqueeze(0))
-    box = page.locator("canvas.picture").bounding_box()
+    box = page.locator(".stage canvas.picture").first.bounding_box()
     page.mouse.click(box["x"] + 0.1 * box["width"], box["y"] + 0.9 * box["height"])
     (expected,) = encoded.at((0.9, 0.1))
     for head, weights in enumerate(expected.combined[0].detach()):
