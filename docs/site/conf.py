@@ -52,7 +52,7 @@ pygments_style = "friendly"
 pygments_dark_style = "monokai"
 
 CONTENTS = {
-    "Use": "tutorial cli python timm conversion finetune engines data evaluation inspect fold export speed",
+    "Use": "tutorial session cli python timm conversion finetune engines data evaluation inspect fold export speed",
     "Serve": "dashboard http-api operations storage scaling",
     "Know": "results papers math zoo files architecture tests mutation",
 }
