@@ -83,3 +83,20 @@ def circle(strength: float, temperature: float, share: float) -> float:
     draws 50 % and 90 %). Below about half a pixel the grid is too coarse for it: the head attends to one pixel.
     """
     return math.sqrt(-math.log1p(-share) * temperature / strength)
+
+
+def circles(layer: RecordedLayer) -> dict[str, list[list[float] | None] | None]:
+    """`centres` of the heads' positional attention, from the query, and the `radii` that hold 50 % and 90 % of it.
+
+    None for a head without a centre, and in place of both lists for a layer without any.
+    """
+    if layer.centres is None or layer.strength is None:
+        return {"centres": None, "radii": None}
+    centres: list[list[float] | None] = []
+    radii: list[list[float] | None] = []
+    for centre, strength in zip(layer.centres.tolist(), layer.strength.tolist(), strict=True):
+        there = strength > 0 and all(map(math.isfinite, centre))
+        centres.append(centre if there else None)
+        radii.append([circle(strength, layer.temperature, share) for share in (0.5, 0.9)] if there else None)
+    none: list[list[float] | None] = [None] * (layer.heads - len(centres))  # content heads look at no position
+    return {"centres": centres + none, "radii": radii + none}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tcnn.analysis.measures import circles
 from tcnn.analysis.recorded import RecordedLayer, record_gpsa2d
 from tcnn.conversion.report import ConversionReport, refuse_folded
 from tcnn.errors import RequestError
@@ -112,6 +113,7 @@ def _described(model: nn.Module, layer: RecordedLayer) -> dict[str, Any]:
         "stride": grid.stride,
         "gate": layer.gate.tolist(),
         "temperature": layer.temperature,
+        **circles(layer),
         "rows": _packed(rows),
         "columns": _packed(columns),
     }

@@ -7,7 +7,6 @@ Untrusted images are decoded, and the model runs, within that limit; in the serv
 
 import base64
 import io
-import math
 import os
 import resource
 import secrets
@@ -96,6 +95,8 @@ class Explorer:
         attention, `gate` its share for each head. With `checkpoint` those of another file of the run, with
         `temperature` at another τ than the model's own. Raises `KeyError` for an image that is no longer cached.
         """
+        from tcnn.analysis.measures import circles
+
         seen = self.images[identifier]
         self.images.move_to_end(identifier)
         encoded = self.views.look(seen, checkpoint, temperature)
@@ -109,7 +110,7 @@ class Explorer:
                     "query": layer.query,
                     "gate": None if layer.gate is None else layer.gate.tolist(),
                     "temperature": encoded.layers[layer.name].temperature,
-                    **_circles(encoded.layers[layer.name]),
+                    **circles(encoded.layers[layer.name]),
                     "content": _packed(layer.content[0]),
                     "positional": None if layer.positional is None else _packed(layer.positional_of(0)),
                 }
@@ -176,24 +177,6 @@ def picked(folder: Path, number: int, file: str | None = None) -> Path:
             raise RequestError(f"the data set has no image {shorten(file, 120)!r}; name it with its class's folder")
         return folder / min(ends, key=lambda name: (name != file, name.startswith("train/")))
     return folder / names[int((number * GOLDEN + 0.5) % 1 * len(names))]
-
-
-def _circles(layer: "RecordedLayer") -> dict[str, Any]:
-    """Centres of the heads' positional attention, from the query, and the radii that hold 50 % and 90 % of it.
-
-    None for a head without a centre.
-    """
-    from tcnn.analysis.measures import circle
-
-    if layer.centres is None or layer.strength is None:
-        return {"centres": None, "radii": None}
-    centres, radii = [], []
-    for centre, strength in zip(layer.centres.tolist(), layer.strength.tolist(), strict=True):
-        there = strength > 0 and all(map(math.isfinite, centre))
-        centres.append(centre if there else None)
-        radii.append([circle(strength, layer.temperature, share) for share in (0.5, 0.9)] if there else None)
-    none = [None] * (layer.heads - len(centres))  # content heads look at no position
-    return {"centres": centres + none, "radii": radii + none}
 
 
 def _packed(maps: "Tensor") -> str:
