@@ -32,7 +32,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"(/opt/tcnn/bin/)?pip install|python3 -m venv|pre-commit", "installs: tests/slow"),
     (r"docker\b|useradd|install -|systemctl|printf|openssl|sqlite3|pg_dump|pg_restore|rsync|export\b|ray\b",
      "an administrator's: tests/deploy"),
-    (r"(\.venv/bin/)?python\b|with-tcnn|alias with-tcnn", "a script: tests/slow/test_timm_scripts.py, benchmarks"),
+    (r"(\.venv/bin/)?python\b|with-tcnn|alias with-tcnn", "a script: timm's package has none"),
     (r"curl\b", "asks a server: test_http_api_page.py"),
 )  # fmt: skip
 EXPECTED = {
