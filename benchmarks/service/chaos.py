@@ -107,6 +107,7 @@ class _Story:
         self.accepted: list[str] = []
         self.doomed: list[str] = []
         self.dark: list[tuple[float, float]] = []
+        self.frozen: list[tuple[float, float]] = []
         self.moments: list[Moment] = []
 
     def told(self, pace: float) -> dict[str, Any]:
@@ -134,7 +135,7 @@ class _Story:
         if self.wanted["faults"]:
             result |= {
                 "faults": dict(self.faults.made), "doomed": len(self.doomed),
-                "neighbour": waits(self.neighbour.asked, self.dark, self.moments),
+                "neighbour": waits(self.neighbour.asked, self.dark, self.moments, self.frozen),
                 "load_average": round(os.getloadavg()[1], 1),
             }  # fmt: skip
         return result
@@ -210,6 +211,7 @@ class _Story:
         self._note(made)
         if made == "frozen database":
             self.dark.append((time.monotonic() - 1, self.faults.dark_until))
+            self.frozen.append((time.monotonic(), self.faults.dark_until - THAWED))
 
     def _kill(self) -> None:
         before = Counter(self.killed)

@@ -59,13 +59,16 @@ class Moment(NamedTuple):
 
 
 def waits(
-    asked: Sequence[Asked], dark: Collection[tuple[float, float]], moments: Sequence[Moment] = ()
+    asked: Sequence[Asked],
+    dark: Collection[tuple[float, float]],
+    moments: Sequence[Moment] = (),
+    frozen: Collection[tuple[float, float]] = (),
 ) -> dict[str, Any]:
-    """How long the neighbour waited while nobody had to answer slowly.
+    """How long the neighbour waited while it could be answered, and to be refused while the database was frozen.
 
     Args:
-        dark: when the database was frozen or the server starting. moments: of faults and kills; those shortly before
-            the end of an answer of half the limit or more are named with it.
+        dark: when the database was frozen or the server starting. frozen: when it was the database. moments: of faults
+            and kills; those shortly before the end of an answer of half the limit or more are named with it.
     """
     answers = sorted(
         (
@@ -84,6 +87,16 @@ def waits(
         "slowest_seconds": round(answers[-1].seconds, 3),
         "over_two_seconds": sum(one.seconds > LIMIT for one in answers),
         "slow": [{"seconds": round(one.seconds, 3), "after": _before(one, moments)} for one in slow],
+        "while_the_database_is_frozen": _refusals(asked, frozen),
+    }  # fmt: skip
+
+
+def _refusals(asked: Sequence[Asked], frozen: Collection[tuple[float, float]]) -> dict[str, Any]:
+    met = [one for one in asked if any(one.began <= end and one.began + one.seconds >= begin for begin, end in frozen)]
+    waited = max((one.seconds for one in met), default=0.0)
+    return {
+        "asked": len(met), "slowest_seconds": round(waited, 3),
+        "over_two_seconds": sum(one.seconds > LIMIT for one in met),
     }  # fmt: skip
 
 

@@ -6,8 +6,8 @@ SQLite waits for other writers by naps that grow to 100 ms, so that whoever has 
 threads of a process take turns, and processes look again after a few milliseconds, all with the same chance.
 
 PostgreSQL: connections are tried before they are used; locks and absent servers are waited for `wait` seconds, and
-every single answer for little more than twice as long, by the server's timeouts and, should it be frozen, by ours
-(`postgres`).
+every single answer for little more than twice as long, by the server's timeouts and by ours (`postgres`). One that is
+frozen is waited for less than two seconds (`silence`).
 """
 
 import os
@@ -163,12 +163,12 @@ class Database:
         return True
 
     def _connect(self, deadline: float) -> Connection:
-        """A connection; a server that is being restarted is asked again until `deadline`."""
+        """A connection; a server that is being restarted is asked again until `deadline`, one that is frozen is not."""
         while True:
             try:
                 return self.engine.connect()
-            except (sql.OperationalError, sql.InterfaceError):
-                if self.is_sqlite or time.monotonic() + _NAP >= deadline:
+            except (sql.OperationalError, sql.InterfaceError) as error:
+                if self.is_sqlite or time.monotonic() + _NAP >= deadline or _silent(error):
                     raise
                 time.sleep(_NAP)
 
@@ -265,6 +265,12 @@ def _busy_now(file: Any, begin: str) -> bool:
     except sqlite3.OperationalError as error:
         return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the lowest byte is the kind of error
     return False
+
+
+def _silent(error: sql.DBAPIError) -> bool:
+    from tcnn_jobs.database.postgres import Silent
+
+    return isinstance(error.orig, Silent)
 
 
 def _unavailable(error: sql.DBAPIError) -> bool:

@@ -38,6 +38,7 @@ def listen(driver: Bounded, heard: Callable[[], None], told: threading.Event, pa
     """
     driver.autocommit = True
     driver.patience = patience
+    driver.silence = None  # it is silence that it waits through
     driver.execute(f"LISTEN {CHANNEL}")
     heard()  # what became due before
     silent = 0.0

@@ -1,7 +1,7 @@
 """Connections to PostgreSQL: every wait has an end on this side, and a pooler between is noticed.
 
 A server that is stopped (SIGSTOP, a frozen virtual machine) still acknowledges packets, so that neither its own
-timeouts nor TCP's end a wait for it.
+timeouts nor TCP's end a wait for it. Whoever has waited a moment has it asked whether it answers at all (`silence`).
 
 Through a pooler such as PgBouncer each transaction may have another process of the server, so nothing may be left there
 for later: no prepared statement, no setting, no LISTEN. It may refuse settings of a connection, too; then each
@@ -15,11 +15,22 @@ from typing import Any
 import psycopg
 from sqlalchemy import URL, Engine, create_engine, event
 
+from tcnn_jobs.database.silence import SOON, Silence
+
+
+class Silent(psycopg.OperationalError):
+    """The server was asked aside, and answers nobody."""
+
+    def __init__(self) -> None:
+        super().__init__("the server answers nobody")
+
 
 class Bounded(psycopg.Connection[Any]):
-    """A connection that waits `patience` seconds for each answer; then it is closed, and `OperationalError` raised."""
+    """A connection that waits `patience` seconds for each answer, or until the server is found to answer nobody; then
+    it is closed, and `OperationalError` raised."""
 
     patience: float = 60.0
+    silence: Silence | None = None
     pooled: bool = False
     """Whether a pooler stands between."""
     limits: str = ""
@@ -27,20 +38,28 @@ class Bounded(psycopg.Connection[Any]):
 
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """Run one of psycopg's generators to its end, or to the deadline."""
-        return super().wait(self._until(gen, time.monotonic() + self.patience), *arguments, **options)
+        return super().wait(self._until(gen, time.monotonic()), *arguments, **options)
 
-    def _until(self, gen: Any, deadline: float) -> Generator[Any, Any, Any]:
+    def _until(self, gen: Any, begun: float) -> Generator[Any, Any, Any]:
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
-                if not ready and time.monotonic() > deadline:  # woken by the clock, not by the socket
+                if not ready and (why := self._given_up(time.monotonic() - begun)) is not None:  # woken by the clock
                     gen.close()
                     self.close()
-                    raise psycopg.OperationalError(f"no answer within {self.patience:g} s")
+                    raise why
                 wanted = gen.send(ready)
         except StopIteration as end:
+            if self.silence is not None:
+                self.silence.heard()
             return end.value
+
+    def _given_up(self, waited: float) -> psycopg.OperationalError | None:
+        if waited > self.patience:
+            return psycopg.OperationalError(f"no answer within {self.patience:g} s")
+        silent = self.silence is not None and waited > SOON and self.silence.suspect()
+        return Silent() if silent else None
 
     def limit(self) -> None:
         """Begin a transaction with the server's limits, unless the connection has them."""
@@ -82,17 +101,25 @@ def connecting(url: URL, wait: float, **pool: Any) -> Engine:
         },
     )
 
+    # Of several hosts one may be frozen and the next answer: then libpq finds it, in its own time.
+    hosts = url.query.get("host", url.host or "")
+    silence = Silence() if isinstance(hosts, str) and "," not in hosts else None
+
     @event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> Bounded:
+        if silence is not None and silence.before_connecting():
+            raise Silent()
         try:
             connection = Bounded.connect(*arguments, **options)
         except psycopg.OperationalError as error:
             if "unsupported startup parameter" not in str(error):
                 raise
             connection = Bounded.connect(*arguments, **{**options, "options": given})
-        connection.patience = ping
+        connection.patience, connection.silence = ping, silence
         connection.limits = "; ".join(f"SET LOCAL {name} = {value}" for name, value in limits.items())
         connection.look()
+        if silence is not None:
+            silence.met(connection)
         return connection
 
     @event.listens_for(engine, "checkin")

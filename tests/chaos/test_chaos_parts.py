@@ -81,6 +81,8 @@ def test_slow_answers_are_told_with_what_was_done_before() -> None:
         {"seconds": 1.5, "after": []},
         {"seconds": 3.0, "after": ["clock, 8.0 s", "poison, 1.0 s"]},
     ]
+    frozen = waits(asked, [(49.0, 64.0)], frozen=[(49.0, 58.0)])["while_the_database_is_frozen"]
+    assert frozen == {"asked": 1, "slowest_seconds": 9.0, "over_two_seconds": 1}
     assert waits([], []) == {"asked": 0, "answers": 0, "over_two_seconds": 0}
 
 

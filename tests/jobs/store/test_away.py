@@ -1,5 +1,6 @@
 """A database that is locked, away or full: one line within the wait, and all is well afterwards."""
 
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from postgres import Server
 from sqlalchemy.pool import QueuePool
 
 from tcnn.errors import RequestError
+from tcnn_jobs.database.silence import answers
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model import Beat, Hold, Status
 from tcnn_jobs.store import Store
@@ -256,19 +258,80 @@ def test_the_password_stays_a_secret() -> None:
 
 def test_a_frozen_postgres_holds_nobody_up(postgres_server: Server, postgres_url: str) -> None:
     """Stopped by SIGSTOP it answers nothing and acknowledges all. Open connections, new ones, and a statement under
-    way: each call ends, and all is well when it goes on."""
-    store, fresh = Store(postgres_url, wait=0.2), Store(postgres_url, wait=0.2)
+    way: each call ends within two seconds, however patient it is with a server that answers, and all is well when it
+    goes on."""
+    store = Store(postgres_url)
     job = store.enqueue(new())
-    with postgres_server.frozen():
-        with _unavailable("the database cannot be used", 5):
-            store.get(job.id)
-        with _unavailable("the database cannot be used", 5):
-            fresh.check()
-    store.check()
-    with _unavailable(r"no answer within 2\.4 s", 8), store.writing() as connection:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: store.get(job.id), range(4)))
+        with postgres_server.frozen():
+            with _unavailable("the server answers nobody", 2):
+                store.get(job.id)
+            with _unavailable("the server answers nobody", 0.5):  # it is known now, and no connection is tried
+                store.check()
+    _back(store)
+    with _unavailable("the server answers nobody", 2), store.writing() as connection:
         connection.exec_driver_sql("UPDATE jobs SET owner = 'bob'")
         with postgres_server.frozen():
             connection.exec_driver_sql("UPDATE jobs SET owner = 'eve'")
+    _back(store)
     assert store.get(job.id) == job
+    with postgres_server.frozen(), ThreadPoolExecutor(8) as pool:  # more than there are connections
+        start = time.monotonic()
+        calls = [pool.submit(store.get, job.id) for _ in range(8)]
+        assert all(isinstance(call.exception(), StoreUnavailable) for call in calls)
+        assert time.monotonic() - start < 2
+    _back(store)
     store.close()
+
+
+def _back(store: Store) -> None:
+    """It is found to answer again within a second or so."""
+    deadline = time.monotonic() + 2
+    while True:
+        try:
+            store.check()
+            return
+        except StoreUnavailable:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_frozen_postgres_that_nobody_has_met(postgres_server: Server, postgres_url: str) -> None:
+    """A process that begins then has libpq's own deadline, which is in whole seconds."""
+    fresh = Store(postgres_url, wait=0.2)
+    with postgres_server.frozen(), _unavailable("the database cannot be used", 5):
+        fresh.check()
+    fresh.check()
     fresh.close()
+
+
+def test_what_takes_postgres_long_is_waited_for(postgres_url: str) -> None:
+    """It is asked whether it answers, and does: a long statement goes on, and so does the wait for a lock."""
+    store = Store(postgres_url)
+    job = store.enqueue(new())
+    with store.reading() as connection:
+        connection.exec_driver_sql("SELECT pg_sleep(1.5)")
+    with ThreadPoolExecutor(1) as pool, store.writing() as connection:
+        connection.exec_driver_sql("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+        other = pool.submit(store.get, job.id)
+        time.sleep(1.5)
+        assert not other.done()
+        connection.rollback()
+        assert other.result(10) == job
+    store.close()
+
+
+def test_who_answers_nobody(tmp_path: Path) -> None:
+    """One that accepts and says nothing, on TCP or a Unix socket; one that is not there is not silent, but away."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        start = time.monotonic()
+        assert not answers("127.0.0.1", port, 0.2)
+        assert time.monotonic() - start < 2
+    assert answers("127.0.0.1", port, 0.2)
+    with socket.socket(socket.AF_UNIX) as local:
+        local.bind(str(tmp_path / ".s.PGSQL.5432"))
+        local.listen()
+        assert not answers(str(tmp_path), 5432, 0.2)
+    assert answers(str(tmp_path), 5432, 0.2)
