@@ -213,7 +213,8 @@ def call(room: Room, method: str, path: str, body: object = None) -> tuple[int, 
 
 def check_pages(room: Room) -> None:
     """The pages for people, with all that they load."""
-    for path in ("/", "/docs", "/static/docs.js", "/static/swagger-ui.css", "/static/swagger-ui-bundle.js"):
+    for path in ("/", "/docs", "/static/dashboard/docs.js", "/static/swagger-ui.css",
+                 "/static/swagger-ui-bundle.js"):  # fmt: skip
         expect(call(room, "GET", path)[0] == 200, f"GET {path}: {call(room, 'GET', path)[0]}")
 
 

@@ -28,31 +28,6 @@ POLICY = {
     "frame-ancestors 'none'",
     "Cache-Control": "no-cache",
 }
-_DARK = """
-:root { color-scheme: light dark; }
-@media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) { --dark: 1; } }
-:root[data-theme="dark"] { --dark: 1; }
-body { margin: 0; }
-#docs { background: #fff; color-scheme: light; }
-#docs { filter: invert(calc(.92 * var(--dark, 0))) hue-rotate(calc(180deg * var(--dark, 0))); }
-html { background: #fff; }
-@media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) { background: #141414; } }
-:root[data-theme="dark"] { background: #141414; }
-"""
-"""Swagger's page has one look; in the dark it is turned around, hues stay."""
-_SCRIPT = 'SwaggerUIBundle({url: "openapi.json", dom_id: "#docs", deepLinking: true});'
-
-DOCS = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>tcnn: HTTP</title>
-<link rel="stylesheet" href="static/swagger-ui.css">
-<link rel="stylesheet" href="static/docs.css">
-<script src="static/dashboard/theme.js"></script>
-<div id="docs"></div>
-<script src="static/swagger-ui-bundle.js"></script>
-<script src="static/docs.js"></script>
-</html>
-"""
 MEDIA = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 SHARED = (
@@ -130,16 +105,12 @@ async def part(name: Annotated[str, InPath()], request: Request) -> Response:
 @router.get("/docs")
 async def docs() -> HTMLResponse:
     """The OpenAPI document, to read and to try."""
-    return HTMLResponse(DOCS, headers=POLICY)
+    return HTMLResponse(assets()["docs.html"].content, headers=POLICY)
 
 
 @router.get("/static/{name}")
 def static(name: Annotated[str, InPath()]) -> Response:
     """The parts of the page above, and nothing else."""
-    if name == "docs.js":
-        return Response(_SCRIPT, media_type="text/javascript", headers=POLICY)
-    if name == "docs.css":
-        return Response(_DARK, media_type="text/css", headers=POLICY)
     if name not in ("swagger-ui.css", "swagger-ui-bundle.js"):
         raise NotFound("no such page")
     return FileResponse(_vendored() / name, headers={"Cache-Control": "public, max-age=86400"})

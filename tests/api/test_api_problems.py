@@ -173,7 +173,8 @@ def test_pages_load_nothing_from_elsewhere(nobody: TestClient) -> None:
     for name, media in (
         ("swagger-ui.css", "text/css"),
         ("swagger-ui-bundle.js", "javascript"),
-        ("docs.js", "javascript"),
+        ("dashboard/docs.css", "text/css"),
+        ("dashboard/docs.js", "javascript"),
     ):
         answer = nobody.get(f"/static/{name}")
         assert (answer.status_code, media in answer.headers["content-type"]) == (200, True)

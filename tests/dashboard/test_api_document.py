@@ -1,0 +1,38 @@
+"""The page of the API's document: by eye and by axe, on a phone and in the dark, with an operation tried."""
+
+from typing import Any
+
+import pytest
+from browsing import LOOKS, Open, inaccessible, sync_api
+from serving import Server
+
+expect = sync_api.expect
+
+
+def opened(url: str, open_page: Open, width: int, scheme: str) -> Any:
+    """The page, with an operation opened by the keyboard."""
+    page = open_page(f"{url}/docs", viewport={"width": width, "height": 860}, color_scheme=scheme)
+    page.locator("#operations-models-models_models_get").get_by_role("button").first.press("Enter")
+    expect(page).to_have_url(f"{url}/docs#/models/models_models_get")
+    expect(page.locator(".microlight").first).to_be_visible()
+    return page
+
+
+def test_it_is_read_on_a_phone_in_the_dark(server: Server, open_page: Open) -> None:
+    page = opened(server.url, open_page, 390, "dark")
+    expect(page.locator("#docs")).to_have_css("filter", "invert(0.92) hue-rotate(180deg)")
+    assert inaccessible(page) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_an_operation_is_tried(server: Server, open_page: Open, width: int, scheme: str) -> None:
+    page = opened(server.url, open_page, width, scheme)
+    assert inaccessible(page) == []
+    page.get_by_role("button", name="Try it out").click()
+    page.get_by_role("button", name="Execute").click()
+    expect(page.locator(".live-responses-table").first).to_contain_text("200")
+    assert inaccessible(page) == []
+    page.get_by_role("button", name="Authorize").first.click()
+    expect(page.get_by_role("button", name="Close").first).to_be_visible()
+    assert inaccessible(page) == []
