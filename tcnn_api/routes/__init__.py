@@ -1,27 +1,9 @@
 """HTTP routes: each validates, asks the store, and answers. Their order is that of the documentation."""
 
-from tcnn_api.routes import (
-    archive,
-    attention,
-    audit,
-    checkpoints,
-    datasets,
-    events,
-    files,
-    gallery,
-    health,
-    jobs,
-    models,
-    pages,
-    plan,
-    predict,
-    report,
-    shares,
-    submit,
-    system,
-    weights,
-    workers,
-)
+from tcnn_api.routes import models, plan, submit
+from tcnn_api.routes.jobs import archive, attention, events, files, jobs, predict, report, shares
+from tcnn_api.routes.operation import audit, health, pages, system, workers
+from tcnn_api.routes.uploads import checkpoints, datasets, gallery, weights
 
 ROUTERS = tuple(
     module.router

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from tcnn_api.access import stored_keys
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
-from tcnn_api.routes.shares import MADE, ShareMade
+from tcnn_api.routes.jobs.shares import MADE, ShareMade
 from tcnn_api.settings import load
 from tcnn_jobs.access import NewKey, Scope
 from tcnn_jobs.model import Kind, Status

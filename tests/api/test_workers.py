@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
-from tcnn_api.routes.workers import EXAMPLE, WorkerView
+from tcnn_api.routes.operation.workers import EXAMPLE, WorkerView
 from tcnn_api.settings import load
 from tcnn_jobs.access import NewKey, Scope
 from tcnn_jobs.model import Status, WorkerInfo

@@ -16,8 +16,8 @@ from tcnn_api.description.examples import answer
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound, Refused, TooManyAtOnce
 from tcnn_api.middleware import PICTURE
-from tcnn_api.routes.files import succeeded
-from tcnn_api.routes.predict import began_with
+from tcnn_api.routes.jobs.files import succeeded
+from tcnn_api.routes.jobs.predict import began_with
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model import Kind
 

@@ -14,7 +14,7 @@ from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Tena
 from tcnn_api.description.examples import answer
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound
-from tcnn_api.routes.files import succeeded
+from tcnn_api.routes.jobs.files import succeeded
 from tcnn_jobs.confined.explorers import MEMORY
 from tcnn_jobs.confined.process import ask
 from tcnn_jobs.errors import UploadNotFound

@@ -13,7 +13,7 @@ from tcnn_api.description.examples import answer
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound, Refused, TooManyAtOnce
 from tcnn_api.middleware import PICTURE
-from tcnn_api.routes.files import succeeded
+from tcnn_api.routes.jobs.files import succeeded
 from tcnn_jobs.artifacts.base import Reference
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
 from tcnn_jobs.model import Job, Kind

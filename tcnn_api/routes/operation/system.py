@@ -12,8 +12,8 @@ from tcnn.version import __version__
 from tcnn_api.access.keys import LOCAL
 from tcnn_api.deps import AUTHENTICATED, Service, ServiceDep
 from tcnn_api.description.examples import answer
-from tcnn_api.routes.workers import EXAMPLE as WORKER
-from tcnn_api.routes.workers import WorkerView
+from tcnn_api.routes.operation.workers import EXAMPLE as WORKER
+from tcnn_api.routes.operation.workers import WorkerView
 from tcnn_jobs.access import Scope
 from tcnn_jobs.model import EndedHour, TenantLoad
 from tcnn_jobs.tenants import Quotas

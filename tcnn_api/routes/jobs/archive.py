@@ -15,8 +15,8 @@ from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Tena
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound
 from tcnn_api.responses.zipping import Member, zipped
-from tcnn_api.routes.files import succeeded
-from tcnn_api.routes.jobs import seen_by
+from tcnn_api.routes.jobs.files import succeeded
+from tcnn_api.routes.jobs.jobs import seen_by
 from tcnn_api.schemas import JobView, file_name
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.model import Artifact, Job

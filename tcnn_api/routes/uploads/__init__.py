@@ -1,0 +1,1 @@
+"""Routes of uploads: data sets, checkpoints and weights."""
