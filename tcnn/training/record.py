@@ -8,7 +8,7 @@ import timm
 import torch
 from torch import nn
 
-from tcnn.config import FinetuneConfig
+from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.errors import RequestError, shorten
 from tcnn.training.prepare import Start
@@ -48,7 +48,7 @@ def record_of(sources: Sources, config: FinetuneConfig, start: Start, train: Ima
 def check_settings(run: RunDirectory, record: dict[str, Any], allow: bool, say: Say) -> None:
     """Raise `RequestError` if the settings of a resumed run changed, unless that is allowed."""
     before = run.record()
-    changes = changed_settings(before.get("config", {}), record["config"])
+    changes = changed_settings(completed(before.get("config", {})), record["config"])
     for key in ("model", "data", "val", "size", "class_names"):
         if before.get(key) != record[key]:
             changes.append(f"{key}: {shorten(str(before.get(key)), 60)} → {shorten(str(record[key]), 60)}")
@@ -58,6 +58,14 @@ def check_settings(run: RunDirectory, record: dict[str, Any], allow: bool, say: 
         )
     for change in changes:
         say(f"changed: {change}")
+
+
+def completed(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run of an earlier release: where it knew no such setting, it did what is the default now."""
+    conversion = config.get("conversion")
+    if isinstance(conversion, dict):
+        config = {**config, "conversion": ConversionConfig().model_dump(mode="json") | conversion}
+    return FinetuneConfig().model_dump(mode="json") | config
 
 
 def _name(source: str | Path | nn.Module) -> str:

@@ -10,7 +10,9 @@ import pytest
 from tiny_runs import colours, run
 
 import tcnn
+from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.errors import OutputError, RequestError, StorageError
+from tcnn.training.record import completed
 from tcnn.training.runs.rundir import RunDirectory, changed_settings, read_metrics
 
 LAYERS = ["layer4.0.conv1", "layer4.0.conv2"]
@@ -242,3 +244,12 @@ def test_differences_leave_out_what_changes_nothing() -> None:
     before = {"lr": 1, "workers": 4, "device": "cpu", "epochs": 3, "gone": 1}
     after = {"lr": 2, "workers": 0, "device": "cuda", "epochs": 3, "new": None}
     assert changed_settings(before, after) == ["gone: 1 → None", "lr: 1 → 2"]
+
+
+def test_a_run_of_an_earlier_release_had_the_defaults_of_settings_that_are_new() -> None:
+    """It goes on with the same ones, and not with others."""
+    today = FinetuneConfig(lr=0.5, conversion=ConversionConfig(stride="dilate")).model_dump(mode="json")
+    earlier = {key: value for key, value in today.items() if key != "init"}
+    earlier["conversion"] = {key: value for key, value in today["conversion"].items() if "position" not in key}
+    assert changed_settings(completed(earlier), today) == []
+    assert changed_settings(completed(earlier), today | {"init": "impulse"}) == ["init: 'default' → 'impulse'"]
