@@ -165,12 +165,14 @@ export function upload(path, file, { progress, idempotency, signal }) {
   });
 }
 
-/** Save what only the key opens: a plain link cannot carry it. */
+/** Save what only the key opens: a plain link cannot carry it. The server's name for it, if it says one, is as good as then. */
 export async function save(path, name) {
-  const content = await (await ask(path)).blob();
+  const answer = await ask(path);
+  const named = /filename="([^"]+)"/.exec(answer.headers.get("Content-Disposition") ?? "");
+  const content = await answer.blob();
   const link = document.createElement("a");
   link.href = URL.createObjectURL(content);
-  link.download = name;
+  link.download = named?.[1] ?? name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }

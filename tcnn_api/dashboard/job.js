@@ -18,6 +18,8 @@ import { follow } from "./stream.js";
 import { training as trainingCard } from "./training.js";
 import { tryIt } from "./try-it.js";
 
+const ID = /^[a-z]+_[0-9a-f]{24}$/;
+
 export function show(main, id) {
   document.title = "Job · tcnn";
   const url = `jobs/${id}`;
@@ -81,7 +83,7 @@ export function show(main, id) {
 
   function settings() {
     asked.querySelector("dl").replaceChildren(...pairs(flat(state.job.request).map(([name, value]) =>
-      [name, named(value) === value ? value : h("span", { title: value }, named(value))])));
+      [name, named(value) !== value ? h("span", { title: value }, named(value)) : ID.test(value) ? h("code", { class: "id", title: value }, value) : value])));
   }
 
   function drawProgress(job) {

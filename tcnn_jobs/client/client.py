@@ -202,6 +202,31 @@ class Client:
         return self._json("POST", f"/jobs/{_part(job)}/predict", lambda: iter((content,)), params={"top": top},
                           headers=_once() | {"Content-Type": "application/octet-stream"}, timeout=300.0)  # fmt: skip
 
+    def look(self, job: str, image: str | Path | bytes | None = None, *, dataset: str | None = None,
+             number: int | None = None, file: str | None = None) -> Json:  # fmt: skip
+        """Give the explorer an image (a path, or its bytes), or one of an uploaded data set: by number, or by name.
+
+        Returns what the model says of it, its attention layers, and the `id` that `attention` asks by.
+        """
+        if (image is None) == (dataset is None):
+            raise RequestError("expected an image, or a dataset to take one of")
+        content = b"" if image is None else image if isinstance(image, bytes) else _existing(Path(image)).read_bytes()
+        asked = {"dataset": dataset, "number": number, "file": file}
+        return self._json("POST", f"/jobs/{_part(job)}/attention/images", lambda: iter((content,)), timeout=300.0,
+                          params={name: value for name, value in asked.items() if value is not None},
+                          headers=_once() | {"Content-Type": "application/octet-stream"})  # fmt: skip
+
+    def attention(self, job: str, image: str, y: float = 0.5, x: float = 0.5, *, checkpoint: str | None = None,
+                  temperature: float | None = None) -> Json:  # fmt: skip
+        """Attention maps of every head for the query nearest to a place, in shares of the height and the width.
+
+        `image`: an id of `look`. `checkpoint`: another one of the run, of those that `look` lists (`start`, `last`).
+        `temperature`: τ of all layers, instead of that of training.
+        """
+        asked = {"y": y, "x": x, "checkpoint": checkpoint, "temperature": temperature}
+        return self._json("GET", f"/jobs/{_part(job)}/attention/{_part(image)}", timeout=300.0,
+                          params={name: value for name, value in asked.items() if value is not None})  # fmt: skip
+
     def upload_dataset(self, path: str | Path, key: str | None = None) -> Json:
         """Upload a data set (class folders or an archive), streamed; returns it with the `id` that jobs name."""
         path = Path(path)

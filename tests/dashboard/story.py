@@ -13,6 +13,7 @@ from tcnn.evaluation.before_after import BeforeAfter, Cost, Measured, Rate, Row,
 from tcnn.evaluation.outcomes import Outcomes
 from tcnn_jobs.model import Artifact, Beat, Claim, Failure, Kind, Progress, Result, WorkerInfo
 
+SET = "ds_" + "0" * 24
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACwAAAAAAQABAAACAkQBADs="
 VERIFICATION: dict[str, Any] = {
     "passed": True, "temperature": 0.0217, "images": "noise 2×3×224×224",
@@ -60,7 +61,7 @@ class Story:
         self.house.store.fail(self.failed, Failure(code="diverged", message=message))
         self.cancelled = self.house.submit(request={"model": "convnext_tiny"})
         self.house.store.cancel(self.cancelled.id)
-        self.running = self._taken(kind=Kind.FINETUNE, request={"model": "resnet18", "dataset": "ds_" + "0" * 24})
+        self.running = self._taken(kind=Kind.FINETUNE, request={"model": "resnet18", "dataset": SET})
         self.queued = self.house.submit(request={"model": HOSTILE})
         self.tell(12.5)
 
@@ -79,7 +80,7 @@ class Story:
     def _succeed(self, **options: Any) -> Claim:
         claim = self._taken(
             model="test_resnet",
-            **{"request": {"model": "test_resnet", "finetune": {"dataset": "ds_" + "0" * 24}}, **options},
+            **{"request": {"model": "test_resnet", "finetune": {"dataset": SET}}, **options},
         )
         run = self.house.home.attempt(claim.job, claim.number) / "run"
         run.mkdir(parents=True)

@@ -20,10 +20,12 @@ from serving import Server
 from tiny_runs import colours
 
 from tcnn.cli.main import main
+from tcnn.errors import RequestError
 from tcnn.evaluation.predict import predict
 from tcnn.workflows.fold_file import fold_to_file
 from tcnn.workflows.pipeline import open_source
 from tcnn_jobs.client import Client
+from tcnn_jobs.client.refusals import RefusedError
 
 expect = sync_api.expect
 SLOW = 240_000
@@ -271,7 +273,8 @@ def test_predict_answers_what_the_command_does(
 def test_what_the_attention_routes_answer(
     client: httpx.Client, converted: str, tmp_path: Path, record_property: Any
 ) -> None:
-    picture = (colours(tmp_path) / "red" / "0.png").read_bytes()
+    file = colours(tmp_path) / "red" / "0.png"
+    picture = file.read_bytes()
     look = client.post(f"/jobs/{converted}/attention/images", content=picture)
     assert look.status_code == 201, look.text
     found = look.json()
@@ -294,6 +297,18 @@ def test_what_the_attention_routes_answer(
     for content, params in ((b"", {}), (b"GIF89a", {}), (b"", {"dataset": "ds_000000000000000000000000"})):
         assert client.post(f"/jobs/{converted}/attention/images", content=content, params=params).status_code == 422
     assert client.get(f"/jobs/{converted}/attention/img_0000000000000000").status_code == 404
+    with Client(str(client.base_url)) as own:
+        image = own.look(converted, file)["id"]
+        own_answer = own.attention(converted, image, 0.2, 0.7, temperature=1.0)
+        asked = {"y": 0.2, "x": 0.7, "temperature": 1.0}
+        assert own_answer == client.get(f"/jobs/{converted}/attention/{image}", params=asked).json()
+        assert {layer["temperature"] for layer in own_answer["layers"]} == {1.0}
+        with pytest.raises(RefusedError, match="no such checkpoint"):
+            own.attention(converted, image, checkpoint="last")
+        with pytest.raises(RefusedError, match="no uploaded data set"):
+            own.look(converted, dataset="ds_" + "0" * 24, file="red/0.png")
+        with pytest.raises(RequestError, match="an image, or a dataset"):
+            own.look(converted)
     assert client.post(f"/jobs/{converted}/attention/images", content=b"x" * (33 << 20)).status_code == 413
 
 

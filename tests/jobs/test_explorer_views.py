@@ -71,3 +71,17 @@ def test_circles_are_those_of_an_inspection(tmp_path: Path) -> None:
         assert large == pytest.approx([2 * radius for radius in small])  # r² grows with τ
         assert small[1] / small[0] == pytest.approx((math.log(10) / math.log(2)) ** 0.5)
     assert at_one["temperature"] == 1 and found["layers"][0]["temperature"] == pytest.approx(1 / 46)
+
+
+def test_classes_of_imagenet_have_their_names(tmp_path: Path) -> None:
+    """Those of a checkpoint with ImageNet's classes, in the answers of the model; others are numbered."""
+    picture = tmp_path / "0.png"
+    Image.new("RGB", (SIDE, SIDE), "red").save(picture)
+    for classes, named in ((1000, True), (7, False)):
+        model = timm.create_model("test_resnet", num_classes=classes)
+        nn.init.zeros_(model.fc.weight)
+        with torch.no_grad():
+            model.fc.bias.copy_(torch.arange(classes, 0, -1))  # class 0 is the most probable
+        file = tcnn.save(tcnn.convert(model).model, tmp_path / f"{classes}.safetensors")
+        said = [one["label"] for one in Explorer(str(file)).open(picture)["says"]][:2]
+        assert said == (["tench", "goldfish"] if named else ["class 0", "class 1"])

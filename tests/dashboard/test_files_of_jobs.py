@@ -1,0 +1,188 @@
+"""What a job's page gives to take away and to read on: names of downloads, its report, single images, ids on one line."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api
+from serving import Server, serving
+from story import PIXEL, SET, Story
+
+from tcnn.config import ConversionConfig
+from tcnn.evaluation.before_after import change
+from tcnn.evaluation.evaluate import Evaluation
+from tcnn.evaluation.outcomes import Outcomes
+from tcnn.evaluation.report import Comparison, Row
+from tcnn.evaluation.single_images import Mistake, ModelChange
+from tcnn.workflows.pipeline import convert_to_file
+from tcnn_jobs.model import Artifact, Claim, Kind, Result, Upload
+
+expect = sync_api.expect
+
+
+class Finished(Story):
+    """The story, a run with a real checkpoint of random weights, and an evaluation that names images."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.random = self._succeed(priority=100)
+        run = self.house.home.attempt(self.random.job, self.random.number) / "run"
+        (run / "best.safetensors").unlink()
+        convert_to_file("test_resnet.r160_in1k", run / "best.safetensors", ConversionConfig(), pretrained=False)
+        record = {"model": "test_resnet.r160_in1k", "pretrained": False, "data": "pets", "val": None,
+                  "class_names": ["cat"], "config": {"val_split": 0.2}}  # fmt: skip
+        (run / "config.json").write_text(json.dumps(record))
+        self.compared = self._evaluate()
+
+    def _evaluate(self) -> Claim:
+        """Of two models on six images; the second is right on one more, and wrong on none that the first knew."""
+        names = [HOSTILE, "cat", "dog"]
+        targets = numpy.array([0, 0, 1, 1, 2, 2])
+        said = [numpy.array([0, 1, 1, 1, 2, 0]), numpy.array([0, 0, 1, 1, 2, 0])]
+        before, after = (Outcomes(numpy.arange(6), targets, one, numpy.linspace(0.5, 1, 6)) for one in said)
+        files = [f"{names[target]}/{number}.png" for number, target in enumerate(targets)]
+        models = ("resnet18", self.succeeded.job)
+        made = change(before, after, names, files)
+        made.right_images[0].thumbnail = PIXEL
+        rows = [
+            Row(model=model, parameters=44_600_000, height=32, width=32, outputs=3, classes=3, corruptions={},
+                clean=Evaluation(images=6, right=int(one.right.sum()), top1=float(one.right.mean()), right5=None, top5=None, loss=1.0,
+                                 per_class={}, unreadable=[], unreadable_count=0, images_per_second=9.0),
+                mistakes=[Mistake(file=files[at], target=names[targets[at]], answer=names[one.predicted[at]], confidence=0.9)
+                          for at in numpy.flatnonzero(~one.right)],
+                corruption_top1=None, corruption_error=None, mce=None, unreadable=[], unreadable_count=0)
+            for model, one in zip(models, (before, after), strict=True)
+        ]  # fmt: skip
+        changed = ModelChange(of=models[1], over=models[0], height=32, width=32, **dict(made))
+        whole = Comparison(data=SET, split="val", layout="folder", images=6, baseline=None, seconds=1.0, rows=rows,
+                           changes=[changed])  # fmt: skip
+        asked = {"job": self.succeeded.job, "dataset": SET, "config": {"examples": 24}}
+        claim = self._taken(priority=100, kind=Kind.EVALUATE, request=asked)
+        content = whole.model_dump_json().encode()
+        folder = self.house.home.attempt(claim.job, claim.number)
+        folder.mkdir(parents=True)
+        (folder / "evaluation.json").write_bytes(content)
+        file = Artifact(name="evaluation.json", path=f"{claim.job}/{claim.number}/evaluation.json", size=len(content),
+                        sha256=hashlib.sha256(content).hexdigest())  # fmt: skip
+        self.house.store.finish(claim, Result(files=(file,), metrics=whole.headline().model_dump(mode="json")))
+        return claim
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return Finished(tmp_path_factory.mktemp("files") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Finished) -> Iterator[Server]:
+    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+        yield running
+
+
+def report_of(page: Any) -> Any:
+    """The report's page, opened by its link."""
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="The report").click()
+    opened.value.wait_for_load_state()
+    return opened.value
+
+
+def test_the_report_of_an_evaluation(server: Server, story: Finished, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.compared.job}")
+    report = report_of(page)
+    assert report.title() == f"{story.compared.job} – tcnn report"
+    expect(report.locator("body")).to_contain_text("83.3")
+    expect(report.locator("body")).not_to_contain_text(str(story.house.home.root))
+
+
+def test_the_report_says_what_weights_and_which_images(server: Server, story: Finished, open_page: Open) -> None:
+    report = report_of(open_page(f"{server.url}/#/jobs/{story.random.job}"))
+    assert report.title() == f"{story.random.job}: test_resnet with random weights – tcnn report"
+    expect(report.locator("body")).to_contain_text("20 % of its images, which were held out of training")
+    expect(report.locator("body")).not_to_contain_text("None")
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_downloads_have_names_of_their_own(server: Server, story: Finished, open_page: Open, keyed: bool) -> None:
+    short = story.succeeded.job.removeprefix("job_")[:6]
+    page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}", accept_downloads=True)
+    if keyed:  # a server without keys takes any; what is fetched with one is saved by a script
+        page.evaluate("import('./static/dashboard/http.js').then(one => one.key.set('some-key'))")
+        page.goto(f"{server.url}/#/jobs/{story.failed.job}")
+        page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
+    for link, name in (("best.safetensors", f"test_resnet-{short}-best.safetensors"),
+                       ("before-after.json", f"test_resnet-{short}-before-after.json"),
+                       ("Download all", f"test_resnet-{short}-files.zip")):  # fmt: skip
+        with page.expect_download() as waiting:
+            page.get_by_role("link", name=link).click()
+        assert waiting.value.suggested_filename == name
+
+
+def test_single_images_of_an_evaluation(server: Server, story: Finished, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.compared.job}")
+    card = page.locator(".card", has=page.get_by_role("heading", name="Image by image"))
+    expect(card.locator(".differences li")).to_contain_text("1 images newly right, 0 newly wrong")
+    card.locator("summary").click()
+    expect(card.get_by_role("heading", level=3)).to_have_text(
+        [
+            re.compile("newly right: 1"),
+            re.compile("newly wrong: 0"),
+            re.compile("resnet18: wrong: 2"),
+            re.compile("wrong: 1"),
+        ]
+    )
+    newly = card.locator(".changed").first
+    assert newly.locator("dd").all_inner_texts() == [HOSTILE, "cat, 60%", f"{HOSTILE}, 60%"]
+    expect(newly.locator("img")).to_have_count(1)
+    address = newly.get_by_role("link").get_attribute("href")
+    assert address.startswith(f"#/jobs/{story.succeeded.job}/attention?dataset={SET}&file=%3Cimg")
+    assert card.locator(".changed").nth(1).get_by_role("link").count() == 0  # a timm model has no job to look with
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
+
+
+def test_an_uploaded_checkpoint_is_evaluated(server: Server, story: Finished, open_page: Open) -> None:
+    told = {"base_model": "resnet18", "tcnn_version": "0.1", "layers": 3, "parameters": 44_600_000, "trained": False}
+    classes: dict[str, Any] = {"classes": ["cat", "dog"], "images": 60, "splits": {}}
+    for kind, prefix, details in (("checkpoint", "ckpt_", told), ("dataset", "ds_", classes)):
+        story.house.store.add_upload(
+            Upload(id=prefix + "3" * 24, owner="local", kind=kind, name=f"{kind}.zip", path="x", size=1, sha256="0" * 64,
+                   details=details)
+        )  # fmt: skip
+    page = open_page(f"{server.url}/#/evaluate")
+    page.get_by_label("An uploaded checkpoint").check()
+    expect(page.get_by_label("Checkpoint", exact=True).locator("option")).to_have_text(
+        re.compile("checkpoint.zip · resnet18")
+    )
+    page.get_by_label("Data set").select_option("ds_" + "3" * 24)
+    page.get_by_role("button", name="Evaluate").click()
+    expect(page.locator(".titled .badge")).to_contain_text("Queued")
+    with server.client(None) as client:
+        asked = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()["request"]
+    assert (asked["checkpoint"], asked["dataset"]) == ("ckpt_" + "3" * 24, "ds_" + "3" * 24)
+    assert not asked.get("job") and not asked.get("model")
+    page.goto(f"{server.url}/#/checkpoints/ckpt_{'3' * 24}")
+    expect(page.locator("#main")).to_contain_text("44.6\u00a0M")
+
+
+def test_ids_stay_on_one_line(server: Server, story: Finished, open_page: Open) -> None:
+    page = open_page(server.url, viewport={"width": 390, "height": 860})
+    lines = """[...document.querySelectorAll('#main *')]
+        .filter(one => one.children.length === 0 && /\\b(job|ds|ckpt)_[0-9a-f]{24}/.test(one.textContent) && one.getClientRects().length)
+        .map(one => [one.textContent, new Set([...(() => { const range = document.createRange();
+            range.selectNodeContents(one); return range.getClientRects(); })()].map(box => Math.round(box.top))).size])"""
+    for address in ("", f"jobs/{story.succeeded.job}", f"jobs/{story.compared.job}", "runs"):
+        page.goto(f"{server.url}/#/{address}")
+        expect(page.locator(".jobs li, .titled, tbody tr").first).to_be_visible()
+        if "jobs" in address:
+            expect(page.locator(".events li").first).to_be_visible()
+        found = page.evaluate(lines)
+        assert [one for one in found if one[1] > 1 and len(one[0]) < 40] == [], address
+        assert found or "jobs" not in address
