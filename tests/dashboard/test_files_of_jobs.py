@@ -1,4 +1,4 @@
-"""What a job's page gives to take away and to read on: names of downloads, its report, single images, ids on one line."""
+"""What a job's page gives to take away and to read on: downloads, its report, single images, ids on one line."""
 
 import hashlib
 import json
@@ -51,9 +51,11 @@ class Finished(Story):
         made.right_images[0].thumbnail = PIXEL
         rows = [
             Row(model=model, parameters=44_600_000, height=32, width=32, outputs=3, classes=3, corruptions={},
-                clean=Evaluation(images=6, right=int(one.right.sum()), top1=float(one.right.mean()), right5=None, top5=None, loss=1.0,
-                                 per_class={}, unreadable=[], unreadable_count=0, images_per_second=9.0),
-                mistakes=[Mistake(file=files[at], target=names[targets[at]], answer=names[one.predicted[at]], confidence=0.9)
+                clean=Evaluation(images=6, right=int(one.right.sum()), top1=float(one.right.mean()), right5=None,
+                                 top5=None, loss=1.0, per_class={}, unreadable=[], unreadable_count=0,
+                                 images_per_second=9.0),
+                mistakes=[Mistake(file=files[at], target=names[targets[at]], answer=names[one.predicted[at]],
+                                  confidence=0.9)
                           for at in numpy.flatnonzero(~one.right)],
                 corruption_top1=None, corruption_error=None, mce=None, unreadable=[], unreadable_count=0)
             for model, one in zip(models, (before, after), strict=True)
@@ -153,7 +155,8 @@ def test_an_uploaded_checkpoint_is_evaluated(server: Server, story: Finished, op
     classes: dict[str, Any] = {"classes": ["cat", "dog"], "images": 60, "splits": {}}
     for kind, prefix, details in (("checkpoint", "ckpt_", told), ("dataset", "ds_", classes)):
         story.house.store.add_upload(
-            Upload(id=prefix + "3" * 24, owner="local", kind=kind, name=f"{kind}.zip", path="x", size=1, sha256="0" * 64,
+            Upload(id=prefix + "3" * 24, owner="local", kind=kind, name=f"{kind}.zip", path="x", size=1,
+                   sha256="0" * 64,
                    details=details)
         )  # fmt: skip
     page = open_page(f"{server.url}/#/evaluate")
@@ -175,9 +178,11 @@ def test_an_uploaded_checkpoint_is_evaluated(server: Server, story: Finished, op
 def test_ids_stay_on_one_line(server: Server, story: Finished, open_page: Open) -> None:
     page = open_page(server.url, viewport={"width": 390, "height": 860})
     lines = """[...document.querySelectorAll('#main *')]
-        .filter(one => one.children.length === 0 && /\\b(job|ds|ckpt)_[0-9a-f]{24}/.test(one.textContent) && one.getClientRects().length)
+        .filter(one => one.children.length === 0 && /\\b(job|ds|ckpt)_[0-9a-f]{24}/.test(one.textContent))
+        .filter(one => one.getClientRects().length)
         .map(one => [one.textContent, new Set([...(() => { const range = document.createRange();
-            range.selectNodeContents(one); return range.getClientRects(); })()].map(box => Math.round(box.top))).size])"""
+            range.selectNodeContents(one); return range.getClientRects(); })()]
+            .map(box => Math.round(box.top))).size])"""
     for address in ("", f"jobs/{story.succeeded.job}", f"jobs/{story.compared.job}", "runs"):
         page.goto(f"{server.url}/#/{address}")
         expect(page.locator(".jobs li, .titled, tbody tr").first).to_be_visible()
