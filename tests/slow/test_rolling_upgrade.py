@@ -135,7 +135,7 @@ def test_todays_worker_joins_those_of_the_release_before(tmp_path: Path, today: 
         _one_by_each(house, _name(old, 0), _name(new, 0))
         second.send_signal(signal.SIGTERM)
         assert second.wait(30) == 0
-        training = submit(house, images)
+        training = submit(house, images, epochs=60)  # long enough to be met on its way
         wait_for_training(house, training)
         new.start()
         first.send_signal(signal.SIGTERM)
