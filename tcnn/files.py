@@ -1,7 +1,8 @@
-"""Write files and directories atomically: complete, or not at all."""
+"""Write files and directories atomically: complete, or not at all; and the digest of a file."""
 
 import ctypes
 import errno
+import hashlib
 import os
 import shutil
 import sys
@@ -161,3 +162,9 @@ def to_disk(file: Path) -> None:
             for start in range(0, os.fstat(handle.fileno()).st_size, SLICE):
                 _sync_file_range(handle.fileno(), start, SLICE, _WAIT_WRITE_WAIT)  # should it fail, fsync says so
         os.fsync(handle.fileno())
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -7,7 +7,7 @@ import torch
 from houses import House, wait_for
 
 import tcnn
-from tcnn.workflows.pipeline import file_digest
+from tcnn.files import file_digest
 from tcnn_jobs.model import Job, Kind, Status
 
 CONFIG: dict[str, Any] = {

@@ -2,22 +2,18 @@
 
     python -m benchmarks.drawing.dashboard_pictures --weights tiny-darknet.safetensors --images imagewoof160.tar
 
-Tiny Darknet's last stage, made attention, learns ten breeds of dogs beside the CNN (`dogs`): half an hour on two cores.
-`--home DIR` keeps the server's files there; photographs are made anew from a run that is there already. Needs the
-extras `dev` and chromium.
+Tiny Darknet's last stage, made attention, learns ten breeds of dogs beside the CNN (`dogs`): a quarter of an hour on
+two cores. `--home DIR` keeps the server's files there; photographs are made anew from a run that is there already.
+Needs the extras `dev` and chromium.
 """
 
 import argparse
 import io
 import os
-import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +23,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from benchmarks.drawing import dogs
+from benchmarks.service.dashboard_scale import serving
 
 IMAGES = dogs.ROOT / "docs" / "img"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 800}
@@ -44,27 +41,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         home = given.home or Path(scratch) / "home"
         home.mkdir(parents=True, exist_ok=True)
-        with serving(home, Path(scratch)) as url, httpx.Client(base_url=url, timeout=600, trust_env=False) as client:
+        known = {
+            "HF_HUB_OFFLINE": "1",
+            **dogs.environment(Path(scratch)),
+        }  # its processes know Tiny Darknet by its name
+        with serving(home, **known) as url, httpx.Client(base_url=url, timeout=600, trust_env=False) as client:
             job = trained(client) or train(client, given.weights, given.images, Path(scratch))
             photograph(url, client, job)
-
-
-@contextmanager
-def serving(home: Path, scratch: Path) -> Iterator[str]:
-    """A server whose processes know Tiny Darknet by its name."""
-    own = {"TCNN_HOME": str(home), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", **dogs.environment(scratch)}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tcnn", "serve", "--port", "0"], stdout=subprocess.PIPE, text=True,
-        env={**os.environ, **own}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        found = re.search(r"http://[\w.:]+", next(line for line in server.stdout if "tcnn is at" in line))
-        assert found is not None
-        yield found[0]
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def trained(client: httpx.Client) -> str | None:

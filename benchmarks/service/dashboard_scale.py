@@ -102,11 +102,11 @@ def fill(store: Store, count: int) -> None:
 
 
 @contextmanager
-def serving(home: Path) -> Iterator[str]:
-    """The address of a server on it, without a worker."""
-    environment = {**os.environ, "TCNN_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+def serving(home: Path, *arguments: str, **more: str) -> Iterator[str]:
+    """The address of a server on it."""
+    environment = {**os.environ, "TCNN_HOME": str(home), "PYTHONUNBUFFERED": "1", **more}
     server = subprocess.Popen(
-        [sys.executable, "-m", "tcnn", "serve", "--port", "0", "--no-worker"], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tcnn", "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, text=True,
         env=environment, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -208,7 +208,7 @@ def main() -> None:
         fill(store, given.jobs)
         store.close()
         before = os.getloadavg()[0]
-        with serving(home) as url, sync_playwright() as playwright:
+        with serving(home, "--no-worker") as url, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             first_view(browser, url, "#/")  # the server and the browser have begun
             views = {place: [first_view(browser, url, place) for _ in range(given.loads)] for place in ROWS}

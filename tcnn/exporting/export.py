@@ -23,11 +23,10 @@ from tcnn.exporting.check import Runner, check_tolerance, compare, reference, sh
 from tcnn.exporting.options import check_options, format_of, parse_axes, require_onnx
 from tcnn.exporting.program import Program, free_axes, output_tensors, silence_logging, trace
 from tcnn.exporting.report import AXES, Axis, ExportReport, Format
-from tcnn.files import check_output, replacing
+from tcnn.files import check_output, file_digest, replacing
 from tcnn.folding.fuse import fused
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.version import __version__
-from tcnn.workflows.pipeline import file_digest
 
 Progress = Callable[[str], None]
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from tcnn.checkpoints import checkpoint
 from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.errors import OutputError, VerificationError
-from tcnn.files import check_output
+from tcnn.files import check_output, file_digest
 from tcnn.folding.fold import Progress, fold
 from tcnn.folding.prune import prune
 from tcnn.folding.report import FoldResult, PruningAccuracy, Speed
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.verification.images import load_images
-from tcnn.workflows.pipeline import file_digest, is_directory, usable_device
+from tcnn.workflows.pipeline import is_directory, usable_device
 
 Accuracy = Callable[[nn.Module, nn.Module], PruningAccuracy]
 """Measures a model before and after."""

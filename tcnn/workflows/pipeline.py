@@ -1,6 +1,5 @@
 """Convert a model by name into a verified file, as `tcnn convert` and the service's `transform` job do."""
 
-import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import convert, without_stride
 from tcnn.errors import EnvironmentFailure, OutputError, RequestError, VerificationError, one_line
-from tcnn.files import check_output
+from tcnn.files import check_output, file_digest
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.zoo.names import cnn_of, is_converted, is_weights_file
@@ -224,9 +223,3 @@ def raise_if_failed(report: VerificationReport, what: str) -> None:
     failure = report.failure()
     if failure:
         raise VerificationError(f"{what}: {failure}; nothing was written")
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

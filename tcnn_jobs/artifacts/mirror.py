@@ -5,7 +5,6 @@ names only what is there; what it no longer names goes after it.
 """
 
 import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tcnn.files import storage_errors
+from tcnn.files import file_digest, storage_errors
 from tcnn_jobs.artifacts.bucket import Bucket, BucketError
 from tcnn_jobs.artifacts.layout import Manifest, file_key, manifest_key
 from tcnn_jobs.model import Artifact, Result
@@ -88,8 +87,7 @@ class Mirror:
             known = self._sent.get(name)
             if known is not None and known.stamp == stamp:
                 return known
-            with path.open("rb") as handle:
-                digest = hashlib.file_digest(handle, "sha256").hexdigest()
+            digest = file_digest(path)
             place = f"{self._job}/{self._claim}/{name}"
             file = Artifact(name=path.name, path=place, size=path.stat().st_size, sha256=digest)
             if known is None or known.file != file:

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from tcnn.errors import RequestError
-from tcnn.files import storage_errors
+from tcnn.files import file_digest, storage_errors
 from tcnn_jobs.artifacts.base import Opened, Reference
 from tcnn_jobs.artifacts.bucket import NEVER, Bucket, Object, ObjectGone
 from tcnn_jobs.artifacts.cache import Cache, Held
@@ -211,8 +211,7 @@ def pack(folder: Path, packed: Path) -> str:
     with tarfile.open(packed, "w:", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(folder.rglob("*")):
             tar.add(path, str(path.relative_to(folder)), recursive=False, filter=plain)
-    with packed.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    return file_digest(packed)
 
 
 def unpack(packed: Path, folder: Path) -> None:

@@ -18,7 +18,7 @@ from tcnn.checkpoints import checkpoint
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparison import compare
 from tcnn.evaluation.report import Comparison
-from tcnn.files import to_disk
+from tcnn.files import file_digest, to_disk
 from tcnn.training.before_after import FILE as COMPARED
 from tcnn.training.converted import FILE as CONVERTED
 from tcnn.training.finetune import FinetuneResult
@@ -27,7 +27,7 @@ from tcnn.training.launch.launcher import finetune_on
 from tcnn.training.runs.progress import Callbacks
 from tcnn.training.runs.progress import Progress as TrainingProgress
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
-from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file, file_digest
+from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.model import Artifact, Kind, Progress, Result
 from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, Training, TransformRequest

@@ -3,12 +3,12 @@
 Runs in a process of its own (`process`). What a job reads later is the file that was written here, never a stranger's.
 """
 
-import hashlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tcnn.errors import CheckpointError, TcnnError, WeightsError, one_line, shorten
+from tcnn.files import file_digest
 from tcnn.processes import loading
 from tcnn.zoo import catalogue
 from tcnn_jobs.confined.checkpoints import read_header
@@ -61,7 +61,7 @@ def _keep(path: Path, out: Path, safetensors: bool) -> dict[str, Any]:
         "parameters": sum(tensor.numel() for tensor in state.values()),
         "dtypes": dict(Counter(str(tensor.dtype).removeprefix("torch.") for tensor in state.values())),
         "shapes": [[shorten(key, 200), list(tensor.shape)] for key, tensor in list(state.items())[:SHOWN]],
-        "kept": {"size": out.stat().st_size, "sha256": _digest(out)},
+        "kept": {"size": out.stat().st_size, "sha256": file_digest(out)},
     }
 
 
@@ -70,8 +70,3 @@ def _is_safetensors(path: Path) -> bool:
     with path.open("rb") as handle:
         start = handle.read(9)
     return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

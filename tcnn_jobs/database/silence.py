@@ -71,11 +71,13 @@ class Silence:
         try:
             while True:
                 asked = time.monotonic()
-                if answers(host, port, PATIENCE) or asked - self._wanted > UNWATCHED:
+                if answers(host, port, PATIENCE):
                     self.heard()
                 if self._heard > asked:
                     return
-                self._silent = True
+                self._silent = asked - self._wanted < UNWATCHED
+                if not self._silent:
+                    return
                 time.sleep(AGAIN)
         finally:
             self._asking.release()

@@ -12,6 +12,8 @@ from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import now, shares
 from tcnn_jobs.errors import KeyNotFound, WrongState
 from tcnn_jobs.identifiers import new_id, shown, storable
+from tcnn_jobs.model import IdempotencyKey
+from tcnn_jobs.store import idempotency
 from tcnn_jobs.store.accounts import audits
 from tcnn_jobs.store.changes import find
 
@@ -24,14 +26,21 @@ _FIELDS = tuple(Share.model_fields)
 class Shares(Database):
     """The links of all tenants."""
 
-    def create_share(self, job: str, owner: str, seconds: float) -> tuple[Share, str]:
+    def create_share(
+        self, job: str, owner: str, seconds: float, key: IdempotencyKey | None = None
+    ) -> tuple[Share, str | None] | None:
         """Make a link that ends by itself; returns it and its secret, which is not stored.
 
-        Raises `JobNotFound`, and `WrongState` if the job has as many as it may.
+        With a key that has made one before that one, without its secret, or None if it has ended. Raises `JobNotFound`,
+        `IdempotencyMismatch`, and `WrongState` if the job has as many as it may.
         """
         identifier, secret = new_id("share"), new_secret(SHARE_PREFIX)
         with self.writing() as connection:
             find(connection, job, owner, lock=True)
+            if key is not None and not idempotency.is_first(connection, key, identifier):
+                made = and_(shares.c.id == idempotency.recall(connection, key), shares.c.job == job, _VALID)
+                row = connection.execute(select(shares).where(made)).one_or_none()
+                return None if row is None else (_as_share(row), None)
             # What has ended nobody asks for any more: the audit log tells of it.
             connection.execute(delete(shares).where(shares.c.job == job, ~_VALID))
             count = connection.scalar(select(func.count()).select_from(shares).where(shares.c.job == job, _VALID)) or 0

@@ -7,13 +7,13 @@ from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert,
 
 from tcnn_jobs import labels
 from tcnn_jobs.database import schema
-from tcnn_jobs.database.engine import due, upsert
+from tcnn_jobs.database.engine import due
 from tcnn_jobs.database.schema import jobs, keys, now
-from tcnn_jobs.errors import IdempotencyMismatch, StoreUnavailable, WrongState
+from tcnn_jobs.errors import StoreUnavailable, WrongState
 from tcnn_jobs.identifiers import new_id, storable
 from tcnn_jobs.labels import Labels
 from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, NewEvent, NewJob, Status
-from tcnn_jobs.store import needs
+from tcnn_jobs.store import idempotency, needs
 from tcnn_jobs.store.accounts import audits, quotas
 from tcnn_jobs.store.changes import as_job, change, find, record
 from tcnn_jobs.store.listing import Jobs, Listing
@@ -48,7 +48,7 @@ class Submission(Listing):
         identifier = new_id("job")
         with self.writing() as connection:
             if key is not None:
-                winner = _remember(connection, key, identifier)
+                winner = idempotency.remember(connection, key, identifier)
                 if winner != identifier:
                     row = find(connection, winner, None)
             if key is None or winner == identifier:
@@ -65,7 +65,7 @@ class Submission(Listing):
     def replay(self, key: IdempotencyKey) -> str | None:
         """What a POST with this key has made; None if there was none; raises `IdempotencyMismatch`."""
         with self.reading() as connection:
-            return _recall(connection, key)
+            return idempotency.recall(connection, key)
 
     def has_made(self, owner: str, key: str) -> bool:
         """Whether a POST with this key has made anything, whatever it asked for."""
@@ -75,7 +75,7 @@ class Submission(Listing):
     def remember(self, key: IdempotencyKey, resource: str) -> str:
         """Keep what a POST has made; returns the resource of whoever was first; raises `IdempotencyMismatch`."""
         with self.writing() as connection:
-            return _remember(connection, key, resource)
+            return idempotency.remember(connection, key, resource)
 
     def get(self, job: str, owner: str | None = None) -> Job:
         """One job and its place in the queue; raises `JobNotFound`."""
@@ -89,7 +89,7 @@ class Submission(Listing):
         """
         with self.writing() as connection:
             row = find(connection, job, owner, lock=True)
-            if key is None or _is_first(connection, key, job):
+            if key is None or idempotency.is_first(connection, key, job):
                 row = _cancelled(connection, row)
                 audits.note(connection, "job.cancel", job, row.owner)
         return self._placed(row)
@@ -102,7 +102,7 @@ class Submission(Listing):
         """
         with self.writing() as connection:
             row = find(connection, job, owner, lock=True)
-            if key is None or _is_first(connection, key, job):
+            if key is None or idempotency.is_first(connection, key, job):
                 if row.status not in (Status.FAILED, Status.CANCELLED):
                     raise WrongState(f"{job}: is {row.status}; only a failed or cancelled job can be resumed")
                 quotas.admit_job(connection, row.owner)
@@ -122,7 +122,7 @@ class Submission(Listing):
             row = find(connection, job, owner, lock=True)
             now_is = {name: getattr(row, name) for name in Labels.model_fields}
             wanted = now_is | new.given()
-            if (key is None or _is_first(connection, key, job)) and wanted != now_is:
+            if (key is None or idempotency.is_first(connection, key, job)) and wanted != now_is:
                 told = labels.words(row.id, row.kind, row.request, wanted)
                 changed = update(jobs).where(jobs.c.number == row.number).values(**wanted, words=told).returning(jobs)
                 row = connection.execute(changed).one()
@@ -208,28 +208,3 @@ def _cancelled(connection: Connection, row: Row[Any]) -> Row[Any]:
     if row.status in (Status.SUCCEEDED, Status.FAILED):
         raise WrongState(f"{row.id}: is {row.status}; only a queued or running job can be cancelled")
     return row
-
-
-def _recall(connection: Connection, key: IdempotencyKey) -> str | None:
-    row = connection.execute(select(keys).where(keys.c.owner == key.owner, keys.c.key == key.key)).one_or_none()
-    if row is None:
-        return None
-    if row.digest != key.digest:
-        raise IdempotencyMismatch("Idempotency-Key: was used for another request; use a new key for a new request")
-    return str(row.resource)
-
-
-def _remember(connection: Connection, key: IdempotencyKey, resource: str) -> str:
-    return resource if _is_first(connection, key, resource) else _recall(connection, key) or resource
-
-
-def _is_first(connection: Connection, key: IdempotencyKey, resource: str) -> bool:
-    """Keep the key with what it makes; False if it was kept before. Raises `IdempotencyMismatch`."""
-    # Whoever comes second waits here until the first has committed, and then reads what that one has made.
-    added = connection.execute(
-        upsert(connection.dialect.name, keys)
-        .values(**key._asdict(), resource=resource, created_at=now())
-        .on_conflict_do_nothing(index_elements=[keys.c.owner, keys.c.key])
-        .returning(keys.c.key)
-    ).one_or_none()
-    return added is not None or _recall(connection, key) is None

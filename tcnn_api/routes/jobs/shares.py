@@ -80,16 +80,13 @@ def create(
     request.state.job = job
     if request.state.principal == LOCAL:
         raise Refused("id", "this server has no keys, so whoever reaches it sees every job; send its page's address")
-    earlier = store.replay(key) if key is not None else None
-    if earlier is not None:
-        known = next((one for one in store.shares(job, owner) if one.id == earlier), None)
-        if known is None:
-            raise Refused("Idempotency-Key", "the link that was made with it has ended; use another key for a new one")
-        return ShareMade(**ShareView.of(known).model_dump(), secret=None, page=None)
-    share, secret = store.create_share(job, owner, (body or NewShare()).days * DAY)
-    if key is not None:
-        store.remember(key, share.id)
-    return ShareMade(**ShareView.of(share).model_dump(), secret=secret, page=f"/#/shared/{secret}")
+    made = store.create_share(job, owner, (body or NewShare()).days * DAY, key)
+    if made is None:
+        raise Refused("Idempotency-Key", "the link that was made with it has ended; use another key for a new one")
+    share, secret = made
+    return ShareMade(
+        **ShareView.of(share).model_dump(), secret=secret, page=None if secret is None else f"/#/shared/{secret}"
+    )
 
 
 @router.get("/{id}/shares", summary="List the links to a job", responses={200: answer(listed(EXAMPLE), "Links.")})

@@ -53,7 +53,11 @@ def test_a_race_has_one_winner(store: Store) -> None:
             ids = set(pool.map(lambda _, key=key: store.enqueue(new(), key).id, range(8)))
             other = key._replace(owner="bob")
             resources = list(pool.map(lambda _, key=other: store.remember(key, new_id("ds")), range(8)))
+            third, job = key._replace(key=f"share-{attempt}"), next(iter(ids))
+            made = list(pool.map(lambda _, key=third, job=job: store.create_share(job, "ann", 60, key), range(8)))
         assert len(ids) == 1
+        assert len({one and one[0] for one in made}) == len(store.shares(job, "ann")) == 1
+        assert [one and one[1] for one in made].count(None) == 7, "its secret is told once"
         assert len(set(resources)) == 1 and store.replay(other) == resources[0]
     assert len(store.list(limit=100)[0]) == 5
 
