@@ -1,5 +1,7 @@
 """What an operator's page asks the store: load by tenant, what ended by hour; and links to jobs, on both databases."""
 
+import math
+
 import pytest
 from deeds import RESULT, new
 from sqlalchemy import text
@@ -16,7 +18,8 @@ def taken(store: Store, worker: str = "w") -> Claim:
     return Claim(job=found.id, worker=worker, number=found.claim)
 
 
-def test_load_by_tenant(store: Store) -> None:
+def test_load_by_tenant(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "QUICK", math.inf)  # however slow the machine, every answer is counted anew
     assert store.load() == []
     store.enqueue(new(owner="alice"))
     claim = taken(store)
