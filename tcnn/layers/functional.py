@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tcnn.errors import EmptyMapError, UnsupportedLayerError
+from tcnn.layers import shards
 from tcnn.layers.backends import (
     autotune,
     chunked,
@@ -54,6 +55,8 @@ def gpsa(
     """
     if x.dim() == 3:
         return gpsa(x[None], parameters, geometry, scope, known_hard)[0]
+    if shards.is_sharded(x):
+        return shards.on_shards(gpsa, x, parameters, geometry, scope, known_hard)
     check_input(x, parameters.in_channels, geometry)
     backend = selection.backend()
     if backend == "auto" and (known_hard or in_hard_limit(parameters, geometry)):
@@ -88,6 +91,9 @@ def convolution_and_attention(
         return convolution_and_attention(x[None], geometry, scope, weight, value, bias, groups, parameters, positional)[
             0
         ]
+    if shards.is_sharded(x):
+        others = geometry, scope, weight, value, bias, groups, parameters, positional
+        return shards.on_shards(convolution_and_attention, x, *others)
     if weight is None:
         assert parameters is not None  # noqa: S101 - a layer without a head is all convolution
         check_input(x, parameters.in_channels, geometry)
