@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tcnn.analysis.recorded import Grid, Kind, RecordedLayer, record_gpsa2d
+from tcnn.analysis.recorded import Grid, Kind, RecordedLayer, record_gpsa2d, record_self_attention
 from tcnn.analysis.timm_attention import patch_grid, record_timm
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair, Quad
 from tcnn.models.running import watch_layers
 from tcnn.models.trace import evaluating
@@ -80,7 +81,8 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
     """Run a forward pass in evaluation mode and record queries and keys of every attention layer.
 
     Args:
-        model: one with `GPSA2d` layers, or with timm attention over a map of patches; it is not changed.
+        model: one with `GPSA2d` or `SelfAttention2d` layers, or with timm attention over a map of patches; it is not
+            changed.
         images: (B, C, height, width), preprocessed as the model expects them.
 
     Raises: `RequestError` if the model has no such layer, or does not run on images of this size.
@@ -89,7 +91,7 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
     if record is not None:  # heads that went into a convolution cannot be seen any more
         refuse_folded(record, record.base_model, "inspect")
     kept: dict[str, RecordedLayer] = {}
-    own = [name for name, module in model.named_modules() if isinstance(module, GPSA2d)]
+    own = [name for name, module in model.named_modules() if isinstance(module, GPSA2d | SelfAttention2d)]
     size = images.shape[-2], images.shape[-1]
     reference = next(model.parameters())
 
@@ -99,6 +101,8 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
     def keep_own(name: str, layer: nn.Module, x: Tensor, _: Tensor) -> None:
         if isinstance(layer, GPSA2d):
             keep(record_gpsa2d(name, layer, x))
+        elif isinstance(layer, SelfAttention2d):
+            keep(record_self_attention(name, layer, x))
 
     with (
         torch.no_grad(),
@@ -114,8 +118,8 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
             raise RequestError(f"the model does not run on images of {what} ({why}); choose its own size") from error
     if not kept:
         raise RequestError(
-            f"{type(model).__name__} has no attention to look at: expected GPSA layers (tcnn convert makes them) "
-            "or timm's attention over a map of patches (ViT, DeiT, ConViT)"
+            f"{type(model).__name__} has no attention to look at: expected GPSA layers (tcnn convert makes them), "
+            "those of cordonnier_…, or timm's attention over a map of patches (ViT, DeiT, ConViT)"
         )
     return Encoded(size, output, kept)
 

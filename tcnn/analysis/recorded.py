@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import attention, positions, scopes
 from tcnn.layers.terms.attention import AttentionMaps
 from tcnn.layers.terms.dtypes import at_least_float32
@@ -18,8 +19,9 @@ from tcnn.layers.terms.positions import Factors, Pair, Quad
 from tcnn.layers.terms.quadratic import Quadratic
 from tcnn.layers.terms.scopes import GLOBAL, Scope
 
-Kind = Literal["gpsa2d", "convit", "attention"]
-"""Kind of a layer: GPSA of tcnn, timm's GPSA of ConViT, or content attention only (ViT, DeiT, the last ConViT layers).
+Kind = Literal["gpsa2d", "convit", "cordonnier", "attention"]
+"""Kind of a layer: GPSA of tcnn, timm's GPSA of ConViT, self-attention of Cordonnier's network, or content attention
+only (ViT, DeiT, the last ConViT layers).
 """
 
 
@@ -188,4 +190,32 @@ def record_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> RecordedLayer:
         temperature=layer.position_temperature.item(),
         gate_temperature=layer.gate_temperature.item(),
         scope=layer.scope,
+    )
+
+
+def record_self_attention(name: str, layer: SelfAttention2d, x: Tensor) -> RecordedLayer:
+    """Record a layer of Cordonnier's network on its input (B, H, W, C), by the functions of its forward pass.
+
+    Without content it is positions alone: its gate is 1, and queries and keys are zeros. With content both logits are
+    under one softmax, so that neither has a map of its own.
+    """
+    size = x.shape[1], x.shape[2]
+    grid = Grid(size=size, padding=(0, 0, 0, 0), first=(0, 0), stride=(1, 1), queries=size)
+    if layer.content:
+        query, key, positional = layer.logit_parts(x)
+        return RecordedLayer(name, "cordonnier", grid, query, key, bias=positional)
+    nothing = x.new_zeros(len(x), layer.heads, size[0] * size[1], 1)
+    strength, centres = layer.summary()
+    term = layer.term
+    return RecordedLayer(
+        name,
+        "cordonnier",
+        grid,
+        nothing,
+        nothing,
+        factors=layer.positional_factors(size),
+        gate=x.new_ones(layer.heads),
+        strength=strength,
+        centres=centres,
+        precision=term.precision if isinstance(term, Quadratic) else None,
     )

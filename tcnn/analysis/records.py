@@ -49,8 +49,9 @@ class Layer(_Record):
     """Measures of one attention layer; means are over its heads."""
 
     name: str
-    kind: Literal["gpsa2d", "convit", "attention"] = Field(
-        description="gpsa2d: tcnn's layer. convit: timm's GPSA. attention: timm's attention by content."
+    kind: Literal["gpsa2d", "convit", "cordonnier", "attention"] = Field(
+        description="gpsa2d: tcnn's layer. convit: timm's GPSA. cordonnier: self-attention of cordonnier_…. "
+        "attention: timm's attention by content."
     )
     map: Pair = Field(description="(H, W) of the map that is attended to, padding included, pixels.")
     padding: tuple[int, int, int, int] = Field(description="(left, right, top, bottom) of it, pixels.")

@@ -17,7 +17,7 @@ from tcnn.layers.terms.attention import positional_map
 from tcnn.layers.terms.dtypes import at_least_float32
 from tcnn.layers.terms.isotropic import UNIT, Isotropic
 from tcnn.layers.terms.kinds import Position
-from tcnn.layers.terms.positions import Geometry
+from tcnn.layers.terms.positions import Factors, Geometry, Pair
 from tcnn.layers.terms.quadratic import Quadratic
 from tcnn.layers.terms.relative import REACH, Relative
 
@@ -100,7 +100,7 @@ class SelfAttention2d(nn.Module):
         if self.content:
             heads = (self.attention(x) @ x.flatten(1, 2)[:, None]).transpose(1, 2)  # (B, N, K, C)
             return self.proj(heads.flatten(2)).unflatten(1, size)
-        rows, columns = self.term.attention(at_least_float32(x.new_ones(())), size, EVERY_PIXEL)
+        rows, columns = self.positional_factors(size)
         if columns is not None:
             return self.proj(apply_positions(rows, columns, x).flatten(3))
         maps = positional_map((rows, None)).to(x.dtype)  # (K, N, N)
@@ -108,24 +108,31 @@ class SelfAttention2d(nn.Module):
 
     def attention(self, x: Tensor) -> Tensor:
         """The maps that `forward` applies: (B, K, N, N), or (K, N, N) without content."""
-        size = x.shape[1], x.shape[2]
-        term = self.term
+        if not self.content:
+            return positional_map(self.positional_factors((x.shape[1], x.shape[2])))
+        query, key, positions = self.logit_parts(x)
+        content = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
+        return torch.softmax(at_least_float32(content + positions), dim=-1).to(x.dtype)
+
+    def positional_factors(self, size: Pair) -> Factors:
+        """Positional attention on a map of `size`, without content (`terms.positions.Factors`)."""
+        return self.term.attention(at_least_float32(self.proj.weight.new_ones(())), size, EVERY_PIXEL)
+
+    def logit_parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys (B, K, N, d) and positional logits q·r_δ/√d, (B, K, N, N), of a layer with content."""
+        size, term = (x.shape[1], x.shape[2]), self.term
         if self.query is None or self.key is None or not isinstance(term, Relative):
-            return positional_map(term.attention(at_least_float32(x.new_ones(())), size, EVERY_PIXEL))
+            raise RequestError("SelfAttention2d: expected a layer with content, whose logits have these parts")
         tokens = x.flatten(1, 2)
-        query, key = (
-            layer(tokens).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key)
-        )  # (B, K, N, d)
-        query = query * query.shape[-1] ** -0.5
-        looked_for = query.unflatten(2, size)  # (B, K, H, W, d)
+        query, key = (layer(tokens).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key))
+        looked_for = (query * query.shape[-1] ** -0.5).unflatten(2, size)  # (B, K, H, W, d)
         along = []
         for axis, embedding in enumerate((term.row_embedding, term.column_embedding)):
             own = looked_for[..., axis * self.embedding : (axis + 1) * self.embedding] @ embedding.t()
             table = term.table(axis, size, EVERY_PIXEL)
             index = table[:, None] if axis == 0 else table[None]
             along.append(own.gather(-1, index.expand(*own.shape[:-1], table.shape[-1])))
-        positions = (along[0][..., :, None] + along[1][..., None, :]).flatten(-2).flatten(2, 3)
-        return torch.softmax(at_least_float32(query @ key.transpose(-1, -2) + positions), dim=-1).to(x.dtype)
+        return query, key, (along[0][..., :, None] + along[1][..., None, :]).flatten(-2).flatten(2, 3)
 
     def extra_repr(self) -> str:
         return f"{self.proj.out_features}, heads={self.heads}, position={self.position!r}, content={self.content}"
