@@ -3,6 +3,7 @@
 import { h, s, say } from "./dom.js";
 import { bytes, count, number, percent, short } from "./format.js";
 import { get } from "./http.js";
+import { breakable, scrolling } from "./scrolling.js";
 import { explorer, gallery } from "./single-images.js";
 
 const NAMES = { cnn: "CNN", tuned_cnn: "CNN, fine-tuned the same way", converted: "Converted", t_cnn: "T-CNN, fine-tuned" };
@@ -25,13 +26,13 @@ export function beforeAfter(found, job) {
   return h("section", { class: "card before-after" },
     h("h2", {}, "Before and after"),
     headline && h("p", { class: `verdict ${tone(headline)}` }, verdict(headline)),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Models before and after" },
+    scrolling("Models before and after", {},
       h("table", {},
         h("thead", {}, h("tr", {}, ["Model", "Accuracy", `${percent(scale[0], 0)} to ${percent(scale[1], 0)}`, "Corrupted", "FLOPs", "Images/s", "Size"].map((word) => h("th", { scope: "col" }, word)))),
         h("tbody", {}, found.rows.map((row) => line(row, scale))))),
-    h("p", { class: "muted" }, `On ${count(found.images)} validation images, with intervals of ${percent(SURE, 0)}; images a second through the model alone, slowest to fastest pass.`,
+    h("p", { class: "muted" }, `On ${count(found.images)} validation images, with intervals of ${percent(SURE, 0)}; images a second through the model alone${measured.some((row) => spread(row.cost.images_per_second)) ? ", slowest to fastest pass" : ""}.`,
       found.corrupted_images > 0 && ` Corrupted: ${count(found.corrupted_images)} of them, each under one of ImageNet-C’s fifteen corruptions at one of five severities, drawn for it, the same for all models.`),
-    found.differences.length > 0 && h("ul", { class: "differences" }, found.differences.map((one) => h("li", {}, told(one)))),
+    found.differences.length > 0 && h("ul", { class: "differences" }, telling(found.differences).map((one) => h("li", {}, told(one)))),
     more("Class by class", classes, drawClasses),
     found.differences.length > 0 && more("The images on which they differ", pictures, drawPictures));
 }
@@ -47,8 +48,17 @@ function line(row, scale) {
     h("td", {}, bar(top1, scale, row.role)),
     share(row.corrupted),
     h("td", {}, cost.flops === null ? "–" : `${number(cost.flops / 1e9)} G`),
-    h("td", {}, short(cost.images_per_second.median), h("span", { class: "range" }, `${short(cost.images_per_second.low)} to ${short(cost.images_per_second.high)}`)),
+    rate(cost.images_per_second),
     h("td", {}, bytes(cost.bytes)));
+}
+
+/** Images a second; of one pass there is no interval. */
+function rate({ median, low, high }) {
+  return h("td", {}, short(median), spread({ low, high }) && h("span", { class: "range" }, spread({ low, high })));
+}
+
+function spread({ low, high }) {
+  return short(low) === short(high) ? "" : `${short(low)} to ${short(high)}`;
 }
 
 function share(accuracy) {
@@ -110,16 +120,22 @@ async function fill(place, draw, url) {
   }
 }
 
+/** Those that tell something: a conversion that is as good as the CNN stands for it, so one of the two will do. */
+function telling(differences) {
+  const kept = differences.find((one) => one.of === "converted" && one.over === "cnn");
+  return kept && kept.top1.low <= 0 && kept.top1.high >= 0 ? differences.filter((one) => one.of !== "converted" && one.over !== "converted") : differences;
+}
+
 function drawClasses(whole) {
   const rows = whole.rows.filter((row) => row.accuracy && !row.new_classifier);
   const gains = whole.differences[0];
   const names = Object.keys(rows.at(-1)?.per_class ?? {});
   const cell = (score) => h("td", {}, score ? percent(score.top1.mean) : "–", score && h("span", { class: "range" }, `${percent(score.top1.low, 0)} to ${percent(score.top1.high, 0)}`));
-  return [h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Accuracy by class" },
+  return [scrolling("Accuracy by class", { rows: names.length },
     h("table", {},
       h("thead", {}, h("tr", {}, ["Class", "Images", ...rows.map((row) => NAMES[row.role]), gains && "Difference, points"].filter(Boolean).map((word) => h("th", { scope: "col" }, word)))),
       h("tbody", {}, names.map((name) => h("tr", {},
-        h("th", { scope: "row" }, name),
+        h("th", { scope: "row" }, breakable(name)),
         h("td", {}, count(rows.at(-1).per_class[name].images)),
         rows.map((row) => cell(row.per_class[name])),
         gains && h("td", {}, gains.per_class[name] ? estimate(gains.per_class[name]) : "–"))))))];

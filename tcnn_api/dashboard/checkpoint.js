@@ -4,6 +4,7 @@ import { announce, h } from "./dom.js";
 import { bytes, count, date, number, percent, short } from "./format.js";
 import { ask, get } from "./http.js";
 import { sure, trouble } from "./parts.js";
+import { scrolling } from "./scrolling.js";
 import { usedBy } from "./used-by.js";
 
 const SHOWN = 40; // class names
@@ -61,7 +62,7 @@ function pairs(entries) {
 }
 
 function file(one) {
-  return [["Size", bytes(one.size)], ["Uploaded", date(one.created_at)], ["SHA-256", h("code", { title: one.sha256 }, `${one.sha256.slice(0, 16)}…`)]];
+  return [["Size", bytes(one.size)], ["Uploaded", date(one.created_at)], ["SHA-256", h("code", { title: one.sha256 }, `${one.sha256.slice(0, 12)}…`)]];
 }
 
 /** What the file says of itself; read when the page is opened. */
@@ -111,7 +112,7 @@ function plain(one) {
 
 function tensors({ shapes, tensors: all }) {
   return h("section", { class: "card" }, h("h2", {}, "Tensors"),
-    h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Tensors" }, h("table", {},
+    scrolling("Tensors", { rows: shapes.length }, h("table", {},
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Name"), h("th", { scope: "col" }, "Shape"))),
       h("tbody", {}, shapes.map(([name, shape]) => h("tr", {}, h("th", { scope: "row", class: "long" }, h("code", {}, name)), h("td", {}, shape.join("×") || "one number")))))),
     all > shapes.length && h("p", { class: "muted" }, `and ${count(all - shapes.length)} more.`));

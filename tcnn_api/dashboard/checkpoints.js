@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 import { bytes, count, date, short } from "./format.js";
 import { get } from "./http.js";
 import { trouble } from "./parts.js";
+import { breakable, scrolling } from "./scrolling.js";
 import { WEIGHTS, dropZone, modelRoute } from "./uploads.js";
 
 const LIMIT = 50;
@@ -29,11 +30,11 @@ export function show(main, query) {
 function listing(kind, after, signal) {
   const { title, none, heads, cells } = LISTS[kind];
   const body = h("tbody");
-  const table = h("div", { class: "scroll listing", tabindex: "0", role: "region", "aria-label": title, hidden: true },
+  const table = scrolling(title, { class: "listing", hidden: true },
     h("table", {}, h("thead", {}, h("tr", {}, heads.map((word) => h("th", { scope: "col" }, word)))), body));
   const state = h("div", { class: "state" }, h("p", { class: "loading" }, "Loading…"));
   const pager = h("nav", { class: "pager", "aria-label": `Pages of ${title}` });
-  const row = (one) => h("tr", {}, h("th", { scope: "row", class: "long" }, h("a", { href: `#/${kind}/${one.id}` }, one.name)),
+  const row = (one) => h("tr", {}, h("th", { scope: "row", class: "long" }, h("a", { href: `#/${kind}/${one.id}` }, breakable(one.name))),
     [...cells(one), bytes(one.size), date(one.created_at)].map((value) => h("td", {}, value)));
 
   async function load() {

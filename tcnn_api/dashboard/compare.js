@@ -10,6 +10,7 @@ import { ask, get } from "./http.js";
 import { learn, named } from "./names.js";
 import { badge, trouble } from "./parts.js";
 import { MOST } from "./runs.js";
+import { scrolling } from "./scrolling.js";
 
 const CURVES = [
   { title: "Training loss", column: "train_loss", kind: "epoch", format: number },
@@ -77,7 +78,7 @@ function card(word, ...children) {
 }
 
 function grid(word, heads, rows) {
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": word }, h("table", { class: "compared" },
+  return scrolling(word, {}, h("table", { class: "compared" },
     h("thead", {}, h("tr", {}, h("td", {}), heads)),
     h("tbody", {}, rows.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, name), values.map((value) => h("td", { title: value }, h("span", { class: "value" }, value))))))));
 }

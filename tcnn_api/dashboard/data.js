@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 import { bytes, count, date } from "./format.js";
 import { get } from "./http.js";
 import { trouble } from "./parts.js";
+import { breakable, scrolling } from "./scrolling.js";
 import { ARCHIVES, dropZone } from "./uploads.js";
 
 const LIMIT = 50;
@@ -13,7 +14,7 @@ export function show(main, query) {
   const leaving = new AbortController();
   const after = query.get("after") ?? "";
   const body = h("tbody");
-  const table = h("div", { class: "scroll listing", tabindex: "0", role: "region", "aria-label": "Data sets", hidden: true },
+  const table = scrolling("Data sets", { class: "listing", hidden: true },
     h("table", {}, h("thead", {}, h("tr", {}, ["Name", "Images", "Classes", "Divided into", "Archive", "Uploaded"].map((word) => h("th", { scope: "col" }, word)))), body));
   const state = h("div", { class: "state" }, h("p", { class: "loading" }, "Loading data sets…"));
   const pager = h("nav", { class: "pager", "aria-label": "Pages" });
@@ -44,6 +45,6 @@ export function show(main, query) {
 
 function row(one) {
   const splits = Object.entries(one.splits).map(([name, images]) => `${name} ${count(images)}`).join(", ");
-  return h("tr", {}, h("th", { scope: "row", class: "long" }, h("a", { href: `#/data/${one.id}` }, one.name)),
+  return h("tr", {}, h("th", { scope: "row", class: "long" }, h("a", { href: `#/data/${one.id}` }, breakable(one.name))),
     h("td", {}, count(one.images)), h("td", {}, count(one.classes.length)), h("td", {}, splits || "–"), h("td", {}, bytes(one.size)), h("td", {}, date(one.created_at)));
 }

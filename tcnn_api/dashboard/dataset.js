@@ -5,6 +5,7 @@ import { select } from "./form.js";
 import { bytes, count, date, number, percent } from "./format.js";
 import { ask, get } from "./http.js";
 import { sure, trouble } from "./parts.js";
+import { breakable, scrolling } from "./scrolling.js";
 import { usedBy } from "./used-by.js";
 
 const PAGE = 24;
@@ -48,7 +49,7 @@ function facts(one) {
   return h("section", { class: "card" }, h("h2", {}, "What it is"), h("dl", { class: "facts" }, [
     ["Images", count(one.images)], ["Classes", count(one.classes.length)],
     ...(splits.length ? splits : [["Divided", "No: a share is held out when a model is trained on it"]]),
-    ["Archive", bytes(one.size)], ["Uploaded", date(one.created_at)], ["SHA-256", h("code", { title: one.sha256 }, `${one.sha256.slice(0, 16)}…`)],
+    ["Archive", bytes(one.size)], ["Uploaded", date(one.created_at)], ["SHA-256", h("code", { title: one.sha256 }, `${one.sha256.slice(0, 12)}…`)],
   ].map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))));
 }
 
@@ -89,10 +90,10 @@ function balance({ classes }) {
   return [
     h("p", {}, word),
     splits.length > 1 && h("ul", { class: "legend" }, splits.map((name, place) => h("li", { class: `c${place}` }, h("b", {}, SPLITS[name] ?? name)))),
-    h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Images by class" },
+    scrolling("Images by class", { rows: classes.length },
       h("table", { class: "balance" },
         h("thead", {}, h("tr", {}, ["Class", ...splits.map((name) => SPLITS[name] ?? name)].map((name) => h("th", { scope: "col" }, name)), h("td", {}))),
-        h("tbody", {}, classes.map((one) => h("tr", {}, h("th", { scope: "row", class: "long" }, one.name),
+        h("tbody", {}, classes.map((one) => h("tr", {}, h("th", { scope: "row", class: "long" }, breakable(one.name)),
           splits.map((name) => h("td", {}, count(one.images[name] ?? 0))), h("td", { class: "bars" }, bars(one.images, splits, most))))))),
   ];
 }

@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { number, percent, short } from "./format.js";
+import { scrolling } from "./scrolling.js";
 
 export function equivalence(report, conversion) {
   const passes = report.passes ?? [];
@@ -11,7 +12,7 @@ export function equivalence(report, conversion) {
     h("p", { class: report.passed ? "verdict good" : "verdict bad" },
       h("span", { "aria-hidden": "true" }, report.passed ? "✓ " : "✕ "),
       report.passed ? "The converted model computes the same function as the CNN." : "The converted model is not equivalent to the CNN."),
-    passes.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Errors by precision" },
+    passes.length > 0 && scrolling("Errors by precision", {},
       h("table", {},
         h("thead", {}, h("tr", {}, ["Precision", "Error", "Allowed", "Same answer", "Verdict"].map((word) => h("th", { scope: "col" }, word)))),
         h("tbody", {}, passes.map((one) => h("tr", {},
@@ -52,7 +53,7 @@ function fact(name, value) {
 function layers(passes) {
   const worst = (error) => Math.max(error.random.relative, error.random.max_relative);
   return h("details", {}, h("summary", {}, "Layer by layer"),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Errors by layer" },
+    scrolling("Errors by layer", {},
       h("table", {},
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Layer"), passes.map((one) => h("th", { scope: "col" }, one.dtype)))),
         h("tbody", {}, passes[0].layers.map((layer, place) => h("tr", {},

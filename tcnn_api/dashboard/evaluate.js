@@ -54,8 +54,8 @@ export function show(main, query) {
       field("config.corruptions", "Corruptions", corruptions, { half: true, hint: "At all five severities; each is a pass over the images." }),
       field("config.sizes", "Image sizes", sizes, { half: true, hint: "Pixels a side; several make a curve." }),
       field("config.limit", "Images at most", limit, { hint: "The first of every class in turn." }),
-      field("config.per_class", "Class by class", classes),
-      field("config.examples", "Name single images", examples, { hint: "Those that are wrong, and on which models differ." }))),
+      field("config.per_class", "Class by class", classes, { half: true, hint: "Accuracy of every class, and what was taken for what." }),
+      field("config.examples", "Name single images", examples, { half: true, hint: "Those that are wrong, and on which models differ." }))),
     summary, h("div", { class: "actions" }, button));
   main.append(h("div", { class: "head" }, h("h1", {}, "Evaluate a model")),
     h("p", { class: "lead" }, "Accuracy on images that a model has not seen, beside other models: by class, by corruption and severity, by size, image by image."), form);

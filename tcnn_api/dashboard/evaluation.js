@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { count, number, percent } from "./format.js";
 import { get } from "./http.js";
 import { named } from "./names.js";
+import { breakable, scrolling } from "./scrolling.js";
 import { explorer, gallery } from "./single-images.js";
 
 const FIRST = 200; // classes that a table shows
@@ -33,8 +34,8 @@ export function evaluation({ data, split, images, held_out: heldOut, trained_on:
 }
 
 function table(label, heads, lines, extra = "") {
-  return h("div", { class: `scroll ${extra}`, tabindex: "0", role: "region", "aria-label": label },
-    h("table", {}, h("thead", {}, h("tr", {}, heads.map((word) => h("th", { scope: "col" }, word)))), h("tbody", {}, lines)));
+  return scrolling(label, { class: extra, rows: lines.length },
+    h("table", {}, h("thead", {}, h("tr", {}, heads.map((word) => h("th", { scope: "col" }, breakable(word))))), h("tbody", {}, lines)));
 }
 
 function pixels(row) {
@@ -87,8 +88,8 @@ function classes(rows) {
     h("p", { class: "muted" }, `Top-1; the classes that ${called(first, rows)} knows least come first.${all.length > FIRST ? ` ${count(FIRST)} of ${count(all.length)}; evaluation.json has all.` : ""}`),
     table("Accuracy by class", ["Class", "Images", ...measured.map((row) => called(row, rows))],
       all.slice(0, FIRST).map(([name, score]) => h("tr", {},
-        h("th", { scope: "row", class: "long" }, name), h("td", {}, count(score.images)),
-        measured.map((row) => h("td", {}, percent(row.clean.per_class[name]?.top1))))), "tall"));
+        h("th", { scope: "row", class: "long" }, breakable(name)), h("td", {}, count(score.images)),
+        measured.map((row) => h("td", {}, percent(row.clean.per_class[name]?.top1)))))));
 }
 
 /** The confusion matrix: a class a line, an answer a column, in shares of the class; of many classes the worst pairs. */
@@ -101,8 +102,8 @@ function confusions(row, rows) {
     return h("section", { class: "card" }, h("h2", {}, title),
       h("p", { class: "muted" }, `The ${count(shown.length)} most frequent confusions.`),
       table(title, ["Class", "Taken for", "Images", "Of the class"], shown.map((one) => h("tr", {},
-        h("th", { scope: "row", class: "long" }, one.target), h("td", { class: "long" }, one.answer), h("td", {}, count(one.images)),
-        h("td", {}, percent(one.images / scores[one.target].images)))), "tall"));
+        h("th", { scope: "row", class: "long" }, breakable(one.target)), h("td", { class: "long" }, breakable(one.answer)), h("td", {}, count(one.images)),
+        h("td", {}, percent(one.images / scores[one.target].images))))));
   }
   const wrong = new Map(pairs.map((one) => [JSON.stringify([one.target, one.answer]), one.images]));
   const cell = (target, answer) => {
@@ -113,7 +114,7 @@ function confusions(row, rows) {
   };
   return h("section", { class: "card" }, h("h2", {}, title),
     h("p", { class: "muted" }, "Images: a line for each class, a column for each answer; the fuller the colour, the larger its share of the class."),
-    table(title, ["Class", ...names], names.map((target) => h("tr", {}, h("th", { scope: "row", class: "long" }, target), names.map((answer) => cell(target, answer)))), "heat"));
+    table(title, ["Class", ...names], names.map((target) => h("tr", {}, h("th", { scope: "row", class: "long" }, breakable(target)), names.map((answer) => cell(target, answer)))), "heat"));
 }
 
 const signed = new Intl.NumberFormat(undefined, { signDisplay: "exceptZero", minimumFractionDigits: 1, maximumFractionDigits: 1 });

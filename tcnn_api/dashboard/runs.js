@@ -8,6 +8,7 @@ import { get } from "./http.js";
 import { chips, editable } from "./labels.js";
 import { learn } from "./names.js";
 import { badge, trouble } from "./parts.js";
+import { scrolling } from "./scrolling.js";
 
 const LIMIT = 50;
 const EVERY = 5000; // milliseconds between looks, while anything on the page goes on
@@ -35,7 +36,7 @@ export function show(main, query) {
   const picker = h("details", { class: "picker", ontoggle: () => picker.open && drawPicker() }, h("summary", {}, "Columns"));
   const header = h("tr");
   const body = h("tbody");
-  const table = h("div", { class: "scroll runs", tabindex: "0", role: "region", "aria-label": "Runs" }, h("table", {}, h("thead", {}, header), body));
+  const table = scrolling("Runs", { class: "runs" }, h("table", {}, h("thead", {}, header), body));
   const trailer = h("div", { class: "state" }, h("p", { class: "loading" }, "Loading runs…"));
   const pager = h("nav", { class: "pager", "aria-label": "Pages" });
   main.append(

@@ -4,6 +4,7 @@ import { h, say } from "./dom.js";
 import { bytes, count, date, duration, percent, since } from "./format.js";
 import { get } from "./http.js";
 import { trouble } from "./parts.js";
+import { scrolling } from "./scrolling.js";
 
 const EVERY = 10_000; // milliseconds
 const OUTCOMES = { succeeded: "c2", failed: "c1", cancelled: "c6" };
@@ -106,7 +107,7 @@ function versions({ versions: found }) {
 
 function table(title, label, heads, rows, none) {
   return h("section", { class: "card" }, h("h2", {}, title), rows.length
-    ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label, "data-scroll": title }, h("table", {},
+    ? scrolling(label, { "data-scroll": title }, h("table", {},
       h("thead", {}, h("tr", {}, heads.map((word) => h("th", { scope: "col" }, word)))),
       h("tbody", {}, rows.map(([first, ...rest]) => h("tr", {}, h("th", { scope: "row", class: "long" }, first), rest.map((cell) => h("td", {}, cell)))))))
     : h("p", { class: "muted" }, none));

@@ -5,6 +5,7 @@ import { parse } from "./csv.js";
 import { described, value } from "./curves.js";
 import { h } from "./dom.js";
 import { number, percent } from "./format.js";
+import { scrolling } from "./scrolling.js";
 
 export function training() {
   const charts = h("div", { class: "charts" });
@@ -12,7 +13,7 @@ export function training() {
   const element = h("section", { class: "card", hidden: true },
     h("h2", {}, "Training"), charts,
     h("details", {}, h("summary", {}, "The numbers, epoch by epoch"),
-      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Epochs" },
+      scrolling("Epochs", {},
         h("table", {},
           h("thead", {}, h("tr", {}, ["Epoch", "Training loss", "Validation loss", "Top-1", "τ", "Learning rate"].map((word) => h("th", { scope: "col" }, word)))),
           rows))));
