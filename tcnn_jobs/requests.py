@@ -154,7 +154,8 @@ ADDED: dict[str, int] = {
     "depends_on": 2, "baseline": 2, "weights": 2, "examples": 2, "position": 2, "position_reach": 2, "init": 2,
 }  # fmt: skip
 """Fields of requests, and settings in them, that older workers refuse, and the version that brought each. What is not
-here every worker understands. Whoever adds one raises `REQUEST_VERSION` once a release."""
+here every worker understands. 0.2.0 has 2, so the next field is of version 3, and `REQUEST_VERSION` with it; whoever
+adds one raises that once a release."""
 
 
 def version_of(request: Any) -> int:

@@ -16,7 +16,7 @@ def forbidden(arguments: Mapping[str, object]) -> str | None:
 
 
 def _plain(value: object, depth: int = 3) -> bool:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return depth > 0 and all(_plain(item, depth - 1) for item in value)
     if isinstance(value, dict):
         return depth > 0 and all(

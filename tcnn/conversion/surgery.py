@@ -1,5 +1,6 @@
 """`convert` a CNN into a T-CNN, by a plan that is made once and applied once, and `rebuild` one from its report."""
 
+import dataclasses
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerErr
 from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.terms.positions import Geometry
 from tcnn.models.prepared import refuse_prepared
 from tcnn.zoo.catalogue import registered_name
 
@@ -109,6 +111,7 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
         conv = layers.get(name) or modules.get(name)
         if not isinstance(conv, nn.Conv2d):
             raise UnsupportedLayerError(f"{name}: expected a convolution in {plan.base_model}, found none")
+        _refuse_other_geometry(name, geometry_of(conv), replacement.geometry)
         if replacement.fold is None:
             layers[name] = _attention(conv, replacement, plan.config, generator)
         else:
@@ -116,6 +119,14 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
     made = copy_with(model, layers)
     tie(made, {replacement.name: replacement.tied for replacement in plan.replacements})
     return made
+
+
+def _refuse_other_geometry(name: str, found: Geometry, expected: Geometry) -> None:
+    """Weights of one shape fit convolutions of any stride, dilation and padding; a report knows which it was."""
+    for field in dataclasses.fields(Geometry):
+        own, wanted = getattr(found, field.name), getattr(expected, field.name)
+        if own != wanted:
+            raise UnsupportedLayerError(f"{name}: expected {field.name} {wanted}, as it was converted, found {own}")
 
 
 def _attention(

@@ -127,6 +127,7 @@ def _with_file(
             model = timm.create_model(
                 name, pretrained=True, pretrained_cfg_overlay=_overlay(state, options), **options
             )  # fmt: skip
+            _make_sure(file, name, model, state)
     except BUILD_ERRORS as error:
         reason = weights_files.mismatch(state, structure.state_dict(), _classifiers(structure))
         raise WeightsError(f"{file} does not fit {name}: {reason or one_line(error)}") from error
@@ -136,6 +137,21 @@ def _with_file(
         model.pretrained_cfg = model.default_cfg = plain  # type: ignore[assignment]
     use_fast_attention(model)
     return model.eval()
+
+
+def _make_sure(file: Path, name: str, model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+    """Load a file's weights into a model whose architecture does not ask timm for them, or say that it cannot be done.
+
+    Such a function ignores `pretrained`: timm neither loads anything nor says so, and the weights would be random ones.
+    """
+    if not weights_files.none_in(state, model.state_dict()):
+        return
+    if weights_files.mismatch(state, model.state_dict(), ()) is not None:
+        raise WeightsError(
+            f"{file}: {name} was built without any of its weights: the architecture ignores timm's `pretrained`, and "
+            f"the names of the file are not its own; save {name}'s own state_dict"
+        )
+    model.load_state_dict(dict(state))
 
 
 def _overlay(state: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:

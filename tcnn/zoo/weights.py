@@ -149,6 +149,20 @@ def mismatch(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], classi
     return f"{extra}: in the file, not in the model" if extra else None
 
 
+def none_in(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> bool:
+    """Whether a model has not one of a file's tensors, under whatever name: its architecture did not take them.
+
+    Tensors of one value only, such as fresh statistics, are alike in all models and do not count.
+    """
+
+    def prints(tensors: Mapping[str, Tensor]) -> set[tuple[int, float, float]]:
+        wide = (one.detach().double() for one in tensors.values() if one.is_floating_point() and one.numel())
+        return {(one.numel(), one.sum().item(), one.norm().item()) for one in wide if one.min() < one.max()}
+
+    own = prints(state)
+    return bool(own) and own.isdisjoint(prints(model))
+
+
 def _found(expected: Collection[str], state: Mapping[str, Tensor]) -> str:
     """What is in a file instead, for a message: its first keys, where none is one of the model's."""
     if any(key in expected for key in state):

@@ -35,6 +35,11 @@ def made(name: str, lively: Lively) -> nn.Module:
     return lively(name.partition(" ")[0], **PLAIN[name])
 
 
+def test_arguments_that_are_tuples_do_not_matter(lively: Lively) -> None:
+    source = lively("test_resnet", layers=(1, 1, 1, 2))
+    assert same_state(tcnn.fold(tcnn.convert(source).model).model, snapshot(source))
+
+
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_conversion_folds_back_bit_for_bit(name: str, lively: Lively, tmp_path: Path) -> None:
     source = made(name, lively)

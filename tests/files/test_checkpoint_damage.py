@@ -2,8 +2,10 @@
 
 import json
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -159,3 +161,25 @@ def test_a_file_cannot_have_others_opened(written: Path, tmp_path: Path, argumen
     path = tmp_path / "reaching.safetensors"
     save_file(found.tensors, path, metadata)
     assert_refused(path, f"the model argument '{next(iter(arguments))}' is not allowed in a file")
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ({"stride": 1}, r"layer2: expected stride \(2, 2\), as it was converted, found \(1, 1\)"),
+        ({"dilation": 2, "padding": 2}, r"layer2: expected dilation \(1, 1\), as it was converted, found \(2, 2\)"),
+        ({"padding": 0}, r"layer2: expected padding \(1, 1, 1, 1\), as it was converted, found \(0, 0, 0, 0\)"),
+        ({"padding_mode": "reflect"}, r"layer2: expected padding_mode zeros, as it was converted, found reflect"),
+    ],
+)
+def test_a_source_of_another_geometry_is_refused(argument: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Its weights have the same shapes, so nothing else would tell."""
+
+    def source(**own: Any) -> nn.Module:
+        last = nn.Conv2d(4, 4, 3, **{"stride": 2, "padding": 1} | own)
+        return nn.Sequential(OrderedDict(layer1=nn.Conv2d(3, 4, 3, padding=1), layer2=last))
+
+    tcnn.save(tcnn.convert(source(), target="layer2", input_size=(16, 16)).model, tmp_path / "m.safetensors")
+    tcnn.load(tmp_path / "m.safetensors", source=source())
+    with pytest.raises(CheckpointError, match=f"m.safetensors: does not fit Sequential: {said}"):
+        tcnn.load(tmp_path / "m.safetensors", source=source(**argument))

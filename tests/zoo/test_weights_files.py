@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
+from timm.models import _registry
 from torch import nn
 
 from tcnn.errors import WeightsError
@@ -76,3 +78,29 @@ def test_timms_options_are_read_as_plain_values(tmp_path: Path) -> None:
     torch.save({"epoch": 3, "note": "nothing"}, tmp_path / "w.pth")
     with pytest.raises(WeightsError, match="no weights in it; its keys are epoch, note; save model"):
         weights.read(tmp_path / "w.pth")
+
+
+def deaf(patch: pytest.MonkeyPatch) -> None:
+    """Has `test_resnet` ignore timm's `pretrained`, as architectures of one's own may."""
+    entry_point = timm.models.model_entrypoint("test_resnet")
+
+    def ignores(pretrained: bool = False, pretrained_cfg_overlay: object = None, **kwargs: Any) -> nn.Module:
+        made: nn.Module = entry_point(pretrained=False, **kwargs)
+        return made
+
+    patch.setitem(_registry._model_entrypoints, "test_resnet", ignores)
+
+
+def test_an_architecture_that_ignores_pretrained_gets_its_weights(
+    lively: Callable[..., nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = lively(num_classes=3).state_dict()
+    torch.save(own, tmp_path / "w.pth")
+    torch.save(under("net.", {f"x{place}": own[key] for place, key in enumerate(own)}), tmp_path / "foreign.pth")
+    deaf(monkeypatch)
+    state = create_source("test_resnet", weights=tmp_path / "w.pth").state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in own.items())
+    with pytest.raises(WeightsError, match="built without any of its weights: the architecture ignores timm's `pretr"):
+        create_source("test_resnet", weights=tmp_path / "foreign.pth")
+    with pytest.raises(WeightsError, match="t_test_resnet was built without any of its weights"):
+        create_source("t_test_resnet", weights=tmp_path / "w.pth")
