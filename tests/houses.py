@@ -77,7 +77,7 @@ class House:
             NewJob(**{"owner": "local", "kind": Kind.TRANSFORM, "request": {"model": "resnet18"}, **options})
         )
 
-    def step_until(self, worker: Worker, reached: Callable[[], Any], seconds: float = 20.0) -> None:
+    def step_until(self, worker: Worker, reached: Callable[[], Any], seconds: float = 90.0) -> None:
         deadline = time.monotonic() + seconds
         while not reached():
             assert time.monotonic() < deadline, "it did not come to that"

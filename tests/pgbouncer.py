@@ -50,7 +50,7 @@ class Pooler:
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **self._user,
             preexec_fn=partial(die_with_parent, signal.SIGKILL),  # noqa: PLW1509 - nobody else holds a lock that prctl needs
         )  # fmt: skip
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while True:
             try:
                 with psycopg.connect(self.address("postgres"), prepare_threshold=None):

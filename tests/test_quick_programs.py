@@ -14,7 +14,7 @@ import pytest
 def program(script: str, *arguments: str, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
-        cwd=cwd, check=False, timeout=60, text=True, **{"capture_output": True, **options},
+        cwd=cwd, check=False, timeout=300, text=True, **{"capture_output": True, **options},
     )  # fmt: skip
 
 

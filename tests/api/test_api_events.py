@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from houses import wait_for
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
@@ -98,8 +99,8 @@ def test_a_live_stream(alice: TestClient, service: Service, make: Make) -> None:
         service.store.finish(hold(job), Result())
 
     thread = threading.Thread(target=work)
-    thread.start()
     started = time.monotonic()
+    thread.start()
     found = messages(alice.get(f"/jobs/{job.id}/events", headers=STREAM | {"Last-Event-ID": "1"}).text)
     seconds = time.monotonic() - started
     thread.join()
@@ -111,7 +112,7 @@ def test_a_live_stream(alice: TestClient, service: Service, make: Make) -> None:
     assert all("id" not in message for message in progress)
     assert {json.loads(message["data"])["percent"] for message in progress} <= {10.0, 50.0}
     assert 1 <= len(progress) <= 1 + seconds
-    assert 2.5 < seconds < 15
+    assert seconds > 2.5, "it ended with its job"
 
 
 def test_a_stream_ends_when_its_job_is_deleted(alice: TestClient, service: Service, make: Make) -> None:
@@ -132,11 +133,11 @@ def full(alice: TestClient, service: Service, make: Make) -> Iterator[str]:
     ]
     for thread in threads:
         thread.start()
-    time.sleep(1)
+    wait_for(lambda: service.streams.open("alice") == len(threads))
     yield job.id
     service.store.cancel(job.id)
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive()
 
 
@@ -151,7 +152,7 @@ def test_a_tenant_has_so_many_streams_and_no_more(
     theirs = make(Status.FAILED, owner="bob").id
     assert bob.get(f"/jobs/{theirs}/events", headers=STREAM).status_code == 200
     service.store.cancel(full)
-    time.sleep(2)
+    wait_for(lambda: not service.streams.open("alice"))
     assert alice.get(url, headers=STREAM).status_code == 200, "streams that ended count no more"
     service.store.resume(full)
 
@@ -163,10 +164,7 @@ def test_a_client_that_went_away_is_noticed(url: str, service: Service, make: Ma
             with web.stream("GET", f"/jobs/{job}/events") as answer:
                 assert answer.status_code == 200
                 assert next(answer.iter_lines()) == "id: 1"
-            deadline = time.monotonic() + 10
-            while service.streams.open("alice"):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_for(lambda: not service.streams.open("alice"))
 
 
 def test_streams_that_begin_at_once_are_counted_before_they_are_let_in(
@@ -178,17 +176,17 @@ def test_streams_that_begin_at_once_are_counted_before_they_are_let_in(
 
     def slow(*arguments: Any, **options: Any) -> Any:
         entered.release()
-        held.wait(10)
+        held.wait(60)
         raise JobNotFound("gone")
 
     monkeypatch.setattr(service.store, "list", slow)
     with ThreadPoolExecutor(most) as pool:
         waiting = [pool.submit(alice.get, "/jobs", headers=STREAM) for _ in range(most)]
         for _ in waiting:
-            assert entered.acquire(timeout=10)
+            assert entered.acquire(timeout=60)
         refusal(alice.get("/jobs", headers=STREAM), 429)
         held.set()
-        assert [call.result(10).status_code for call in waiting] == [404] * most
+        assert [call.result(60).status_code for call in waiting] == [404] * most
     assert service.streams.open("alice") == 0
 
 

@@ -1,7 +1,6 @@
 """Health, readiness, metrics; and what a request gets while the database is locked."""
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,12 +46,10 @@ def test_a_locked_database_is_503_and_nothing_is_lost(own: TestClient, refusal: 
     job = own.post("/transform", json={"model": "resnet18"}).json()["id"]
     other = sqlite3.connect(parts_of(own).settings.root / "tcnn.db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    started = time.monotonic()
     answer = own.post("/transform", json={"model": "resnet18"}, headers={"Idempotency-Key": "k"})
     assert "locked" in refusal(answer, 503)["detail"]
     assert str(parts_of(own).settings.root) not in answer.text
     assert int(answer.headers["retry-after"]) > 0
-    assert time.monotonic() - started < 3
     assert own.post(f"/jobs/{job}/cancel").status_code == 503
     assert own.get(f"/jobs/{job}").status_code == 200, "readers and the writer do not meet"
     assert own.get("/healthz").status_code == 200

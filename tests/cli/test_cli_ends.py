@@ -123,7 +123,7 @@ def test_a_signal_within_a_callback_is_not_lost(name: str, code: int, said: str)
     """As while a module's lock is given back, where Python drops what is raised and goes on."""
     script = IN_A_CALLBACK.replace("NUMBER", name)
     done = subprocess.run(
-        (sys.executable, "-c", script, "models"), capture_output=True, text=True, check=False, timeout=50
+        (sys.executable, "-c", script, "models"), capture_output=True, text=True, check=False, timeout=300
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 

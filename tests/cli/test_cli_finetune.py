@@ -181,7 +181,7 @@ def test_asked_to_stop_it_saves_leaves_and_goes_on(colours: str, tmp_path: Path)
 
     def after(lines: int, number: signal.Signals) -> Callable[[int], None]:
         def disturb(pid: int) -> None:
-            metrics, ends = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 60
+            metrics, ends = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 300
             while not (metrics.is_file() and metrics.read_text().count("\n") > lines) and time.monotonic() < ends:
                 time.sleep(0.005)
             os.kill(pid, number)

@@ -28,7 +28,7 @@ EXTRA = ("fastapi", "starlette", "uvicorn", "sqlalchemy", "pydantic_settings", "
 def run(script: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "COLUMNS": "200"}
     return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300, check=False
     )
 
 

@@ -209,4 +209,4 @@ def test_a_pipe_that_closes_early_is_no_error() -> None:
     assert process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == ""
-    process.wait(timeout=60)
+    process.wait(timeout=300)

@@ -217,11 +217,11 @@ def test_a_lost_server_is_told_and_found_again(story: Story, open_page: Open) ->
         expect(one.get_by_role("status").filter(has_text="Connection lost")).to_be_visible()
     story.tell(80)
     with serving(home, "--no-worker", "--port", first.url.rpartition(":")[2], **FAST):
-        expect(page.get_by_role("status").filter(has_text="Connected again")).to_be_visible(timeout=20_000)
+        expect(page.get_by_role("status").filter(has_text="Connected again")).to_be_visible(timeout=60_000)
         expect(page.locator(".jobs li", has_text="resnet18").get_by_role("progressbar")).to_have_js_property(
             "value", 80
         )
-        expect(job.get_by_role("progressbar")).to_have_js_property("value", 80, timeout=20_000)
+        expect(job.get_by_role("progressbar")).to_have_js_property("value", 80, timeout=60_000)
 
 
 def test_a_worker_whose_files_do_not_come_is_started_again(server: Server, story: Story, open_page: Open) -> None:

@@ -1,7 +1,6 @@
 """What a worker and a job's process say to each other through a directory."""
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -41,12 +40,13 @@ def test_only_new_progress_is_heard(directory: AttemptDirectory, monkeypatch: py
     assert listener.progress() == Progress(phase="training", step=2)
 
 
-def test_steps_are_not_all_written_but_every_phase_is(directory: AttemptDirectory) -> None:
+def test_steps_are_not_all_written_but_every_phase_is(
+    directory: AttemptDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Reporter, "INTERVAL", 600.0)  # however slow the machine
     reporter, listener = Reporter(directory), Listener(directory)
-    began = time.monotonic()
     for step in range(200):
         reporter.progress(Progress(phase="training", step=step))
-    assert time.monotonic() - began < Reporter.INTERVAL, "this machine is too slow for the test to say anything"
     assert listener.progress() == Progress(phase="training", step=0)
     reporter.progress(Progress(phase="validating"))
     assert listener.progress() == Progress(phase="validating")

@@ -83,7 +83,7 @@ def test_a_stop_reaches_every_process(tmp_path: Path) -> None:
     process = launched(tmp_path)
     assert len(processes_of(tmp_path)) == 4, "the command, torchrun, and two that train"
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 75, said
     assert "go on with --resume" in said and "Traceback" not in said
     assert processes_of(tmp_path) == []

@@ -121,7 +121,7 @@ class TestOneJob:
         )  # fmt: skip
         wait_for(lambda: _connections(server))
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
         assert (process.returncode, out) == (130, "")
         assert f"tcnn jobs cancel {job}" in err
         assert run("show", job, "--json").json["status"] == "queued"

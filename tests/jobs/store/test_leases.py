@@ -38,14 +38,14 @@ def test_who_leaves_is_followed_at_once(store: Store) -> None:
 
 
 def test_who_is_killed_is_followed_when_its_lease_is_over(store: Store, url: str) -> None:
-    child = Child("keep", url, "w2", 1.5)
+    child = Child("keep", url, "w2", 3.0)
     assert child.hear() == "True"
     given = time.monotonic()
     child.kill()
     term = store.hold(HOUSE, "w1", 60)
     assert not term.mine
     while not store.hold(HOUSE, "w1", 60).mine:
-        assert time.monotonic() - given < 20
+        assert time.monotonic() - given < 90
         time.sleep(0.02)
     assert time.monotonic() - given > 1.3
 

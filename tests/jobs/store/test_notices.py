@@ -35,7 +35,7 @@ class Ear:
 
     def hears(self, what: Callable[[], object]) -> bool:
         what()
-        return self._heard.acquire(timeout=30)
+        return self._heard.acquire(timeout=90)
 
     def silent(self) -> bool:
         """Whether it has heard nothing else."""

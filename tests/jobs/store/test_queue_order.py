@@ -54,7 +54,7 @@ def test_a_job_that_waits_for_its_retry_is_in_nobodys_way(store: Store) -> None:
     assert waiting.not_before > waiting.created_at + 0.6
     assert (waiting.queue_position, store.get(other.id).queue_position) == (1, 0)
     assert _claim_all(store) == [other.id]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (claimed := _claim_all(store)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -135,7 +135,7 @@ def test_places_of_a_long_queue(store: Store, monkeypatch: pytest.MonkeyPatch) -
     assert store.get(store.enqueue(new(priority=1)).id).queue_position == 6, "after all that were counted"
     monkeypatch.setattr(store._places, "_good_until", 0.0)
     assert store.get(expected[-1]).queue_position == 11
-    monkeypatch.setattr(store._places, "_good_until", time.monotonic() + 1000)
+    monkeypatch.setattr(store._places, "_good_until", time.monotonic() + 6000)
     for _ in range(7):
         store.claim("w1")
     assert [store.get(job).queue_position for job in expected[7:]] == [0, 1, 2, 3, 4]

@@ -54,14 +54,14 @@ def test_a_job_that_runs_for_too_long_saves_what_it_has_and_fails_for_good(house
 signal.signal(signal.SIGTERM, lambda *a: ((here / "saved").touch(), sys.exit(75)))
 for step in range(1000): progress(step=step); time.sleep(0.02)
 """
-    job = house.submit(max_runtime=0.5, max_attempts=3)
+    job = house.submit(max_runtime=1.5, max_attempts=3)
     house.worker(script).run(until_empty=True)
     after = house.store.get(job.id)
     assert (after.status, after.attempt) == (Status.FAILED, 1)
     assert after.error is not None and after.error.code == "timed_out"
     assert (
         after.error.message
-        == "it has run for 0.5 s, its max_runtime, and was stopped; submit it with more, or resume it"
+        == "it has run for 1.5 s, its max_runtime, and was stopped; submit it with more, or resume it"
     )
     assert (house.home.attempt(job.id, 1) / "saved").exists()
     assert house.kinds(job)[-1] == "failed"
@@ -77,7 +77,7 @@ def test_what_does_not_leave_when_its_time_is_over_is_killed(house: House) -> No
 
 def test_a_job_whose_time_came_when_it_was_done_has_succeeded(house: House) -> None:
     script = "signal.signal(signal.SIGTERM, lambda *a: (succeed(), sys.exit(0))); time.sleep(60)"
-    job = house.submit(max_runtime=0.5)
+    job = house.submit(max_runtime=1.5)
     house.worker(script).run(until_empty=True)
     assert house.store.get(job.id).status is Status.SUCCEEDED
 
@@ -86,7 +86,7 @@ def test_a_job_whose_time_came_when_it_was_done_has_succeeded(house: House) -> N
 def test_a_job_that_hangs_is_killed_and_tried_again(house: House, stopped: bool) -> None:
     """Whether it hangs in its own code, deaf to signals, or the kernel has stopped it."""
     script = AFTER + "signal.signal(signal.SIGTERM, signal.SIG_IGN); progress(step=1); event('ready'); time.sleep(60)"
-    job = house.submit(stall_minutes=0.5 / 60)
+    job = house.submit(stall_minutes=1.5 / 60)
     worker = house.worker(script)
     house.step_until(worker, lambda: worker._running)
     if stopped:
@@ -100,8 +100,8 @@ def test_a_job_that_hangs_is_killed_and_tried_again(house: House, stopped: bool)
 
 
 def test_a_job_that_goes_on_slowly_is_left_alone(house: House) -> None:
-    job = house.submit(stall_minutes=1 / 60)
-    house.worker("for step in range(8): event('message', text=str(step)); time.sleep(0.25)\nsucceed()").run(
+    job = house.submit(stall_minutes=3 / 60)
+    house.worker("for step in range(8): event('message', text=str(step)); time.sleep(0.45)\nsucceed()").run(
         until_empty=True
     )
     after = house.store.get(job.id)

@@ -66,7 +66,7 @@ def test_pages_that_processes_share_are_counted_once_where_it_matters() -> None:
     with _running(FORKS) as pid:
         assert memory.taken(pid, most=10**12) > 600 * MB, "a quick look, which counts them three times"
         assert 200 * MB < memory.taken(pid, most=300 * MB) < 300 * MB
-    wait_for(lambda: memory.taken(pid, most=0) == 0, 10)  # its forks are still going
+    wait_for(lambda: memory.taken(pid, most=0) == 0)  # its forks are still going
 
 
 def test_what_left_the_session_counts_too() -> None:
