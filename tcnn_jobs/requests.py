@@ -45,6 +45,7 @@ class ModelReference(Frozen):
     job: Name | None = Field(default=None, description="The checkpoint that this job made.")
     checkpoint: Name | None = Field(default=None, description="An uploaded checkpoint.")
     model: Name | None = Field(default=None, description="A timm name.")
+    weights: Name | None = Field(default=None, description=f"For a timm model: {WEIGHTS[0].lower()}{WEIGHTS[1:]}")
 
     @model_validator(mode="after")
     def _one(self) -> "ModelReference":
@@ -57,6 +58,11 @@ class ModelReference(Frozen):
     def label(self) -> str:
         """The name that was given, whichever of the three it is."""
         return self.job or self.checkpoint or self.model or ""
+
+    @property
+    def measured_as(self) -> str:
+        """The name that a result knows it by: two models of one timm name may have weights of their own."""
+        return self.weights or self.label
 
 
 class Training(Frozen):
@@ -100,7 +106,6 @@ class FinetuneRequest(Options, Training, ModelReference):
     """`POST /finetune`: fine-tune a job's result, an uploaded checkpoint, or a timm model."""
 
     pretrained: bool = Field(default=True, description="For a timm model: pretrained weights, or random ones.")
-    weights: Name | None = Field(default=None, description=f"For a timm model: {WEIGHTS[0].lower()}{WEIGHTS[1:]}")
 
 
 class EvaluateRequest(Options, ModelReference):
@@ -154,17 +159,20 @@ ADDED: dict[str, int] = {
     "depends_on": 2, "baseline": 2, "weights": 2, "examples": 2, "position": 2, "position_reach": 2, "init": 2,
 }  # fmt: skip
 """Fields of requests, and settings in them, that older workers refuse, and the version that brought each. What is not
-here every worker understands. 0.2.0 has 2, so the next field is of version 3, and `REQUEST_VERSION` with it; whoever
-adds one raises that once a release."""
+here every worker understands. 0.2.0 has 2, what comes after it 3; whoever adds one raises `REQUEST_VERSION` once a
+release."""
+ADDED_TO: dict[str, dict[str, int]] = {"evaluate": {"weights": 3}}
+"""The same of requests of one kind, which have had the field for less long than others."""
 
 
-def version_of(request: Any) -> int:
-    """The request version that a worker must support for a stored request: that of its newest field (`ADDED`)."""
+def version_of(request: Any, kind: str | None = None) -> int:
+    """The request version that a worker must support for a stored request of a kind: that of its newest field."""
+    added = ADDED | ADDED_TO.get(kind or "", {})
     newest, waiting = 1, [request]  # no recursion: a request may be deep
     while waiting:
         item = waiting.pop()
         if isinstance(item, dict):
-            newest = max([newest, *(ADDED[name] for name in item if name in ADDED)])
+            newest = max([newest, *(added[name] for name in item if name in added)])
             waiting.extend(item.values())
         elif isinstance(item, list | tuple):
             waiting.extend(item)
@@ -185,9 +193,11 @@ def models_of(request: Request) -> Iterator[tuple[str, TransformRequest | ModelR
             yield f"against.{place}.", other
 
 
-def weights_of(request: Request) -> str | None:
-    """The uploaded weights that a request names."""
-    return None if isinstance(request, EvaluateRequest) else request.weights
+def weights_of(request: Request) -> Iterator[tuple[str, str]]:
+    """(field, uploaded weights) for each that a request names: `weights`, `against.0.weights`."""
+    for prefix, model in models_of(request):
+        if model.weights is not None:
+            yield f"{prefix}weights", model.weights
 
 
 def datasets_of(request: Request) -> Iterator[tuple[str, str]]:

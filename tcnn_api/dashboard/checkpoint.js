@@ -15,7 +15,7 @@ const KINDS = {
     parts: (one, signal) => [story(one, signal)],
   },
   weights: {
-    word: "file of weights", main: (one) => [["Convert its CNN", `#/transform?weights=${one.id}`], ["Fine-tune it", `#/finetune?weights=${one.id}`]],
+    word: "file of weights", main: (one) => [["Convert its CNN", `#/transform?weights=${one.id}`], ["Fine-tune it", `#/finetune?weights=${one.id}`], ["Evaluate it", `#/evaluate?weights=${one.id}`]],
     parts: (one) => [plain(one), tensors(one)],
   },
 };

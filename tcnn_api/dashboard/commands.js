@@ -63,7 +63,8 @@ export function asCommand(job, { server }) {
   if (!pretrained) options.push("--no-pretrained");
   if (baseline) options.push("--baseline");
   for (const [name, value] of settings(config)) options.push(option("--set", `${name}=${JSON.stringify(value)}`));
-  for (const other of against) options.push(option("--against", other[SOURCE.find((name) => other[name])]));
+  if (against.some((other) => other.weights)) options.push(option("--field", `against=${JSON.stringify(against)}`)); // no option says so much
+  else for (const other of against) options.push(option("--against", other[SOURCE.find((name) => other[name])]));
   for (const other of after) options.push(option("--depends-on", other));
   for (const tag of tags) options.push(option("--tag", tag));
   options.push(option("--server", server));

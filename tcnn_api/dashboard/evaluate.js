@@ -5,6 +5,7 @@ import { clear, field, numeric, rewrite, select, showErrors, text, tick, togethe
 import { count, date, title } from "./format.js";
 import { get, once, post } from "./http.js";
 import { modelPicker } from "./models.js";
+import { ownWeights } from "./own-weights.js";
 import { describeCheckpoint, fill } from "./submit.js";
 
 const SETS = {
@@ -21,11 +22,13 @@ export function show(main, query) {
   const leaving = new AbortController();
   const { signal } = leaving;
   const own = { job: select([["", "Loading…"]]), checkpoint: select([["", "Loading…"]]), model: modelPicker() };
+  const pretrained = tick(true);
+  const weights = ownWeights({ model: own.model, pretrained, none: "None: timm’s", wanted: query.get("weights") });
   const control = (source) => (source === "model" ? own.model.input : own[source]);
   const parts = {
     job: field("job", "Model", own.job, { wide: true }),
     checkpoint: field("checkpoint", "Checkpoint", own.checkpoint, { wide: true }),
-    model: field("model", "timm name", own.model.input, { wide: true, extra: own.model.extra, hint: "With its pretrained weights, and the classes that they know." }),
+    model: field("model", "timm name", own.model.input, { wide: true, extra: own.model.extra, hint: "With its pretrained weights, or your own, and the classes that they know." }),
   };
   const radios = Object.entries(SOURCES).map(([value, word]) => {
     const radio = h("input", { type: "radio", name: "source", value, id: `source-${value}`, checked: value === "job" });
@@ -46,8 +49,9 @@ export function show(main, query) {
     h("section", { class: "card" }, h("h2", {}, "Models"),
       h("fieldset", { class: "choice" }, h("legend", {}, "What is measured"), radios),
       h("div", { class: "fields" }, Object.values(parts)),
+      weights.parts,
       h("div", { class: "fields" },
-        field("against", "Beside it", against, { wide: true, hint: "Jobs’ models and uploaded checkpoints; any number, or none." }),
+        field("against", "Beside it", against, { wide: true, hint: "Jobs’ models, uploaded checkpoints, weights that say what they are of; any number, or none." }),
         field("against.timm", "Beside it, by timm names", named, { wide: true, hint: "With commas between." }))),
     h("section", { class: "card" }, h("h2", {}, "Images"), h("div", { class: "fields" },
       field("dataset", "Data set", dataset, { wide: true, hint: "Of one that a model was trained on, the part that its training held out is measured." }),
@@ -63,6 +67,7 @@ export function show(main, query) {
   const source = () => form.querySelector("input[name=source]:checked").value;
   function choose() {
     for (const [name, part] of Object.entries(parts)) part.hidden = name !== source();
+    weights.parts.hidden = source() !== "model";
   }
   choose();
 
@@ -77,10 +82,17 @@ export function show(main, query) {
   const jobs = get("jobs?limit=100&status=succeeded", { signal }).then((page) =>
     page.data.filter((one) => one.kind !== "evaluate").map((one) => [one.id, `${title(one)} · ${one.kind}, ${date(one.finished_at)}`]));
   const checkpoints = get("checkpoints?limit=100", { signal }).then((page) => page.data.map((one) => [one.id, describeCheckpoint(one)]));
+  const known = get("weights?limit=100", { signal }).then((page) => page.data.filter((one) => one.architecture));
+  const references = new Map(); // of uploaded weights, by their id
+  const ofWeights = async () => (await known).map((one) => {
+    references.set(one.id, { model: one.architecture, weights: one.id });
+    return [one.id, `${one.name} · ${one.architecture}, weights of your own`];
+  });
   const filled = [
+    weights.ready,
     fill(own.job, () => jobs, "No job has made a model yet", query.get("job")),
     fill(own.checkpoint, () => checkpoints, "None was uploaded yet", query.get("checkpoint")),
-    fill(against, async () => [...await jobs, ...await checkpoints], "Neither a job’s model nor a checkpoint is there").then(() => (against.selectedIndex = -1)),
+    fill(against, async () => [...await jobs, ...await checkpoints, ...await ofWeights()], "Neither a job’s model nor a checkpoint is there").then(() => (against.selectedIndex = -1)),
     fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map((one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`]),
       "None was uploaded yet: the fine-tuning form takes one", query.get("dataset")),
   ];
@@ -88,8 +100,8 @@ export function show(main, query) {
   if (before) {
     rewrite(form, before); // the source first, so that its field is there
     Promise.all(filled).then(() => (rewrite(form, before), choose()));
-  } else if (query.has("checkpoint")) {
-    form.querySelector("#source-checkpoint").checked = true;
+  } else if (query.has("checkpoint") || query.has("weights")) {
+    form.querySelector(query.has("checkpoint") ? "#source-checkpoint" : "#source-model").checked = true;
     choose();
   }
 
@@ -98,7 +110,7 @@ export function show(main, query) {
     const [model] = together(() => {
       const value = control(source()).value.trim();
       if (!value) throw Object.assign(new Error("Choose a model."), { control: control(source()) });
-      return { [source()]: value };
+      return { [source()]: value, ...(source() === "model" && weights.value() && { weights: weights.value() }) };
     }, () => {
       if (!dataset.value) throw Object.assign(new Error("Choose a data set."), { control: dataset });
     }, () => {
@@ -109,7 +121,7 @@ export function show(main, query) {
     if (corruptions.value) config.corruptions = SETS[corruptions.value];
     if (limit.value.trim()) config.limit = Number.isFinite(Number(limit.value)) ? Number(limit.value) : limit.value.trim();
     const others = [
-      ...[...against.selectedOptions].map((one) => one.value).filter(Boolean).map((id) => (id.startsWith("ckpt_") ? { checkpoint: id } : { job: id })),
+      ...[...against.selectedOptions].map((one) => one.value).filter(Boolean).map((id) => references.get(id) ?? (id.startsWith("ckpt_") ? { checkpoint: id } : { job: id })),
       ...named.value.split(/[\s,;]+/).filter(Boolean).map((name) => ({ model: name })),
     ].filter((one) => JSON.stringify(one) !== JSON.stringify(model));
     return { ...model, config, dataset: dataset.value, ...(others.length && { against: others }) };

@@ -5,6 +5,7 @@ import { get } from "./http.js";
 const KINDS = {
   ds: [(id) => `datasets/${id}`, (found) => found.name],
   ckpt: [(id) => `checkpoints/${id}`, (found) => found.name],
+  wts: [(id) => `weights/${id}`, (found) => found.name],
   job: [(id) => `jobs/${id}`, (found) => found.name ?? found.request.model ?? found.id],
 };
 const names = new Map();
@@ -16,8 +17,8 @@ export function named(id) {
 
 /** Ask for the names that jobs mention, each once; true if anything new was asked. */
 export async function learn(jobs) {
-  const mentioned = jobs.flatMap(({ request }) => [request?.dataset, request?.finetune?.dataset, request?.job, request?.checkpoint, ...(request?.depends_on ?? []), ...(request?.against ?? []).flatMap((one) => [one.job, one.checkpoint])]);
-  const ids = new Set(mentioned.filter((id) => /^(ds|ckpt|job)_[0-9a-z]+$/.test(id ?? "") && !names.has(id)));
+  const mentioned = jobs.flatMap(({ request }) => [request?.dataset, request?.finetune?.dataset, request?.job, request?.checkpoint, request?.weights, ...(request?.depends_on ?? []), ...(request?.against ?? []).flatMap((one) => [one.job, one.checkpoint, one.weights])]);
+  const ids = new Set(mentioned.filter((id) => /^(ds|ckpt|job|wts)_[0-9a-z]+$/.test(id ?? "") && !names.has(id)));
   for (const id of ids) names.set(id, id);
   await Promise.all([...ids].map(async (id) => {
     const [path, name] = KINDS[id.split("_")[0]];

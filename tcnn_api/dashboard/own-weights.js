@@ -6,9 +6,12 @@ import { bytes } from "./format.js";
 import { get } from "./http.js";
 import { WEIGHTS, uploader } from "./uploads.js";
 
-/** `model` is the picker that they are for, `pretrained` the tick for timm's, `wanted` the id of those to begin with. */
-export function ownWeights({ model, pretrained, wanted }) {
-  const control = select([["", "None: timm’s, or random ones"]]);
+/**
+ * `model` is the picker that they are for, `pretrained` the tick for timm's, `wanted` the id of those to begin with, `none` what
+ * a model has without them.
+ */
+export function ownWeights({ model, pretrained, wanted, none = "None: timm’s, or random ones" }) {
+  const control = select([["", none]]);
   const known = new Map();
   const note = h("p", { class: "hint", "aria-live": "polite" });
 
@@ -44,6 +47,7 @@ export function ownWeights({ model, pretrained, wanted }) {
         control.append(add(made));
         choose(made.id);
       }))),
+    value: () => control.value,
     async fill(request) {
       await ready;
       choose(request.weights);

@@ -15,7 +15,7 @@ from tcnn.errors import RequestError
 from tcnn.evaluation.config import EvaluationConfig
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.settings import ApiSettings
-from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, Request, Training, TransformRequest
+from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, Request, Training, models_of
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps")
 
@@ -47,9 +47,9 @@ def read(request: Request, settings: ApiSettings) -> Submission:
     most = settings.max_runtime
     if request.max_runtime is not None and most is not None and request.max_runtime > most:
         raise Refused("max_runtime", f"expected at most {most:g} s on this server, found {request.max_runtime:g}")
+    _check_own_weights(request)
     if isinstance(request, EvaluateRequest):
         return Submission(request, evaluation=_read_evaluation(request, settings))
-    _check_own_weights(request)
     if isinstance(request, FinetuneRequest):
         finetuning = _read_finetuning(request, "", settings)
         if request.model is None:
@@ -85,15 +85,15 @@ def _read_finetuning(asked: Training, prefix: str, settings: ApiSettings) -> Fin
     return Finetuning(asked, config, prefix)
 
 
-def _check_own_weights(request: TransformRequest | FinetuneRequest) -> None:
+def _check_own_weights(request: Request) -> None:
     """Weights of one's own are a timm model's, and then no others are asked for."""
-    if request.weights is None:
-        return
-    if request.model is None:
-        raise Refused(
-            "weights", "what a job or a checkpoint has brings weights of its own; leave it out, or name a model"
-        )
-    if not request.pretrained:
+    for prefix, model in models_of(request):
+        if model.weights is not None and model.model is None:
+            raise Refused(
+                f"{prefix}weights",
+                "what a job or a checkpoint has brings weights of its own; leave it out, or name a model",
+            )
+    if not isinstance(request, EvaluateRequest) and request.weights is not None and not request.pretrained:
         raise Refused("pretrained", "weights of your own are named, so it would have no effect; leave it out")
 
 

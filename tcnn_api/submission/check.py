@@ -10,7 +10,7 @@ from tcnn_api.errors import Refused, quoted
 from tcnn_api.submission.body import Finetuning, Submission
 from tcnn_api.submission.resolve import Resolved
 from tcnn_jobs.model import Job, Kind, Status, Upload
-from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, TransformRequest
+from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, TransformRequest, weights_of
 from tcnn_jobs.wording import for_requests
 
 Converting = TransformRequest | FinetuneRequest
@@ -40,7 +40,8 @@ def _check_model(field: str, entry: Entry, submission: Submission) -> None:
     if field.endswith("config.teacher"):
         _check_weights(field, entry, "name another teacher")
     elif isinstance(request, EvaluateRequest):
-        _check_weights(field, entry, "name a model that has, or upload a checkpoint")
+        if field.removesuffix("model") + "weights" not in dict(weights_of(request)):
+            _check_weights(field, entry, "upload your own (POST /weights), name a model that has, or a checkpoint")
     elif isinstance(request, TransformRequest):
         _check_source(entry, request, "stride", request)
     else:

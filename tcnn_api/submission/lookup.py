@@ -70,12 +70,12 @@ class Lookup:
         except UploadNotFound as error:
             raise Refused(field, f"no checkpoint {quoted(name)}; POST /checkpoints uploads one") from error
 
-    def weights(self, name: str) -> Upload:
+    def weights(self, field: str, name: str) -> Upload:
         """Uploaded weights of a CNN."""
         try:
             return self.store.upload(name, "weights", self.tenant)
         except UploadNotFound as error:
-            raise Refused("weights", f"no weights {quoted(name)}; POST /weights uploads a file of them") from error
+            raise Refused(field, f"no weights {quoted(name)}; POST /weights uploads a file of them") from error
 
     def dataset(self, field: str, name: str) -> Dataset:
         """An uploaded data set, or one that this server allows by name or path."""

@@ -22,8 +22,8 @@ class Resolved:
     waited_for: Mapping[str, Job] = dataclasses.field(default_factory=dict)
     """Jobs that are named for nothing else, by `depends_on.0`."""
     checkpoints: Mapping[str, Upload] = dataclasses.field(default_factory=dict)
-    weights: Upload | None = None
-    """The CNN's own, if there are some."""
+    weights: Mapping[str, Upload] = dataclasses.field(default_factory=dict)
+    """A CNN's own."""
     datasets: Mapping[str, Dataset] = dataclasses.field(default_factory=dict)
     slots: int | None = None
     """Those of the largest worker, where several processes are asked for; None if a larger worker may come."""
@@ -37,7 +37,7 @@ def resolve(submission: Submission, lookup: Lookup) -> Resolved:
         jobs={field: lookup.job(field, name) for field, name in _models(submission, "job")},
         waited_for={field: lookup.job(field, name) for field, name in _depends_on(submission.request)},
         checkpoints={field: lookup.checkpoint(field, name) for field, name in _models(submission, "checkpoint")},
-        weights=lookup.weights(own) if (own := weights_of(submission.request)) is not None else None,
+        weights={field: lookup.weights(field, name) for field, name in weights_of(submission.request)},
         datasets={field: lookup.dataset(field, name) for field, name in datasets_of(submission.request)},
         slots=lookup.slots() if finetuning is not None and finetuning.asked.num_workers > 1 else None,
     )

@@ -20,17 +20,17 @@ def is_dataset_id(name: str) -> bool:
 def resolve(job: Job, store: Store, artifacts: Artifacts) -> dict[str, Reference]:
     """The place of everything that a job's request refers to, by the field's name.
 
-    `source` is the model, `weights` its weights, `against.0`, … the other models. What is a name already (a timm model,
-    a data set that the server knows by name) is left out. Raises `RequestError` when something is no longer there, or
-    is another tenant's, and for a request that this version does not understand.
+    `source` is the model, `weights` its weights, `against.0`, … the other models, `against.0.weights` theirs. What is a
+    name already (a timm model, a data set that the server knows by name) is left out. Raises `RequestError` when
+    something is no longer there, or is another tenant's, and for a request that this version does not understand.
     """
     request = build(KINDS[job.kind], job.request)
     places: dict[str, Reference | None] = {}
     for prefix, model in models_of(request):
         if isinstance(model, ModelReference):
             places[prefix.removesuffix(".") or "source"] = _model(model, store, artifacts, job.owner)
-    if (weights := weights_of(request)) is not None:
-        places["weights"] = artifacts.upload(store.upload(weights, "weights", job.owner))
+    for field, name in weights_of(request):
+        places[field] = artifacts.upload(store.upload(name, "weights", job.owner))
     for field, name in datasets_of(request):
         if is_dataset_id(name):
             places[field.removeprefix("finetune.")] = artifacts.upload(store.upload(name, "dataset", job.owner))

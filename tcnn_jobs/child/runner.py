@@ -81,10 +81,11 @@ def public(message: str, assignment: Assignment) -> str:
 
 
 def _named(request: dict[str, Any], field: str) -> Any:
-    """The name that a request gives to one of its references, by field: `source`, `dataset`, `val`, `against.1`."""
-    name, _, place = field.partition(".")
+    """The name that a request gives to one of its references, by field: `source`, `dataset`, `against.1`,
+    `against.1.weights`."""
+    name, *place = field.split(".")
     if name == "against":
-        request, name = request["against"][int(place)], "source"
+        request, name = request["against"][int(place[0])], place[1] if place[1:] else "source"
     if name == "source":
         return request.get("job") or request.get("checkpoint")
     return request.get(name) or (request.get("finetune") or {}).get(name) or name

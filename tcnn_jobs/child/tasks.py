@@ -16,9 +16,7 @@ from tcnn.analysis.images import read_pictures
 from tcnn.analysis.reading.rundirs import metadata
 from tcnn.checkpoints import checkpoint
 from tcnn.errors import RequestError
-from tcnn.evaluation.comparison import compare
-from tcnn.evaluation.report import Comparison
-from tcnn.files import file_digest, to_disk
+from tcnn.files import file_digest
 from tcnn.training.before_after import FILE as COMPARED
 from tcnn.training.converted import FILE as CONVERTED
 from tcnn.training.finetune import FinetuneResult
@@ -29,8 +27,10 @@ from tcnn.training.runs.progress import Progress as TrainingProgress
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
 from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
-from tcnn_jobs.model import Artifact, Kind, Progress, Result
-from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, Training, TransformRequest
+from tcnn_jobs.child.files import artifact_of
+from tcnn_jobs.child.measuring import measure
+from tcnn_jobs.model import Kind, Progress, Result
+from tcnn_jobs.requests import FinetuneRequest, Training, TransformRequest
 from tcnn_jobs.wording import for_requests
 
 log = logging.getLogger("tcnn.tasks")
@@ -54,7 +54,7 @@ def transform(assignment: Assignment, directory: AttemptDirectory, reporter: Rep
     converted = _inherited_conversion(assignment) or _convert(request, assignment, directory, reporter)
     verification = None if converted.verification is None else converted.verification.model_dump(mode="json")
     if request.finetune is None:
-        file = _artifact(assignment, directory.converted)
+        file = artifact_of(assignment, directory.converted)
         return Result(checkpoint=file, files=(file,), verification=verification, metrics=_sizes(converted))
     trained = _finetune(assignment, directory, reporter, str(directory.converted), request.finetune)
     return _trained(assignment, directory, reporter, trained, verification)
@@ -72,55 +72,7 @@ def train(assignment: Assignment, directory: AttemptDirectory, reporter: Reporte
     return _trained(assignment, directory, reporter, trained, verification)
 
 
-def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
-    """Evaluate one model, or several side by side."""
-    request = EvaluateRequest(**assignment.request)
-    references = [request, *request.against]
-    models = [assignment.paths.get(name) or reference.label for name, reference in _named(references)]
-
-    def report(done: int, total: int, what: str) -> None:
-        reporter.progress(Progress(phase="evaluating", step=done, steps=total, percent=100 * done / max(1, total)))
-
-    data = assignment.paths.get("dataset", request.dataset)
-    comparison = compare(models, data, request.settings, report, known_as=request.dataset)
-    labels = dict(zip(models, (reference.label for reference in references), strict=True))
-    comparison.trained_on = [labels[name] for name in comparison.trained_on]
-    for row, reference in zip(comparison.rows, _repeated(references, len(comparison.rows)), strict=True):
-        row.model = reference.label  # not where it lies on this server
-    for change in comparison.changes:
-        change.of, change.over = labels[change.of], labels[change.over]
-    comparison.data = request.dataset
-    report_file = directory.path / "evaluation.json"
-    report_file.write_text(comparison.model_dump_json(indent=2), encoding="utf-8")
-    notes = seen_before(comparison)
-    metrics = comparison.headline().model_dump(mode="json")
-    return Result(files=(_artifact(assignment, report_file),), metrics=metrics, notes=notes)
-
-
-def seen_before(comparison: Comparison) -> tuple[str, ...]:
-    """Notes on leakage: which models were trained on the images they were measured on."""
-    notes = []
-    if comparison.held_out:
-        notes.append(
-            f"Measured on the {comparison.images:,} images that training held out of {comparison.data}, and no others."
-        )
-    notes += [
-        f"{model} was trained on these images: its accuracy says nothing about images that it has not seen."
-        for model in comparison.trained_on
-    ]
-    return tuple(notes)
-
-
 TASKS = {Kind.TRANSFORM: transform, Kind.FINETUNE: train, Kind.EVALUATE: measure}
-
-
-def _named(references: list[Any]) -> list[tuple[str, Any]]:
-    return [("source" if place == 0 else f"against.{place - 1}", item) for place, item in enumerate(references)]
-
-
-def _repeated(references: list[Any], rows: int) -> list[Any]:
-    """One reference per row of a comparison, whose rows are sorted by model, then by size."""
-    return [reference for reference in references for _ in range(rows // len(references))]
 
 
 def _convert(
@@ -268,7 +220,7 @@ def _trained(
     reporter.progress(Progress(phase="publishing", percent=100.0))
     run = RunDirectory(directory.run)
     checkpoint.load(run.best)
-    best = _artifact(assignment, run.best)
+    best = artifact_of(assignment, run.best)
     others = (
         run.last,
         run.path / CONVERTED if (run.path / CONVERTED).is_file() else directory.converted,
@@ -277,22 +229,12 @@ def _trained(
         run.path / "config.json",
         run.path / COMPARED,
     )
-    files = (best, *(_artifact(assignment, file) for file in others if file.is_file()))
+    files = (best, *(artifact_of(assignment, file) for file in others if file.is_file()))
     cnn = RunDirectory(directory.run / BASELINE).best
     if cnn.is_file():
-        files += (_artifact(assignment, cnn, "baseline.safetensors"),)
+        files += (artifact_of(assignment, cnn, "baseline.safetensors"),)
     metrics = trained.model_dump(mode="json", exclude={"out", "best", "last", "notes", "model"})
     return Result(checkpoint=best, files=files, verification=verification, metrics=metrics, notes=tuple(trained.notes))
-
-
-def _artifact(assignment: Assignment, path: Path, name: str | None = None) -> Artifact:
-    to_disk(path)  # a result that is announced must survive a power cut
-    return Artifact(
-        name=name or path.name,
-        path=f"{assignment.job}/{assignment.claim}/{path}",
-        size=path.stat().st_size,
-        sha256=file_digest(path),
-    )
 
 
 def _sizes(converted: ConversionResult) -> dict[str, Any]:

@@ -1,14 +1,12 @@
 """`tcnn jobs submit transform|finetune|evaluate`: local files are uploaded first, everything else is the server's."""
 
-import hashlib
 import json
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tcnn.cli.options.renamed import processes
+from tcnn_jobs.cli.named import dataset_of, model_of, training_of, weights_of
 from tcnn_jobs.cli.session import AsJson, Key, Server, connect, print_json
 
 if TYPE_CHECKING:
@@ -141,9 +139,9 @@ def transform(
             "--val, --set, --baseline and --nproc are for fine-tuning; name the images", param_hint="--data"
         )
     with connect(server, key) as client:
-        body |= _own_weights(client, weights, idempotency_key)
+        body |= weights_of(client, weights, idempotency_key)
         if data is not None:
-            body["finetune"] = _training(client, data, val, preset, config, baseline, shared, idempotency_key)
+            body["finetune"] = training_of(client, data, val, preset, config, baseline, shared, idempotency_key)
         _submit(client, "transform", _with_fields(body, fields), idempotency_key, watch, as_json)
 
 
@@ -178,10 +176,10 @@ def finetune(
     shared = processes(nproc, num_workers)
     with connect(server, key) as client:
         body = {
-            **_reference(client, source, idempotency_key),
-            **_training(client, data, val, preset, _settings(assignments), baseline, shared, idempotency_key),
+            **model_of(client, source, idempotency_key),
+            **training_of(client, data, val, preset, _settings(assignments), baseline, shared, idempotency_key),
             "pretrained": pretrained,
-            **_own_weights(client, weights, idempotency_key),
+            **weights_of(client, weights, idempotency_key),
             **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook, name, tags),
         }  # fmt: skip
         _submit(client, "finetune", _with_fields(body, fields), idempotency_key, watch, as_json)
@@ -194,6 +192,7 @@ def evaluate(
     against: Annotated[
         list[str] | None, typer.Option(help="Another SOURCE beside it, as often as needed.", metavar="SOURCE")
     ] = None,
+    weights: Weights = None,
     assignments: Settings = None,
     priority: Priority = 0,
     max_attempts: Attempts = 3,
@@ -213,10 +212,11 @@ def evaluate(
     """Measure a model, or several side by side."""
     with connect(server, key) as client:
         body = {
-            **_reference(client, source, idempotency_key),
-            "dataset": _dataset(client, data, idempotency_key),
+            **model_of(client, source, idempotency_key),
+            **weights_of(client, weights, idempotency_key),
+            "dataset": dataset_of(client, data, idempotency_key),
             "config": _settings(assignments),
-            "against": [_reference(client, other, idempotency_key) for other in against or ()],
+            "against": [model_of(client, other, idempotency_key) for other in against or ()],
             **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook, name, tags),
         }  # fmt: skip
         _submit(client, "evaluate", _with_fields(body, fields), idempotency_key, watch, as_json)
@@ -234,54 +234,6 @@ def _submit(client: "Client", kind: str, body: "Json", key: str | None, watch: b
         print_json(job)
     else:
         typer.echo(job["id"])
-
-
-def _training(
-    client: "Client",
-    data: str,
-    val: str | None,
-    preset: str,
-    config: "Json",
-    baseline: bool,
-    num_workers: int,
-    key: str | None,
-) -> "Json":
-    found: Json = {"dataset": _dataset(client, data, key), "preset": preset, "config": config}
-    if baseline:
-        found["baseline"] = True
-    if num_workers > 1:
-        found["num_workers"] = num_workers
-    return found if val is None else {**found, "val": _dataset(client, val, key)}
-
-
-def _dataset(client: "Client", given: str, key: str | None) -> str:
-    """What the server calls a data set; a local folder or archive is uploaded."""
-    path = Path(given)
-    if re.fullmatch(r"ds_[0-9a-z]+", given) or not (path.is_dir() or path.is_file()):
-        return given
-    return str(client.upload_dataset(path, _own_key(key, path))["id"])
-
-
-def _own_weights(client: "Client", given: str | None, key: str | None) -> dict[str, str]:
-    """What the server calls a CNN's weights; a local file is uploaded."""
-    if given is None or re.fullmatch(r"wts_[0-9a-z]+", given):
-        return {} if given is None else {"weights": given}
-    return {"weights": client.upload_weights(given, _own_key(key, Path(given)))["id"]}
-
-
-def _reference(client: "Client", given: str, key: str | None) -> dict[str, str]:
-    """What a model is to the server; a local file is uploaded."""
-    for prefix, name in (("job_", "job"), ("ckpt_", "checkpoint")):
-        if given.startswith(prefix):
-            return {name: given}
-    if given.endswith(".safetensors"):
-        return {"checkpoint": client.upload_checkpoint(given, _own_key(key, Path(given)))["id"]}
-    return {"model": given}
-
-
-def _own_key(key: str | None, path: Path) -> str | None:
-    """With a key for the job its uploads need keys too: new ids would make it another request."""
-    return key and f"{key[:190]}.{hashlib.sha256(str(path).encode()).hexdigest()}"
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

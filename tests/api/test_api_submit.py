@@ -1,5 +1,6 @@
 """What is accepted and what is not: everything is known before the 202, and a refusal names the field to change."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -48,8 +49,31 @@ def test_weights_of_ones_own(alice: TestClient, upload: Callable[..., str], refu
         refusal(alice.post(route, json=bare), 422, "model")
     job = alice.post("/transform", json={"model": "test_resnet"}).json()["id"]
     body = {"job": job, "dataset": more["dataset"], "weights": own}
-    assert "brings weights of its own" in refusal(alice.post("/finetune", json=body), 422, "weights")["detail"]
-    refusal(alice.post("/evaluate", json=body), 422, "weights")
+    for route in ("/finetune", "/evaluate"):
+        assert "brings weights of its own" in refusal(alice.post(route, json=body), 422, "weights")["detail"]
+
+
+def test_an_evaluation_of_weights_of_ones_own(
+    alice: TestClient, service: Service, upload: Callable[..., str], refusal: Refusal
+) -> None:
+    """Of the model or of one beside it, also where timm has none; workers of the release before leave it alone."""
+    own, others = upload("weights"), upload("weights", owner="bob")
+    data = upload(images=5000, splits={"train": 4000, "val": 1000})
+    body = {"model": "test_resnet", "dataset": data}
+    beside = [{"model": "convnext_atto_rms", "weights": own}]
+    for named, field in ((body | {"weights": own}, ""), (body | {"against": beside}, "against.0.")):
+        made = alice.post("/evaluate", json=named)
+        assert made.json()["request"] == named, made.text
+        assert service.store.get(made.json()["id"]).request_version == 3
+        wrong = json.loads(json.dumps(named).replace(own, others))
+        assert "no weights" in refusal(alice.post("/evaluate", json=wrong), 422, f"{field}weights")["detail"]
+        assert alice.delete(f"/weights/{own}").status_code == 409  # it is needed
+        alice.post(f"/jobs/{made.json()['id']}/cancel")
+    wrong = body | {"against": [{"job": made.json()["id"], "weights": own}]}
+    assert "brings weights" in refusal(alice.post("/evaluate", json=wrong), 422, "against.0.weights")["detail"]
+    refused = refusal(alice.post("/evaluate", json=body | {"model": "convnext_atto_rms"}), 422, "model")
+    assert "upload your own" in refused["detail"]
+    assert service.store.get(alice.post("/evaluate", json=body).json()["id"]).request_version == 1
 
 
 def test_a_job_may_ask_for_less_than_the_servers_limits(alice: TestClient, service: Service) -> None:

@@ -154,7 +154,10 @@ def test_single_images_of_an_evaluation(server: Server, story: Finished, open_pa
 def test_an_uploaded_checkpoint_is_evaluated(server: Server, story: Finished, open_page: Open) -> None:
     told = {"base_model": "resnet18", "tcnn_version": "0.1", "layers": 3, "parameters": 44_600_000, "trained": False}
     classes: dict[str, Any] = {"classes": ["cat", "dog"], "images": 60, "splits": {}}
-    for kind, prefix, details in (("checkpoint", "ckpt_", told), ("dataset", "ds_", classes)):
+    own = {"architecture": "test_resnet", "tensors": 92, "parameters": 375_074, "dtypes": {"float32": 92}}
+    for kind, prefix, details in (
+        ("checkpoint", "ckpt_", told), ("dataset", "ds_", classes), ("weights", "wts_", own),
+    ):  # fmt: skip
         story.house.store.add_upload(
             Upload(id=prefix + "3" * 24, owner="local", kind=kind, name=f"{kind}.zip", path="x", size=1,
                    sha256="0" * 64,
@@ -172,6 +175,23 @@ def test_an_uploaded_checkpoint_is_evaluated(server: Server, story: Finished, op
         asked = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()["request"]
     assert (asked["checkpoint"], asked["dataset"]) == ("ckpt_" + "3" * 24, "ds_" + "3" * 24)
     assert not asked.get("job") and not asked.get("model")
+    page.goto(f"{server.url}/#/evaluate?weights=wts_{'3' * 24}")
+    expect(page.get_by_label("Your own weights")).to_have_value("wts_" + "3" * 24)
+    expect(page.get_by_role("combobox", name="timm name")).to_have_value("test_resnet")
+    page.get_by_label("Beside it", exact=True).select_option("ckpt_" + "3" * 24)
+    page.get_by_role("button", name="Evaluate").click()
+    expect(page.locator(".titled .badge")).to_contain_text("Queued")
+    with server.client(None) as client:
+        asked = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()["request"]
+    assert (asked["model"], asked["weights"]) == ("test_resnet", "wts_" + "3" * 24)
+    page.goto(f"{server.url}/#/evaluate")
+    page.get_by_label("An uploaded checkpoint").check()
+    page.get_by_label("Beside it", exact=True).select_option("wts_" + "3" * 24)
+    page.get_by_role("button", name="Evaluate").click()
+    expect(page.locator(".titled .badge")).to_contain_text("Queued")
+    with server.client(None) as client:
+        asked = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()["request"]
+    assert asked["against"] == [{"model": "test_resnet", "weights": "wts_" + "3" * 24}]
     page.goto(f"{server.url}/#/checkpoints/ckpt_{'3' * 24}")
     expect(page.locator("#main")).to_contain_text("44.6\u00a0M")
 

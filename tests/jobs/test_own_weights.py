@@ -10,7 +10,9 @@ from tiny_runs import TINY, colours
 from torch import nn
 
 import tcnn
+from tcnn.data.image_set import open_dataset
 from tcnn.errors import WeightsError
+from tcnn.evaluation.evaluate import evaluate
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.child import tasks
 from tcnn_jobs.child.runner import public
@@ -33,10 +35,17 @@ def mine(tmp_path: Path) -> nn.Module:
 
 def done(kind: Kind, request: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     """The job's result, done as its process does it."""
-    paths = {"weights": str(folder / f"{ID}.safetensors"), "dataset": str(colours(folder / "ds_1"))}
+    own = str(folder / f"{ID}.safetensors")
+    paths = {"weights": own, "dataset": str(colours(folder / "ds_1"))}
+    paths |= {f"against.{at}.weights": own for at, one in enumerate(request.get("against", [])) if "weights" in one}
     directory = AttemptDirectory(folder / "1")
     directory.create()
-    assignment = Assignment(job="job_1", claim=1, kind=kind, request={**request, "weights": ID}, paths=paths)
+    if "checkpoint" in request:
+        paths = {**paths, "source": str(folder / "t.safetensors")}
+        del paths["weights"]
+    else:
+        request = {**request, "weights": ID}
+    assignment = Assignment(job="job_1", claim=1, kind=kind, request=request, paths=paths)
     directory.write(assignment)
     monkeypatch.chdir(directory.path)
     here = AttemptDirectory(Path())
@@ -73,3 +82,26 @@ def test_before_and_after(kind: Kind, mine: nn.Module, tmp_path: Path, monkeypat
     assert [row["missing"] for row in rows.values()] == [None] * 4
     assert list(rows) == ["cnn", "tuned_cnn", "converted", "t_cnn"]
     assert rows["cnn"]["accuracy"]["top1"] == rows["converted"]["accuracy"]["top1"]
+
+
+def test_an_evaluation(mine: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CNN is measured whose weights they are, as the model and beside another."""
+    tcnn.save(tcnn.convert(mine).model, tmp_path / "t.safetensors")
+    expected = evaluate(mine, open_dataset(str(colours(tmp_path / "ds_1"))))
+    own = {"model": "test_resnet", "weights": ID}
+    for at, request in enumerate(({**own, "against": []}, {"checkpoint": "ckpt_1", "against": [own]})):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        for file in ("t.safetensors", f"{ID}.safetensors"):
+            (folder / file).symlink_to(tmp_path / file)
+        asked = {**request, "dataset": "ds_1", "config": {"examples": 2}}
+        result = done(Kind.EVALUATE, asked, folder, monkeypatch)
+        assert result.metrics is not None
+        row = result.metrics["rows"][-1]
+        assert row["model"] == ID
+        assert row["clean"]["loss"] == pytest.approx(expected.loss, rel=1e-5)
+    assert [(one["of"], one["over"]) for one in result.metrics["changes"]] == [(ID, "ckpt_1")]
+    with pytest.raises(WeightsError, match=f"^{ID} does not fit test_convnext: stem"):
+        wrong = {"checkpoint": "ckpt_1", "against": [own | {"model": "test_convnext"}], "dataset": "ds_1"}
+        (tmp_path / "1" / "1").rename(tmp_path / "gone")
+        done(Kind.EVALUATE, wrong, tmp_path / "1", monkeypatch)

@@ -217,7 +217,10 @@ class TestErrors:
         options = "--data", data, "--set", "val_split=0.2", "--set", "batch_size=8", "--json"
         tuned = run("submit", "finetune", "test_resnet", "--weights", tmp_path / "mine.safetensors", *options).json
         assert tuned["request"]["weights"].startswith("wts_")
-        for job in (made, tuned):
+        options = "--data", data, "--weights", sent.out.strip(), "--json"
+        measured = run("submit", "evaluate", "test_resnet", *options).json
+        assert measured["request"]["weights"] == sent.out.strip()
+        for job in (made, tuned, measured):
             run("cancel", job["id"])
 
     def test_an_upload_that_is_refused(self, run: Run, tmp_path: Path) -> None:

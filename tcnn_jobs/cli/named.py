@@ -1,0 +1,58 @@
+"""What a request names: ids and names as they are given, local files uploaded first."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tcnn_jobs.client.client import Client, Json
+
+
+def dataset_of(client: "Client", given: str, key: str | None) -> str:
+    """What the server calls a data set; a local folder or archive is uploaded."""
+    path = Path(given)
+    if re.fullmatch(r"ds_[0-9a-z]+", given) or not (path.is_dir() or path.is_file()):
+        return given
+    return str(client.upload_dataset(path, _own_key(key, path))["id"])
+
+
+def weights_of(client: "Client", given: str | None, key: str | None) -> dict[str, str]:
+    """What the server calls a CNN's weights; a local file is uploaded."""
+    if given is None or re.fullmatch(r"wts_[0-9a-z]+", given):
+        return {} if given is None else {"weights": given}
+    return {"weights": client.upload_weights(given, _own_key(key, Path(given)))["id"]}
+
+
+def model_of(client: "Client", given: str, key: str | None) -> dict[str, str]:
+    """What a model is to the server; a local file is uploaded."""
+    for prefix, name in (("job_", "job"), ("ckpt_", "checkpoint")):
+        if given.startswith(prefix):
+            return {name: given}
+    if given.endswith(".safetensors"):
+        return {"checkpoint": client.upload_checkpoint(given, _own_key(key, Path(given)))["id"]}
+    return {"model": given}
+
+
+def training_of(
+    client: "Client",
+    data: str,
+    val: str | None,
+    preset: str,
+    config: "Json",
+    baseline: bool,
+    num_workers: int,
+    key: str | None,
+) -> "Json":
+    """A request's part that says how to fine-tune; local data is uploaded."""
+    found: Json = {"dataset": dataset_of(client, data, key), "preset": preset, "config": config}
+    if baseline:
+        found["baseline"] = True
+    if num_workers > 1:
+        found["num_workers"] = num_workers
+    return found if val is None else {**found, "val": dataset_of(client, val, key)}
+
+
+def _own_key(key: str | None, path: Path) -> str | None:
+    """With a key for the job its uploads need keys too: new ids would make it another request."""
+    return key and f"{key[:190]}.{hashlib.sha256(str(path).encode()).hexdigest()}"
