@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
+
+from tcnn.errors import CheckpointError, shorten
 
 FORBIDDEN = re.compile(r"pretrained.*|checkpoint_path|cache_dir|scriptable|exportable|no_jit|.*_fn|kwargs_filter")
 """Arguments by which timm would read other files, or call what they name."""
@@ -13,6 +16,13 @@ def forbidden(arguments: Mapping[str, object]) -> str | None:
         if FORBIDDEN.fullmatch(name) or not _plain(value):
             return name
     return None
+
+
+def refuse_in_files(name: str | Path, arguments: Mapping[str, object]) -> None:
+    """Raise `CheckpointError` for arguments of a file that no file may contain."""
+    argument = forbidden(arguments)
+    if argument is not None:
+        raise CheckpointError(f"{name}: the model argument {shorten(ascii(argument), 60)} is not allowed in a file")
 
 
 def _plain(value: object, depth: int = 3) -> bool:

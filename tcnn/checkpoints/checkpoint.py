@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from timm.models._input import get_model_args
 from torch import Tensor, nn
 
-from tcnn.checkpoints.arguments import forbidden
+from tcnn.checkpoints.arguments import refuse_in_files
 from tcnn.checkpoints.places import checkpoint_file
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
@@ -242,9 +242,7 @@ def _tie_parameters(model: nn.Module, tensors: dict[str, Tensor], file: str) -> 
 def architecture(report: ConversionReport, name: str, model_args: dict[str, object]) -> nn.Module:
     """Build the source architecture of a report by timm, with arbitrary weights."""
     base, args = report.base_model, {**report.model_args, **model_args}
-    argument = forbidden(report.model_args)
-    if argument is not None:
-        raise CheckpointError(f"{name}: the model argument {shorten(ascii(argument), 60)} is not allowed in a file")
+    refuse_in_files(name, report.model_args)
     if not timm.is_model(base.partition(".")[0]):
         raise CheckpointError(f"{name}: made from {base}, which timm does not know; give its module as `source`")
     try:

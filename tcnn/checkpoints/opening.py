@@ -1,7 +1,7 @@
 """Open a model by whatever a user names: a checkpoint, a run, a file of timm's train.py, a timm name, a repository."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import huggingface_hub
 from timm.models import parse_model_name
 from torch import nn
 
-from tcnn.checkpoints.arguments import forbidden
+from tcnn.checkpoints.arguments import refuse_in_files
 from tcnn.checkpoints.checkpoint import Checkpoint, assemble, contents, of_contents, read
 from tcnn.checkpoints.places import checkpoint_file
 from tcnn.conversion.report import ConversionReport
@@ -44,7 +44,7 @@ def open_model(name: str, weights: Path | None = None, say: Say = lambda note: N
             `local-dir:PATH` or `hf-hub:ORG/NAME`.
         weights: a file that has the weights; `name` is then what a model is built of.
         say: called with what was inferred.
-        model_args: arguments for `timm.create_model`.
+        model_args: arguments for `timm.create_model`; only for what is built of a name, since a file records its own.
 
     Raises: `CheckpointError`, `RequestError`, `DownloadError`.
     """
@@ -54,26 +54,38 @@ def open_model(name: str, weights: Path | None = None, say: Say = lambda note: N
         return create_source(name, weights=weights, say=say, **model_args)
     if not is_ours(name):
         return create_source(name, say=say, **model_args)
+    refuse_arguments(name, model_args)
     return _of_train(Path(name), say) if is_weights_file(name) else assemble(read(name), None, str(name))
 
 
-def open_checkpoint(name: str | Path, weights: Path | None = None, say: Say = lambda note: None) -> Checkpoint:
-    """A T-CNN as a checkpoint; names as for `open_model`.
+def refuse_arguments(name: str | Path, model_args: Mapping[str, object]) -> None:
+    """Raise `RequestError` for model arguments beside a file that records those of its model."""
+    if model_args:
+        raise RequestError(
+            f"--model-kwargs: {name} records what its model was built with; leave {', '.join(model_args)} out"
+        )
+
+
+def open_checkpoint(
+    name: str | Path, weights: Path | None = None, say: Say = lambda note: None, **model_args: Any
+) -> Checkpoint:
+    """A T-CNN as a checkpoint; names and arguments as for `open_model`.
 
     Raises: `CheckpointError` for a model in which nothing is converted, and the errors of `open_model`.
     """
     path = Path(name)
     if weights is None and is_ours(name) and not is_weights_file(path):
+        refuse_arguments(name, model_args)
         return read(path)
     repository = None if is_ours(name) else _repository(str(name))
-    if weights is None and repository is not None:
+    if weights is None and repository is not None and not model_args:
         return read(_downloaded(str(name), *repository))
     plain = canonical(str(name))
     if weights is None and not is_ours(name) and check_name(plain) in catalogue.entries():
         raise CheckpointError(
             f"{name}: a CNN, in which nothing is converted; its T-CNN is t_{plain}, which tcnn convert writes"
         )
-    model = open_model(str(name), weights, say)
+    model = open_model(str(name), weights, say, **model_args)
     if not isinstance(getattr(model, "conversion_report", None), ConversionReport):
         raise CheckpointError(f"{name}: is a CNN, in which nothing is converted; convert it first: tcnn convert")
     sections: dict[str, object] = {"weights": "file"}
@@ -89,21 +101,21 @@ def as_source(name: str | Path, weights: Path | None = None) -> tuple[str | Path
     """
     if not is_weights_file(name):
         return name, weights
-    architecture = architecture_of(Path(name))
+    architecture, args = architecture_of(Path(name))
+    if args and not is_converted(architecture):
+        raise RequestError(
+            f"{name}: {architecture} built with {', '.join(args)}, which training would not know of; convert it first, "
+            f"which records them: tcnn convert {name} OUT"
+        )
     return (name, weights) if is_converted(architecture) else (architecture, Path(name))
 
 
 def _of_train(path: Path, say: Say) -> nn.Module:
     """The model of a file that timm's train.py wrote: it names the architecture, and what it was built with."""
     found = weights_files.read(path)
-    architecture = _architecture(path, found)
-    options = found.arguments
-    args: dict[str, Any] = dict(options.get("model_kwargs") or {})
-    args.pop("anneal_steps", None)  # training is over
-    args |= {key: options[key] for key in ("in_chans", "num_classes") if options.get(key)}
-    wrong = forbidden(args)
-    if wrong is not None:
-        raise CheckpointError(f"{path}: the model argument {shorten(ascii(wrong), 60)} is not allowed in a file")
+    architecture, options = _architecture(path, found), found.arguments
+    args = _arguments(path, found)
+    args |= {"num_classes": options["num_classes"]} if options.get("num_classes") else {}
     model = create_source(architecture, weights=path, say=say, found=found, **args)
     side = options.get("img_size")
     size = options.get("input_size") or ([3, side, side] if side else None)
@@ -113,9 +125,23 @@ def _of_train(path: Path, say: Say) -> nn.Module:
     return model
 
 
-def architecture_of(path: Path) -> str:
-    """The timm name of the model whose weights a file of timm's train.py has; raises `CheckpointError`."""
-    return _architecture(path, weights_files.read(path))
+def architecture_of(path: Path) -> tuple[str, dict[str, Any]]:
+    """The timm name of the model whose weights a file of timm's train.py has, and its arguments but for the classes.
+
+    Raises: `CheckpointError`.
+    """
+    found = weights_files.read(path)
+    return _architecture(path, found), _arguments(path, found)
+
+
+def _arguments(path: Path, found: weights_files.WeightsFile) -> dict[str, Any]:
+    """What timm's train.py built a file's model with; raises `CheckpointError` for what no file may ask for."""
+    args: dict[str, Any] = dict(found.arguments.get("model_kwargs") or {})
+    args.pop("anneal_steps", None)  # training is over
+    if found.arguments.get("in_chans"):
+        args["in_chans"] = found.arguments["in_chans"]
+    refuse_in_files(path, args)
+    return args
 
 
 def _architecture(path: Path, found: weights_files.WeightsFile) -> str:

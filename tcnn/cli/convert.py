@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcnn.cli.options.renamed import ModelKwargs, source_arguments
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
@@ -28,6 +29,7 @@ def command(
         Path | None,
         typer.Option(help="Load the source's weights from this safetensors or PyTorch file.", metavar="FILE"),
     ] = None,
+    model_kwargs: ModelKwargs = None,
     pretrained: Annotated[
         bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")
     ] = True,
@@ -99,6 +101,7 @@ def command(
     config = build(ConversionConfig, {key: value for key, value in chosen.items() if value is not None})
     bounds = {} if tolerance is None else {"tolerance_float32": tolerance, "tolerance_float64": min(tolerance, 1e-10)}
     verification = build(VerificationConfig, {**bounds, "seed": seed})
+    arguments = source_arguments(model_kwargs)
     if output is None and not dry_run:
         raise typer.BadParameter(
             "missing; name a .safetensors file or a directory, or give --dry-run", param_hint="OUT"
@@ -116,12 +119,12 @@ def command(
         from tcnn.workflows import pipeline
 
     if dry_run or output is None:
-        result = pipeline.plan(model, config, num_classes)
+        result = pipeline.plan(model, config, num_classes, **arguments)
     else:
         with console.steps(pipeline.STEPS, quiet=as_json) as progress:
             result = pipeline.convert_to_file(
                 model, output, config, verification, pretrained=pretrained, weights=weights, num_classes=num_classes,
-                device=device, force=force, progress=progress,
+                device=device, force=force, progress=progress, **arguments,
             )  # fmt: skip
     if as_json:
         console.print_json(result)

@@ -2,11 +2,12 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tcnn.cli.options import sizes
+from tcnn.cli.options.renamed import ModelKwargs, model_arguments
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
@@ -32,6 +33,7 @@ def command(
     dynamic: Annotated[
         str, typer.Option(help="Axes that stay free, where the model allows it.", metavar="AXES")
     ] = "batch,height,width",
+    model_kwargs: ModelKwargs = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="No free axis: the example's shape only.")] = False,
     tolerance: Annotated[float, typer.Option(help="Largest relative error of the logits.", metavar="E")] = 1e-5,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
@@ -41,9 +43,9 @@ def command(
 
     Exit code 3 if what was written computes something else.
     """
-    shape = _parse(size)
+    shape, arguments = _parse(size), model_arguments(model_kwargs)
     if explorer:
-        _explorer(checkpoint, output, shape, tolerance, force, as_json)
+        _explorer(checkpoint, arguments, output, shape, tolerance, force, as_json)
         return
     from tcnn.exporting.options import check_axes, check_options, format_of, parse_axes, require_onnx
     from tcnn.files import check_output
@@ -63,7 +65,7 @@ def command(
 
     with console.steps(8, quiet=as_json) as progress:
         progress("reading")
-        model = open_model(checkpoint)
+        model = open_model(checkpoint, **arguments)
         report = export(
             model, output, kind, size=shape, batch=batch, dynamic=axes, opset=opset, tolerance=tolerance,
             force=force, progress=progress,
@@ -79,8 +81,9 @@ def _parse(size: str | None) -> tuple[int, int] | None:
 
 
 def _explorer(
-    checkpoint: str, folder: Path, size: tuple[int, int] | None, tolerance: float, force: bool, as_json: bool
-) -> None:
+    checkpoint: str, arguments: dict[str, Any], folder: Path, size: tuple[int, int] | None, tolerance: float,
+    force: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Write the page."""
     from tcnn.exporting.options import check_options, require_onnx
     from tcnn.files import check_folder
@@ -94,7 +97,7 @@ def _explorer(
 
     with console.steps(6, quiet=as_json) as progress:
         progress("reading")
-        model = open_model(checkpoint)
+        model = open_model(checkpoint, **arguments)
         report = export_explorer(model, folder, size=size, tolerance=tolerance, force=force, progress=progress)
     if as_json:
         console.print_json(report)

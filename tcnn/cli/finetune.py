@@ -86,6 +86,7 @@ def command(
         bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")
     ] = True,
     weights: Annotated[Path | None, typer.Option(help="Load the CNN's weights from this file.", metavar="FILE")] = None,
+    model_kwargs: Annotated[list[str] | None, typer.Option("--model-kwargs", hidden=True)] = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print all settings as YAML and do nothing.")
     ] = False,

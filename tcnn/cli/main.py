@@ -35,7 +35,7 @@ from tcnn.cli import (
 )
 from tcnn.cli.options import effects, panels, short
 from tcnn.cli.options.examples import epilog, listed
-from tcnn.cli.options.renamed import timms
+from tcnn.cli.options.renamed import TAKES_TIMMS, timms
 from tcnn.cli.output import console
 from tcnn.cli.output.advice import fitting
 from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError
@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in arguments
     console.silenced = "--quiet" in arguments or "-q" in arguments
     arguments = [argument for argument in arguments if argument not in ("--debug", "--quiet", "-q")]
-    if arguments and ALIASES.get(arguments[0], arguments[0]) in ("evaluate", "predict"):
+    if arguments and ALIASES.get(arguments[0], arguments[0]) in TAKES_TIMMS:
         arguments = timms(arguments)
     if arguments:
         arguments[0] = ALIASES.get(arguments[0], arguments[0])

@@ -41,6 +41,7 @@ def command(
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="Any other setting of the run.", metavar="KEY=VALUE")
     ] = None,
+    model_kwargs: Annotated[list[str] | None, typer.Option("--model-kwargs", hidden=True)] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the run is to be, for its disk; default runs/MODEL.", metavar="DIR")
     ] = None,

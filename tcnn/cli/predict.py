@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tcnn.cli.options import sizes
+from tcnn.cli.options.renamed import ModelKwargs, model_arguments
 from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
@@ -25,6 +26,7 @@ def command(
     compare: Annotated[
         str | None, typer.Option(help="Another model beside it, as the CNN that it was made from.", metavar="CKPT")
     ] = None,
+    model_kwargs: ModelKwargs = None,
     top: Annotated[int, typer.Option(help="Classes for each image.", min=1, metavar="N")] = 5,
     size: Annotated[
         str | None, typer.Option("--size", "--img-size", help="Pixels: 224 or 224x160.", metavar="S")
@@ -49,6 +51,7 @@ def command(
         raise RequestError("--force: there is no --csv FILE to replace")
     if compare == model:
         raise RequestError(f"--compare: {model} is the model itself; name another one")
+    arguments = model_arguments(model_kwargs)
     if amp not in ("float32", "bfloat16", "float16"):
         raise RequestError(f"--amp: expected float32, bfloat16 or float16, found {amp!r}")
     if csv_file is not None:
@@ -67,7 +70,7 @@ def command(
     with console.steps(len(names), quiet=as_json) as step:
         for name in names:
             step(name)
-            opened = open_model(name)
+            opened = open_model(name, **(arguments if name == model else {}))
             classes[name] = class_names(opened, getattr(opened, "num_classes", 0))
             found[name] = predict(
                 opened, files, top=top, size=sizes.size(size), crop_pct=crop_pct,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tcnn.cli.options.renamed import ModelKwargs, model_arguments
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
@@ -24,6 +25,7 @@ def command(
     weights: Annotated[
         Path | None, typer.Option(help="Load the source's weights from this file.", metavar="FILE")
     ] = None,
+    model_kwargs: ModelKwargs = None,
     images: Annotated[
         Path | None, typer.Option(help="Compare on the pictures of this directory, not on noise.", metavar="DIR")
     ] = None,
@@ -47,6 +49,7 @@ def command(
 
     bounds = {} if tolerance is None else {"tolerance_float32": tolerance, "tolerance_float64": min(tolerance, 1e-10)}
     settings = build(VerificationConfig, bounds)
+    arguments = model_arguments(model_kwargs)
     if force and explain is None:
         raise RequestError("--force: there is no --explain page to replace")
     if explain is not None:
@@ -63,9 +66,9 @@ def command(
     plain = against is not None and is_plain(checkpoint)
     with console.steps(7, quiet=as_json) as progress:
         if plain:
-            pair = open_two(checkpoint, str(against), weights, images, device, progress)
+            pair = open_two(checkpoint, str(against), weights, images, device, progress, **arguments)
         else:
-            pair = open_pair(checkpoint, against, weights, images, device, progress)
+            pair = open_pair(checkpoint, against, weights, images, device, progress, **arguments)
         report = None if plain else compare(pair, settings, progress)
         found = explained(pair, settings) if plain or explain is not None else None
     if explain is not None and found is not None:

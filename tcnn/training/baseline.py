@@ -6,10 +6,12 @@ fine-tuned in the same way can one tell which of the two it is.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
+from tcnn.checkpoints.arguments import refuse_in_files
 from tcnn.checkpoints.checkpoint import load
 from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.config import ConversionConfig, FinetuneConfig
@@ -84,8 +86,11 @@ def _original(
     if recorded.weights == "file":
         return _unconverted(Path(source)), content.conversion.config
     random = recorded.weights == "random" or not pretrained
-    args: dict[str, object] = {} if recorded.num_classes is None else {"num_classes": recorded.num_classes}
-    model, origin = open_source(recorded.name, not random, None, recorded.seed, torch.device("cpu"), **args)  # type: ignore[arg-type]
+    args: dict[str, Any] = dict(content.conversion.model_args)
+    refuse_in_files(str(source), args)
+    if recorded.num_classes is not None:
+        args["num_classes"] = recorded.num_classes
+    model, origin = open_source(recorded.name, not random, None, recorded.seed, torch.device("cpu"), **args)
     if pretrained and origin.digest != recorded.digest:
         raise RequestError(f"the weights found for {recorded.name} are not those that it was converted from")
     return model, content.conversion.config

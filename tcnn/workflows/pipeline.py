@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint, hub
-from tcnn.checkpoints.opening import architecture_of, open_model
+from tcnn.checkpoints.opening import architecture_of, open_model, refuse_arguments
 from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import convert, without_stride
@@ -65,6 +65,7 @@ def convert_to_file(
     force: bool = False,
     progress: Progress = lambda step: None,
     images: Callable[[nn.Module], Tensor | None] | None = None,
+    **model_args: object,
 ) -> ConversionResult:
     """Create the source, convert it, verify, write, read back and verify again; atomically.
 
@@ -74,6 +75,7 @@ def convert_to_file(
         pretrained, weights, num_classes: as for `create_source`. Random weights are drawn from the config's seed.
         device: where the models are compared.
         images: gives for the model the batch (B, C, H, W) on which it is compared; noise where it gives None.
+        model_args: arguments for `timm.create_model`; a file of timm's train.py brings its own.
 
     Raises: `VerificationError` when the models differ by more than the tolerance; nothing is written then.
     """
@@ -87,7 +89,8 @@ def convert_to_file(
     if is_weights_file(name):
         if weights is not None:
             raise RequestError(f"--weights: {name} brings weights of its own; leave it out, or name the architecture")
-        architecture = architecture_of(Path(name))
+        refuse_arguments(name, model_args)
+        architecture, model_args = architecture_of(Path(name))
         if is_converted(architecture):
             return _adopt(Path(name), output, config, force)
         name, weights = architecture, Path(name)
@@ -95,7 +98,7 @@ def convert_to_file(
     progress("building the source")
     notes: list[str] = []
     source, origin = open_source(
-        name, pretrained, weights, config.seed, place, num_classes=num_classes, say=notes.append
+        name, pretrained, weights, config.seed, place, num_classes=num_classes, say=notes.append, **model_args
     )
     progress("converting")
     model, report = convert(source, config)
@@ -158,14 +161,17 @@ def _adopt(path: Path, output: Path, config: ConversionConfig, force: bool) -> C
     )  # fmt: skip
 
 
-def plan(name: str, config: ConversionConfig, num_classes: int | None = None) -> ConversionResult:
+def plan(name: str, config: ConversionConfig, num_classes: int | None = None, **model_args: object) -> ConversionResult:
     """Dry run: what `convert_to_file` would convert; needs no weights and no network for a timm name."""
     started = time.monotonic()
     name = cnn_of(name)
-    structure = architecture_of(Path(name)) if is_weights_file(name) else name
+    structure = name
+    if is_weights_file(name):
+        refuse_arguments(name, model_args)
+        structure, model_args = architecture_of(Path(name))
     if is_converted(structure):
         raise RequestError(f"{name}: is a T-CNN already, there is nothing to convert")
-    report = convert(create_structure(structure, num_classes), config).report
+    report = convert(create_structure(structure, num_classes, **model_args), config).report
     return ConversionResult(model=name, output=None, seconds=round(time.monotonic() - started, 3), conversion=report)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
 from tcnn.checkpoints.opening import is_ours, open_checkpoint
-from tcnn.config import VerificationConfig
+from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
 from tcnn.errors import RequestError
@@ -20,6 +20,9 @@ from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.workflows.pipeline import Progress, Source, open_source, usable_device
 from tcnn.zoo.names import is_converted, is_weights_file
+
+TCNNS = (*ConversionConfig.model_fields, "anneal_steps")
+"""Model arguments that a T-CNN has and its CNN has not."""
 
 
 class Pair(NamedTuple):
@@ -68,6 +71,7 @@ def open_pair(
     images: Path | None = None,
     device: str = "cpu",
     progress: Progress = lambda step: None,
+    **model_args: Any,
 ) -> Pair:
     """A checkpoint's model and the source recorded in it, or another one.
 
@@ -75,12 +79,14 @@ def open_pair(
         against: a timm name (with its pretrained weights), `local-dir:PATH` or `hf-hub:ORG/NAME`.
         weights: the source's weights file; needed again when the checkpoint was made from a file.
         images: a directory of images to compare on.
+        model_args: arguments for `timm.create_model` of what is built of a name.
 
     Raises: `CheckpointError`, `RequestError`, `DownloadError`.
     """
     place = usable_device(device)
     progress("reading")
-    content = open_checkpoint(path)
+    built = not is_ours(path)
+    content = open_checkpoint(path, **(model_args if built or against is None else {}))
     refuse_folded(content.conversion, str(path), "verify")
     if not content.conversion.layers:
         raise RequestError(f"{path}: is a CNN, in which nothing is converted: there is nothing to verify")
@@ -99,7 +105,10 @@ def open_pair(
         raise RequestError(f"{path}: made from a weights file; give it again with --weights FILE, or --against MODEL")
     random = recorded is not None and recorded.weights == "random" and unknown
     progress("building the source")
-    args: Any = {"num_classes": recorded.num_classes} if recorded else {} if against else content.conversion.model_args
+    args: Any = {} if against else dict(content.conversion.model_args)  # those of the CNN, checked in `assemble`
+    args |= {key: value for key, value in model_args.items() if key not in TCNNS}
+    if recorded is not None and recorded.num_classes is not None:
+        args["num_classes"] = recorded.num_classes
     source, origin = open_source(
         against or (recorded.name if recorded else content.conversion.base_model), not random, weights,
         recorded.seed if recorded else 0, place, **args,
@@ -123,12 +132,13 @@ def open_two(
     images: Path | None = None,
     device: str = "cpu",
     progress: Progress = lambda step: None,
+    **model_args: Any,
 ) -> Pair:
     """Two models of one architecture that need not be converted, by their names; arguments as for `open_pair`."""
     place = usable_device(device)
     progress("building the models")
-    model = open_source(name, True, None, 0, place)[0]
-    reference = open_source(against, True, weights, 0, place)[0]
+    model = open_source(name, True, None, 0, place, **model_args)[0]
+    reference = open_source(against, True, weights, 0, place, **model_args)[0]
     return Pair(reference, model, None if images is None else load_images(images, reference).to(place), False)
 
 

@@ -76,11 +76,11 @@ def download_errors(name: str) -> Iterator[None]:
         raise WeightsError(f"{name}: cannot be built with its weights: {one_line(error)}") from error
 
 
-def create_structure(name: str, num_classes: int | None = None) -> nn.Module:
-    """Create a model without its weights: on the meta device, in evaluation mode."""
+def create_structure(name: str, num_classes: int | None = None, **model_args: object) -> nn.Module:
+    """Create a model without its weights: on the meta device, in evaluation mode; arguments as for `create_source`."""
     name = canonical(name)
     check_name(name)
-    return _on_meta(name, {} if num_classes is None else {"num_classes": num_classes})
+    return _on_meta(name, model_args | ({} if num_classes is None else {"num_classes": num_classes}))
 
 
 def check_name(name: str) -> str | None:

@@ -42,7 +42,13 @@ def _converts(given: Parameters) -> bool:
     return given.get("convert") is not False
 
 
+BUILT = Rule(
+    "model_kwargs", lambda given: False,
+    "training builds its model, and the CNN beside it, again from the name; convert first, which records them: "
+    "tcnn convert MODEL OUT --model-kwargs KEY=VALUE",
+)  # fmt: skip
 TRAINING = (
+    BUILT,
     Rule("convert_at", _converts, "nothing is converted with --no-convert"),
     Rule("anneal", _converts, "there is no τ without attention, as with --no-convert"),
     Rule("pretrained", lambda given: not given.get("weights"), "--weights names the weights; give one of the two"),
@@ -83,6 +89,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _needs("limit", "images", why="there is nothing to limit without --images"),
         _needs("shown", "images", why="there are no attention maps without --images"),
     ),
+    "plan": (BUILT,),
     "serve": (_needs("slots", "worker", why="there is no worker with --no-worker"),),
 }  # fmt: skip
 

@@ -2,9 +2,17 @@
 
 import ast
 import re
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
+
+TAKES_TIMMS = ("convert", "evaluate", "export", "finetune", "plan", "predict", "verify")
+"""Commands that read timm's spellings (`timms`)."""
+ModelKwargs = Annotated[
+    list[str] | None,
+    typer.Option("--model-kwargs", help="Arguments of timm's create_model.", metavar="KEY=VALUE"),
+]
 
 
 def processes(nproc: int | None, num_workers: int | None) -> int:
@@ -40,17 +48,46 @@ def timms(arguments: list[str]) -> list[str]:
 _KWARG = re.compile(r"[A-Za-z_]\w*=.*")
 
 
-def model_arguments(given: list[str]) -> dict[str, Any]:
-    """Arguments of `timm.create_model`, as timm reads them: Python's literals, anything else as text."""
+def model_arguments(given: Iterable[str] | None) -> dict[str, Any]:
+    """Arguments of `timm.create_model`, as timm reads them: Python's literals, anything else as text.
+
+    Raises `RequestError` for what is no argument, and for those by which timm would read other files.
+    """
+    from tcnn.checkpoints.arguments import FORBIDDEN
     from tcnn.errors import RequestError
 
     found: dict[str, Any] = {}
-    for text in given:
+    for text in given or ():
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
             raise RequestError(f"--model-kwargs: expected KEY=VALUE, found {text!r}")
+        if key in _OTHER_OPTIONS or FORBIDDEN.fullmatch(key):
+            raise RequestError(
+                f"--model-kwargs: {key} is no argument of the model's; {_OTHER_OPTIONS.get(key, _WEIGHTS)}"
+            )
         try:
             found[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             found[key] = value
+    return found
+
+
+_WEIGHTS = "its weights are those of its name, or of --weights FILE"
+_OTHER_OPTIONS = {"name": _WEIGHTS, "model_name": _WEIGHTS, "weights": _WEIGHTS, "say": _WEIGHTS, "found": _WEIGHTS}
+
+
+def source_arguments(given: Iterable[str] | None) -> dict[str, Any]:
+    """Arguments of a CNN that is about to be converted; raises `RequestError` for a setting of the conversion."""
+    from tcnn.config import ConversionConfig
+    from tcnn.errors import RequestError
+
+    found = model_arguments(given)
+    for key in found:
+        if key in ConversionConfig.model_fields or key == "num_classes":
+            whose = "has an option of its own" if key == "num_classes" else "is a setting of the conversion"
+            raise RequestError(f"--model-kwargs: {key} {whose}: --{key.replace('_', '-')}")
+        if key == "anneal_steps" or key.endswith(("drop_rate", "drop_path_rate", "drop_block_rate")):
+            raise RequestError(
+                f"--model-kwargs: {key} is of a training, and no converted file keeps it; see --set of tcnn finetune"
+            )
     return found
