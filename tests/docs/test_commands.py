@@ -32,11 +32,11 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"(/opt/tcnn/bin/)?pip install|python3 -m venv|pre-commit", "installs: tests/slow"),
     (r"docker\b|useradd|install -|systemctl|printf|openssl|sqlite3|pg_dump|pg_restore|rsync|export\b|ray\b",
      "an administrator's: tests/deploy"),
-    (r"(\.venv/bin/)?python\b|with-tcnn|alias with-tcnn", "a script: timm's package has none"),
+    (r"(\.venv/bin/)?python\b|with-tcnn|alias with-tcnn", "a script: test_timm_scripts.py runs timm's"),
     (r"curl\b", "asks a server: test_http_api_page.py"),
 )  # fmt: skip
 EXPECTED = {
-    "run": 104,
+    "run": 105,
     "test_tutorial.py runs them, with what they must print": 8,
     "test_http_api_page.py runs the page against a server": 56,
     "asks a server": 11,
