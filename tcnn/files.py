@@ -35,10 +35,13 @@ def check_output(path: Path, force: bool = False) -> None:
             raise OutputError(f"{path}: the directory {place.parent} does not exist; create it first")
         writable = os.access(place.parent, os.W_OK | os.X_OK)
         taken = place.exists() or place.is_symlink()
+        special = place.exists() and not (place.is_file() or place.is_dir())
     except OSError as error:
         raise OutputError(f"{path}: no permission to look into {place.parent}; choose another place") from error
     if not writable:
         raise OutputError(f"{path}: no permission to write in {place.parent}; choose another place")
+    if special:  # a file renamed to its name would take the place of /dev/null itself
+        raise OutputError(f"{path}: is a device, pipe or socket, which a file would replace; name a file")
     if taken and not force:
         raise OutputError(
             f"{path}: exists already; replace it with --force (in Python: force=True), or choose another name"

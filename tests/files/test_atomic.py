@@ -161,6 +161,13 @@ class TestCheckOutput:
         check_output(tmp_path / "a.bin")
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.parametrize("force", [True, False])
+    def test_refuses_what_is_neither_file_nor_directory(self, force: bool, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(OutputError, match="pipe: is a device, pipe or socket, which a file would replace; name a"):
+            check_output(tmp_path / "pipe", force)
+        assert (tmp_path / "pipe").is_fifo()
+
     def test_refuses_a_missing_directory(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match=r"the directory .*nowhere does not exist; create it first"):
             check_output(tmp_path / "nowhere" / "a.bin", force=True)
