@@ -116,8 +116,8 @@ def test_circles_and_centres_are_the_numbers() -> None:
     assert panel.get_ylim()[0] > panel.get_ylim()[1]  # rows go down
 
 
-def test_the_largest_weight_is_yellow_where_it_belongs() -> None:
-    """The picture itself: of a map with one pixel, that pixel is viridis' yellow."""
+def test_the_largest_weight_is_orange_where_it_belongs() -> None:
+    """The picture itself: of a map with one pixel, that pixel has the attention viewer's colour, and no other has."""
     found = made_up.inspection(heads=1, layers=1)
     layer = found.pictures[0].layers[0]
     weights = [[0.0] * 6 for _ in range(6)]
@@ -131,10 +131,10 @@ def test_the_largest_weight_is_yellow_where_it_belongs() -> None:
     for row, column in ((1, 4), (1, 3), (4, 1)):
         x, y = x0 + (column + 0.5) / 6 * (x1 - x0), y0 + (row + 0.5) / 6 * (y1 - y0)
         colours[row, column] = image[round(y * style.DPI), round(x * style.DPI)]
-    assert colours[1, 4][0] > 200
-    assert colours[1, 4][1] > 190
-    assert colours[1, 4][2] < 110
-    assert max(colours[1, 3][1], colours[4, 1][1]) < 190
+    assert style.ATTENTION == "#d55e00"
+    assert abs(colours[1, 4] - (0xD5, 0x5E, 0x00)).max() < 40
+    for other in ((1, 3), (4, 1)):
+        assert numpy.ptp(colours[other]) < 10, other  # grey
 
 
 def test_gains() -> None:

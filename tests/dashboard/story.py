@@ -79,7 +79,9 @@ class Story:
         assert taken is not None and taken.id == job.id
         return Claim(job=job.id, worker=f"worker-{job.number}", number=taken.claim)
 
-    def _succeed(self, compared: BeforeAfter | None = None, **options: Any) -> Claim:
+    def _succeed(
+        self, compared: BeforeAfter | None = None, verification: dict[str, Any] = VERIFICATION, **options: Any
+    ) -> Claim:
         claim = self._taken(
             model="test_resnet",
             **{"request": {"model": "test_resnet", "finetune": {"dataset": SET}}, **options},
@@ -109,7 +111,7 @@ class Story:
             sha256=hashlib.sha256(text).hexdigest(),
         )  # fmt: skip
         result = Result(
-            checkpoint=file, files=(file, told), verification=VERIFICATION,
+            checkpoint=file, files=(file, told), verification=verification,
             notes=("classifier replaced: 1000 → 3 classes",),
             metrics={"top1": 0.8, "epochs": 4, "train_images": 24, "val_images": 200,
                      "before_after": compared.headline().model_dump(mode="json")},

@@ -86,7 +86,7 @@ def test_a_chart_of_a_page(server: Server, story: Story, open_page: Open) -> Non
     assert float(said) == pytest.approx(row["loss"], rel=0.01)
 
 
-def test_a_report_has_the_same_charts(story: Story, open_page: Open, tmp_path: Path) -> None:
+def test_a_report_has_the_same_charts(server: Server, story: Story, open_page: Open, tmp_path: Path) -> None:
     run = story.house.home.attempt(story.succeeded.job, story.succeeded.number)
     (run / "run" / "best.safetensors").rename(tmp_path / "best.safetensors")  # a thousand zeros: no checkpoint
     severe = {str(level): {"images": 9, "top1": 0.9 - 0.1 * level} for level in (1, 3, 5)}
@@ -110,6 +110,10 @@ def test_a_report_has_the_same_charts(story: Story, open_page: Open, tmp_path: P
     expect(by_size).to_contain_text(HOSTILE)
     expect(page.get_by_role("group", name="Accuracy by severity")).to_contain_text(f"{HOSTILE}, 64")
     assert page.title() != "owned"
+    ours = "getComputedStyle(document.documentElement).getPropertyValue('--accent')"
+    colours = page.evaluate(ours)
+    dashboard = open_page(server.url)
+    assert colours and dashboard.evaluate(ours) == colours  # one palette
     for width, scheme in LOOKS:
         page.set_viewport_size({"width": width, "height": 860})
         page.emulate_media(color_scheme=scheme)

@@ -103,6 +103,18 @@ def test_heads_checkpoints_and_temperature(server: Server, story: Story, open_pa
     expect(page.get_by_label("Beside it")).to_have_value("start")
     page.get_by_role("button", name="As trained").click()
     expect(page.locator(".stage figcaption").first).to_contain_text("τ 1,")
+    run = page.get_by_role("slider", name="Checkpoint")
+    expect(run).to_have_attribute("aria-valuetext", "The job’s model")  # between what it began with and its last
+    run.press("ArrowRight")
+    expect(page.locator(".stage figcaption").first).to_contain_text("After the last epoch")
+    with page.expect_request(re.compile("checkpoint=start")):
+        run.press("Home")
+    expect(run).to_have_attribute("aria-valuetext", "As training began")
+    expect(page.get_by_label("Beside it")).to_have_value("")  # nothing stands beside itself
+    page.wait_for_url(re.compile("&checkpoint=start&"))
+    run.press("ArrowRight")
+    page.get_by_label("Beside it").select_option("start")
+    expect(page.locator(".stage figure:visible")).to_have_count(2)
     for width, scheme in LOOKS:
         page.set_viewport_size({"width": width, "height": 860})
         page.emulate_media(color_scheme=scheme)

@@ -30,10 +30,11 @@ class Finished(Story):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.random = self._succeed(priority=100)
+        made = convert_to_file("test_resnet.r160_in1k", root / "made.safetensors", ConversionConfig(), pretrained=False)
+        assert made.verification is not None
+        self.random = self._succeed(verification=made.verification.model_dump(mode="json"), priority=100)
         run = self.house.home.attempt(self.random.job, self.random.number) / "run"
-        (run / "best.safetensors").unlink()
-        convert_to_file("test_resnet.r160_in1k", run / "best.safetensors", ConversionConfig(), pretrained=False)
+        (root / "made.safetensors").replace(run / "best.safetensors")
         record = {"model": "test_resnet.r160_in1k", "pretrained": False, "data": "pets", "val": None,
                   "class_names": ["cat"], "config": {"val_split": 0.2}}  # fmt: skip
         (run / "config.json").write_text(json.dumps(record))
@@ -103,7 +104,12 @@ def test_the_report_of_an_evaluation(server: Server, story: Finished, open_page:
 
 
 def test_the_report_says_what_weights_and_which_images(server: Server, story: Finished, open_page: Open) -> None:
-    report = report_of(open_page(f"{server.url}/#/jobs/{story.random.job}"))
+    page = open_page(f"{server.url}/#/jobs/{story.random.job}")
+    told = page.get_by_role("region", name="Errors by precision").get_by_role("row").nth(1).get_by_role("cell").first
+    error = float(told.inner_text())
+    report = report_of(page)
+    row = report.get_by_role("row", name=re.compile("^equivalence, ")).first
+    assert 0 < float(row.get_by_role("cell").nth(2).inner_text()) == pytest.approx(error, rel=0.01)
     assert report.title() == f"{story.random.job}: test_resnet with random weights – tcnn report"
     expect(report.locator("body")).to_contain_text("20 % of its images, which were held out of training")
     expect(report.locator("body")).not_to_contain_text("None")

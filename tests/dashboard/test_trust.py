@@ -1,90 +1,20 @@
 """What a stranger found wrong or misleading on the page, each fault as it was. One server, no worker."""
 
 import base64
-import json
 import re
 import struct
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api
 from serving import Server, serving
-from story import VERIFICATION, Story
+from story import SET
+from story_of_faults import Faults
 
-from tcnn_jobs.model import Artifact, Claim, Failure, Kind, Result, Upload
+from tcnn_jobs.model import Upload
 
 expect = sync_api.expect
-LONG = "hf-hub:an-organisation/a_model_with_a_name_" + "x" * 180
-SET = "ds_" + "0" * 24
-
-
-class Faults(Story):
-    """The story, and what went wrong around it."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.evaluated = self._evaluate()
-        self.compared = self._compare()
-        self.steady = self._steady()
-        self.long = self._taken(priority=100, request={"model": LONG}, max_attempts=1)
-        self.house.store.fail(self.long, Failure(code="diverged", message="y" * 200))
-        asked = {"dataset": SET, "preset": "quick", "config": {"epochs": 3, "mixup": 0.0, "conversion": {"seed": 4}}}
-        self.edited = self._taken(
-            priority=100, request={"model": "resnet34", "head_dim": 16, "finetune": asked}, max_attempts=1
-        )
-        self.house.store.fail(self.edited, Failure(code="diverged", message="the loss is no longer finite"))
-        self.retried = self._taken(priority=100, request={"model": "resnet26"})
-        self.house.store.fail(self.retried, Failure(code="crashed", message="killed"), retry_after=900)
-        self.waits = self.house.submit(kind=Kind.FINETUNE, request={"job": self.queued.id, "dataset": SET})
-
-    def _evaluate(self) -> Claim:
-        claim = self._taken(priority=100, kind=Kind.EVALUATE, request={"job": self.succeeded.job, "dataset": SET})
-        clean = {"images": 6, "right": 4, "top1": 2 / 3, "top5": None, "loss": 1.09, "per_class": {}}
-        row = {"model": self.succeeded.job, "height": 32, "width": 32, "clean": clean, "corruption_top1": None}
-        metrics = {"data": SET, "split": "val", "images": 6, "held_out": False, "trained_on": [row["model"]],
-                   "rows": [row]}  # fmt: skip
-        self._finish(claim, metrics=metrics)
-        return claim
-
-    def _compare(self) -> Claim:
-        """At two sizes, under two corruptions, class by class."""
-        severe = {str(level): {"top1": 0.9 - 0.1 * level} for level in (1, 3, 5)}
-        corruptions = {name: {"top1": 0.6, "severities": severe} for name in ("fog", "gaussian_noise")}
-        classes = {
-            name: {"images": 10, "right": right, "top1": right / 10} for name, right in (("cat", 9), (HOSTILE, 4))
-        }
-        pairs = [{"target": HOSTILE, "answer": "cat", "images": 6}, {"target": "cat", "answer": HOSTILE, "images": 1}]
-        rows = [
-            {"model": self.succeeded.job, "height": size, "width": size, "corruption_top1": 0.6, "mce": None,
-             "corruptions": corruptions if size == 64 else {},
-             "clean": {"images": 20, "right": 13, "top1": size / 100, "top5": None, "loss": 1.0, "per_class": classes,
-                       "confusions": pairs}}
-            for size in (32, 64)
-        ]  # fmt: skip
-        claim = self._taken(priority=100, kind=Kind.EVALUATE, request={"job": self.succeeded.job, "dataset": SET})
-        self._finish(claim, metrics={"data": SET, "split": "val", "images": 20, "held_out": True, "rows": rows})
-        return claim
-
-    def _steady(self) -> Claim:
-        """Spans that move in their sixth digit, after 5,000 steps."""
-        claim = self._taken(priority=100, kind=Kind.FINETUNE, request={"checkpoint": "ckpt_0", "dataset": SET})
-        rows = [
-            {"kind": "epoch", "epoch": at, "updates": 37 + 1241 * at, "train_loss": 1.0, "val": {"top1": 0.5},
-             "span_mean": {"layer4.0.conv2": 0.999997 + 1e-6 * at}}
-            for at in range(5)
-        ]  # fmt: skip
-        metrics = self.house.home.attempt(claim.job, claim.number) / "run" / "metrics.jsonl"
-        metrics.parent.mkdir(parents=True)
-        metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        self._finish(claim, verification=VERIFICATION | {"images": "images 8×3×224×224"})
-        return claim
-
-    def _finish(self, claim: Claim, **result: Any) -> None:
-        file = Artifact(name="a.json", path=f"{claim.job}/{claim.number}/a.json", size=2, sha256="0" * 64)
-        self.house.store.finish(claim, Result(files=(file,), **result))
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +37,7 @@ def test_an_evaluation_by_size_corruption_and_class(server: Server, story: Fault
     worst = page.get_by_role("region", name="Accuracy by class").get_by_role("row").nth(1)
     expect(worst).to_contain_text(HOSTILE)
     expect(worst).to_contain_text("40%")
+    expect(page.get_by_text("20 images of")).to_contain_text("the part that training held out")
     matrix = page.get_by_role("region", name="What was taken for what").first.get_by_role("row")
     assert [matrix.nth(row).get_by_role("cell").all_inner_texts() for row in (1, 2)] == [["9", "1"], ["6", "4"]]
     for width, scheme in LOOKS:
@@ -250,6 +181,42 @@ def test_forms_tell_all_errors_and_forget_nothing(server: Server, open_page: Ope
     expect(page.get_by_label("Epochs")).to_have_value("7")
     expect(model).to_have_value("resnet")
     expect(model).to_be_visible()
+
+
+def test_what_the_models_list_knows_is_refused_in_the_form(server: Server, open_page: Open) -> None:
+    """Before there is a job: a stage, a convolution and heads that the model has not."""
+    page = open_page(f"{server.url}/#/transform")
+    page.get_by_role("combobox", name="Model").fill("resnet18")
+    page.get_by_role("combobox", name="Model").press("Escape")
+    page.get_by_text("More about the conversion").click()
+    with server.client(None) as client:
+        before = client.get("/jobs?limit=1").json()["data"]
+        for label, value, words in (
+            ("Stage", "9", "resnet18 has 5 stages, found 9"),
+            ("Head width", "100000", "expected at most 512"),
+            ("Convolutions by name", "layer9", "the whole name of no convolution of resnet18"),
+        ):
+            field = page.get_by_label(label, exact=True)
+            field.fill(value)
+            page.get_by_role("button", name="Convert", exact=True).click()
+            expect(field).to_have_accessible_description(re.compile(re.escape(words)))
+            expect(field).to_be_focused()
+            field.fill("")
+        assert client.get("/jobs?limit=1").json()["data"] == before
+
+
+def test_the_page_speaks_of_jobs_and_not_of_commands(server: Server, story: Faults, open_page: Open) -> None:
+    """What a task says in the words of the command line, a job's page says in its own; no label is odd."""
+    page = open_page(f"{server.url}/#/jobs/{story.advised.job}")
+    expect(page.locator(".standing, .notice").first).to_contain_text("resume the job")
+    for address in ("", f"jobs/{story.advised.job}", f"jobs/{story.cancelled.id}", f"jobs/{story.succeeded.job}"):
+        page.goto(f"{server.url}/#/{address}")
+        expect(page.locator(".jobs li, .events li").first).to_be_visible()
+        said = page.locator("#main").inner_text()
+        assert not re.search(r"(?<![\w-])--[a-z]", said), said
+        for odd in ("What was asked for", "Somebody cancelled", "Authorization:"):
+            assert odd not in said
+        assert "now" not in [line.strip() for line in said.splitlines()]
 
 
 def test_names_as_long_as_they_may_be(server: Server, story: Faults, open_page: Open) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from tcnn.analysis.charts import bundle
 from tcnn.analysis.plots import gallery, style
 from tcnn.errors import shorten
 
@@ -22,6 +23,7 @@ def template(name: str) -> jinja2.Template:
         finalize=_visible, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= FILTERS
+    environment.globals["colours"] = Markup(bundle.colours())  # noqa: S704 - ours
     return environment.get_template(name)
 
 

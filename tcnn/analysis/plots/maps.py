@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy
-from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
@@ -104,7 +104,7 @@ def _page(name: str, image: Pixels, layers: Sequence[LayerMaps], part: Part) -> 
 def _note(layers: Sequence[LayerMaps], gated: bool) -> str:
     above = "its largest weight · its gate, which colours the frame" if gated else "its largest weight"
     padded = " Striped: padding." if any(any(layer.padding) for layer in layers) else ""
-    return f"Box: the query. Yellow: a head's largest weight. Above each map: {above}.{padded}"
+    return f"Box: the query. Orange: attention, fullest at a head's largest weight. Above each map: {above}.{padded}"
 
 
 def _image(ax: Axes, image: Pixels, layer: LayerMaps, top: float) -> None:
@@ -127,14 +127,13 @@ def _head(ax: Axes, image: Pixels, layer: LayerMaps, part: Part, head: int, corn
 
 
 def overlaid(image: Pixels, layer: LayerMaps, weights: NDArray[numpy.float64], width: int) -> Pixels:
-    """Overlay a head's weights on the grey image, `width` pixels wide: weight hides the image."""
+    """Overlay a head's weights on the grey image, `width` pixels wide, as the attention viewer does."""
     grey = numpy.repeat(image.mean(axis=2, keepdims=True).astype(numpy.uint8), 3, axis=2)
     below = _padded(grey, layer, width).astype(float)
     share = weights / (weights.max() or 1.0)
-    colour = Image.fromarray((255 * colormaps[style.MAPS](share)[..., :3]).astype(numpy.uint8))
-    opaque = Image.fromarray((255 * (0.4 + 0.5 * share)).astype(numpy.uint8))
+    opaque = Image.fromarray((255 * 0.9 * share).astype(numpy.uint8))
     size = (below.shape[1], below.shape[0])
-    above = numpy.asarray(colour.resize(size, Image.Resampling.NEAREST), dtype=float)
+    above = 255 * numpy.array(to_rgb(style.ATTENTION))
     alpha = numpy.asarray(opaque.resize(size, Image.Resampling.NEAREST), dtype=float)[..., None] / 255
     mixed: Pixels = (alpha * above + (1 - alpha) * below).astype(numpy.uint8)
     return mixed
@@ -163,7 +162,7 @@ def _query(ax: Axes, layer: LayerMaps, box: tuple[float, float, float, float]) -
     rows, columns = _size(layer)
     x, y, wide, high = box
     (row, column), across, down = layer.query, wide / columns, high / rows
-    for colour, thick in (("white", 2.4), (style.VERMILLION, 1.2)):
+    for colour, thick in (("white", 2.4), (style.QUERY, 1.2)):
         ax.add_patch(
             Rectangle(
                 (x + column * across, y + row * down), across, down, fill=False, edgecolor=colour, linewidth=thick

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from tcnn.analysis.charts.bundle import palette
+from tcnn.analysis.charts.bundle import attention, palette
 from tcnn.files import replacing
 
 Format = Literal["png", "svg"]
@@ -31,8 +31,8 @@ PALETTE = palette()
 """That of the pages: Okabe & Ito's hues."""
 BLUE, VERMILLION, GREEN = PALETTE[:3]
 INK, GREY, FAINT = "#222222", "#767676", "#D9D9D9"
-MAPS = "viridis"
-"""Colour map of quantities."""
+ATTENTION, QUERY = attention()
+"""Colours of attention over an image and of the pixel that asks: the attention viewer's."""
 GATE = LinearSegmentedColormap.from_list("gate", (VERMILLION, "#8C8C8C", BLUE))
 """Colour map of gates, from content (0) through grey to position (1)."""
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
