@@ -1,5 +1,7 @@
 """The house: nothing is imported in a circle, neither files nor rooms, and every room says what it is for."""
 
+import subprocess
+import sys
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -56,3 +58,11 @@ def test_every_room_says_what_it_is_for() -> None:
     rooms = [path for wing in WINGS for path in (ROOT / wing).rglob("__init__.py") if "versions" not in path.parts]
     silent = [str(path.relative_to(ROOT)) for path in rooms if not path.read_text(encoding="utf-8").startswith('"""')]
     assert silent == []
+
+
+def test_text_is_utf8_wherever_it_is_read_or_written() -> None:
+    """Elsewhere the locale would choose, which on Windows and under `LC_ALL=C` knows few letters."""
+    rules = ("--isolated", "--no-cache", "--preview", "--select", "PLW1514")
+    call = [sys.executable, "-m", "ruff", "check", *rules, *(str(ROOT / wing) for wing in WINGS)]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -39,3 +39,14 @@ def test_without_a_cache_types_are_checked_by_two_processes(tmp_path: Path) -> N
     assert command().endswith("mypy --num-workers 2")
     (tmp_path / ".mypy_cache").mkdir()
     assert command().endswith("mypy")
+
+
+def test_before_it_installs_for_minutes_it_says_so(tmp_path: Path) -> None:
+    """As `make demo` does in a fresh clone; pip is none, so nothing is installed."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    done = subprocess.run(
+        ["make", "-C", tmp_path, "demo", "PYTHON=false"], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode != 0
+    assert "installing into .venv, once: torch with its CUDA libraries is some 5 GB, which takes minutes" in done.stdout

@@ -86,7 +86,7 @@ def write(path: Path = PATH, names: list[str] | None = None) -> None:
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{number}/{len(names)} {name:<60}")
     body = ",\n".join(rows)
-    path.write_text(f'{{"timm": "{timm.__version__}", "models": [\n{body}\n]}}\n')
+    path.write_text(f'{{"timm": "{timm.__version__}", "models": [\n{body}\n]}}\n', encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def free_bytes(device: torch.device) -> int | None:
 def _group_bytes() -> Iterator[int]:
     """What the control groups (version 2) of this process, a container's for instance, leave it."""
     with suppress(OSError, ValueError):
-        own = next(line for line in GROUP.read_text().splitlines() if line.startswith("0::"))
+        own = next(line for line in GROUP.read_text(encoding="utf-8").splitlines() if line.startswith("0::"))
         place = GROUPS / own.removeprefix("0::").lstrip("/")
         for group in (place, *place.parents):
             with suppress(OSError, ValueError):  # there is no limit: "max", or no such file
@@ -40,7 +40,7 @@ def reset_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with suppress(OSError):
-        RESET.write_text("5")
+        RESET.write_text("5", encoding="utf-8")
 
 
 def peak_bytes(device: torch.device) -> int | None:
@@ -74,6 +74,6 @@ def free_disk_bytes(path: Path) -> int:
 def _field(file: Path, name: str) -> int | None:
     """A field of a file of /proc in bytes; None where there is none."""
     with suppress(OSError, StopIteration):
-        line = next(line for line in file.read_text().splitlines() if line.startswith(f"{name}:"))
+        line = next(line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith(f"{name}:"))
         return int(line.split()[1]) * 1024
     return None

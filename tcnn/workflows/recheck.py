@@ -113,6 +113,7 @@ def open_pair(
         against or (recorded.name if recorded else content.conversion.base_model), not random, weights,
         recorded.seed if recorded else 0, place, **args,
     )  # fmt: skip
+    _refuse_other_classes(model, str(path), source, against or str(weights or content.conversion.base_model))
     known = recorded is not None and recorded.digest is not None
     if against is None and recorded is not None and known and origin.digest != recorded.digest:
         raise RequestError(
@@ -123,6 +124,16 @@ def open_pair(
     reference = source if config.stride == "keep" else without_stride(source, config)
     batch = None if images is None else load_images(images, reference).to(place)
     return Pair(reference, model, batch, random)
+
+
+def _refuse_other_classes(model: nn.Module, name: str, source: nn.Module, other: str) -> None:
+    """Raise `RequestError` for models whose logits are of other classes: any error of these would be infinite."""
+    own, its = (getattr(each, "num_classes", None) for each in (model, source))
+    if own != its and own is not None and its is not None:
+        raise RequestError(
+            f"{name}: has {own} outputs and {other} {its}, so their logits cannot be compared; give {other} as many, "
+            f"by a new classifier, with --model-kwargs num_classes={own}"
+        )
 
 
 def open_two(

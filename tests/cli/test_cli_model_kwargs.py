@@ -55,6 +55,15 @@ def test_a_conversion_keeps_them(tcnn: Run, files: Path) -> None:
     assert strides("u.safetensors") == strides("t.safetensors")
 
 
+def test_models_of_other_classes_are_not_compared(tcnn: Run, files: Path) -> None:
+    assert tcnn("convert", "test_resnet", "t.safetensors", "--weights", "cnn.pth").code == 0
+    torch.save(timm.create_model("test_resnet", num_classes=5).state_dict(), "other.pth")
+    against = ("verify", "t.safetensors", "--against", "test_resnet", "--weights", "other.pth")
+    assert (
+        tcnn(*against).error(2).startswith("t.safetensors: has 3 outputs and test_resnet 5, so their logits cannot b")
+    )
+
+
 def test_the_cnn_that_is_trained_beside_is_built_with_them(tcnn: Run, files: Path) -> None:
     assert tcnn("convert", "test_resnet", "t.safetensors", "--no-pretrained", *WIDE).code == 0
     cnn = baseline_start(files / "t.safetensors", tiny(), ("a", "b", "c")).model

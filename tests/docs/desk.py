@@ -67,7 +67,7 @@ def smaller(arguments: list[str]) -> list[str]:
     if any(word.startswith("--corruption") for word in rest):
         wanted |= {"--severities": "1", "--limit": "2"}
     made = [command]
-    for word in rest:
+    for word in ("num_classes=2" if each.startswith("num_classes=") else each for each in rest):
         option = SPELLINGS.get(made[-1], made[-1])
         several = option == "--size" and "," in word
         made.append("1" if option == "--nproc" else "32,40" if several else wanted.get(option, word))
