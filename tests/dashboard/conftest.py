@@ -13,7 +13,9 @@ import pytest
 from browsing import FAST, Open, sync_api
 from serving import Server, serving
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first that is there is used; the shell draws the same pages in a third of the others' time."""
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 PICTURES = Path(__file__).parents[2] / "test-pictures"
 
 
