@@ -1,5 +1,6 @@
 """Small pictures and class folders that tests draw, and where real ones are."""
 
+import importlib.util
 import os
 import tarfile
 from collections import Counter
@@ -10,6 +11,14 @@ import numpy
 from PIL import Image
 
 ARCHIVE = Path(os.environ.get("TCNN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data")) / "cifar10.tar.xz"
+
+
+def photograph(name: str) -> Image.Image:
+    """`china.jpg` or `flower.jpg` of scikit-learn, which is not loaded: that takes a second of every test process."""
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None and package.origin is not None, "scikit-learn is not installed"
+    with Image.open(Path(package.origin).parent / "datasets" / "images" / name) as found:
+        return found.convert("RGB")
 
 
 def picture(seed: int = 0, width: int = 12, height: int = 10) -> Image.Image:

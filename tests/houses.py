@@ -49,7 +49,7 @@ class House:
     """Store, home and settings; `worker(script)` makes a worker in this process."""
 
     def __init__(self, root: Path) -> None:
-        self.settings = QueueSettings(home=root, lease=60, grace=5, poll=0.02, retry_delay=0)
+        self.settings = QueueSettings(home=root, lease=60, grace=5, poll=0.05, retry_delay=0)
         self.home = Home(root).create()
         database = root / "tcnn.db"
         if not database.exists():
@@ -82,7 +82,7 @@ class House:
         while not reached():
             assert time.monotonic() < deadline, "it did not come to that"
             worker.step()
-            time.sleep(0.01)
+            time.sleep(0.03)
 
     def kinds(self, job: Job) -> list[str]:
         return [event.kind for event in self.store.events(job.id)]

@@ -1,5 +1,6 @@
 """`tcnn demo`: the whole journey, shortened."""
 
+import importlib.util
 import json
 import signal
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from tcnn.data.image_set import open_dataset
 from tcnn.demo import digits
 from tcnn.demo import journey as demo
 
-pytest.importorskip("sklearn", reason="THE DEMO IS UNTESTED: scikit-learn is not installed")
+if importlib.util.find_spec("sklearn") is None:  # to load it takes a second of every test process
+    pytest.skip("THE DEMO IS UNTESTED: scikit-learn is not installed", allow_module_level=True)
 
 
 @pytest.fixture

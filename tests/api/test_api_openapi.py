@@ -30,7 +30,7 @@ NAMES = [f"{method.upper()} {path}" for path, method, _ in OPERATIONS]
 KEY = {"Authorization": "Bearer key-of-alice"}
 EXAMPLES = 6
 """Requests of each kind to each operation; the whole takes less than a minute."""
-EXPLORED = ("/jobs/{id}/predict", "/jobs/{id}/attention/images", "/plan")
+EXPLORED = ("/jobs/{id}/predict", "/jobs/{id}/attention/images", "/plan", "/weights", "/checkpoints", "/datasets")
 """What starts a process that loads PyTorch, for every job anew: two requests."""
 
 

@@ -9,7 +9,7 @@ from tiny_runs import colours
 
 from tcnn.planning import machine
 
-QUICK = ("--preset", "quick", "--size", "64", "--batch-size", "8", "--workers", "0", "--device", "cpu", "--epochs", "2")
+QUICK = ("--preset", "quick", "--size", "32", "--batch-size", "8", "--workers", "0", "--device", "cpu", "--epochs", "2")
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def test_a_plan_in_words(tcnn: Callable[..., Result], photos: Path, tmp_path: Pa
     found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--seconds", "0.1")
     assert found.code == 0, found
     lines = {line.split()[0]: line for line in found.out.splitlines()}
-    assert "24 to train on, 6 to validate on, 3 classes, 64×64 pixels" in lines["images"]
+    assert "24 to train on, 6 to validate on, 3 classes, 32×32 pixels" in lines["images"]
     assert "373.0 k parameters" in lines["CNN"]
     assert "2 GPSA layers" in lines["T-CNN"]
     assert "measured, with 8 images at once" in lines["memory"]
@@ -46,7 +46,7 @@ def test_what_would_end_the_run_ends_the_plan(
     little = tmp_path_factory.mktemp("proc") / "meminfo"
     little.write_text("MemAvailable: 100 kB\n")
     monkeypatch.setattr(machine, "MEMINFO", little)
-    found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK)
+    found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--size", "64")
     assert found.code == 4
     assert found.err.startswith("problem: memory: 8 images at once do not fit into the 0.000102 GB free on cpu")
     assert "computed, with 1 images" not in found.out

@@ -56,7 +56,7 @@ def test_verification_sees_a_content_head_that_adds_something() -> None:
 
 @pytest.mark.parametrize("temperature", [1 / 46, pytest.param(0.4, marks=pytest.mark.slow)])
 def test_saved_loaded_fused_folded_and_exported(tmp_path: Path, temperature: float) -> None:
-    source = with_random_statistics(seeded_model("resnet18")).double().eval()
+    source = with_random_statistics(seeded_model("test_resnet")).double().eval()
     model = lively(tcnn.convert(source, content_heads=2, temperature=temperature).model)
     x = image(SIZE, double=True)
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_saved_loaded_fused_folded_and_exported(tmp_path: Path, temperature: flo
 
 
 def test_untouched_content_heads_fold_away() -> None:
-    source = with_random_statistics(seeded_model("resnet18")).eval()
+    source = with_random_statistics(seeded_model("test_resnet")).eval()
     folded, report = tcnn.fold(tcnn.convert(source, content_heads=4).model)
     assert report.complete and folded.state_dict().keys() == source.state_dict().keys()
     with torch.no_grad():
@@ -99,7 +99,7 @@ def test_learn_from_the_first_step_on() -> None:
 
 
 def test_timm_builds_and_inspection_measures_them() -> None:
-    model = timm.create_model("t_resnet18", content_heads=2).eval()
+    model = timm.create_model("t_test_resnet", content_heads=2).eval()
     found = tcnn.inspect(lively(model), images=image(SIZE))
     layer = found.layers[0]
     assert len(layer.heads) == 11 and layer.gate_temperature == layer.temperature
@@ -112,10 +112,10 @@ def test_timm_builds_and_inspection_measures_them() -> None:
 
 def test_a_file_of_version_0_1_loads(tmp_path: Path) -> None:
     """It has one temperature for gates and positions."""
-    model = tcnn.convert(seeded_model("resnet18"), temperature=0.5).model.eval()
+    model = tcnn.convert(seeded_model("test_resnet"), temperature=0.5).model.eval()
     state = {k: v for k, v in model.state_dict().items() if not k.endswith("gate_temperature")}
     old = {k.replace("position_temperature", "temperature"): v for k, v in state.items()}
-    fresh = tcnn.convert(seeded_model("resnet18")).model.eval()
+    fresh = tcnn.convert(seeded_model("test_resnet")).model.eval()
     kept = dict(old)
     fresh.load_state_dict(old)
     assert old.keys() == kept.keys(), "what is loaded from is not changed"
@@ -126,7 +126,7 @@ def test_a_file_of_version_0_1_loads(tmp_path: Path) -> None:
 
 
 def test_a_report_of_version_0_1_is_read() -> None:
-    report = tcnn.convert(seeded_model("resnet18")).report
+    report = tcnn.convert(seeded_model("test_resnet")).report
     layer = json.loads(report.layers[0].model_dump_json())
     del layer["content_heads"]
     assert type(report.layers[0]).model_validate(layer) == report.layers[0]

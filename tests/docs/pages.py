@@ -9,6 +9,7 @@ none.
 """
 
 import contextlib
+import functools
 import io
 import re
 import shlex
@@ -68,12 +69,18 @@ def commands(block: Block) -> list[Command]:
 
 def leaf(arguments: list[str]) -> tuple[Any, list[str]]:
     """The command that a line names, be it `convert` or `jobs submit finetune`, and what it is given."""
-    command: Any = command_group(arguments)
+    command: Any = _group(arguments[0] if arguments else "")
     rest = list(arguments)
     while hasattr(command, "commands"):
         assert rest and rest[0] in command.commands, f"no command {' '.join(arguments)!r}"
         command = command.commands[rest.pop(0)]
     return command, rest
+
+
+@functools.cache
+def _group(first: str) -> Any:
+    """The commands, made once for each first word: that takes longer than to parse a line."""
+    return command_group([first])
 
 
 def parse(arguments: list[str]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from hub_server import Hub
 from torch import nn
 
 PAGES = [*sorted(str(path.relative_to(pages.ROOT)) for path in (pages.ROOT / "docs").glob("*.md")), "README.md"]
-LONG = 3
-"""A page of more commands, but for the README, is run with what is slow."""
+SHORT = ("docs/engines.md", "docs/fold.md")
+"""The pages that are run in any case; the others take longer, and are run with what is slow."""
 ELSEWHERE = {
     "docs/tutorial.md": "test_tutorial.py runs them, with what they must print",
     "docs/http-api.md": "test_http_api_page.py runs the page against a server",
@@ -75,7 +75,7 @@ RUN = [page for page in PAGES if runnable(page)]
 
 def is_long(page: str) -> bool:
     """Whether it is run with what is slow."""
-    return page != "README.md" and len(runnable(page)) > LONG
+    return page not in SHORT
 
 
 @pytest.fixture(scope="module")

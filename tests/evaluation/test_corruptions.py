@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from data_pictures import photograph
 from PIL import Image
-from sklearn.datasets import load_sample_image
 
 from tcnn.errors import RequestError
 from tcnn.evaluation import corruptions
 from tcnn.evaluation.corruptions import CORRUPTIONS, SEVERITIES, Corruption, MixedCorruption, corrupt
 
-PHOTOGRAPHS = [Image.fromarray(load_sample_image(name)) for name in ("china.jpg", "flower.jpg")]
+PHOTOGRAPHS = [photograph(name) for name in ("china.jpg", "flower.jpg")]
 WITHOUT_CHANCE = {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression"}
 
 NOT_FURTHER = {

@@ -6,15 +6,15 @@ import io
 import numpy as np
 import pytest
 import torch
+from data_pictures import photograph
 from PIL import Image
 from scipy.ndimage import gaussian_filter, uniform_filter
-from sklearn.datasets import load_sample_image
 from torch.nn.functional import avg_pool2d, interpolate
 from torchvision.transforms.functional import rgb_to_grayscale
 
 from tcnn.evaluation.corruptions import SEVERITIES, blur, corrupt, digital, noise, weather
 
-PHOTOGRAPH = Image.fromarray(load_sample_image("china.jpg")).crop((0, 0, 400, 400)).resize((224, 224))
+PHOTOGRAPH = photograph("china.jpg").crop((0, 0, 400, 400)).resize((224, 224))
 GREY = Image.new("RGB", (224, 224), (128, 128, 128))
 
 

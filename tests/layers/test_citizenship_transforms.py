@@ -15,6 +15,9 @@ from torch.func import functional_call, grad, jvp, vmap
 
 RelativeError = Callable[[Tensor, Tensor], float]
 
+most_forms = parametrized(FORMS, slow=["fused hard", "fused window"])
+"""Fused layers are the others with one product made in advance: those two differ from `fused` as the others do."""
+
 
 def parameters_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in module.named_parameters()}
@@ -26,7 +29,7 @@ def test_the_meta_device(form: Form) -> None:
     assert module(image().to("meta")).shape == (2, 6, 7, 6)
 
 
-@every_form
+@most_forms
 def test_nothing_poisons_the_process(form: Form) -> None:
     """What runs on the meta device, or on fake tensors, leaves nothing behind for real layers of the same geometry."""
     module, x = form(), image(5, 9)
@@ -41,7 +44,7 @@ def test_nothing_poisons_the_process(form: Form) -> None:
     assert torch.equal(form()(x), expected)
 
 
-@every_form
+@most_forms
 def test_forward_mode(form: Form, relative_error: RelativeError) -> None:
     """Also in eval mode and without gradients, where a tangent must not be lost: against a difference quotient."""
     module, x, direction = form().eval(), image(), image(7, 6).flip(0)
@@ -69,7 +72,7 @@ def test_jacobians_of_parameters(form: Form, relative_error: RelativeError) -> N
     assert relative_error(forward, backward) < REORDERED
 
 
-@every_form
+@most_forms
 def test_vmap_over_inputs(form: Form, relative_error: RelativeError) -> None:
     module, many = form().eval(), torch.stack([image(), 2 * image()])
     assert relative_error(vmap(module)(many), torch.stack([module(x) for x in many])) < REORDERED
@@ -100,7 +103,7 @@ def test_gradients_by_functions(form: Form, relative_error: RelativeError) -> No
     assert values[0].item() == pytest.approx(module(x).square().sum().item(), rel=1e-12)
 
 
-@every_form
+@most_forms
 def test_second_derivatives(form: Form) -> None:
     module = form()
     with warnings.catch_warnings():
@@ -120,7 +123,7 @@ def test_symbolic_tracing(form: Form, relative_error: RelativeError) -> None:
         assert relative_error(traced(image()), model(image())) < REORDERED, "it reads its parameters in every call"
 
 
-@every_form
+@most_forms
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 def test_jit_tracing(form: Form, relative_error: RelativeError) -> None:
     """PyTorch's own check of the trace runs, and raises where the trace differs from the layer."""
@@ -152,7 +155,7 @@ def test_one_graph_for_all_sizes(form: Form, relative_error: RelativeError) -> N
     torch.compiler.reset()
 
 
-@every_form
+@most_forms
 def test_make_fx(form: Form, relative_error: RelativeError) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -206,8 +206,8 @@ class TestPlan:
         assert not made.problems
 
     def test_before_and_after_are_counted(self, photos: Path) -> None:
-        made = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0)
-        cnn = plan("test_resnet", str(photos), config=tiny(size=64, convert=False), seconds=0)
+        made = plan("test_resnet", str(photos), config=tiny(size=32), seconds=0)
+        cnn = plan("test_resnet", str(photos), config=tiny(size=32, convert=False), seconds=0)
         assert cnn.source is None
         assert made.source == cnn.result
         assert made.result.parameters > cnn.result.parameters
@@ -250,17 +250,17 @@ class TestPlan:
             plan(TwoConvs(), str(photos), config=tiny(), seconds=-1)
 
     def test_the_cnn_beside_it_is_planned_for_as_well(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        alone = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0)
-        both = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0, baseline=True)
-        cnn = plan("test_resnet", str(photos), config=tiny(size=64, convert=False), seconds=0)
+        alone = plan("test_resnet", str(photos), config=tiny(size=32), seconds=0)
+        both = plan("test_resnet", str(photos), config=tiny(size=32), seconds=0, baseline=True)
+        cnn = plan("test_resnet", str(photos), config=tiny(size=32, convert=False), seconds=0)
         assert alone.baseline is None
         assert both.baseline is not None
         assert (both.baseline.result, both.baseline.updates) == (cnn.result, cnn.updates)
         assert both.baseline.memory.computed == cnn.memory.computed
         assert both.disk_bytes == alone.disk.total + cnn.disk.total
         monkeypatch.setattr(machine, "free_disk_bytes", lambda path: alone.disk.total + 1)
-        assert plan("test_resnet", str(photos), config=tiny(size=64), seconds=0).problems == ()
-        (problem,) = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0, baseline=True).problems
+        assert plan("test_resnet", str(photos), config=tiny(size=32), seconds=0).problems == ()
+        (problem,) = plan("test_resnet", str(photos), config=tiny(size=32), seconds=0, baseline=True).problems
         assert problem.startswith("disk: the run takes")
         with pytest.raises(tcnn.TcnnError, match="baseline: convert is false"):
             plan("test_resnet", str(photos), config=tiny(convert=False), seconds=0, baseline=True)
