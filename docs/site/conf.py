@@ -5,6 +5,7 @@ written. Nothing is taken from elsewhere: no fonts, no scripts; formulas become 
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ author = "The tcnn contributors"
 copyright = "the tcnn contributors, Apache-2.0"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+sys.path.insert(0, str(Path(__file__).parent))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "accessible"]
 include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/site/*.rst"]
 root_doc = "README"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
@@ -48,8 +50,8 @@ html_title = f"tcnn {__version__}"
 html_theme_options = {"source_edit_link": "", "top_of_page_buttons": []}
 html_show_sphinx = False
 html_copy_source = False
-pygments_style = "friendly"
-pygments_dark_style = "monokai"
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
 
 CONTENTS = {
     "Use": "tutorial session cli python timm conversion finetune engines data evaluation inspect fold export speed",

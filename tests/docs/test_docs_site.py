@@ -1,10 +1,13 @@
 """The documentation as a site: links lead somewhere, all pages and public names are in it, nothing from elsewhere."""
 
+import importlib
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pages import ROOT
@@ -52,28 +55,66 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert sorted(named) == sorted(set(tcnn.__all__) - {"__version__"})
 
 
-@pytest.mark.slow  # 20 s
-@pytest.mark.skipif(not SPHINX, reason="NOT TESTED: the site, for lack of Sphinx; make docs installs it")
-def test_the_site(tmp_path: Path) -> None:
-    """It is built without a warning, and a browser asks nobody else for anything."""
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "--quiet",
-        "--fail-on-warning",
-        "--builder",
-        "dirhtml",
-        "--conf-dir",
-        "docs/site",
-    ]
-    done = subprocess.run([*command, ".", tmp_path], cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a warning."""
+    if not SPHINX:
+        pytest.skip("NOT TESTED: the site, for lack of Sphinx; make docs installs it")
+    out = tmp_path_factory.mktemp("site")
+    options = ("--quiet", "--fail-on-warning", "--builder", "dirhtml", "--conf-dir", "docs/site")
+    command = [sys.executable, "-m", "sphinx", *options, ".", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    built = sorted(tmp_path.rglob("*.html"))
-    assert {tmp_path / page.removesuffix(".md") / "index.html" for page in PAGES} <= set(built)
+    return out
+
+
+@pytest.mark.slow  # 20 s
+def test_the_site(site: Path) -> None:
+    """A browser asks nobody else for anything."""
+    built = sorted(site.rglob("*.html"))
+    assert {site / page.removesuffix(".md") / "index.html" for page in PAGES} <= set(built)
     for file in built:
         text = file.read_text(encoding="utf-8")
         assert re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=.https?:[^>]*>", text) == [], file
-    math = (tmp_path / "docs/math/index.html").read_text(encoding="utf-8")
+    math = (site / "docs/math/index.html").read_text(encoding="utf-8")
     assert math.count("<math ") > 5
-    assert "tcnn.GPSA2d" in (tmp_path / "docs/site/reference/index.html").read_text(encoding="utf-8")
+    assert "tcnn.GPSA2d" in (site / "docs/site/reference/index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(site: Path, scheme: Any) -> None:
+    """On pages with code, tables, formulas, signatures, and on the search, which has no title of the theme's."""
+    axe: Any = pytest.importorskip("axe_playwright_python.sync_playwright", reason="NOT TESTED: accessibility").Axe
+    playwright: Any = pytest.importorskip("playwright.sync_api", reason="NOT TESTED: accessibility")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("NOT TESTED: accessibility, for lack of chromium")
+    found: list[str] = []
+    with (
+        playwright.sync_playwright() as started,
+        started.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--allow-file-access-from-files"]
+        ) as browser,
+    ):
+        page = browser.new_context(color_scheme=scheme, viewport={"width": 390, "height": 800}).new_page()
+        for name in ("README/", "docs/cli/", "docs/math/", "docs/site/reference/", "search/"):
+            page.goto(f"file://{site}/{name}index.html")
+            for each in axe().run(page).response["violations"]:
+                found += [f"{name} {each['id']}: {node['target']}" for node in each["nodes"]]
+    assert found == []
+
+
+def test_what_the_theme_leaves_undone_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rule by itself, where no browser is at hand."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs/site"))
+    accessible = importlib.import_module("accessible")
+    made = accessible.accessible(
+        '<article role="main" id="furo-main-content"><pre>x</pre><table><tr><th class="head"><p></p></th></tr></table>'
+        '<p class="caption" role="heading">Use</p><dl>\n<dd><em class="sig-param">a</em>,</dd>\n</dl>'
+    )
+    assert made.startswith('<article role="main" id="furo-main-content"><h1>Search</h1><pre tabindex="0">x</pre>')
+    assert '<td class="head"></td>' in made
+    assert 'role="heading" aria-level="2"' in made
+    assert "<dd>" not in made
+    assert "<dl>" not in made
