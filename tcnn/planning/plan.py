@@ -212,11 +212,16 @@ def _memory(
     taken, free = machine.taken_bytes(target.device), target.free
     configured = micro = loader.micro_batch
     while True:
-        tensors = step_bytes(
-            model, lambda made: create_optimizer(made, config), (micro, *shape),
-            MixedPrecision(config, target.device).dtype,
-            teacher,
-        )  # fmt: skip
+        try:
+            tensors = step_bytes(
+                model, lambda made: create_optimizer(made, config), (micro, *shape),
+                MixedPrecision(config, target.device).dtype,
+                teacher,
+            )  # fmt: skip
+        except ValueError:  # batch normalisation takes no single image of which one pixel is left
+            if micro == configured:
+                raise
+            break  # what was computed last does not fit
         waiting = image * (loader.share - micro)
         needed = tensors + waiting + (own if config.ema is not None else 0)
         if free is None or needed <= free or micro == 1:

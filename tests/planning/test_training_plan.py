@@ -271,5 +271,8 @@ class TestPlan:
         assert (made.device, made.memory.free, made.problems) == ("cuda", 8 << 30, ())
         little = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0, target=gpu._replace(free=1 << 20))
         assert "do not fit into the 0.00105 GB free on cuda" in little.problems[0]
+        # One image of 32×32 leaves one pixel, of which batch normalisation cannot learn.
+        one = plan("test_resnet", str(photos), config=tiny(size=32), seconds=0, target=gpu._replace(free=1 << 20))
+        assert "nor does one" in one.problems[0] and one.memory.micro_batch == 0
         with pytest.raises(tcnn.TcnnError, match="a plan for another one needs seconds=0"):
             plan("test_resnet", str(photos), config=tiny(), target=gpu)
