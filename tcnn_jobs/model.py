@@ -38,9 +38,9 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 """The state machine: status → the statuses that may follow it. The store refuses every other transition."""
 
 
-REQUEST_VERSION = 3
+REQUEST_VERSION = 2
 """The newest requests that this code understands (`tcnn_jobs.requests.ADDED`); a worker leaves newer ones to others.
-0.2.0 understands 2; 3 is what has come since."""
+0.2.0 understands 2: what comes after it is of version 3."""
 
 
 class Model(BaseModel):

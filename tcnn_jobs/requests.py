@@ -159,20 +159,17 @@ ADDED: dict[str, int] = {
     "depends_on": 2, "baseline": 2, "weights": 2, "examples": 2, "position": 2, "position_reach": 2, "init": 2,
 }  # fmt: skip
 """Fields of requests, and settings in them, that older workers refuse, and the version that brought each. What is not
-here every worker understands. 0.2.0 has 2, what comes after it 3; whoever adds one raises `REQUEST_VERSION` once a
-release."""
-ADDED_TO: dict[str, dict[str, int]] = {"evaluate": {"weights": 3}}
-"""The same of requests of one kind, which have had the field for less long than others."""
+here every worker understands. 0.1.0 has 1, 0.2.0 has 2; the next field is of version 3, and `REQUEST_VERSION` with it:
+whoever adds one raises that once a release."""
 
 
-def version_of(request: Any, kind: str | None = None) -> int:
-    """The request version that a worker must support for a stored request of a kind: that of its newest field."""
-    added = ADDED | ADDED_TO.get(kind or "", {})
+def version_of(request: Any) -> int:
+    """The request version that a worker must support for a stored request: that of its newest field (`ADDED`)."""
     newest, waiting = 1, [request]  # no recursion: a request may be deep
     while waiting:
         item = waiting.pop()
         if isinstance(item, dict):
-            newest = max([newest, *(added[name] for name in item if name in added)])
+            newest = max([newest, *(ADDED[name] for name in item if name in ADDED)])
             waiting.extend(item.values())
         elif isinstance(item, list | tuple):
             waiting.extend(item)

@@ -88,7 +88,7 @@ def _accept(
             webhook=body.webhook,
             max_runtime=body.max_runtime or parts.settings.max_runtime,
             stall_minutes=body.stall_minutes or parts.settings.stall_minutes,
-            request_version=version_of(kept, kind),
+            request_version=version_of(kept),
             slots=num_workers(kept) if parts.settings.engine == "local" else 1,
             **body.given(),
         )

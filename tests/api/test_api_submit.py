@@ -64,7 +64,7 @@ def test_an_evaluation_of_weights_of_ones_own(
     for named, field in ((body | {"weights": own}, ""), (body | {"against": beside}, "against.0.")):
         made = alice.post("/evaluate", json=named)
         assert made.json()["request"] == named, made.text
-        assert service.store.get(made.json()["id"]).request_version == 3
+        assert service.store.get(made.json()["id"]).request_version == 2
         wrong = json.loads(json.dumps(named).replace(own, others))
         assert "no weights" in refusal(alice.post("/evaluate", json=wrong), 422, f"{field}weights")["detail"]
         assert alice.delete(f"/weights/{own}").status_code == 409  # it is needed

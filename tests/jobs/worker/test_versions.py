@@ -8,7 +8,7 @@ from tcnn.errors import EnvironmentFailure
 from tcnn.evaluation.config import EvaluationConfig
 from tcnn_jobs.labels import Labels
 from tcnn_jobs.model import REQUEST_VERSION, Kind, NewJob, Status, WorkerInfo
-from tcnn_jobs.requests import ADDED, ADDED_TO, KINDS, ModelReference, Training, version_of
+from tcnn_jobs.requests import ADDED, KINDS, ModelReference, Training, version_of
 from tcnn_jobs.worker.service import work
 from tcnn_jobs.worker.versions import check_fellows, own
 
@@ -66,20 +66,14 @@ def test_every_field_of_a_request_belongs_to_a_version() -> None:
     kinds = (*KINDS.values(), Training, ModelReference, FinetuneConfig, ConversionConfig, EvaluationConfig)
     fields = {name for kind in kinds for name in kind.model_fields} - set(Labels.model_fields)
     assert fields == {*OF_VERSION_1.split(), *ADDED}
-    assert max(version for added in (ADDED, *ADDED_TO.values()) for version in added.values()) == REQUEST_VERSION
+    assert max(ADDED.values()) == REQUEST_VERSION
 
 
 def test_a_request_takes_the_version_of_its_newest_field() -> None:
     assert version_of({"model": "resnet18", "finetune": {"dataset": "depends_on"}}) == 1
     assert version_of({"model": "resnet18", "depends_on": ["job_1"]}) == 2
+    assert version_of({"job": "job_1", "against": [{"model": "resnet18", "weights": "wts_1"}]}) == 2
     assert version_of({"job": "job_1", "against": [{"config": {"depends_on": 1}}]}) == 2
-
-
-def test_a_field_that_only_one_kind_has_had_for_long_is_newer_elsewhere() -> None:
-    own = {"model": "resnet18", "weights": "wts_1"}
-    assert [version_of(own, kind) for kind in KINDS] == [2, 2, 3]
-    assert version_of({"job": "job_1", "against": [own]}, "evaluate") == 3
-    assert version_of({"job": "job_1", "against": [{"model": "resnet18"}]}, "evaluate") == 1
 
 
 def test_a_worker_leaves_what_it_does_not_understand(house: House) -> None:
