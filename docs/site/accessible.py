@@ -5,8 +5,10 @@ Each rule is one that axe-core knows: https://dequeuniversity.com/rules/axe.
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 RULES: tuple[tuple[str, str], ...] = (
     # What scrolls sideways is reached by the keyboard.
@@ -33,14 +35,14 @@ def accessible(text: str) -> str:
     return text if "<h1" in text else text.replace(TITLE, f"{TITLE}<h1>Search</h1>")
 
 
-def mend(app: Sphinx, exception: Exception | None) -> None:
+def mend(app: "Sphinx", exception: Exception | None) -> None:
     """Rewrite every page of a site that was built."""
     if exception is None:
         for page in Path(app.outdir).rglob("*.html"):
             page.write_text(accessible(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def setup(app: "Sphinx") -> dict[str, bool]:
     """Sphinx's entry point."""
     app.connect("build-finished", mend)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

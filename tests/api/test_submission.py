@@ -125,7 +125,7 @@ def test_a_model_is_judged_by_what_it_is_named_for() -> None:
     compared = submission("evaluate", **body, against=[{"model": "resnet18"}])
     models = {"model": vit, "against.0.model": bare}
     field, message = refused(compared, Resolved(models=models, datasets=named))
-    assert (field, "upload a checkpoint" in message) == ("against.0.model", True)
+    assert (field, "upload your own (POST /weights)" in message) == ("against.0.model", True)
 
 
 def test_a_job_must_have_made_a_checkpoint() -> None:
