@@ -67,7 +67,8 @@ def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     began: dict[int, float] = {}
 
     def report(now: Progress) -> None:
-        began.setdefault(now.epoch, time.monotonic())
+        if now.epoch:  # what comes before the first is no epoch
+            began.setdefault(now.epoch, time.monotonic())
         if len(began) == EPOCHS:
             ended.append(True)
 
