@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chromium coverage mutation test test-slow test-all gpu check style types imports format constraints catalogue docs dist clean
+.PHONY: help demo chromium coverage mutation test test-slow test-latency test-all gpu check style types imports format constraints catalogue docs dist clean
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ chromium:  ## Debian's Chromium for the dashboard's tests, where it is or can be
 		echo "NOT TESTED: the dashboard, for lack of chromium; install it and run this again"
 
 # Without compiled files in __pycache__ every process would compile the tests and the packages anew.
-test test-slow coverage: export PYTHONDONTWRITEBYTECODE :=
+test test-slow test-latency coverage: export PYTHONDONTWRITEBYTECODE :=
 
 # One thread per process: several test processes are faster than one that computes with all cores. How many there are, see
 # `pytest_xdist_auto_num_workers` in tests/conftest.py.
@@ -32,6 +32,10 @@ test: $(READY) chromium  ## the tests
 
 test-slow: $(READY) chromium  ## what takes too long for CI: whole zoos, chaos, clean installations, other projects' suites
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n auto --dist loadscope --no-loadscope-reorder
+
+test-latency: $(READY) chromium  ## the dashboard's tests on a slow network: every answer late, by up to LATENCY milliseconds
+	TCNN_TEST_LATENCY=$(LATENCY) OMP_NUM_THREADS=1 $(BIN)/pytest tests/dashboard -n auto --dist loadscope --no-loadscope-reorder
+LATENCY := 1500
 
 test-all: test test-slow  ## both
 

@@ -23,7 +23,7 @@ const ID = /^[a-z]+_[0-9a-f]{24}$/;
 export function show(main, id) {
   document.title = "Job · tcnn";
   const url = `jobs/${id}`;
-  const state = { job: null, stop: () => {}, told: "" };
+  const state = { job: null, stop: () => {}, told: "", known: null };
   main.append(h("p", { class: "loading" }, "Loading the job…"));
 
   const current = () => state.job;
@@ -65,19 +65,15 @@ export function show(main, id) {
     say(about, `${deed(job)} · submitted ${date(job.created_at)}`);
     if (first) {
       for (const one of labels) one.redraw();
-      learn([job]).then((news) => {
-        if (!news) return;
-        delete results.dataset.drawn;
-        draw(state.job);
-        settings();
-      });
+      state.known = learn([job]).then((news) => news && settings());
     }
     setBadge(sign, job.status);
     log.update(job);
     notice.heard(job);
     drawProgress(job);
     drawActions(job);
-    drawResults(job, results, url);
+    // Results wait for the names in them: drawn a second time, they would close under the reader's hand.
+    state.known.then(() => drawResults(state.job, results, url));
     if (first) settings();
   }
 

@@ -16,7 +16,16 @@ from serving import Server, serving
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """The first that is there is used; the shell draws the same pages in a third of the others' time."""
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
+LATENCY = int(os.environ.get("TCNN_TEST_LATENCY", "0"))
+"""Milliseconds that an answer takes at most, drawn anew for each: what a slow network would show is seen here, too."""
 PICTURES = Path(__file__).parents[2] / "test-pictures"
+SLOWLY = """{
+  const ask = window.fetch.bind(window);
+  window.fetch = async (...asked) => {
+    await new Promise((done) => setTimeout(done, Math.random() * LATENCY));
+    return ask(...asked);
+  };
+}"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,6 +56,8 @@ def open_page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Open]:
     def open_page(url: str, **options: Any) -> Any:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, "locale": "en-GB", **options})
         contexts.append(context)
+        if LATENCY:
+            context.add_init_script(SLOWLY.replace("LATENCY", str(LATENCY)))
         page = context.new_page()
         page.set_default_timeout(40_000)
         page.on("pageerror", lambda error: said.append(str(error)))

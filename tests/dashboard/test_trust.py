@@ -4,6 +4,7 @@ import base64
 import re
 import struct
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -106,6 +107,26 @@ def test_images_on_which_models_differ_open_in_the_explorer(server: Server, stor
     asked = parse_qs(urlsplit(sent.value.url).query)
     assert asked == {"dataset": [SET], "file": [name]} and name.endswith(".png")
     expect(page.get_by_role("alert")).to_contain_text("no uploaded data set of this id")  # none was uploaded here
+
+
+def test_what_is_open_stays_open_when_a_name_arrives_late(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page("about:blank")
+    held: list[Any] = []
+    page.route(re.compile("/datasets/"), lambda route: held.append(route))  # noqa: PLW0108 (a method cannot be marked)
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.wait_for_timeout(1000)  # what may be drawn before the name is
+    seen = page.get_by_text("The images on which they differ")
+    if early := seen.count() > 0:
+        seen.click()
+    while not held:
+        page.wait_for_timeout(50)
+    held[0].continue_()
+    page.unroute_all(behavior="wait")
+    if not early:
+        seen.click()
+    page.wait_for_timeout(500)
+    expect(page.locator(".changed a").first).to_be_visible()
 
 
 def test_numbers_of_results(server: Server, story: Faults, open_page: Open) -> None:
