@@ -72,10 +72,13 @@ export function show(main, query) {
   choose();
 
   // What was written stays with its place in the history: whoever goes back finds it again.
+  const touched = new Set();
   for (const event of ["input", "change"]) {
     form.addEventListener(event, ({ target, isTrusted }) => {
       if (target.dataset.field) wrong(target, "");
-      if (isTrusted) history.replaceState({ ...history.state, written: written(form) }, "");
+      if (!isTrusted) return;
+      touched.add(target);
+      history.replaceState({ ...history.state, written: written(form) }, "");
     });
   }
 
@@ -88,18 +91,18 @@ export function show(main, query) {
     references.set(one.id, { model: one.architecture, weights: one.id });
     return [one.id, `${one.name} · ${one.architecture}, weights of your own`];
   });
-  const filled = [
+  const filled = Promise.all([
     weights.ready,
     fill(own.job, () => jobs, "No job has made a model yet", query.get("job")),
     fill(own.checkpoint, () => checkpoints, "None was uploaded yet", query.get("checkpoint")),
     fill(against, async () => [...await jobs, ...await checkpoints, ...await ofWeights()], "Neither a job’s model nor a checkpoint is there").then(() => (against.selectedIndex = -1)),
     fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map((one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`]),
       "None was uploaded yet: the fine-tuning form takes one", query.get("dataset")),
-  ];
+  ]);
   const before = history.state?.written;
   if (before) {
     rewrite(form, before); // the source first, so that its field is there
-    Promise.all(filled).then(() => (rewrite(form, before), choose()));
+    filled.then(() => (rewrite(form, before, touched), choose()));
   } else if (query.has("checkpoint") || query.has("weights")) {
     form.querySelector(query.has("checkpoint") ? "#source-checkpoint" : "#source-model").checked = true;
     choose();
@@ -133,13 +136,17 @@ export function show(main, query) {
     clear(form);
     summary.hidden = true;
     let body;
+    button.disabled = true;
     try {
+      await filled; // until then a list has nothing to choose from
       body = request();
     } catch (error) {
       if (!error.found) throw error;
       for (const one of error.found) wrong(one.control, one.message);
       error.found[0].control.focus();
       return;
+    } finally {
+      button.disabled = false;
     }
     const said = JSON.stringify(body);
     if (said !== idempotency.body) idempotency = { body: said, key: once() };

@@ -66,16 +66,17 @@ export function written(form) {
   return kept(form).map(said);
 }
 
-/** Write it again; what depends on a control hears of it. */
-export function rewrite(form, values) {
+/** Write it again, but for the controls that were touched since; what depends on a control hears of it. */
+export function rewrite(form, values, touched = new Set()) {
   const controls = kept(form);
   if (controls.length !== values?.length) return;
+  const chosen = new Set([...touched].filter((control) => control.type === "radio").map((control) => control.name));
   controls.forEach((control, place) => {
     const value = values[place];
-    if (same(said(control), value)) return;
+    if (touched.has(control) || control.type === "radio" && chosen.has(control.name) || same(said(control), value)) return;
     if (typeof value === "boolean") control.checked = value;
     else if (Array.isArray(value)) for (const option of control.options) option.selected = value.includes(option.value);
-    else control.value = value;
+    else if (!control.options || [...control.options].some((option) => option.value === value)) control.value = value;
     if (same(said(control), value) && value !== false || control.type === "checkbox") control.dispatchEvent(new Event("change"));
   });
 }

@@ -75,6 +75,7 @@ addEventListener("connect", ({ ports: [port] }) => {
     for (const number of data.close ?? []) rise(seats, number);
   };
   port.start();
+  port.postMessage({ alive: true });
 });
 
 function seat(port, seats, number, asked) {

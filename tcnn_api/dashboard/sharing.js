@@ -2,6 +2,7 @@
 
 import { open } from "./connection.js";
 
+const BEGIN = 5_000; // milliseconds in which a worker that has its files says a first word
 const ALIVE = 10_000; // milliseconds between two signs of life
 const UNANSWERED = 3; // signs of life after which a worker that says nothing is taken for dead
 
@@ -19,12 +20,16 @@ function shared() {
   } catch {
     return null; // not allowed here
   }
-  // Its files are asked of the server as well: one that is away by then leaves a worker that never says a word.
-  worker.onerror = () => worker.port === hub && lost();
+  // Its files are asked of the server as well: one that is away by then leaves a worker that never says a word, and of
+  // which the browser does not always tell. Whoever starts it again meets the same worker, if it was slow only.
+  const dead = () => worker.port === hub && lost();
+  const begin = setTimeout(dead, BEGIN);
+  worker.onerror = dead;
   hub = worker.port;
   unanswered = 0;
   hub.onmessage = ({ data }) => {
     unanswered = 0;
+    clearTimeout(begin);
     waiting.get(data.number)?.(data);
   };
   hub.start();

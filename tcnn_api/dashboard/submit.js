@@ -50,12 +50,15 @@ export function show(main, kind, query = new URLSearchParams()) {
   let rest = {};
   // What was written stays with its place in the history: whoever goes back finds it again.
   const keep = () => history.replaceState({ ...history.state, written: written(form), rest }, "");
+  const touched = new Set();
   for (const event of ["input", "change"]) {
     form.addEventListener(event, ({ target, isTrusted }) => {
       if (target.dataset.field) wrong(target, ""); // what it said was about what was written before
       answer.replaceChildren();
       ahead.hidden = page.trains?.() === false;
-      if (isTrusted) keep();
+      if (!isTrusted) return;
+      touched.add(target);
+      keep();
     });
   }
   const before = history.state?.written;
@@ -64,7 +67,7 @@ export function show(main, kind, query = new URLSearchParams()) {
       rest = history.state.rest ?? {};
       rewrite(form, before);
       await page.ready();
-      rewrite(form, before);
+      rewrite(form, before, touched);
     } else if (query.get("from")) {
       const { request } = await get(`jobs/${query.get("from")}`, { signal: leaving.signal });
       rest = Object.fromEntries(["depends_on", "webhook"].filter((name) => name in request).map((name) => [name, request[name]]));
@@ -85,13 +88,17 @@ export function show(main, kind, query = new URLSearchParams()) {
     clear(form);
     summary.hidden = true;
     let body;
+    control.disabled = true;
     try {
+      await page.ready(); // until then a list has nothing to choose from
       [body] = together(page.body);
     } catch (error) {
       if (!error.found) throw error;
       for (const one of error.found) wrong(one.control, one.message);
       error.found[0].control.focus();
       return;
+    } finally {
+      control.disabled = false;
     }
     Object.assign(body, rest);
     for (const [name, control] of Object.entries(queueing)) put(body, name, read(control));

@@ -97,6 +97,31 @@ def test_the_form_of_an_evaluation(server: Server, story: Faults, open_page: Ope
         story.house.store.cancel(job["id"])  # so that no job has the data set any more
 
 
+def test_a_form_that_is_filled_and_sent_while_its_lists_still_load(
+    server: Server, story: Faults, open_page: Open, uploaded: Upload
+) -> None:
+    page = open_page("about:blank")
+    held: list[Any] = []
+    page.route(re.compile(r"/datasets\?"), lambda route: held.append(route))  # noqa: PLW0108 (a method cannot be marked)
+    page.goto(f"{server.url}/#/evaluate?job={story.succeeded.job}")
+    page.get_by_label("Image sizes").fill("96")
+    page.get_by_label("Class by class").uncheck()
+    page.reload()  # the browser keeps the place in the history, and with it what was written
+    expect(page.get_by_label("Image sizes")).to_have_value("96")
+    page.get_by_label("Image sizes").fill("128")
+    page.get_by_role("button", name="Evaluate").click()
+    expect(page.get_by_role("button", name="Evaluate")).to_be_disabled()
+    while len(held) < 2:
+        page.wait_for_timeout(50)
+    held[1].continue_()
+    expect(page.locator(".titled .badge")).to_contain_text("Queued")
+    with server.client(None) as client:
+        made = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
+    asked = made["request"]
+    assert (asked["dataset"], asked["config"]["sizes"]) == (uploaded.id, [128]) and not asked["config"]["per_class"]
+    story.house.store.cancel(made["id"])
+
+
 def test_images_on_which_models_differ_open_in_the_explorer(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}")
     page.get_by_text("The images on which they differ").click()
