@@ -44,7 +44,7 @@ EXPECTED = {
     "needs a Ray cluster": 1,
     "two machines": 2,
     "a script": 8,
-    "a target of the Makefile": 11,
+    "a target of the Makefile": 12,
     "installs": 7,
     "an administrator's": 29,
 }
