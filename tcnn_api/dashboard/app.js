@@ -44,7 +44,8 @@ function route() {
   const address = location.hash.replace(/^#/, "");
   leave();
   leave = () => {};
-  main.replaceChildren();
+  const place = h("div"); // of this page alone: an answer that comes after it was left is drawn into nothing
+  main.replaceChildren(place);
   for (const [pattern, show, nav] of PAGES) {
     const found = pattern.exec(address);
     if (!found) continue;
@@ -52,7 +53,7 @@ function route() {
       if (link.dataset.nav === nav) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    leave = show(main, ...found.slice(1)) ?? (() => {});
+    leave = show(place, ...found.slice(1)) ?? (() => {});
     if (shown !== null) {
       window.scrollTo(0, 0);
       main.focus({ preventScroll: true });
@@ -61,7 +62,7 @@ function route() {
     return;
   }
   document.title = "Not found · tcnn";
-  main.append(h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "All jobs")));
+  place.append(h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "All jobs")));
 }
 
 function theme() {

@@ -57,6 +57,7 @@ export function show(main, id) {
   ];
 
   function draw(job) {
+    if (!main.isConnected) return; // the page was left meanwhile
     const first = state.job === null;
     state.job = job;
     if (first) main.replaceChildren(...body);
@@ -162,6 +163,7 @@ export function show(main, id) {
 
   function listen() {
     state.stop();
+    if (!main.isConnected) return;
     events.replaceChildren();
     state.stop = follow(`${url}/events`, {
       message(event, data) {

@@ -154,6 +154,24 @@ def test_what_is_open_stays_open_when_a_name_arrives_late(server: Server, story:
     expect(page.locator(".changed a").first).to_be_visible()
 
 
+def test_an_answer_that_comes_after_its_page_was_left_is_not_shown(
+    server: Server, story: Faults, open_page: Open
+) -> None:
+    page = open_page("about:blank")
+    held: list[Any] = []
+    page.route(re.compile(f"/jobs/{story.retried.job}$"), lambda route: held.append(route))  # noqa: PLW0108
+    page.goto(f"{server.url}/#/jobs/{story.retried.job}")
+    while not held:
+        page.wait_for_timeout(50)
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("test_resnet")
+    with page.expect_response(re.compile(f"/jobs/{story.retried.job}$")):
+        held[0].continue_()
+    page.evaluate("new Promise((done) => setTimeout(done, 200))")
+    expect(page.get_by_role("heading", level=1)).to_have_text("test_resnet")
+    assert "test_resnet" in page.title()
+
+
 def test_numbers_of_results(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.evaluated.job}")
     result = page.locator(".card", has=page.get_by_role("heading", name="Result"))
