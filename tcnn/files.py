@@ -5,6 +5,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import sys
 import uuid
 from collections.abc import Iterator
@@ -25,17 +26,26 @@ os.umask(_UMASK)
 _SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+def _mode(path: Path) -> int:
+    """What stands at a path, or 0; unlike `Path.exists` since Python 3.14, whoever may not look there hears of it."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
 def check_output(path: Path, force: bool = False) -> None:
     """Raise `OutputError` if `path` cannot be written as asked; call it before any work is done."""
     place = _absolute(path)
     if not place.name:
         raise OutputError(f"{path}: cannot be an output; name a file or a directory to be made")
     try:
-        if not place.parent.is_dir():
+        if not stat.S_ISDIR(_mode(place.parent)):
             raise OutputError(f"{path}: the directory {place.parent} does not exist; create it first")
         writable = os.access(place.parent, os.W_OK | os.X_OK)
-        taken = place.exists() or place.is_symlink()
-        special = place.exists() and not (place.is_file() or place.is_dir())
+        mode = _mode(place)
+        taken = mode or place.is_symlink()
+        special = mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
     except OSError as error:
         raise OutputError(f"{path}: no permission to look into {place.parent}; choose another place") from error
     if not writable:

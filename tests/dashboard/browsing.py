@@ -1,6 +1,7 @@
 """What the tests of the dashboard share: a data set with names of one's choice, and waiting for a job's end."""
 
 import io
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,14 @@ def ended(client: httpx.Client, job: str) -> dict[str, Any]:
 
     found: dict[str, Any] = wait_for(look, 240)
     return found
+
+
+def until(page: Any, true: Callable[[], object], seconds: float = 40) -> None:
+    """Wait in a way in which the page's own events are heard."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        page.wait_for_timeout(50)
 
 
 LOOKS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]

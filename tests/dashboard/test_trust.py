@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api
+from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api, until
 from serving import Server, serving
 from story import SET
 from story_of_faults import Faults
@@ -106,13 +106,13 @@ def test_a_form_that_is_filled_and_sent_while_its_lists_still_load(
     page.goto(f"{server.url}/#/evaluate?job={story.succeeded.job}")
     page.get_by_label("Image sizes").fill("96")
     page.get_by_label("Class by class").uncheck()
+    until(page, lambda: held)
     page.reload()  # the browser keeps the place in the history, and with it what was written
     expect(page.get_by_label("Image sizes")).to_have_value("96")
     page.get_by_label("Image sizes").fill("128")
     page.get_by_role("button", name="Evaluate").click()
     expect(page.get_by_role("button", name="Evaluate")).to_be_disabled()
-    while len(held) < 2:
-        page.wait_for_timeout(50)
+    until(page, lambda: len(held) == 2)
     held[1].continue_()
     expect(page.locator(".titled .badge")).to_contain_text("Queued")
     with server.client(None) as client:
@@ -144,8 +144,7 @@ def test_what_is_open_stays_open_when_a_name_arrives_late(server: Server, story:
     seen = page.get_by_text("The images on which they differ")
     if early := seen.count() > 0:
         seen.click()
-    while not held:
-        page.wait_for_timeout(50)
+    until(page, lambda: held)
     held[0].continue_()
     page.unroute_all(behavior="wait")
     if not early:
@@ -161,8 +160,7 @@ def test_an_answer_that_comes_after_its_page_was_left_is_not_shown(
     held: list[Any] = []
     page.route(re.compile(f"/jobs/{story.retried.job}$"), lambda route: held.append(route))  # noqa: PLW0108
     page.goto(f"{server.url}/#/jobs/{story.retried.job}")
-    while not held:
-        page.wait_for_timeout(50)
+    until(page, lambda: held)
     page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
     expect(page.get_by_role("heading", level=1)).to_have_text("test_resnet")
     with page.expect_response(re.compile(f"/jobs/{story.retried.job}$")):
