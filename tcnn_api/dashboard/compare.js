@@ -50,12 +50,12 @@ export function show(main, query) {
     });
     const differ = [...settings].filter(([, values]) => new Set(values).size > 1);
     const metrics = [...new Set(jobs.flatMap((job) => Object.keys(job.metrics)))];
-    const heads = jobs.map((job, at) => h("th", { scope: "col" }, h("a", { href: `#/jobs/${job.id}` }, names[at]), h("br"), badge(job.status)));
+    const heads = jobs.map((job, at) => h("th", { scope: "col" }, h("a", { href: `#/jobs/${job.id}`, title: names[at] }, names[at]), badge(job.status)));
     place.replaceChildren(
       card("Settings that differ", differ.length
         ? grid("Settings that differ", heads, differ.map(([name, values]) => [name, values.map((value) => (value === undefined ? "–" : named(value)))]))
         : h("p", {}, "They were asked for in the same way."),
-      h("p", { class: "hint" }, "What is the same is left out; – is the default.")),
+      h("p", { class: "hint" }, "What is the same is left out; – was not set.")),
       charts.length ? card("Curves", h("div", { class: "charts" }, charts)) : "",
       metrics.length ? card("Results", grid("Results", heads.map((one) => one.cloneNode(true)),
         metrics.map((name) => [name, jobs.map((job) => (Object.hasOwn(job.metrics, name) ? measured(name, job.metrics[name]) : "–"))]))) : "");

@@ -23,7 +23,7 @@ export function equivalence(report, conversion) {
           h("td", {}, one.passed ? "✓ passed" : "✕ failed")))))),
     h("dl", { class: "facts roomy" },
       report.temperature !== undefined && fact("Compared at τ", number(report.temperature)),
-      report.images && fact("On", sample(report.images)),
+      report.images && fact("Compared on", sample(report.images)),
       conversion && fact("Converted", `${conversion.layers.length} layers of ${conversion.stage}`),
       conversion && fact("Parameters", `${short(conversion.parameters_before)} → ${short(conversion.parameters_after)}`)),
     drift && h("p", { class: "hint drift" }, drifted(drift, report.images ?? "")),

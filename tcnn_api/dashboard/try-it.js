@@ -5,6 +5,7 @@ import { percent } from "./format.js";
 import { give } from "./handover.js";
 import { ask } from "./http.js";
 import { trouble } from "./parts.js";
+import { breakable } from "./scrolling.js";
 
 const NAMES = { cnn: "CNN, before", before: "T-CNN, before", tuned_cnn: "CNN, fine-tuned the same way", t_cnn: "T-CNN" };
 const MOST = 32 * 2 ** 20; // bytes, as the server says it, too
@@ -98,6 +99,6 @@ function answer({ role, missing, guesses, same_classes: same }) {
     guesses.length > 0 && h("ol", {}, guesses.map((guess) => {
       const share = h("span", { class: "share", "aria-hidden": "true" });
       share.style.setProperty("--share", guess.probability);
-      return h("li", {}, h("span", { class: "guess" }, guess.name), h("span", { class: "confidence" }, percent(guess.probability)), share);
+      return h("li", {}, h("span", { class: "guess" }, breakable(guess.name)), h("span", { class: "confidence" }, percent(guess.probability)), share);
     })));
 }
