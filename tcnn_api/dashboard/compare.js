@@ -33,8 +33,15 @@ export function show(main, query) {
   draw().catch((error) => error.name !== "AbortError" && place.replaceChildren(trouble(error.message, () => location.reload())));
 
   async function draw() {
-    const jobs = await Promise.all(ids.map((id) => get(`jobs/${id}`, { signal: leaving.signal })));
-    const files = await Promise.all(ids.map(measurements));
+    const found = await Promise.all(ids.map((id) => get(`jobs/${id}`, { signal: leaving.signal }).catch((error) => {
+      if (error.status !== 404) throw error;
+      return null; // deleted since
+    })));
+    const jobs = found.filter(Boolean);
+    const gone = ids.filter((_, at) => !found[at]);
+    const missing = gone.length > 0 && h("p", { class: "notice" }, `No longer there: ${gone.join(", ")}.`);
+    if (!jobs.length) return place.replaceChildren(missing, h("p", {}, h("a", { href: "#/runs" }, "All runs")));
+    const files = await Promise.all(jobs.map((job) => measurements(job.id)));
     await learn(jobs);
     const names = distinct(jobs);
     const charts = CURVES.map(({ title: word, column, kind, format }) => {
@@ -51,7 +58,7 @@ export function show(main, query) {
     const differ = [...settings].filter(([, values]) => new Set(values).size > 1);
     const metrics = [...new Set(jobs.flatMap((job) => Object.keys(job.metrics)))];
     const heads = jobs.map((job, at) => h("th", { scope: "col" }, h("a", { href: `#/jobs/${job.id}`, title: names[at] }, names[at]), badge(job.status)));
-    place.replaceChildren(
+    place.replaceChildren(missing || "",
       card("Settings that differ", differ.length
         ? grid("Settings that differ", heads, differ.map(([name, values]) => [name, values.map((value) => (value === undefined ? "–" : named(value)))]))
         : h("p", {}, "They were asked for in the same way."),

@@ -2,7 +2,7 @@
 
 const KEY = "tcnn-key";
 const NO_LINK = "This link has ended, or was revoked.";
-const NO_KEY = "This server needs a key, and knows no such key as was given.";
+const NO_KEY = "This server needs a key that it knows.";
 
 /** The server said no, and why. */
 export class Problem extends Error {

@@ -77,6 +77,18 @@ def test_runs_are_named_found_and_sorted(server: Server, story: Two, open_page: 
     expect(page.locator("th[aria-sort=descending]")).to_have_text("mixup ▼")
 
 
+def test_runs_are_compared_without_one_that_was_deleted(server: Server, story: Two, open_page: Open) -> None:
+    gone = "job_" + "9" * 24
+    page = open_page(f"{server.url}/#/compare?jobs={story.succeeded.job},{gone},{story.second.job}")
+    expect(page.locator(".notice")).to_have_text(f"No longer there: {gone}.")
+    row = page.get_by_role("region", name="Settings that differ").get_by_role("row").nth(1)
+    expect(row).to_contain_text("mixup")
+    assert inaccessible(page) == []
+    page.goto(f"{server.url}/#/compare?jobs={gone}")
+    expect(page.locator(".notice")).to_have_text(f"No longer there: {gone}.")
+    expect(page.get_by_role("link", name="All runs")).to_be_visible()
+
+
 def test_runs_are_compared_and_cloned(server: Server, story: Two, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/runs?q=test_resnet")
     ticks = page.get_by_role("checkbox", name="Select test_resnet")
