@@ -1,6 +1,8 @@
 """A home with what a stranger found wrong or misleading, made the way workers make it; no process runs."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from story import SET, VERIFICATION, Story
 
 from tcnn_jobs.attempt import Assignment
 from tcnn_jobs.child.runner import public
-from tcnn_jobs.model import Artifact, Claim, Failure, Kind, Result
+from tcnn_jobs.model import Artifact, Claim, Failure, Kind, Result, Upload
 
 LONG = "hf-hub:an-organisation/a_model_with_a_name_" + "x" * 180
 
@@ -78,6 +80,15 @@ class Faults(Story):
         metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
         self._finish(claim, verification=VERIFICATION | {"images": "images 8×3×224×224"})
         return claim
+
+    @contextmanager
+    def with_a_data_set(self) -> Iterator[Upload]:
+        """A data set's row, for one test: the others have none."""
+        details = {"classes": ["cat", "dog"], "images": 60, "splits": {}}
+        data = Upload(id="ds_" + "1" * 24, owner="local", kind="dataset", name="pets.zip", path="x", size=1,
+                      sha256="0" * 64, details=details)  # fmt: skip
+        yield self.house.store.add_upload(data)
+        self.house.store.remove_upload(data.id)
 
     def _finish(self, claim: Claim, **result: Any) -> None:
         file = Artifact(name="a.json", path=f"{claim.job}/{claim.number}/a.json", size=2, sha256="0" * 64)

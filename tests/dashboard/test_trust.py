@@ -4,11 +4,10 @@ import base64
 import re
 import struct
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api, until
+from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api
 from serving import Server, serving
 from story import SET
 from story_of_faults import Faults
@@ -49,12 +48,8 @@ def test_an_evaluation_by_size_corruption_and_class(server: Server, story: Fault
 
 @pytest.fixture
 def uploaded(story: Faults) -> Iterator[Upload]:
-    """A data set's row, for one test: the others have none."""
-    details = {"classes": ["cat", "dog"], "images": 60, "splits": {}}
-    data = Upload(id="ds_" + "1" * 24, owner="local", kind="dataset", name="pets.zip", path="x", size=1,
-                  sha256="0" * 64, details=details)  # fmt: skip
-    yield story.house.store.add_upload(data)
-    story.house.store.remove_upload(data.id)
+    with story.with_a_data_set() as data:
+        yield data
 
 
 def test_the_form_of_an_evaluation(server: Server, story: Faults, open_page: Open, uploaded: Upload) -> None:
@@ -97,31 +92,6 @@ def test_the_form_of_an_evaluation(server: Server, story: Faults, open_page: Ope
         story.house.store.cancel(job["id"])  # so that no job has the data set any more
 
 
-def test_a_form_that_is_filled_and_sent_while_its_lists_still_load(
-    server: Server, story: Faults, open_page: Open, uploaded: Upload
-) -> None:
-    page = open_page("about:blank")
-    held: list[Any] = []
-    page.route(re.compile(r"/datasets\?"), lambda route: held.append(route))  # noqa: PLW0108 (a method cannot be marked)
-    page.goto(f"{server.url}/#/evaluate?job={story.succeeded.job}")
-    page.get_by_label("Image sizes").fill("96")
-    page.get_by_label("Class by class").uncheck()
-    until(page, lambda: held)
-    page.reload()  # the browser keeps the place in the history, and with it what was written
-    expect(page.get_by_label("Image sizes")).to_have_value("96")
-    page.get_by_label("Image sizes").fill("128")
-    page.get_by_role("button", name="Evaluate").click()
-    expect(page.get_by_role("button", name="Evaluate")).to_be_disabled()
-    until(page, lambda: len(held) == 2)
-    held[1].continue_()
-    expect(page.locator(".titled .badge")).to_contain_text("Queued")
-    with server.client(None) as client:
-        made = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
-    asked = made["request"]
-    assert (asked["dataset"], asked["config"]["sizes"]) == (uploaded.id, [128]) and not asked["config"]["per_class"]
-    story.house.store.cancel(made["id"])
-
-
 def test_images_on_which_models_differ_open_in_the_explorer(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}")
     page.get_by_text("The images on which they differ").click()
@@ -132,42 +102,6 @@ def test_images_on_which_models_differ_open_in_the_explorer(server: Server, stor
     asked = parse_qs(urlsplit(sent.value.url).query)
     assert asked == {"dataset": [SET], "file": [name]} and name.endswith(".png")
     expect(page.get_by_role("alert")).to_contain_text("no uploaded data set of this id")  # none was uploaded here
-
-
-def test_what_is_open_stays_open_when_a_name_arrives_late(server: Server, story: Faults, open_page: Open) -> None:
-    page = open_page("about:blank")
-    held: list[Any] = []
-    page.route(re.compile("/datasets/"), lambda route: held.append(route))  # noqa: PLW0108 (a method cannot be marked)
-    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
-    expect(page.get_by_role("heading", level=1)).to_be_visible()
-    page.wait_for_timeout(1000)  # what may be drawn before the name is
-    seen = page.get_by_text("The images on which they differ")
-    if early := seen.count() > 0:
-        seen.click()
-    until(page, lambda: held)
-    held[0].continue_()
-    page.unroute_all(behavior="wait")
-    if not early:
-        seen.click()
-    page.wait_for_timeout(500)
-    expect(page.locator(".changed a").first).to_be_visible()
-
-
-def test_an_answer_that_comes_after_its_page_was_left_is_not_shown(
-    server: Server, story: Faults, open_page: Open
-) -> None:
-    page = open_page("about:blank")
-    held: list[Any] = []
-    page.route(re.compile(f"/jobs/{story.retried.job}$"), lambda route: held.append(route))  # noqa: PLW0108
-    page.goto(f"{server.url}/#/jobs/{story.retried.job}")
-    until(page, lambda: held)
-    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
-    expect(page.get_by_role("heading", level=1)).to_have_text("test_resnet")
-    with page.expect_response(re.compile(f"/jobs/{story.retried.job}$")):
-        held[0].continue_()
-    page.evaluate("new Promise((done) => setTimeout(done, 200))")
-    expect(page.get_by_role("heading", level=1)).to_have_text("test_resnet")
-    assert "test_resnet" in page.title()
 
 
 def test_numbers_of_results(server: Server, story: Faults, open_page: Open) -> None:

@@ -1,0 +1,92 @@
+"""What answers that come late, out of order or not at all must not do to a page. One server, no worker."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browsing import FAST, Open, sync_api, until
+from serving import Server, serving
+from story_of_faults import Faults
+
+from tcnn_jobs.model import Upload
+
+expect = sync_api.expect
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Faults:
+    return Faults(tmp_path_factory.mktemp("late") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Faults) -> Iterator[Server]:
+    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+        yield running
+
+
+@pytest.fixture
+def uploaded(story: Faults) -> Iterator[Upload]:
+    with story.with_a_data_set() as data:
+        yield data
+
+
+def test_a_form_that_is_filled_and_sent_while_its_lists_still_load(
+    server: Server, story: Faults, open_page: Open, uploaded: Upload
+) -> None:
+    page = open_page("about:blank")
+    held: list[Any] = []
+    page.route(re.compile(r"/datasets\?"), lambda route: held.append(route))  # noqa: PLW0108 (a method cannot be marked)
+    page.goto(f"{server.url}/#/evaluate?job={story.succeeded.job}")
+    page.get_by_label("Image sizes").fill("96")
+    page.get_by_label("Class by class").uncheck()
+    until(page, lambda: held)
+    page.reload()  # the browser keeps the place in the history, and with it what was written
+    expect(page.get_by_label("Image sizes")).to_have_value("96")
+    page.get_by_label("Image sizes").fill("128")
+    page.get_by_role("button", name="Evaluate").click()
+    expect(page.get_by_role("button", name="Evaluate")).to_be_disabled()
+    until(page, lambda: len(held) == 2)
+    held[1].continue_()
+    expect(page.locator(".titled .badge")).to_contain_text("Queued")
+    with server.client(None) as client:
+        made = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
+    asked = made["request"]
+    assert (asked["dataset"], asked["config"]["sizes"]) == (uploaded.id, [128]) and not asked["config"]["per_class"]
+    story.house.store.cancel(made["id"])
+
+
+def test_what_is_open_stays_open_when_a_name_arrives_late(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page("about:blank")
+    held: list[Any] = []
+    page.route(re.compile("/datasets/"), lambda route: held.append(route))  # noqa: PLW0108 (a method cannot be marked)
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.wait_for_timeout(1000)  # what may be drawn before the name is
+    seen = page.get_by_text("The images on which they differ")
+    if early := seen.count() > 0:
+        seen.click()
+    until(page, lambda: held)
+    held[0].continue_()
+    page.unroute_all(behavior="wait")
+    if not early:
+        seen.click()
+    page.wait_for_timeout(500)
+    expect(page.locator(".changed a").first).to_be_visible()
+
+
+def test_an_answer_that_comes_after_its_page_was_left_is_not_shown(
+    server: Server, story: Faults, open_page: Open
+) -> None:
+    page = open_page("about:blank")
+    held: list[Any] = []
+    page.route(re.compile(f"/jobs/{story.retried.job}$"), lambda route: held.append(route))  # noqa: PLW0108
+    page.goto(f"{server.url}/#/jobs/{story.retried.job}")
+    until(page, lambda: held)
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("test_resnet")
+    with page.expect_response(re.compile(f"/jobs/{story.retried.job}$")):
+        held[0].continue_()
+    page.evaluate("new Promise((done) => setTimeout(done, 200))")
+    expect(page.get_by_role("heading", level=1)).to_have_text("test_resnet")
+    assert "test_resnet" in page.title()
