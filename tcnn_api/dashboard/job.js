@@ -188,14 +188,16 @@ export function show(main, id) {
   // A stream begins with all that happened: the job is asked for once when it falls silent, not at every line.
   const settle = throttled(() => refresh().then(measured).catch(() => {}), 300);
 
-  // A next try is counted down to.
-  const clock = setInterval(() => state.job?.status === "queued" && say(where, standing(state.job)), 1000);
+  // A next try is counted down to. Its place, and why it waits, change without an event of its own: they are asked for.
+  const waits = () => state.job?.status === "queued" && !document.hidden;
+  const clock = setInterval(() => waits() && say(where, standing(state.job)), 1000);
+  const look = setInterval(() => waits() && get(url).then((job) => waits() && draw(job)).catch(() => {}), 5000);
 
   refresh().then(() => (measured(), listen())).catch((error) => {
     main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"),
       trouble(error.message, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/" }, "All jobs")));
   });
-  return () => (state.stop(), measured.cancel(), settle.cancel(), clearInterval(clock), log.stop());
+  return () => (state.stop(), measured.cancel(), settle.cancel(), clearInterval(clock), clearInterval(look), log.stop());
 }
 
 function card(name, ...children) {

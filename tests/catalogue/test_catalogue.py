@@ -190,10 +190,33 @@ def test_names_are_folded_and_unfolded() -> None:
 
 
 def test_what_is_meant_comes_first() -> None:
+    """Exactly so named, then names that begin so, then the widely used, then all others."""
+
     def found(query: str) -> list[str]:
         return [entry.name for entry in catalogue.ranked(query)]
 
-    assert found("resnet")[:2] == ["resnet50", "resnet18"]
-    assert found("resnet50d")[0] == "resnet50d"
-    assert set(found("next")) == {entry.name for entry in catalogue.search("next")}
-    assert set(catalogue.POPULAR) <= set(catalogue.entries())
+    assert found("resnet")[:4] == ["resnet50", "resnet18", "resnet34", "resnet101"]
+    assert found(" ResNet50d ")[0] == "resnet50d"
+    assert found("resnet101")[:2] == ["resnet101", "resnet101_clip"]
+    assert found("resnext")[0] == "resnext50_32x4d"
+    assert found("50d")[:2] == ["resnet50d", "cspresnet50d"]  # no name begins so
+    assert found("vgg1")[:2] == ["vgg16", "vgg11"]
+    widely = set(catalogue.POPULAR)
+    assert widely <= set(catalogue.entries())
+    for query in (
+        "resnet",
+        "resnet50",
+        "50",
+        "50d",
+        "next",
+        "convnext",
+        "convnext_tiny",
+        "mobilenet",
+        "b0",
+        "vgg",
+        "net",
+    ):
+        names = found(query)
+        assert sorted(names) == sorted(entry.name for entry in catalogue.search(query)), query
+        places = [(name != query, not name.startswith(query), name not in widely) for name in names]
+        assert places == sorted(places), query

@@ -127,19 +127,6 @@ def test_numbers_of_results(server: Server, story: Faults, open_page: Open) -> N
     assert all(int(step.replace(",", "")) % 500 == 0 for step in steps), steps
 
 
-def test_why_a_job_waits(server: Server, story: Faults, open_page: Open) -> None:
-    page = open_page(server.url)
-    rows, full = page.locator(".jobs li"), re.compile("waits for a free slot; the only one is taken|no worker is there")
-    expect(rows.filter(has_text="resnet26")).to_contain_text(
-        re.compile("Attempt 1 of 3 failed; tries again in 1[45] min")
-    )
-    expect(page.locator(f".jobs a[href$='{story.queued.id}']")).to_contain_text(full)
-    expect(page.locator(f".jobs a[href$='{story.waits.id}']")).to_contain_text("to succeed")
-    for job, words in ((story.queued.id, full), (story.retried.job, "tries again in")):
-        page.goto(f"{server.url}/#/jobs/{job}")
-        expect(page.locator(".standing")).to_contain_text(words)
-
-
 def test_a_failed_job_is_edited_and_run_again(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.edited.job}")
     page.get_by_role("link", name="Edit and run again").click()
@@ -177,6 +164,30 @@ def test_forms_tell_all_errors_and_forget_nothing(server: Server, open_page: Ope
     expect(page.get_by_label("Epochs")).to_have_value("7")
     expect(model).to_have_value("resnet")
     expect(model).to_be_visible()
+
+
+def test_the_model_that_is_meant_is_offered_first(server: Server, open_page: Open) -> None:
+    """Exactly so named, then names that begin so, then the widely used; none that cannot be converted."""
+    page = open_page(f"{server.url}/#/transform")
+    model, options = page.get_by_role("combobox", name="Model"), page.get_by_role("option")
+    for query, first in (
+        ("resnet", ["resnet50", "resnet18", "resnet34"]),
+        ("resnet101", ["resnet101", "resnet101_clip"]),
+        ("50d", ["resnet50d", "cspresnet50d"]),
+        ("convnext", ["convnext_tiny", "convnext_small", "convnext_base", "convnextv2_tiny", "convnext_atto"]),
+        ("vgg1", ["vgg16", "vgg11"]),
+    ):
+        model.fill(query)
+        expect(options.first.locator("span").first).to_have_text(first[0])
+        assert options.locator("span:first-child").all_inner_texts()[: len(first)] == first
+    model.fill("beit")
+    expect(page.get_by_text("No model that can be converted has this in its name.")).to_be_visible()
+    model.fill("resnet50")
+    expect(options.first.locator("span").first).to_have_text("resnet50")
+    expect(options.first).to_contain_text("25.6\u00a0M")
+    model.press("ArrowDown")
+    model.press("Enter")
+    expect(model).to_have_value("resnet50")
 
 
 def test_what_the_models_list_knows_is_refused_in_the_form(server: Server, open_page: Open) -> None:
@@ -226,23 +237,6 @@ def test_names_as_long_as_they_may_be(server: Server, story: Faults, open_page: 
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, address)
     page.goto(f"{server.url}/docs")
     expect(page.locator("#docs")).to_have_css("filter", re.compile(r"invert\(0\.9"))
-
-
-def test_seven_windows_of_one_browser(server: Server, story: Faults, open_page: Open) -> None:
-    first = open_page(server.url)
-    windows = [first, *(first.context.new_page() for _ in range(6))]
-    jobs = [story.running.job, story.queued.id, story.waits.id, story.retried.job]
-    for window, job in zip(windows[1:], [*jobs, None, None], strict=True):
-        window.goto(f"{server.url}/#/jobs/{job}" if job else server.url)
-    for window in (windows[0], *windows[5:]):
-        expect(window.locator(".jobs li", has_text="Running")).to_be_visible()
-    for window in windows[1:5]:
-        expect(window.locator("h1")).not_to_be_empty()
-    story.tell(71)
-    for window in (windows[0], windows[1], *windows[5:]):
-        expect(window.get_by_role("progressbar")).to_have_js_property("value", 71)
-    for window in windows[1:]:
-        window.close()
 
 
 def test_colours_of_attention_mean_the_same_everywhere(server: Server, story: Faults, open_page: Open) -> None:
