@@ -21,6 +21,8 @@ _BEGINNINGS: dict[str, tuple[Path, ...]] = {
     SETTINGS: ((), ("config",), ("finetune",), ("finetune", "config")),
     METRICS: ((), ("rows", "0"), ("rows", "0", "clean")),
 }
+_CLASSES = "per_class"
+"""Under this name there is a number for each class, of which there may be thousands."""
 DEEPEST = 4
 """Names that a column's may consist of."""
 MOST = 60
@@ -46,12 +48,14 @@ def column(name: str) -> Column | None:
 
 
 def metrics_of(metrics: dict[str, Any] | None) -> dict[str, float]:
-    """The numbers of a result by short names, those of lists left out; the first `MOST` of them."""
+    """The numbers of a result by short names, those of lists and of single classes left out; of more than `MOST` those
+    with the shortest."""
     found: dict[str, float] = {}
     for start in _BEGINNINGS[METRICS]:
         for name, value in _numbers(_at(metrics, start), ""):
             found.setdefault(name, value)
-    return dict(list(found.items())[:MOST])
+    short = [name for name in found if not name.startswith("clean.")]  # which a short name stands for
+    return {name: found[name] for name in sorted(short, key=lambda name: name.count("."))[:MOST]}
 
 
 def value_of(job: dict[str, Any], name: str) -> float | None:
@@ -80,7 +84,7 @@ def _numbers(document: Any, prefix: str, depth: int = 1) -> list[tuple[str, floa
         return []
     found: list[tuple[str, float]] = []
     for name, value in document.items():
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", str(name)):
+        if name == _CLASSES or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", str(name)):
             continue
         if isinstance(value, dict):
             found += _numbers(value, f"{prefix}{name}.", depth + 1)
