@@ -110,9 +110,10 @@ function keys() {
   const field = h("input", { id: "key-field", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "key-error" });
   const error = h("p", { class: "error", id: "key-error", role: "alert" });
   const forget = h("button", { type: "button", class: "quiet", onclick: () => (key.forget(), location.reload()) }, "Forget it");
+  const heading = h("h2", { id: "key-title" });
   const form = h(
     "form", { method: "dialog" },
-    h("h2", { id: "key-title" }, "This server needs a key"),
+    heading,
     h("p", {}, "It is kept while a window of this server is open, and is gone with the last one."),
     h("label", { for: "key-field" }, "API key"), field, error,
     h("div", { class: "actions" }, h("button", { type: "submit", class: "main" }, "Use this key"), forget),
@@ -123,6 +124,7 @@ function keys() {
   function open(wrong) {
     button.hidden = false;
     forget.hidden = !key.get();
+    say(heading, key.get() && !wrong ? "Use another key" : "This server needs a key");
     say(error, wrong ? "The server does not know this key. Check it, or ask for another." : "");
     if (!dialog.open) dialog.showModal();
     field.focus();

@@ -20,8 +20,15 @@ export function flat(value, prefix = "") {
   return Object.entries(value ?? {}).flatMap(([name, item]) => {
     if (item === null || item === undefined) return [];
     if (typeof item === "object" && !Array.isArray(item)) return flat(item, name === "config" || name === "finetune" ? prefix : `${prefix}${name}.`);
-    return [[`${prefix}${name}`, typeof item === "string" ? item : JSON.stringify(item)]];
+    if (Array.isArray(item)) return item.length ? [[`${prefix}${name}`, item.map(words).join(", ")]] : [];
+    return [[`${prefix}${name}`, words(item)]];
   });
+}
+
+function words(item) {
+  if (item === null || typeof item !== "object") return String(item);
+  const values = Object.values(item);
+  return values.some((value) => typeof value === "object") ? JSON.stringify(item) : values.join(" with ");
 }
 
 /** Whether a name out of an address is that of a column. */

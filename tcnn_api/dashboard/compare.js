@@ -7,10 +7,10 @@ import { points } from "./curves.js";
 import { h } from "./dom.js";
 import { deed, number, percent, title } from "./format.js";
 import { ask, get } from "./http.js";
-import { learn, named } from "./names.js";
+import { learn, withNames } from "./names.js";
 import { badge, trouble } from "./parts.js";
 import { MOST } from "./runs.js";
-import { scrolling } from "./scrolling.js";
+import { breakable, scrolling } from "./scrolling.js";
 
 const CURVES = [
   { title: "Training loss", column: "train_loss", kind: "epoch", format: number },
@@ -60,7 +60,7 @@ export function show(main, query) {
     const heads = jobs.map((job, at) => h("th", { scope: "col" }, h("a", { href: `#/jobs/${job.id}`, title: names[at] }, names[at]), badge(job.status)));
     place.replaceChildren(missing || "",
       card("Settings that differ", differ.length
-        ? grid("Settings that differ", heads, differ.map(([name, values]) => [name, values.map((value) => (value === undefined ? "–" : named(value)))]))
+        ? grid("Settings that differ", heads, differ.map(([name, values]) => [name, values.map((value) => (value === undefined ? "–" : withNames(value)))]))
         : h("p", {}, "They were asked for in the same way."),
       h("p", { class: "hint" }, "What is the same is left out; – was not set.")),
       charts.length ? card("Curves", h("div", { class: "charts" }, charts)) : "",
@@ -87,7 +87,7 @@ function card(word, ...children) {
 function grid(word, heads, rows) {
   return scrolling(word, {}, h("table", { class: "compared" },
     h("thead", {}, h("tr", {}, h("td", {}), heads)),
-    h("tbody", {}, rows.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, name), values.map((value) => h("td", { title: value }, h("span", { class: "value" }, value))))))));
+    h("tbody", {}, rows.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, breakable(name)), values.map((value) => h("td", { title: value }, h("span", { class: "value" }, value))))))));
 }
 
 /** Names by which the runs are told apart: where two are called the same, with the ends of their ids. */

@@ -18,7 +18,7 @@ export function equivalence(report, conversion) {
         h("tbody", {}, passes.map((one) => h("tr", {},
           h("th", { scope: "row" }, one.dtype),
           h("td", {}, number(Math.max(one.logits.relative, one.logits.max_relative))),
-          h("td", {}, number(one.tolerance)),
+          h("td", {}, number(one.tolerance, 1)),
           h("td", {}, percent(one.top1_agreement)),
           h("td", {}, one.passed ? "✓ passed" : "✕ failed")))))),
     h("dl", { class: "facts roomy" },

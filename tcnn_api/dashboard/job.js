@@ -8,7 +8,7 @@ import { equivalence } from "./equivalence.js";
 import { evaluation } from "./evaluation.js";
 import { ENDED, STATUS, bytes, date, deed, fault, moment, number, percent, standing, title } from "./format.js";
 import { chips, editable } from "./labels.js";
-import { learn, named } from "./names.js";
+import { learn, withNames } from "./names.js";
 import { ask, get, key, once, post, save } from "./http.js";
 import { logOf } from "./log.js";
 import { notifier } from "./notify.js";
@@ -80,7 +80,7 @@ export function show(main, id) {
 
   function settings() {
     asked.querySelector("dl").replaceChildren(...pairs(flat(state.job.request).map(([name, value]) =>
-      [name, named(value) !== value ? h("span", { title: value }, named(value)) : ID.test(value) ? h("code", { class: "id", title: value }, value) : value])));
+      [name, withNames(value) !== value ? h("span", { title: value }, withNames(value)) : ID.test(value) ? h("code", { class: "id", title: value }, value) : value])));
   }
 
   function drawProgress(job) {
@@ -253,7 +253,7 @@ function drawResults(job, place, url) {
           : " tells the run’s story in one page: conversion, curves, gates, pictures of attention. Making it takes some seconds."),
     ));
   }
-  if (notes.length) place.append(card("Notes", h("ul", {}, notes.map((note) => h("li", {}, note)))));
+  if (notes.length) place.append(card("Notes", h("ul", {}, notes.map((note) => h("li", {}, withNames(note))))));
 }
 
 function score(job, metrics) {

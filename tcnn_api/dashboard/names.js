@@ -15,6 +15,11 @@ export function named(id) {
   return names.get(id) ?? id;
 }
 
+/** A text with the names of all ids in it that are known. */
+export function withNames(text) {
+  return String(text).replace(/\b(ds|ckpt|job|wts)_[0-9a-z]+/g, named);
+}
+
 /** Ask for the names that jobs mention, each once; true if anything new was asked. */
 export async function learn(jobs) {
   const mentioned = jobs.flatMap(({ request }) => [request?.dataset, request?.finetune?.dataset, request?.job, request?.checkpoint, request?.weights, ...(request?.depends_on ?? []), ...(request?.against ?? []).flatMap((one) => [one.job, one.checkpoint, one.weights])]);

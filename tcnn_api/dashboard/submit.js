@@ -41,8 +41,8 @@ export function show(main, kind, query = new URLSearchParams()) {
       h("div", { class: "fields" },
       field("priority", "Priority", queueing.priority, { hint: "−100 to 100; higher ones run first." }),
       field("max_attempts", "Attempts", queueing.max_attempts, { hint: "Tries before the job counts as failed." }),
-      field("max_runtime", "Longest run, seconds", queueing.max_runtime, { hint: "Then it is stopped and fails." }),
-      field("stall_minutes", "Longest silence, minutes", queueing.stall_minutes, { hint: "Without progress for so long it is killed and tried again." }))),
+      field("max_runtime", "Longest run", queueing.max_runtime, { hint: "Seconds; then it is stopped and fails." }),
+      field("stall_minutes", "Longest silence", queueing.stall_minutes, { hint: "Minutes without progress; then it is killed and tried again." }))),
     summary, answer, h("div", { class: "actions" }, button, ahead),
   );
   main.append(h("div", { class: "head" }, h("h1", {}, name)), h("p", { class: "lead" }, page.lead), form);
@@ -234,7 +234,7 @@ function finetune(form, query, signal) {
         checkpoints.value = made.id;
       })),
     model: h("div", { class: "fields", hidden: true }, field("model", "Model", model.input, { wide: true, extra: model.extra }),
-      field("pretrained", "Pretrained weights", pretrained), h("div", { class: "field wide" }, weights.parts)),
+      field("pretrained", "Pretrained weights", pretrained, { wide: true, hint: "Without them the weights are random." }), h("div", { class: "field wide" }, weights.parts)),
   };
   const radios = Object.entries({ job: "A job’s result", checkpoint: "An uploaded checkpoint", model: "A timm model" }).map(([value, word]) => {
     const radio = h("input", { type: "radio", name: "source", value, id: `source-${value}`, checked: value === "job" && !begin });

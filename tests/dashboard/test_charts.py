@@ -118,3 +118,17 @@ def test_a_report_has_the_same_charts(server: Server, story: Story, open_page: O
         page.set_viewport_size({"width": width, "height": 860})
         page.emulate_media(color_scheme=scheme)
         assert inaccessible(page) == [], (width, scheme)
+
+
+def test_axes_have_few_round_labels(server: Server, open_page: Open) -> None:
+    page = open_page(server.url)
+    ticks: list[list[float]] = page.evaluate(
+        """import('./static/dashboard/scale.js').then(({ scale }) => [
+            scale([1, 3], 0, 100, { whole: true }), scale([4, 4], 0, 100, { whole: true }),
+            ...[[0.217, 0.883], [0.999997, 1.000001], [3, 98_765]].map((each) => scale(each, 0, 100))
+        ].map((one) => one.ticks))"""
+    )
+    assert ticks[:2] == [[1, 2, 3], [3, 4, 5]]  # no half of a step
+    assert all(3 <= len(each) <= 6 for each in ticks), ticks
+    assert ticks[2] == [0.2, 0.4, 0.6, 0.8, 1]
+    assert all(len(str(tick)) <= 6 for each in ticks for tick in each), ticks

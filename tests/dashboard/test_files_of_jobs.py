@@ -1,6 +1,7 @@
 """What a job's page gives to take away and to read on: downloads, its report, single images, ids on one line."""
 
 import hashlib
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from typing import Any
 import numpy
 import pytest
 from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api
+from PIL import Image
 from serving import Server, serving
 from story import PIXEL, SET, Story
 
+from tcnn.analysis.pages.report import report
 from tcnn.config import ConversionConfig
 from tcnn.evaluation.before_after import change
 from tcnn.evaluation.evaluate import Evaluation
@@ -113,6 +116,34 @@ def test_the_report_says_what_weights_and_which_images(server: Server, story: Fi
     assert report.title() == f"{story.random.job}: test_resnet with random weights – tcnn report"
     expect(report.locator("body")).to_contain_text("20 % of its images, which were held out of training")
     expect(report.locator("body")).not_to_contain_text("None")
+
+
+def test_a_report_is_dark_in_the_dark_and_fades_where_it_goes_on(
+    story: Finished, open_page: Open, tmp_path: Path
+) -> None:
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (200, 160), "white").save(tmp_path / "cat" / "0.png")
+    made = report(story.house.home.attempt(story.random.job, story.random.number), images=tmp_path)
+    page = open_page("about:blank", viewport={"width": 390, "height": 860})
+    page.route("http://127.0.0.1:1/report", lambda route: route.fulfill(body=made, content_type="text/html"))
+    page.goto("http://127.0.0.1:1/report")
+    assert page.locator(".picture > svg.inked").count() and page.locator(".picture > svg:not(.inked)").count()
+    for scheme, dark in (("light", False), ("dark", True)):
+        page.emulate_media(color_scheme=scheme)
+        for drawn in page.locator(".picture:visible").all():
+            pixel = Image.open(io.BytesIO(drawn.screenshot())).convert("L").getpixel((12, 6))
+            assert isinstance(pixel, int) and (pixel < 60) == dark and (pixel > 200) != dark, (scheme, pixel)
+    edges = """[...document.querySelectorAll('.wide, .picture')].filter(one => one.checkVisibility()).map(one => {
+        const [left, right] = ['--left', '--right'].map(edge => getComputedStyle(one).getPropertyValue(edge));
+        return [one.scrollWidth > one.clientWidth + 1, left, right];
+    })"""
+    assert {tuple(one) for one in page.evaluate(edges)} == {(True, "0px", "40px")}
+    page.evaluate("document.querySelectorAll('.wide, .picture').forEach(one => one.scrollTo(one.scrollWidth, 0))")
+    page.wait_for_timeout(100)
+    assert {tuple(one) for one in page.evaluate(edges)} == {(True, "40px", "0px")}
+    page.set_viewport_size({"width": 1280, "height": 860})
+    page.reload()
+    assert {tuple(one) for one in page.evaluate(edges)} == {(False, "0px", "0px")}  # what fits is whole
 
 
 @pytest.mark.parametrize("keyed", [False, True])

@@ -174,38 +174,6 @@ def test_light_and_dark_are_kept(server: Server, open_page: Open) -> None:
     expect(page.get_by_role("button", name="Use light colours")).to_be_visible()
 
 
-def test_a_key_is_asked_for_once_and_not_kept_on_disk(story: Story, open_page: Open) -> None:
-    with serving(
-        story.house.home.root, "--no-worker", TCNN_API_KEYS="local:secret-of-this,bob:other-key", **FAST
-    ) as guarded:
-        page = open_page(guarded.url, accept_downloads=True)
-        expect(page.get_by_role("dialog")).to_be_visible()
-        assert inaccessible(page) == []
-        page.get_by_label("API key").fill("wrong")
-        page.get_by_role("button", name="Use this key").click()
-        expect(page.get_by_role("alert").filter(has_text="does not know")).to_be_visible()
-        page.get_by_label("API key").fill("secret-of-this")
-        page.keyboard.press("Enter")
-        expect(page.locator(".jobs li")).to_have_count(5)
-        assert page.evaluate("[...Object.values(localStorage), document.cookie].join('')").find("secret-of-this") < 0
-        page.goto(f"{guarded.url}/#/jobs/{story.succeeded.job}")
-        with page.expect_download() as waiting:
-            page.get_by_role("link", name="best.safetensors").click()
-        assert Path(waiting.value.path()).read_bytes() == b"0" * 1000
-        page.reload()
-        expect(page.get_by_role("heading", name="test_resnet")).to_be_visible()  # the tab still knows it
-        other = page.context.new_page()
-        other.goto(guarded.url)
-        expect(other.locator(".jobs li")).to_have_count(5)  # from the window that has it
-        expect(other.get_by_role("button", name="Key")).to_have_text("Key of local")
-        other.get_by_role("button", name="Key").click()
-        other.get_by_label("API key").fill("wrong-one")
-        other.keyboard.press("Enter")
-        expect(other.get_by_role("alert").filter(has_text="does not know")).to_be_visible()
-        other.reload()
-        expect(other.locator(".jobs li")).to_have_count(5)  # a wrong key takes no good one's place
-
-
 def test_a_lost_server_is_told_and_found_again(story: Story, open_page: Open) -> None:
     home = story.house.home.root
     with serving(home, "--no-worker", **FAST) as first:

@@ -109,7 +109,10 @@ def test_numbers_of_results(server: Server, story: Faults, open_page: Open) -> N
     result = page.locator(".card", has=page.get_by_role("heading", name="Result"))
     expect(result).to_contain_text("66.7%")
     expect(page.get_by_text("trained on these images")).to_be_visible()
-    expect(page.get_by_role("region", name="Accuracy by model")).to_contain_text("test_resnet")
+    by_model = page.get_by_role("region", name="Accuracy by model")
+    expect(by_model).to_contain_text("test_resnet")
+    expect(by_model.locator(".tag")).to_have_text("trained on these")
+    expect(page.get_by_text("6 images of")).to_contain_text("split val")
     assert inaccessible(page) == []
     page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
     expect(page.locator(".drift")).to_contain_text("on noise")
@@ -261,6 +264,10 @@ def test_colours_of_attention_mean_the_same_everywhere(server: Server, story: Fa
     expect(tiles).to_have_count(heads)
     expect(page.get_by_text("This is: cat. The model says: tench 90%")).to_be_visible()
     expect(page.locator(".key-to")).to_contain_text("uniform attention, 2.8%")
+    expect(page.get_by_label("Every map on its own scale")).not_to_be_checked()
+    bar, mark = (page.locator(f".key-to {one}").bounding_box() for one in (".bar-of", ".uniform"))
+    share = (mark["x"] + mark["width"] / 2 - bar["x"]) / bar["width"]  # of the scale, which is of roots
+    assert share == pytest.approx(1 / side, abs=0.03)
     orange = "c => { const p = c.getContext('2d').getImageData(60, 60, 1, 1).data; return p[0] - p[2]; }"
     pale = tiles.first.evaluate(orange)
     tiles.nth(1).click()

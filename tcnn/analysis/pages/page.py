@@ -28,11 +28,15 @@ def template(name: str) -> jinja2.Template:
 
 
 def pictures(drawn: Iterable[gallery.NamedPlot]) -> list[dict[str, str]]:
-    """Figures for the page: drawings as SVG, those with photographs as PNG."""
+    """Figures for the page, as SVG; those with photographs have letters and ground in the page's colours."""
     made = []
     for each in drawn:
-        body = "" if each.name.startswith("attention") else style.svg(each.figure)
-        body = body[body.find("<svg") :] if 0 < len(body) <= SVG_LIMIT else _img(style.png(each.figure))
+        body = style.svg(each.figure)
+        body = body[body.find("<svg") :]
+        if each.name.startswith("attention"):
+            body = _inked(body)
+        elif len(body) > SVG_LIMIT:
+            body = _img(style.png(each.figure))
         width = round(96 * each.figure.get_figwidth())  # a drawing is not blown up beyond its letters' size
         body = body.replace("<svg", f'<svg style="max-width: {width}px"', 1).replace(
             "<img", f'<img style="max-width: {width}px"', 1
@@ -46,6 +50,13 @@ def pictures(drawn: Iterable[gallery.NamedPlot]) -> list[dict[str, str]]:
 
 def _img(png: bytes) -> str:
     return f'<img alt="" src="data:image/png;base64,{base64.b64encode(png).decode()}">'  # what is around it has a name
+
+
+def _inked(svg: str) -> str:
+    """A drawing whose letters and ground are the page's, light or dark: a photograph in it cannot be turned around."""
+    for colour, own in ((style.INK, "var(--ink)"), (style.GREY, "var(--soft)"), ("#ffffff", "none")):
+        svg = svg.replace(f"fill: {colour.lower()}", f"fill: {own}")
+    return svg.replace("<svg", '<svg class="inked"', 1)
 
 
 def _own_names(svg: str, prefix: str) -> str:

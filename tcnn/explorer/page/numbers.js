@@ -16,9 +16,14 @@ export function number(value, digits = 3) {
   return new Intl.NumberFormat(undefined, { maximumSignificantDigits: digits }).format(value);
 }
 
+/** What is more than nothing and less than all is not rounded to these: <0.1%, >99.9%. */
 export function percent(share, digits = 1) {
   if (share === null || share === undefined || Number.isNaN(share)) return NONE;
-  return new Intl.NumberFormat(undefined, { style: "percent", maximumFractionDigits: digits }).format(share);
+  const format = new Intl.NumberFormat(undefined, { style: "percent", maximumFractionDigits: digits });
+  const least = 10 ** -(digits + 2);
+  if (share > 0 && share < least / 2) return `<${format.format(least)}`;
+  if (share < 1 && share > 1 - least / 2) return `>${format.format(1 - least)}`;
+  return format.format(share);
 }
 
 export function bytes(value) {

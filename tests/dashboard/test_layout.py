@@ -1,0 +1,144 @@
+"""Where things stand on wide and narrow windows: fields in line, answers in whole rows, names in view. No worker."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import FAST, LOOKS, Open, inaccessible, sync_api
+from serving import Server, serving
+from story import SET, VERIFICATION, Story
+
+expect = sync_api.expect
+WIDTHS = (1280, 900, 700, 390)
+NOT_IN_LINE = """[...document.querySelectorAll('.fields')].flatMap(fields => {
+    const rows = new Map();
+    for (const field of fields.children) {
+        const control = field.querySelector('input, select, textarea');
+        if (!control?.checkVisibility()) continue;
+        const top = Math.round(field.getBoundingClientRect().top);
+        const place = Math.round(control.getBoundingClientRect().top);
+        const label = field.querySelector('label').textContent;
+        rows.set(top, [...(rows.get(top) ?? []), [label, place, field.classList.contains('tick')]]);
+    }
+    return [...rows.values()].map(row => row.filter(([,, tick]) => !tick))
+        .filter(row => new Set(row.map(([, top]) => top)).size > 1);
+})"""
+"""Rows of fields whose controls do not stand at one height."""
+
+
+class Runs(Story):
+    """The story; a run with settings of long names, and a conversion that was compared in two precisions."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        config = {"mixup": 0.2, "conversion": {"temperature_of_the_beginning": 0.1}, "sizes": [32, 64], "tags": []}
+        request = {"model": "test_resnet", "finetune": {"dataset": SET, "config": config}}
+        twice = [{**VERIFICATION["passes"][0], "dtype": dtype} for dtype in ("float32", "float64")]
+        twice[1]["logits"] = {"relative": 4.42e-16, "max_relative": 4.43e-16}
+        self.second = self._succeed(verification={**VERIFICATION, "passes": twice}, priority=100, request=request)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("layout") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Runs) -> Iterator[Server]:
+    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+        yield running
+
+
+@pytest.mark.parametrize("form", ["transform", "finetune", "evaluate"])
+def test_fields_stand_in_line(server: Server, open_page: Open, form: str) -> None:
+    page = open_page(f"{server.url}/#/{form}")
+    for box in page.get_by_label(re.compile("^(A timm model|Fine-tune it in the same job)$")).all():
+        box.check()
+    for summary in page.locator("summary").all():
+        summary.click()
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 860})
+        assert page.evaluate(NOT_IN_LINE) == [], width
+        for words in page.locator(".tick label").all():  # the words beside a box
+            if words.is_visible() and len(words.inner_text()) < 30:
+                assert words.evaluate("one => one.getClientRects().length") == 1, words.inner_text()
+
+
+def test_names_of_rows_stay_in_view(server: Server, story: Runs, open_page: Open) -> None:
+    jobs = ",".join((story.succeeded.job, story.second.job, story.failed.job))
+    page = open_page(f"{server.url}/#/compare?jobs={jobs}", viewport={"width": 390, "height": 860})
+    region = page.get_by_role("region", name="Settings that differ")
+    expect(region).to_have_attribute("data-more", "right")
+    name = region.get_by_role("rowheader", name="mixup")
+    before = name.bounding_box()
+    region.evaluate("one => one.scrollTo(120, 0)")
+    expect(region).to_have_attribute("data-more", "left right")
+    assert name.bounding_box() == before
+    expect(region).to_have_css("--left", "0px")  # it does not fade
+    shown = region.evaluate("one => one.clientWidth")
+    long = region.get_by_role("rowheader", name="conversion.temperature_of_the_beginning")
+    assert long.bounding_box()["width"] < 0.55 * shown
+    words = "one => { const at = document.createRange(); at.selectNodeContents(one); return at.toString(); }"
+    assert long.evaluate(words) == "conversion.temperature_of_the_beginning"
+    sizes = region.get_by_role("row", name="sizes").get_by_role("cell")
+    assert sizes.all_inner_texts() == ["–", "32, 64", "–"]
+    expect(region.get_by_role("rowheader", name="tags")).to_have_count(0)  # an empty list says nothing
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
+
+
+def test_nothing_and_one_run_to_compare(server: Server, story: Runs, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/compare")
+    expect(page.get_by_text("Select runs in the table first.")).to_be_visible()
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        assert inaccessible(page) == [], (width, scheme)
+    page.goto(f"{server.url}/#/compare?jobs={story.second.job}")
+    expect(page.get_by_text("They were asked for in the same way.")).to_have_count(0)  # it is one
+    expect(page.get_by_role("region", name="Results")).to_be_visible()
+
+
+def test_on_a_phone_the_verdict_is_whole(server: Server, story: Runs, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.second.job}", viewport={"width": 390, "height": 860})
+    errors = page.get_by_role("region", name="Errors by precision")
+    expect(errors.get_by_role("row")).to_have_count(3)
+    expect(errors).to_have_attribute("data-more", "")
+    assert errors.get_by_role("row").nth(1).get_by_role("cell").nth(1).inner_text() == "1e-5"
+
+
+@pytest.mark.parametrize("models", [2, 3, 4])
+def test_answers_stand_in_whole_rows(server: Server, story: Runs, open_page: Open, models: int) -> None:
+    guesses = [{"name": "a_dog_of_a_long_name", "probability": share} for share in (0.99996, 0.1, 0.0004, 0.0001, 0.0)]
+    roles = ("cnn", "before", "tuned_cnn", "t_cnn")[:models]
+    said = [{"role": role, "missing": None, "same_classes": True, "guesses": guesses} for role in roles]
+    page = open_page("about:blank")
+    page.route(re.compile("/predict$"), lambda route: route.fulfill(json={"models": said, "same_first_guess": True}))
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
+    image = {"name": "a.gif", "mimeType": "image/gif", "buffer": b"GIF89a"}
+    page.get_by_label("An image", exact=True).set_input_files(image)
+    answers = page.locator(".answer")
+    expect(answers).to_have_count(models)
+    assert answers.first.locator(".confidence").all_inner_texts() == [">99.9%", "10%", "<0.1%", "<0.1%", "0%"]
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 860})
+        tops = page.evaluate("[...document.querySelectorAll('.answer')].map(one => one.getBoundingClientRect().top)")
+        rows = [tops.count(top) for top in sorted(set(tops))]
+        assert len(set(rows)) == 1, (width, rows)
+        assert rows[0] > 1 or width == 390, (width, rows)
+
+
+def test_shares_are_not_rounded_to_nothing_or_to_all(server: Server, open_page: Open) -> None:
+    page = open_page(server.url)
+    said: Any = page.evaluate(
+        """import('./static/dashboard/numbers.js').then(({ percent }) =>
+            [0, 1e-9, 0.0001, 0.0006, 0.5, 0.9994, 0.9999, 1].flatMap(share => [percent(share), percent(share, 0)]))"""
+    )
+    assert said == [
+        "0%", "0%", "<0.1%", "<1%", "<0.1%", "<1%", "0.1%", "<1%", "50%", "50%", "99.9%", ">99%", ">99.9%", ">99%",
+        "100%", "100%",
+    ]  # fmt: skip
