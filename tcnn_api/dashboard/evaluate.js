@@ -1,12 +1,11 @@
 // A form: measure a model on a data set, beside others, under corruptions and at several sizes.
 
 import { h } from "./dom.js";
-import { clear, field, numeric, rewrite, select, showErrors, text, tick, together, written, wrong } from "./form.js";
-import { count, date, title } from "./format.js";
-import { get, once, post } from "./http.js";
+import { field, fill, keeping, numeric, posting, select, sending, text, tick, together } from "./form.js";
+import { count, date, describeCheckpoint, title } from "./format.js";
+import { get } from "./http.js";
 import { modelPicker } from "./models.js";
 import { ownWeights } from "./own-weights.js";
-import { describeCheckpoint, fill } from "./submit.js";
 
 const SETS = {
   "": [],
@@ -71,17 +70,7 @@ export function show(main, query) {
   }
   choose();
 
-  // What was written stays with its place in the history: whoever goes back finds it again.
-  const touched = new Set();
-  for (const event of ["input", "change"]) {
-    form.addEventListener(event, ({ target, isTrusted }) => {
-      if (target.dataset.field) wrong(target, "");
-      if (!isTrusted) return;
-      touched.add(target);
-      history.replaceState({ ...history.state, written: written(form) }, "");
-    });
-  }
-
+  const kept = keeping(form);
   const jobs = get("jobs?limit=100&status=succeeded", { signal }).then((page) =>
     page.data.filter((one) => one.kind !== "evaluate").map((one) => [one.id, `${title(one)} · ${one.kind}, ${date(one.finished_at)}`]));
   const checkpoints = get("checkpoints?limit=100", { signal }).then((page) => page.data.map((one) => [one.id, describeCheckpoint(one)]));
@@ -99,11 +88,8 @@ export function show(main, query) {
     fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map((one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`]),
       "None was uploaded yet: the fine-tuning form takes one", query.get("dataset")),
   ]);
-  const before = history.state?.written;
-  if (before) {
-    rewrite(form, before); // the source first, so that its field is there
-    filled.then(() => (rewrite(form, before, touched), choose()));
-  } else if (query.has("checkpoint") || query.has("weights")) {
+  if (kept.before) kept.restore(() => filled).then(choose);
+  else if (query.has("checkpoint") || query.has("weights")) {
     form.querySelector(query.has("checkpoint") ? "#source-checkpoint" : "#source-model").checked = true;
     choose();
   }
@@ -130,37 +116,11 @@ export function show(main, query) {
     return { ...model, config, dataset: dataset.value, ...(others.length && { against: others }) };
   }
 
-  let idempotency = { body: "", key: "" };
-  form.addEventListener("submit", async (event) => {
+  const send = sending(form, summary, { ready: () => filled, body: request });
+  const posted = posting(signal);
+  form.addEventListener("submit", (event) => {
     event.preventDefault();
-    clear(form);
-    summary.hidden = true;
-    let body;
-    button.disabled = true;
-    try {
-      await filled; // until then a list has nothing to choose from
-      body = request();
-    } catch (error) {
-      if (!error.found) throw error;
-      for (const one of error.found) wrong(one.control, one.message);
-      error.found[0].control.focus();
-      return;
-    } finally {
-      button.disabled = false;
-    }
-    const said = JSON.stringify(body);
-    if (said !== idempotency.body) idempotency = { body: said, key: once() };
-    button.disabled = true;
-    try {
-      location.hash = `#/jobs/${(await post("evaluate", body, { headers: { "Idempotency-Key": idempotency.key }, signal })).id}`;
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      const rest = showErrors(form, error.fields ?? []);
-      summary.hidden = !rest.length && Boolean(error.fields?.length);
-      summary.replaceChildren(h("p", {}, rest.length ? rest.join("; ") : error.message));
-    } finally {
-      button.disabled = false;
-    }
+    send(button, async (body) => (location.hash = `#/jobs/${(await posted("evaluate", body)).id}`));
   });
   return () => leaving.abort();
 }

@@ -1,6 +1,7 @@
 // Form fields that know what the server calls them, so that its errors are shown beside them.
 
 import { fresh, h, say } from "./dom.js";
+import { Away, Problem, once, post } from "./http.js";
 
 /** A labelled control. `name` is the server's dotted name of the field. */
 export function field(name, label, control, { hint, wide, half, extra } = {}) {
@@ -169,4 +170,105 @@ function meant(word) {
   } catch {
     return word;
   }
+}
+
+/** Put a value into a request, if anything was said. */
+export function put(body, name, value) {
+  if (value !== null && value !== "") body[name] = value;
+}
+
+/** Options from the server; says so when there are none, or when they cannot be had. */
+export async function fill(control, fetched, none, wanted) {
+  try {
+    const options = await fetched();
+    const real = options.filter(([value]) => value !== "other");
+    control.replaceChildren(
+      ...(real.length ? [] : [h("option", { value: "" }, none)]),
+      ...options.map(([value, word]) => h("option", { value, selected: value === wanted }, word)));
+  } catch (error) {
+    if (error.name !== "AbortError") control.replaceChildren(h("option", { value: "" }, error.message));
+  }
+}
+
+/** Choose what an edited job had, even if it is not on the list any more. */
+export function choose(control, value) {
+  if (![...control.options].some((option) => option.value === value)) control.prepend(h("option", { value }, value));
+  control.value = value;
+}
+
+/**
+ * Keep what is written with its place in the browser's history: whoever goes back finds it again. `more()` is kept beside it, and
+ * `changed()` hears of every change. `before` says whether there is anything to restore.
+ */
+export function keeping(form, { more = () => ({}), changed = () => {} } = {}) {
+  const touched = new Set();
+  const before = history.state?.written;
+  const keep = () => history.replaceState({ ...history.state, written: written(form), ...more() }, "");
+  for (const event of ["input", "change"]) {
+    form.addEventListener(event, ({ target, isTrusted }) => {
+      if (target.dataset.field) wrong(target, ""); // what it said was about what was written before
+      changed();
+      if (!isTrusted) return;
+      touched.add(target);
+      keep();
+    });
+  }
+
+  /** At once, and again when the lists are there, but for what was touched since. */
+  async function restore(ready) {
+    rewrite(form, before);
+    await ready();
+    rewrite(form, before, touched);
+  }
+  return { before: Boolean(before), keep, restore };
+}
+
+/**
+ * A way to send a form: `send(control, done, prefix)` waits until its lists are there, and gives `done` what `body()` makes of it.
+ * What is wrong is told beside its fields, whose names the server begins with `prefix`, and the rest in `summary`.
+ */
+export function sending(form, summary, { ready, body }) {
+  return async (control, done, prefix = "") => {
+    clear(form);
+    summary.hidden = true;
+    control.disabled = true;
+    try {
+      await ready(); // until then a list has nothing to choose from
+      const made = madeOf(body);
+      if (made) await done(made);
+    } catch (error) {
+      if (!(error instanceof Problem || error instanceof Away)) {
+        if (error.name === "AbortError") return;
+        throw error;
+      }
+      const own = (error.fields ?? []).map(({ field: name, message }) => ({ field: name.replace(prefix, ""), message: message.replace(prefix, "") }));
+      const rest = showErrors(form, own);
+      summary.hidden = own.length > 0 && !rest.length;
+      summary.replaceChildren(h("p", {}, rest.length ? rest.join("; ") : error.message));
+    } finally {
+      control.disabled = false;
+    }
+  };
+}
+
+/** What `body` makes; or nothing, and what is wrong stands beside its fields. */
+function madeOf(body) {
+  try {
+    return together(body)[0];
+  } catch (error) {
+    if (!(error instanceof Mistakes)) throw error;
+    for (const one of error.found) wrong(one.control, one.message);
+    error.found[0].control.focus();
+    return null;
+  }
+}
+
+/** A way to post: what is sent again after a lost answer is done once. */
+export function posting(signal) {
+  let sent = { body: "", key: "" };
+  return (path, body) => {
+    const said = JSON.stringify(body);
+    if (said !== sent.body) sent = { body: said, key: once() };
+    return post(path, body, { headers: { "Idempotency-Key": sent.key }, signal });
+  };
 }

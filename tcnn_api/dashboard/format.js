@@ -1,7 +1,7 @@
 // Numbers, times and names as people read them, in their own locale.
 
 import { named } from "./names.js";
-import { NONE, count } from "./numbers.js";
+import { NONE, bytes, count } from "./numbers.js";
 
 export { bytes, count, number, percent } from "./numbers.js";
 
@@ -66,6 +66,11 @@ export function deed(job) {
   const data = request.dataset ?? request.finetune?.dataset;
   const words = { transform: request.finetune ? "Convert and fine-tune" : "Convert", finetune: "Fine-tune", evaluate: "Evaluate" };
   return `${words[job.kind] ?? job.kind}${data ? ` on ${named(data)}` : ""}`;
+}
+
+/** What an uploaded checkpoint is. */
+export function describeCheckpoint(one) {
+  return `${one.name} · ${one.base_model}, ${bytes(one.size)}`;
 }
 
 const FAULTS = {

@@ -129,13 +129,13 @@ function make(job) {
       progress.hidden = now.status !== "running";
       if (now.status === "running") setBar(progress, now.progress?.percent);
       row.retell();
-      say(where, standing(now));
       where.classList.toggle("bad", now.status === "failed");
       row.tick();
     },
     retell: () => {
       say(name, title(row.now));
       say(what, [deed(row.now), ...row.now.tags.map((tag) => `#${tag}`)].join(" "));
+      say(where, standing(row.now)); // it may wait for a job by name
     },
     tick: () => {
       say(when, since(job.created_at));
