@@ -1,7 +1,7 @@
 // Before and after a job's fine-tuning: its models side by side, what one answers better than another, and where.
 
 import { h, s, say } from "./dom.js";
-import { bytes, count, number, percent, short } from "./format.js";
+import { bytes, count, percent, short, some } from "./format.js";
 import { get } from "./http.js";
 import { breakable, scrolling } from "./scrolling.js";
 import { explorer, gallery } from "./single-images.js";
@@ -27,7 +27,7 @@ export function beforeAfter(found, job) {
     h("h2", {}, "Before and after"),
     headline && h("p", { class: `verdict ${tone(headline)}` }, verdict(headline)),
     scrolling("Models before and after", {},
-      h("table", {},
+      h("table", { class: "stuck" },
         h("thead", {}, h("tr", {}, ["Model", "Accuracy", `${percent(scale[0], 0)} to ${percent(scale[1], 0)}`, "Corrupted", "FLOPs", "Images/s", "Size"].map((word) => h("th", { scope: "col" }, word)))),
         h("tbody", {}, found.rows.map((row) => line(row, scale))))),
     h("p", { class: "muted" }, `On ${count(found.images)} validation images, with intervals of ${percent(SURE, 0)}; images a second through the model alone${measured.some((row) => spread(row.cost.images_per_second)) ? ", slowest to fastest pass" : ""}.`,
@@ -47,7 +47,7 @@ function line(row, scale) {
     h("td", {}, percent(top1.mean), h("span", { class: "range" }, `${percent(top1.low)} to ${percent(top1.high)}`)),
     h("td", {}, bar(top1, scale, row.role)),
     share(row.corrupted),
-    h("td", {}, cost.flops === null ? "–" : `${number(cost.flops / 1e9)} G`),
+    h("td", {}, short(cost.flops)),
     rate(cost.images_per_second),
     h("td", {}, bytes(cost.bytes)));
 }
@@ -107,7 +107,7 @@ function estimate({ mean, low, high }) {
 }
 
 function told(one) {
-  return `${NAMES[one.of]}, over ${NAMES[one.over]}: ${points(one)}; ${count(one.newly_right)} images newly right, ${count(one.newly_wrong)} newly wrong, ${count(one.otherwise_wrong)} wrong in another way${one.corrupted ? `; on corrupted images ${estimate(one.corrupted)}` : ""}.`;
+  return `${NAMES[one.of]}, over ${NAMES[one.over]}: ${points(one)}; ${some(one.newly_right)} newly right, ${count(one.newly_wrong)} newly wrong, ${count(one.otherwise_wrong)} wrong in another way${one.corrupted ? `; on corrupted images ${estimate(one.corrupted)}` : ""}.`;
 }
 
 async function fill(place, draw, url) {
@@ -132,7 +132,7 @@ function drawClasses(whole) {
   const names = Object.keys(rows.at(-1)?.per_class ?? {});
   const cell = (score) => h("td", {}, score ? percent(score.top1.mean) : "–", score && h("span", { class: "range" }, `${percent(score.top1.low, 0)} to ${percent(score.top1.high, 0)}`));
   return [scrolling("Accuracy by class", { rows: names.length },
-    h("table", {},
+    h("table", { class: "stuck" },
       h("thead", {}, h("tr", {}, ["Class", "Images", ...rows.map((row) => NAMES[row.role]), gains && "Difference, points"].filter(Boolean).map((word) => h("th", { scope: "col" }, word)))),
       h("tbody", {}, names.map((name) => h("tr", {},
         h("th", { scope: "row" }, breakable(name)),

@@ -2,7 +2,7 @@
 
 import { chart } from "./chart.js";
 import { h } from "./dom.js";
-import { count, number, percent } from "./format.js";
+import { count, number, percent, some } from "./format.js";
 import { get } from "./http.js";
 import { named } from "./names.js";
 import { breakable, scrolling } from "./scrolling.js";
@@ -35,7 +35,7 @@ export function evaluation({ data, split, images, held_out: heldOut, trained_on:
 
 function table(label, heads, lines, extra = "") {
   return scrolling(label, { class: extra, rows: lines.length },
-    h("table", {}, h("thead", {}, h("tr", {}, heads.map((word) => h("th", { scope: "col" }, breakable(word))))), h("tbody", {}, lines)));
+    h("table", { class: "stuck" }, h("thead", {}, h("tr", {}, heads.map((word) => h("th", { scope: "col" }, breakable(word))))), h("tbody", {}, lines)));
 }
 
 function pixels(row) {
@@ -123,7 +123,7 @@ const signed = new Intl.NumberFormat(undefined, { signDisplay: "exceptZero", min
 function single(job, data, changes) {
   const place = h("div");
   const told = ({ of, over, top1: { mean, low, high }, newly_right: right, newly_wrong: wrong }) =>
-    `${named(of)}, over ${named(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${count(right)} images newly right, ${count(wrong)} newly wrong.`;
+    `${named(of)}, over ${named(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${some(right)} newly right, ${count(wrong)} newly wrong.`;
   const open = async () => {
     if (!details.open || place.hasChildNodes()) return;
     place.append(h("p", { class: "loading" }, "Loading…"));

@@ -17,6 +17,11 @@ export function short(value) {
   return step ? `${digits.format(value / step[0])}\u00a0${step[1]}` : digits.format(value);
 }
 
+/** So many images. */
+export function some(images) {
+  return `${count(images)} ${images === 1 ? "image" : "images"}`;
+}
+
 export function date(iso) {
   return iso ? dates.format(new Date(iso)) : NONE;
 }

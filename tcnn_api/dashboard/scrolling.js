@@ -26,5 +26,5 @@ export function scrolling(label, { rows = 0, class: extra = "", ...attributes },
 
 /** A name that may be broken where its words end, before a browser must break it inside of one. */
 export function breakable(name) {
-  return String(name).split(/(?<=[_./-])/).flatMap((part, place) => (place ? [h("wbr"), part] : [part]));
+  return String(name).split(/(?<=[_./]|[^-]{4}-)/).flatMap((part, place) => (place ? [h("wbr"), part] : [part]));
 }

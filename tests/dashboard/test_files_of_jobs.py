@@ -166,7 +166,7 @@ def test_downloads_have_names_of_their_own(server: Server, story: Finished, open
 def test_single_images_of_an_evaluation(server: Server, story: Finished, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.compared.job}")
     card = page.locator(".card", has=page.get_by_role("heading", name="Image by image"))
-    expect(card.locator(".differences li")).to_contain_text("1 images newly right, 0 newly wrong")
+    expect(card.locator(".differences li")).to_contain_text("1 image newly right, 0 newly wrong")
     card.locator("summary").click()
     expect(card.get_by_role("heading", level=3)).to_have_text(
         [

@@ -57,6 +57,7 @@ def test_before_and_after_in_few_words(server: Server, story: Measured, open_pag
     ]
     row = page.get_by_role("region", name="Models before and after").get_by_role("row").nth(1)
     assert row.get_by_role("cell").nth(4).inner_text() == "63.2"  # one pass has no interval
+    assert row.get_by_role("cell").nth(3).inner_text() == "3.6\u00a0G"
     expect(page.locator(".before-after")).not_to_contain_text("slowest to fastest")
     page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
     expect(page.get_by_role("region", name="Models before and after")).to_contain_text("790 to 821")
