@@ -125,10 +125,11 @@ def test_axes_have_few_round_labels(server: Server, open_page: Open) -> None:
     ticks: list[list[float]] = page.evaluate(
         """import('./static/dashboard/scale.js').then(({ scale }) => [
             scale([1, 3], 0, 100, { whole: true }), scale([4, 4], 0, 100, { whole: true }),
+            scale([3, 36], 0, 100, { whole: true, most: 2 }),
             ...[[0.217, 0.883], [0.999997, 1.000001], [3, 98_765]].map((each) => scale(each, 0, 100))
         ].map((one) => one.ticks))"""
     )
-    assert ticks[:2] == [[1, 2, 3], [3, 4, 5]]  # no half of a step
+    assert ticks[:3] == [[1, 2, 3], [3, 4, 5], [10, 20, 30]]  # no half of a step, and no label alone
     assert all(3 <= len(each) <= 6 for each in ticks), ticks
-    assert ticks[2] == [0.2, 0.4, 0.6, 0.8, 1]
+    assert ticks[3] == [0.2, 0.4, 0.6, 0.8, 1]
     assert all(len(str(tick)) <= 6 for each in ticks for tick in each), ticks

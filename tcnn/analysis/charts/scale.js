@@ -13,8 +13,11 @@ export function scale(values, a, b, { whole = false, most = 4 } = {}) {
   if (high - low < least) [low, high] = [(low + high - least) / 2, (low + high + least) / 2];
   const rough = (high - low) / most;
   const power = 10 ** Math.floor(Math.log10(rough));
-  let step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough * 0.999);
-  if (whole) step = Math.max(1, step);
+  const steps = [0.1, 0.2, 0.5, 1, 2, 5, 10].map((one) => one * power);
+  let step = steps.find((one) => one >= rough * 0.999);
+  // One label alone does not say how far the axis goes.
+  const labels = (one) => Math.floor(high / one) - Math.ceil(low / one) + 1;
+  if (whole) step = Math.max(1, steps.findLast((one) => one <= step && labels(one) > 1) ?? step);
   const first = whole ? Math.ceil(low / step) * step : Math.floor(low / step + 1e-9) * step;
   const last = whole ? high : Math.ceil(high / step - 1e-9) * step;
   const ticks = [];
