@@ -32,7 +32,7 @@ from tcnn_jobs.errors import (
     UploadNotFound,
     WrongState,
 )
-from tcnn_jobs.requests import KINDS
+from tcnn_jobs.model.requests import KINDS
 
 log = structlog.get_logger("tcnn.api")
 

@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, computed_field
 
 from tcnn.zoo.catalogue import Entry, registered_name
-from tcnn_jobs.columns import metrics_of
-from tcnn_jobs.model import Artifact, Event, Failure, Job, Kind, Progress, Status
+from tcnn_jobs.model.columns import metrics_of
+from tcnn_jobs.model.jobs import Artifact, Event, Failure, Job, Kind, Progress, Status
 
 JOB = "job_0123456789abcdef01234567"
 SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"

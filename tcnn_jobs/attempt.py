@@ -25,7 +25,7 @@ from pydantic import Field
 from tcnn.config.placement import Placement
 from tcnn.files import folder_to_disk, to_disk
 from tcnn_jobs.artifacts.base import Reference
-from tcnn_jobs.model import Failure, Kind, Model, NewEvent, Progress, Result
+from tcnn_jobs.model.jobs import Failure, Kind, Model, NewEvent, Progress, Result
 
 
 class Assignment(Model):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tcnn.errors import one_line
 from tcnn_jobs.attempt import Outcome
-from tcnn_jobs.model import Failure, Result
+from tcnn_jobs.model.jobs import Failure, Result
 
 LONGEST_DELAY = 600.0
 MOST_INTERNAL = 3

@@ -13,7 +13,7 @@ from typing import Any
 
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.home import Home
-from tcnn_jobs.model import Job, Kind, NewJob
+from tcnn_jobs.model.jobs import Job, Kind, NewJob
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker.worker import Worker

@@ -8,7 +8,7 @@ from houses import House, wait_for
 
 import tcnn
 from tcnn.files import file_digest
-from tcnn_jobs.model import Job, Kind, Status
+from tcnn_jobs.model.jobs import Job, Kind, Status
 
 CONFIG: dict[str, Any] = {
     "epochs": 6, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 1, "val_split": 0.2, "checkpoint_steps": 1,

@@ -22,8 +22,8 @@ from tcnn.analysis.plots import gallery, style
 from tcnn.analysis.reading.evaluations import EvaluationFile
 from tcnn.config import FinetuneConfig, finetune_config
 from tcnn.demo.digits import MEAN, SIZE, STD, write_digits
-from tcnn.evaluation.comparison import compare
-from tcnn.evaluation.config import EvaluationConfig
+from tcnn.evaluation.comparing.comparison import compare
+from tcnn.evaluation.comparing.config import EvaluationConfig
 from tcnn.evaluation.corruptions import CORRUPTIONS
 from tcnn.training.finetune import finetune
 from tcnn.training.runs.rundir import read_metrics

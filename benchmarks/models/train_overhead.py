@@ -29,7 +29,7 @@ from tcnn.data.image_set import open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
 from tcnn.evaluation.evaluate import input_settings
 from tcnn.training.recipe.optim import create_optimizer
-from tcnn.training.step import MixedPrecision
+from tcnn.training.updates.step import MixedPrecision
 
 RESULTS = Path(__file__).parents[1] / "results" / "train_overhead.json"
 

@@ -18,7 +18,7 @@ from torch import nn
 import tcnn
 from tcnn.config import FinetuneConfig
 from tcnn.errors import RequestError, WeightsError, one_line
-from tcnn.training.prepare import conversion_at
+from tcnn.training.preparing.prepare import conversion_at
 from tcnn.training.recipe.model_defaults import drop_path_for
 from tcnn.zoo.sources import create_source, create_structure
 

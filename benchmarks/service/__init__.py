@@ -1,1 +1,1 @@
-"""The queue and the service: killed at random, under load, with long queues, and simulated with large fleets."""
+"""The service: killed at random, under load, and its pages in a browser with many jobs."""

@@ -30,7 +30,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from sqlalchemy import text
 
 from benchmarks.machine import processor
-from tcnn_jobs.model import Artifact, Claim, Kind, NewJob, Result
+from tcnn_jobs.model.jobs import Artifact, Claim, Kind, NewJob, Result
 from tcnn_jobs.store import Store
 
 RESULTS = Path(__file__).parents[1] / "results" / "dashboard_scale.json"

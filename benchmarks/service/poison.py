@@ -29,7 +29,7 @@ DRIP, SLOW = 20, 20.0
 """Connections of slow clients, and for how many seconds they stay."""
 _HEAD = b"POST /transform HTTP/1.1\r\nHost: a\r\n"
 _PLACE = (
-    "import json, sys; from tcnn_jobs.model import NewJob; from tcnn_jobs.store import Store; "
+    "import json, sys; from tcnn_jobs.model.jobs import NewJob; from tcnn_jobs.store import Store; "
     "store = Store(sys.argv[1]); print(store.enqueue(NewJob(**json.loads(sys.argv[2]))).id); store.close()"
 )
 

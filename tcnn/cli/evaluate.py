@@ -106,7 +106,7 @@ def command(
     """Measure top-1 and top-5 of checkpoints side by side: at several sizes, corrupted, on ImageNet-C, -A and -R."""
     from tcnn.config import build
     from tcnn.errors import RequestError
-    from tcnn.evaluation.config import EvaluationConfig
+    from tcnn.evaluation.comparing.config import EvaluationConfig
 
     keep_freed_memory()
     models = [*(models or ()), *(named or ())]
@@ -133,10 +133,10 @@ def command(
 
     with loading():
         from tcnn.checkpoints.opening import open_model
-        from tcnn.evaluation.comparison import compare
+        from tcnn.evaluation.comparing.comparison import compare
+        from tcnn.evaluation.comparing.report import csv_rows
+        from tcnn.evaluation.comparing.timm_results import timm_rows
         from tcnn.evaluation.held_out import measured_by_default
-        from tcnn.evaluation.report import csv_rows
-        from tcnn.evaluation.timm_results import timm_rows
 
     opening = partial(open_model, weights=weights, say=_tell, **arguments)
     if shape is not None:

@@ -18,7 +18,7 @@ PRESETS = (
 )
 
 if TYPE_CHECKING:
-    from tcnn.evaluation.before_after import BeforeAfter
+    from tcnn.evaluation.comparing.before_after import BeforeAfter
     from tcnn.training.finetune import FinetuneResult
 
 
@@ -95,7 +95,7 @@ def command(
     """Fine-tune on a data set: the paper's recipe, any part of it changed by an option, --set, a file or a preset."""
     from tcnn.config import build, finetune_config
     from tcnn.config.placement import Placement
-    from tcnn.training.effects import check_run
+    from tcnn.training.preparing.effects import check_run
     from tcnn.zoo.names import cnn_of
 
     given = {

@@ -1,1 +1,1 @@
-"""Evaluation: accuracy, corruptions, ImageNet variants, comparison of several models."""
+"""Evaluation: accuracy on images as they are, corrupted, or of ImageNet variants; predictions; intervals."""

@@ -13,12 +13,12 @@ from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import TrainingLoader
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.layers.backends import convolution
-from tcnn.training.learner import Learner
-from tcnn.training.prepare import conversion_at
+from tcnn.training.preparing.prepare import conversion_at
 from tcnn.training.recipe.batch_norm import reestimate_batch_norm
 from tcnn.training.recipe.objective import NeighbourMixup, uses_mixup
 from tcnn.training.recipe.optim import gpsa_layers
-from tcnn.training.step import MicroBatch
+from tcnn.training.updates.learner import Learner
+from tcnn.training.updates.step import MicroBatch
 
 BUFFERED = 2
 """Batches that each process of torch's DataLoader has ready: those are there sooner than the next ones."""

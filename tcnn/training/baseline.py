@@ -18,7 +18,7 @@ from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion.surgery import strideless
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
 from tcnn.folding.fold import fold
-from tcnn.training.prepare import Start, conversion_at, is_checkpoint, prepare
+from tcnn.training.preparing.prepare import Start, conversion_at, is_checkpoint, prepare
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.workflows.pipeline import Source, open_source
 

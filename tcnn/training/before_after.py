@@ -16,18 +16,18 @@ from tcnn.checkpoints import checkpoint
 from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.errors import EnvironmentFailure, TcnnError
-from tcnn.evaluation.before_after import BeforeAfter, Cost, Measured, Rate, Role, Row, counted, differences
+from tcnn.evaluation.comparing.before_after import BeforeAfter, Cost, Measured, Rate, Role, Row, counted, differences
+from tcnn.evaluation.comparing.thumbnails import illustrate, short_name
 from tcnn.evaluation.outcomes import Outcomes, outcomes
-from tcnn.evaluation.thumbnails import illustrate, short_name
 from tcnn.files import replacing
 from tcnn.folding.fuse import fused
 from tcnn.models.flops import flops
 from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import evaluating, input_shape, meta_copy
 from tcnn.training.baseline import baseline_start
-from tcnn.training.prepare import Start, prepare
+from tcnn.training.preparing.prepare import Start, prepare
 from tcnn.training.runs.progress import Progress, Report
-from tcnn.training.step import MixedPrecision
+from tcnn.training.updates.step import MixedPrecision
 
 FILE = "before-after.json"
 SECONDS = 1.0

@@ -11,16 +11,14 @@ from torch import nn
 
 from tcnn.config import FinetuneConfig, build
 from tcnn.data.image_set import ImageSet
-from tcnn.evaluation.before_after import BeforeAfter
+from tcnn.evaluation.comparing.before_after import BeforeAfter
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.before_after import FILE, Ran, before_and_after
-from tcnn.training.converted import Check
-from tcnn.training.cuda_graph import check_graph
 from tcnn.training.distributed import Processes, join_processes, process_device
-from tcnn.training.effects import check_run
-from tcnn.training.inputs import DEFAULT_SPLIT, DataSets, open_data_sets, training_loader
-from tcnn.training.loop import Trainer
-from tcnn.training.prepare import in_chans, prepare, teacher_for
+from tcnn.training.preparing.converted import Check
+from tcnn.training.preparing.effects import check_run
+from tcnn.training.preparing.inputs import DEFAULT_SPLIT, DataSets, open_data_sets, training_loader
+from tcnn.training.preparing.prepare import in_chans, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes
 from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
@@ -31,6 +29,8 @@ from tcnn.training.runs.recorder import check_tensorboard
 from tcnn.training.runs.resume import Position
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
 from tcnn.training.runs.signals import StopCheck, stop_on_signal
+from tcnn.training.updates.cuda_graph import check_graph
+from tcnn.training.updates.loop import Trainer
 from tcnn.zoo.names import cnn_of
 
 

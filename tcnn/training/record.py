@@ -11,7 +11,7 @@ from torch import nn
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.errors import RequestError, shorten
-from tcnn.training.prepare import Start
+from tcnn.training.preparing.prepare import Start
 from tcnn.training.runs.progress import Say
 from tcnn.training.runs.rundir import RunDirectory, changed_settings
 from tcnn.version import __version__

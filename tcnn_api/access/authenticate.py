@@ -17,9 +17,9 @@ from tcnn_api.access.stored_keys import StoredKeys
 from tcnn_api.connections import network
 from tcnn_api.errors import Forbidden, MissingScope, TooManyKeys, Unauthorized
 from tcnn_api.settings import is_loopback
-from tcnn_jobs import access
-from tcnn_jobs.access import SHARE_PREFIX
-from tcnn_jobs.audit import Actor, acting
+from tcnn_jobs.model import access
+from tcnn_jobs.model.access import SHARE_PREFIX
+from tcnn_jobs.model.audit import Actor, acting
 
 OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 """Pages that tell nothing of any tenant, so that nobody needs a key for them; nor for what lies below /static/."""

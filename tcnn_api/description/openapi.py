@@ -7,7 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from tcnn.config import FinetuneConfig
-from tcnn.evaluation.config import EvaluationConfig
+from tcnn.evaluation.comparing.config import EvaluationConfig
 from tcnn_api.description.problems import problem
 from tcnn_api.errors import Problem
 

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tcnn_api.errors import NotFound, problem
 from tcnn_jobs.artifacts.base import Artifacts, Opened
-from tcnn_jobs.model import Artifact
+from tcnn_jobs.model.jobs import Artifact
 
 MEDIA = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".txt": "text/plain"}
 """What a file's ending says of it."""

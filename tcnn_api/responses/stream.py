@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from tcnn_api.errors import TooManyAtOnce, TooManyStreams
 from tcnn_api.schemas import EventView, JobLine, JobLines
 from tcnn_jobs.errors import JobNotFound, StoreUnavailable
-from tcnn_jobs.model import Event, Job
+from tcnn_jobs.model.jobs import Event, Job
 from tcnn_jobs.store import Store
 
 Still = Callable[[], Awaitable[bool]]

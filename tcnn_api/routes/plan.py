@@ -24,8 +24,8 @@ from tcnn_api.submission.check import check
 from tcnn_api.submission.lookup import Lookup
 from tcnn_api.submission.resolve import Resolved, keep, resolve
 from tcnn_jobs.confined.process import ask
-from tcnn_jobs.model import Job, Kind, Status
-from tcnn_jobs.requests import FinetuneRequest, PlanRequest, TransformRequest
+from tcnn_jobs.model.jobs import Job, Kind, Status
+from tcnn_jobs.model.requests import FinetuneRequest, PlanRequest, TransformRequest
 
 router = APIRouter(tags=["submit"], dependencies=AUTHENTICATED)
 

@@ -12,9 +12,9 @@ from tcnn_api.submission.body import read
 from tcnn_api.submission.check import check
 from tcnn_api.submission.lookup import Lookup
 from tcnn_api.submission.resolve import keep, resolve
-from tcnn_jobs.model import IdempotencyKey, Job, Kind, NewJob
-from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, TransformRequest, num_workers, version_of
-from tcnn_jobs.requests import Request as JobRequest
+from tcnn_jobs.model.jobs import IdempotencyKey, Job, Kind, NewJob
+from tcnn_jobs.model.requests import EvaluateRequest, FinetuneRequest, TransformRequest, num_workers, version_of
+from tcnn_jobs.model.requests import Request as JobRequest
 
 router = APIRouter(tags=["submit"], dependencies=AUTHENTICATED)
 

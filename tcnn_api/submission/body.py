@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from tcnn.config import PRESETS, FinetuneConfig, is_presets_conversion
 from tcnn.config.placement import uneven
 from tcnn.errors import RequestError
-from tcnn.evaluation.config import EvaluationConfig
+from tcnn.evaluation.comparing.config import EvaluationConfig
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.settings import ApiSettings
-from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, Request, Training, models_of
+from tcnn_jobs.model.requests import EvaluateRequest, FinetuneRequest, Request, Training, models_of
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps")
 

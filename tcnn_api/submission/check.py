@@ -9,8 +9,8 @@ from tcnn.zoo.catalogue import Entry, unfolded
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.submission.body import Finetuning, Submission
 from tcnn_api.submission.resolve import Resolved
-from tcnn_jobs.model import Job, Kind, Status, Upload
-from tcnn_jobs.requests import EvaluateRequest, FinetuneRequest, TransformRequest, weights_of
+from tcnn_jobs.model.jobs import Job, Kind, Status, Upload
+from tcnn_jobs.model.requests import EvaluateRequest, FinetuneRequest, TransformRequest, weights_of
 from tcnn_jobs.wording import for_requests
 
 Converting = TransformRequest | FinetuneRequest

@@ -13,8 +13,8 @@ from tcnn.zoo.catalogue import Entry
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
-from tcnn_jobs.model import Job, Upload
-from tcnn_jobs.requests import MOST_NAME
+from tcnn_jobs.model.jobs import Job, Upload
+from tcnn_jobs.model.requests import MOST_NAME
 from tcnn_jobs.store import Store
 
 _TIMM = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")

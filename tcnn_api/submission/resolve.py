@@ -7,9 +7,9 @@ from typing import Any, Literal
 from tcnn.zoo.catalogue import Entry
 from tcnn_api.submission.body import Submission
 from tcnn_api.submission.lookup import Dataset, Lookup
-from tcnn_jobs.labels import Labels
-from tcnn_jobs.model import Job, Upload
-from tcnn_jobs.requests import Request, datasets_of, models_of, weights_of
+from tcnn_jobs.model.jobs import Job, Upload
+from tcnn_jobs.model.labels import Labels
+from tcnn_jobs.model.requests import Request, datasets_of, models_of, weights_of
 
 
 @dataclasses.dataclass(frozen=True)

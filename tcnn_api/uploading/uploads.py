@@ -19,8 +19,8 @@ from tcnn_api.errors import Refused
 from tcnn_api.uploading.forms import Received, received
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.home import checked
-from tcnn_jobs.identifiers import new_id
-from tcnn_jobs.model import Upload
+from tcnn_jobs.model.identifiers import new_id
+from tcnn_jobs.model.jobs import Upload
 
 
 class Examined(NamedTuple):

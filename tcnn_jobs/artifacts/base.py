@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from tcnn_jobs.model import Artifact, Job, Model, Upload
+from tcnn_jobs.model.jobs import Artifact, Job, Model, Upload
 
 
 class Reference(Model):

@@ -8,7 +8,7 @@ checkpoints/ID.safetensors      an uploaded checkpoint, or uploaded weights of a
 
 from typing import NamedTuple
 
-from tcnn_jobs.model import Artifact, Model, Upload
+from tcnn_jobs.model.jobs import Artifact, Model, Upload
 
 MANIFEST = "manifest.json"
 TAR_DIGEST = "stored_sha256"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tcnn.files import file_digest, storage_errors
 from tcnn_jobs.artifacts.bucket import Bucket, BucketError
 from tcnn_jobs.artifacts.layout import Manifest, file_key, manifest_key
-from tcnn_jobs.model import Artifact, Result
+from tcnn_jobs.model.jobs import Artifact, Result
 
 RUNS = ("run", "run/baseline")
 STATE = (

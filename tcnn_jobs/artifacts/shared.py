@@ -26,7 +26,7 @@ from tcnn_jobs.artifacts.layout import (
 )
 from tcnn_jobs.artifacts.local import LocalArtifacts, remove
 from tcnn_jobs.home import Home, checked
-from tcnn_jobs.model import Artifact, Job, Upload
+from tcnn_jobs.model.jobs import Artifact, Job, Upload
 
 
 class SharedArtifacts:

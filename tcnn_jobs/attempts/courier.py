@@ -23,7 +23,7 @@ from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
 from tcnn_jobs.attempts.stages import Stage, resumable, stage_of
 from tcnn_jobs.engines.base import Engine, Process
 from tcnn_jobs.home import Home
-from tcnn_jobs.model import Failure, Progress
+from tcnn_jobs.model.jobs import Failure, Progress
 from tcnn_jobs.retry import STOPPED, error_code
 
 log = structlog.stdlib.get_logger("tcnn.courier")

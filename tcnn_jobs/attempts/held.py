@@ -9,7 +9,7 @@ from tcnn_jobs.attempts.limits import Limits
 from tcnn_jobs.attempts.steps import StepTime
 from tcnn_jobs.engines import memory
 from tcnn_jobs.engines.base import Process
-from tcnn_jobs.model import Beat, Claim, Job, NewEvent, Progress
+from tcnn_jobs.model.jobs import Beat, Claim, Job, NewEvent, Progress
 from tcnn_jobs.retry import Breach, Fail
 
 

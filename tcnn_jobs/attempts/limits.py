@@ -3,7 +3,7 @@
 import time
 
 from tcnn_jobs.engines.base import Process
-from tcnn_jobs.model import Failure, Job, Progress
+from tcnn_jobs.model.jobs import Failure, Job, Progress
 from tcnn_jobs.retry import LESS_MEMORY, Breach
 
 WAITS = frozenset({"fetching", "uploading", "waiting"})

@@ -5,8 +5,8 @@ import re
 from tcnn.config.base import build
 from tcnn_jobs.artifacts.base import Artifacts, Reference
 from tcnn_jobs.errors import WrongState
-from tcnn_jobs.model import Artifact, Job
-from tcnn_jobs.requests import KINDS, ModelReference, datasets_of, models_of, weights_of
+from tcnn_jobs.model.jobs import Artifact, Job
+from tcnn_jobs.model.requests import KINDS, ModelReference, datasets_of, models_of, weights_of
 from tcnn_jobs.store import Store
 
 _DATASET = re.compile(r"ds_[0-9a-z]+")

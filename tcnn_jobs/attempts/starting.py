@@ -8,8 +8,8 @@ from tcnn_jobs.attempts.references import resolve
 from tcnn_jobs.attempts.stages import resumable
 from tcnn_jobs.engines.base import Engine, Process
 from tcnn_jobs.home import Home
-from tcnn_jobs.model import Job
-from tcnn_jobs.requests import num_workers
+from tcnn_jobs.model.jobs import Job
+from tcnn_jobs.model.requests import num_workers
 from tcnn_jobs.store import Store
 
 

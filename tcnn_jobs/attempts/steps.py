@@ -1,6 +1,6 @@
 """How long a training step of a job takes, by what is heard of it: a process can save only between two steps."""
 
-from tcnn_jobs.model import Progress
+from tcnn_jobs.model.jobs import Progress
 
 LONGEST = 120.0
 """Seconds beyond its settings that a worker waits at most for a step to end."""

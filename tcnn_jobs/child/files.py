@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tcnn.files import file_digest, to_disk
 from tcnn_jobs.attempt import Assignment
-from tcnn_jobs.model import Artifact
+from tcnn_jobs.model.jobs import Artifact
 
 
 def artifact_of(assignment: Assignment, path: Path, name: str | None = None) -> Artifact:

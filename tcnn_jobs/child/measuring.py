@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 
 from tcnn.checkpoints.opening import open_model
-from tcnn.evaluation.comparison import compare
-from tcnn.evaluation.report import Comparison
+from tcnn.evaluation.comparing.comparison import compare
+from tcnn.evaluation.comparing.report import Comparison
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.child.files import artifact_of
-from tcnn_jobs.model import Progress, Result
-from tcnn_jobs.requests import EvaluateRequest, models_of
+from tcnn_jobs.model.jobs import Progress, Result
+from tcnn_jobs.model.requests import EvaluateRequest, models_of
 
 
 def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:

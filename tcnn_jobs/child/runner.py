@@ -12,7 +12,7 @@ from typing import Any
 from tcnn.errors import EnvironmentFailure, Stopped, TcnnError, one_line
 from tcnn.processes import QuickExit, die_with_parent, keep_freed_memory, let_others_go_first, loading
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
-from tcnn_jobs.model import Failure, Progress
+from tcnn_jobs.model.jobs import Failure, Progress
 from tcnn_jobs.retry import error_code
 from tcnn_jobs.wording import for_requests
 

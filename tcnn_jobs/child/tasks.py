@@ -18,10 +18,10 @@ from tcnn.checkpoints import checkpoint
 from tcnn.errors import RequestError
 from tcnn.files import file_digest
 from tcnn.training.before_after import FILE as COMPARED
-from tcnn.training.converted import FILE as CONVERTED
 from tcnn.training.finetune import FinetuneResult
 from tcnn.training.launch.exchange import RunRequest
 from tcnn.training.launch.launcher import finetune_on
+from tcnn.training.preparing.converted import FILE as CONVERTED
 from tcnn.training.runs.progress import Callbacks
 from tcnn.training.runs.progress import Progress as TrainingProgress
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
@@ -29,8 +29,8 @@ from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.child.files import artifact_of
 from tcnn_jobs.child.measuring import measure
-from tcnn_jobs.model import Kind, Progress, Result
-from tcnn_jobs.requests import FinetuneRequest, Training, TransformRequest
+from tcnn_jobs.model.jobs import Kind, Progress, Result
+from tcnn_jobs.model.requests import FinetuneRequest, Training, TransformRequest
 from tcnn_jobs.wording import for_requests
 
 log = logging.getLogger("tcnn.tasks")

@@ -25,8 +25,8 @@ def opened(home: Path | None, database_url: str | None) -> "Iterator[Store]":
     """Context with the service's store, created or migrated first, as a worker would."""
     from pydantic import ValidationError
 
-    from tcnn_jobs.audit import Actor, acting
     from tcnn_jobs.home import Home
+    from tcnn_jobs.model.audit import Actor, acting
     from tcnn_jobs.settings import QueueSettings, settings_error
     from tcnn_jobs.store import Store
 

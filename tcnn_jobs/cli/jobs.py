@@ -68,7 +68,7 @@ def list_jobs(
 
     from tcnn.cli.output import console
     from tcnn_jobs.cli.watch import subject
-    from tcnn_jobs.columns import value_of
+    from tcnn_jobs.model.columns import value_of
 
     table = Table(box=None, pad_edge=False)
     column = [sort.lstrip("-")] if sort and "." in sort else []

@@ -27,7 +27,7 @@ from tcnn.errors import CheckpointError, RequestError, one_line
 from tcnn.files import replacing
 from tcnn_jobs.client.packing import CHUNK, Form, read_file, tar_folder
 from tcnn_jobs.client.refusals import RefusedError, ServerFailure, patiently, refusal
-from tcnn_jobs.model import TERMINAL
+from tcnn_jobs.model.jobs import TERMINAL
 
 Json = dict[str, Any]
 DEFAULT_URL = "http://127.0.0.1:8000"

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, exists, select, update
 
 from tcnn_jobs.database.schema import jobs, now
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 
 TOLERANCE = 2.0
 """Seconds by which the clock may run away from this process's own between two looks: looks can be slow."""

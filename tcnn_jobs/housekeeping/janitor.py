@@ -15,7 +15,7 @@ from tcnn_jobs.artifacts.local import remove
 from tcnn_jobs.artifacts.shared import SharedArtifacts
 from tcnn_jobs.attempts.stages import POINT, attempts_of, stage_of, worth_keeping
 from tcnn_jobs.home import Home
-from tcnn_jobs.model import Job, Status
+from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 

@@ -17,7 +17,7 @@ from tcnn_jobs import pace
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.housekeeping import lookups, webhooks
 from tcnn_jobs.housekeeping.election import Election
-from tcnn_jobs.model import Delivery
+from tcnn_jobs.model.jobs import Delivery
 from tcnn_jobs.retry import backoff
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import httpx
 from standardwebhooks import Webhook
 
-from tcnn_jobs.model import Delivery
+from tcnn_jobs.model.jobs import Delivery
 
 PREFIX = "whsec_"
 TIMEOUT = 10.0

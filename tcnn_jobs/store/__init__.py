@@ -7,8 +7,8 @@
 What a call has returned is on disk. Every call is one transaction, safe from any thread, and raises `StoreUnavailable`
 when the database is locked, away or full; then it may be made again.
 
-A status changes along `tcnn_jobs.model.TRANSITIONS` only. What a worker writes is fenced by (worker, claim number). All
-times are the database's.
+A status changes along `tcnn_jobs.model.jobs.TRANSITIONS` only. What a worker writes is fenced by (worker, claim
+number). All times are the database's.
 """
 
 from tcnn_jobs.database.upgrade import Upgrade
@@ -18,11 +18,11 @@ from tcnn_jobs.store.accounts.tenants import Tenants
 from tcnn_jobs.store.deliveries import Deliveries
 from tcnn_jobs.store.fleet import Fleet
 from tcnn_jobs.store.leases import Leases
-from tcnn_jobs.store.overview import Overview
 from tcnn_jobs.store.queue import Queue
+from tcnn_jobs.store.reading.overview import Overview
+from tcnn_jobs.store.reading.statistics import Figures
 from tcnn_jobs.store.reaping import Reaping
 from tcnn_jobs.store.shares import Shares
-from tcnn_jobs.store.statistics import Figures
 from tcnn_jobs.store.submission import Submission
 from tcnn_jobs.store.uploads import Uploads
 

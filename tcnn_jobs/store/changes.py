@@ -12,8 +12,8 @@ from tcnn_jobs.database import schema
 from tcnn_jobs.database.engine import due, upsert
 from tcnn_jobs.database.schema import jobs, now
 from tcnn_jobs.errors import JobNotFound, WrongState
-from tcnn_jobs.identifiers import new_id, shown, storable
-from tcnn_jobs.model import TERMINAL, TRANSITIONS, Job, NewEvent, Status
+from tcnn_jobs.model.identifiers import new_id, shown, storable
+from tcnn_jobs.model.jobs import TERMINAL, TRANSITIONS, Job, NewEvent, Status
 from tcnn_jobs.store import needs
 from tcnn_jobs.store.accounts import quotas
 

@@ -4,7 +4,7 @@ from sqlalchemy import delete, select, update
 
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import deliveries, now, tenants
-from tcnn_jobs.model import Delivery
+from tcnn_jobs.model.jobs import Delivery
 
 
 class Deliveries(Database):

@@ -5,7 +5,7 @@ from sqlalchemy import Connection, select
 from tcnn_jobs.database.engine import upsert
 from tcnn_jobs.database.schema import keys, now
 from tcnn_jobs.errors import IdempotencyMismatch
-from tcnn_jobs.model import IdempotencyKey
+from tcnn_jobs.model.jobs import IdempotencyKey
 
 
 def recall(connection: Connection, key: IdempotencyKey) -> str | None:

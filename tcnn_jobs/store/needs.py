@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, select, updat
 from tcnn_jobs.database.engine import due
 from tcnn_jobs.database.schema import jobs, needs, now, share_owner, uploads
 from tcnn_jobs.errors import WrongState
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 
 _ID = re.compile(r"(job|ds|ckpt|wts)_[0-9a-z]{8,40}")
 _WAITED_FOR = (Status.QUEUED, Status.RUNNING)

@@ -10,7 +10,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from tcnn_jobs.database.engine import Database, upsert
 from tcnn_jobs.database.schema import finite, jobs, now, share_number, share_owner, workers
 from tcnn_jobs.errors import LostClaim
-from tcnn_jobs.model import (
+from tcnn_jobs.model.jobs import (
     REQUEST_VERSION,
     Beat,
     Claim,

@@ -1,18 +1,18 @@
 """Links that show one job to whoever has them: made and revoked by the job's owner, and gone with the job.
 
-Of a link's secret only the digest is stored, as of a key's (`tcnn_jobs.access`).
+Of a link's secret only the digest is stored, as of a key's (`tcnn_jobs.model.access`).
 """
 
 from typing import Any
 
 from sqlalchemy import Row, and_, delete, func, insert, select, update
 
-from tcnn_jobs.access import SHARE_PREFIX, Share, digest, new_secret
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import now, shares
 from tcnn_jobs.errors import KeyNotFound, WrongState
-from tcnn_jobs.identifiers import new_id, shown, storable
-from tcnn_jobs.model import IdempotencyKey
+from tcnn_jobs.model.access import SHARE_PREFIX, Share, digest, new_secret
+from tcnn_jobs.model.identifiers import new_id, shown, storable
+from tcnn_jobs.model.jobs import IdempotencyKey
 from tcnn_jobs.store import idempotency
 from tcnn_jobs.store.accounts import audits
 from tcnn_jobs.store.changes import find

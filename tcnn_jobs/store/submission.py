@@ -5,18 +5,18 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, update
 
-from tcnn_jobs import labels
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.engine import due
 from tcnn_jobs.database.schema import jobs, keys, now
 from tcnn_jobs.errors import StoreUnavailable, WrongState
-from tcnn_jobs.identifiers import new_id, storable
-from tcnn_jobs.labels import Labels
-from tcnn_jobs.model import TERMINAL, Event, IdempotencyKey, Job, NewEvent, NewJob, Status
+from tcnn_jobs.model import labels
+from tcnn_jobs.model.identifiers import new_id, storable
+from tcnn_jobs.model.jobs import TERMINAL, Event, IdempotencyKey, Job, NewEvent, NewJob, Status
+from tcnn_jobs.model.labels import Labels
 from tcnn_jobs.store import idempotency, needs
 from tcnn_jobs.store.accounts import audits, quotas
 from tcnn_jobs.store.changes import as_job, change, find, record
-from tcnn_jobs.store.listing import Jobs, Listing
+from tcnn_jobs.store.reading.listing import Jobs, Listing
 
 _LAST = 2**31 - 1  # no event has a higher number; a database would refuse to compare with one
 

@@ -7,8 +7,8 @@ from sqlalchemy import Row, delete, insert, select
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import keys, now, uploads
 from tcnn_jobs.errors import UploadNotFound
-from tcnn_jobs.identifiers import shown, storable
-from tcnn_jobs.model import Upload
+from tcnn_jobs.model.identifiers import shown, storable
+from tcnn_jobs.model.jobs import Upload
 from tcnn_jobs.store.accounts import audits, quotas
 from tcnn_jobs.store.needs import refuse_if_needed
 

@@ -7,7 +7,7 @@ from tcnn_jobs.attempts.held import Attempt, Why
 from tcnn_jobs.errors import LostClaim, StoreUnavailable
 from tcnn_jobs.home import Home
 from tcnn_jobs.housekeeping import janitor
-from tcnn_jobs.model import Claim, Job
+from tcnn_jobs.model.jobs import Claim, Job
 from tcnn_jobs.retry import Cancel, Decision, Fail, Finish, decide, internal
 from tcnn_jobs.store import Store
 

@@ -7,7 +7,7 @@ import structlog
 
 from tcnn.errors import EnvironmentFailure
 from tcnn.version import __version__
-from tcnn_jobs.model import REQUEST_VERSION
+from tcnn_jobs.model.jobs import REQUEST_VERSION
 from tcnn_jobs.store import Store
 
 log = structlog.stdlib.get_logger("tcnn.worker")

@@ -20,7 +20,7 @@ from tcnn_jobs.engines.base import Engine
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.home import Home
 from tcnn_jobs.housekeeping.election import Election
-from tcnn_jobs.model import Failure, Hold, Job, Kind
+from tcnn_jobs.model.jobs import Failure, Hold, Job, Kind
 from tcnn_jobs.retry import Cancel, Fail, HandBack, backoff, error_code
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store

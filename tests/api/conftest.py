@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
 from tcnn_api.settings import load
-from tcnn_jobs.model import Artifact, Claim, Failure, IdempotencyKey, Job, Kind, NewJob, Result, Status, Upload
+from tcnn_jobs.model.jobs import Artifact, Claim, Failure, IdempotencyKey, Job, Kind, NewJob, Result, Status, Upload
 
 ALICE = {"Authorization": "Bearer key-of-alice"}
 BOB = {"Authorization": "Bearer key-of-bob"}

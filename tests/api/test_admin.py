@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from tcnn_api.access import stored_keys
 from tcnn_api.deps import Service
-from tcnn_jobs.access import NewKey, Scope
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.access import NewKey, Scope
+from tcnn_jobs.model.jobs import Status
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]

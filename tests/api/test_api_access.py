@@ -15,7 +15,7 @@ from tcnn_api.access.authenticate import MOST_WRONG, OPEN, Attempts
 from tcnn_api.access.keys import keyring
 from tcnn_api.app import create_app
 from tcnn_api.settings import load
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 
 Refusal = Callable[..., dict[str, Any]]
 OPERATIONS = [

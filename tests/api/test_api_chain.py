@@ -6,7 +6,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]

@@ -20,8 +20,8 @@ from tcnn_api.app import create_app
 from tcnn_api.description import examples
 from tcnn_api.routes.plan import PlanView
 from tcnn_api.settings import load
-from tcnn_jobs.model import TERMINAL, Status
-from tcnn_jobs.requests import KINDS, PlanRequest
+from tcnn_jobs.model.jobs import TERMINAL, Status
+from tcnn_jobs.model.requests import KINDS, PlanRequest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = create_app(load(home="/nonexistent")).openapi()

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
-from tcnn_jobs.model import Kind, Status
+from tcnn_jobs.model.jobs import Kind, Status
 
 Make = Callable[..., Any]
 Refusal = Callable[..., dict[str, Any]]

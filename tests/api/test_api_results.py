@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from tcnn_api.deps import Service
 from tcnn_api.responses.flatten import table
 from tcnn_api.schemas import safe_name
-from tcnn_jobs.model import Kind, Status
+from tcnn_jobs.model.jobs import Kind, Status
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]

@@ -8,8 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
-from tcnn_jobs.model import Kind, Status
-from tcnn_jobs.requests import KINDS
+from tcnn_jobs.model.jobs import Kind, Status
+from tcnn_jobs.model.requests import KINDS
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]

@@ -16,7 +16,7 @@ from tcnn_api import middleware
 from tcnn_api.deps import Service
 from tcnn_api.errors import TooManyAtOnce
 from tcnn_api.pools import Bytes, Pool, Share, Turns
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 
 Refusal = Callable[..., dict[str, Any]]
 

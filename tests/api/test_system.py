@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
 from tcnn_api.settings import load
-from tcnn_jobs.access import NewKey, Scope
-from tcnn_jobs.model import Status, WorkerInfo
+from tcnn_jobs.model.access import NewKey, Scope
+from tcnn_jobs.model.jobs import Status, WorkerInfo
 
 Make = Callable[..., Any]
 

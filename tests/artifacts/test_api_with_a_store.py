@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from tcnn_api.app import create_app
 from tcnn_api.settings import ApiSettings
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 
 
 def archive() -> bytes:

@@ -9,7 +9,7 @@ from apart import Host
 from s3 import Gate, fails, full, read_only
 
 from tcnn_jobs.housekeeping import janitor
-from tcnn_jobs.model import Kind, NewJob, Status, Upload
+from tcnn_jobs.model.jobs import Kind, NewJob, Status, Upload
 
 RESUMABLE = """
 before = told["paths"].get("previous")

@@ -16,7 +16,7 @@ from tcnn.errors import RequestError
 from tcnn_api.app import create_app
 from tcnn_api.settings import ApiSettings, load
 from tcnn_jobs.client import Client
-from tcnn_jobs.model import Job
+from tcnn_jobs.model.jobs import Job
 
 CONTENT = b"weights" * 1000
 ETAG = f'"{hashlib.sha256(CONTENT).hexdigest()}"'

@@ -12,7 +12,7 @@ from tcnn.errors import Stopped
 from tcnn_jobs.artifacts.bucket import NEVER, Bucket, BucketError
 from tcnn_jobs.artifacts.layout import Manifest, manifest_key
 from tcnn_jobs.artifacts.mirror import Mirror
-from tcnn_jobs.model import Artifact, Result
+from tcnn_jobs.model.jobs import Artifact, Result
 
 JOB = "job_0123456789"
 

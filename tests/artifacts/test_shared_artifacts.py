@@ -15,7 +15,7 @@ from tcnn_jobs.artifacts.layout import TAR_DIGEST, parse
 from tcnn_jobs.artifacts.mirror import Mirror
 from tcnn_jobs.artifacts.shared import SharedArtifacts, pack, unpack
 from tcnn_jobs.home import Home
-from tcnn_jobs.model import Artifact, Job, Kind, Result, Status, Upload
+from tcnn_jobs.model.jobs import Artifact, Job, Kind, Result, Status, Upload
 
 JOB, OTHER = "job_0123456789", "job_9876543210"
 

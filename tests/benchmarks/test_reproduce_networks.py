@@ -6,7 +6,7 @@ from networks import network, shaped
 
 import tcnn
 from tcnn.config import FinetuneConfig
-from tcnn.training.prepare import conversion_at
+from tcnn.training.preparing.prepare import conversion_at
 from tcnn.training.recipe.freezing import trunk_of
 
 

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from benchmarks.service import clock, faults
 from benchmarks.service.neighbours import Asked, Moment, Receivers, waits
 from benchmarks.service.poison import SlowClients, beginning, of_a_newer_version
-from tcnn_jobs.model import NewJob
-from tcnn_jobs.requests import KINDS
+from tcnn_jobs.model.jobs import NewJob
+from tcnn_jobs.model.requests import KINDS
 
 READ_CLOCKS = """
 import sqlite3, sys, time

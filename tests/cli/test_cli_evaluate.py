@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 import tcnn as package
-from tcnn.evaluation.report import Comparison
+from tcnn.evaluation.comparing.report import Comparison
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay")
 

@@ -11,7 +11,7 @@ from story import SET, VERIFICATION, Story
 
 from tcnn_jobs.attempt import Assignment
 from tcnn_jobs.child.runner import public
-from tcnn_jobs.model import Artifact, Claim, Failure, Kind, Result, Upload
+from tcnn_jobs.model.jobs import Artifact, Claim, Failure, Kind, Result, Upload
 
 LONG = "hf-hub:an-organisation/a_model_with_a_name_" + "x" * 180
 

@@ -17,13 +17,13 @@ from story import PIXEL, SET, Story
 
 from tcnn.analysis.pages.report import report
 from tcnn.config import ConversionConfig
-from tcnn.evaluation.before_after import change
+from tcnn.evaluation.comparing.before_after import change
+from tcnn.evaluation.comparing.report import Comparison, Row
+from tcnn.evaluation.comparing.single_images import Mistake, ModelChange
 from tcnn.evaluation.evaluate import Evaluation
 from tcnn.evaluation.outcomes import Outcomes
-from tcnn.evaluation.report import Comparison, Row
-from tcnn.evaluation.single_images import Mistake, ModelChange
 from tcnn.workflows.pipeline import convert_to_file
-from tcnn_jobs.model import Artifact, Claim, Kind, Result, Upload
+from tcnn_jobs.model.jobs import Artifact, Claim, Kind, Result, Upload
 
 expect = sync_api.expect
 

@@ -15,8 +15,8 @@ from browsing import FAST, LOOKS, Open, archive, client_of, inaccessible, sync_a
 from serving import Server, serving
 from story import Story
 
-from tcnn_jobs.model import Result
-from tcnn_jobs.requests import KINDS
+from tcnn_jobs.model.jobs import Result
+from tcnn_jobs.model.requests import KINDS
 
 expect = sync_api.expect
 HERE = Path(sys.executable).parent

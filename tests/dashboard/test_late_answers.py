@@ -9,7 +9,7 @@ from browsing import FAST, Open, sync_api, until
 from serving import Server, serving
 from story_of_faults import Faults
 
-from tcnn_jobs.model import Upload
+from tcnn_jobs.model.jobs import Upload
 
 expect = sync_api.expect
 

@@ -12,7 +12,7 @@ from PIL import Image
 from serving import Server, serving
 from story import Story, before_and_after
 
-from tcnn_jobs.model import Claim
+from tcnn_jobs.model.jobs import Claim
 
 expect = sync_api.expect
 BREEDS = (HOSTILE, *(f"Old_English_sheepdog_{number}" for number in range(9)))

@@ -12,7 +12,7 @@ from serving import Server, serving
 from story import SET
 from story_of_faults import Faults
 
-from tcnn_jobs.model import Upload
+from tcnn_jobs.model.jobs import Upload
 
 expect = sync_api.expect
 

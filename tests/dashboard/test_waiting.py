@@ -9,7 +9,7 @@ from browsing import FAST, Open, sync_api
 from houses import House
 from serving import Server, serving
 
-from tcnn_jobs.model import Claim, Failure, Kind, WorkerInfo
+from tcnn_jobs.model.jobs import Claim, Failure, Kind, WorkerInfo
 
 expect = sync_api.expect
 COUNTED = re.compile(r"^Attempt 1 of 3 failed; tries again in 14 min \d\d? s$")

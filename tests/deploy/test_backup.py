@@ -13,7 +13,7 @@ from postgres import NoPostgres, postgres
 
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.errors import JobNotFound
-from tcnn_jobs.model import Job, Kind, NewJob
+from tcnn_jobs.model.jobs import Job, Kind, NewJob
 from tcnn_jobs.store import Store
 
 PAGE = (ROOT / "docs/operations.md").read_text()

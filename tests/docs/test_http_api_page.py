@@ -23,7 +23,7 @@ import tcnn
 from tcnn_api.description.problems import PROBLEMS
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.housekeeping.webhooks import headers
-from tcnn_jobs.model import Delivery
+from tcnn_jobs.model.jobs import Delivery
 
 PAGE = "docs/http-api.md"
 TEXT = (ROOT / PAGE).read_text()

@@ -7,7 +7,7 @@ import pytest
 from pages import ROOT
 
 from benchmarks.models import sizing
-from benchmarks.service import queue_simulation
+from benchmarks.queue import simulation
 
 PAGE = (ROOT / "docs/scaling.md").read_text()
 QUEUE, MEMORY = (
@@ -15,7 +15,7 @@ QUEUE, MEMORY = (
 )
 
 
-@pytest.mark.parametrize(("script", "results"), [(queue_simulation, QUEUE), (sizing, MEMORY)], ids=["queue", "sizing"])
+@pytest.mark.parametrize(("script", "results"), [(simulation, QUEUE), (sizing, MEMORY)], ids=["queue", "sizing"])
 def test_tables_are_the_results(script, results) -> None:  # type: ignore[no-untyped-def]
     assert script.table(results) in PAGE
     assert script.fill(PAGE, results) == PAGE

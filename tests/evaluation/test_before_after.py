@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tcnn.evaluation import intervals
-from tcnn.evaluation.before_after import BeforeAfter, Measured, Row, counted, differences
+from tcnn.evaluation.comparing.before_after import BeforeAfter, Measured, Row, counted, differences
 from tcnn.evaluation.outcomes import Outcomes
 
 NAMES = ("cat", "dog", "owl")

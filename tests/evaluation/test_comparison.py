@@ -14,12 +14,12 @@ from torch import nn
 import tcnn
 from tcnn.data.image_set import open_dataset
 from tcnn.errors import CheckpointError, RequestError, UnknownModelError
-from tcnn.evaluation.comparison import compare, first_of_each, open_model
-from tcnn.evaluation.config import EvaluationConfig
+from tcnn.evaluation.comparing.comparison import compare, first_of_each, open_model
+from tcnn.evaluation.comparing.config import EvaluationConfig
+from tcnn.evaluation.comparing.report import csv_rows
 from tcnn.evaluation.corruptions import CORRUPTIONS
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.evaluation.imagenet_variants import ALEXNET_ERRORS, synsets
-from tcnn.evaluation.report import csv_rows
 
 PETS = ("cat", "dog", "eel", "fox", "gnu")
 

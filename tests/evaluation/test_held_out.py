@@ -11,8 +11,8 @@ import tcnn
 from tcnn.checkpoints.checkpoint import read
 from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
-from tcnn.evaluation.comparison import compare
-from tcnn.evaluation.config import EvaluationConfig
+from tcnn.evaluation.comparing.comparison import compare
+from tcnn.evaluation.comparing.config import EvaluationConfig
 from tcnn.evaluation.held_out import measured_by_default, training_of
 
 CPU = EvaluationConfig(device="cpu")

@@ -7,8 +7,8 @@ import pytest
 from data_pictures import draw_classes
 
 from tcnn.data.image_set import ImageSet, open_dataset
+from tcnn.evaluation.comparing.single_images import Looked, changes, mistakes
 from tcnn.evaluation.outcomes import Outcomes
-from tcnn.evaluation.single_images import Looked, changes, mistakes
 
 PETS = ("cat", "dog", "eel")
 

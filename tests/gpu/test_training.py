@@ -27,7 +27,7 @@ from tcnn.models.precision import exact_arithmetic
 from tcnn.training.finetune import finetune
 from tcnn.training.runs.progress import Progress
 from tcnn.training.runs.resume import points
-from tcnn.training.step import MixedPrecision
+from tcnn.training.updates.step import MixedPrecision
 
 pytestmark = pytest.mark.gpu
 

@@ -7,7 +7,7 @@ import pytest
 
 from tcnn_jobs import attempt
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Listener, Outcome, Reporter
-from tcnn_jobs.model import Failure, Kind, Progress, Result
+from tcnn_jobs.model.jobs import Failure, Kind, Progress, Result
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.child import tasks
 from tcnn_jobs.child.runner import public
 from tcnn_jobs.confined.weights import keep
-from tcnn_jobs.model import Kind, Result
+from tcnn_jobs.model.jobs import Kind, Result
 
 ID = "wts_0123456789abcdef01234567"
 TRAINING = {"dataset": "ds_1", "preset": "quick", "baseline": True, "config": {**TINY, "epochs": 1, "warmup_epochs": 0}}

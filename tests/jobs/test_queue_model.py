@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.service.queue_costs import PARTS, Cost, Costs
-from benchmarks.service.queue_model import BEFORE, NOW, Fleet, Load, simulate
+from benchmarks.queue.costs import PARTS, Cost, Costs
+from benchmarks.queue.model import BEFORE, NOW, Fleet, Load, simulate
 
 ROOT = Path(__file__).parents[2]
 CALLS = ("claim", "poll", "look up", "heartbeat", "finish", "reap", "count", "webhooks", "enqueue")

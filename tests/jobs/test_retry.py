@@ -7,7 +7,7 @@ import pytest
 
 from tcnn.errors import DivergedError, EnvironmentFailure, StorageError, TcnnError, UnknownModelError, one_line
 from tcnn_jobs.attempt import Outcome
-from tcnn_jobs.model import Failure, Result
+from tcnn_jobs.model.jobs import Failure, Result
 from tcnn_jobs.retry import (
     MOST_INTERNAL,
     Breach,

@@ -19,11 +19,11 @@ from tcnn.planning.memory import step_bytes
 from tcnn.planning.plan import Target, epoch_seconds, plan
 from tcnn.planning.trial import Pace, Phase, Trial
 from tcnn.training.distributed import Processes
-from tcnn.training.inputs import open_data_sets, training_loader
-from tcnn.training.learner import Learner
-from tcnn.training.prepare import prepare
+from tcnn.training.preparing.inputs import open_data_sets, training_loader
+from tcnn.training.preparing.prepare import prepare
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
-from tcnn.training.step import MixedPrecision
+from tcnn.training.updates.learner import Learner
+from tcnn.training.updates.step import MixedPrecision
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from houses import House, RealWorkers, processes_of
 from real_jobs import published, submit, wait_for_end, wait_for_training
 from tiny_runs import colours
 
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from real_jobs import published, submit, wait_for_end, wait_for_training
 from tiny_runs import colours
 
 from tcnn_jobs.database.upgrade import head
-from tcnn_jobs.model import REQUEST_VERSION, Job, Status
+from tcnn_jobs.model.jobs import REQUEST_VERSION, Job, Status
 from tcnn_jobs.store import Store
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import pytest
 from houses import House, RealWorkers, processes_of, wait_for
 from tiny_runs import colours
 
-from tcnn_jobs.model import Job, Kind, Status
+from tcnn_jobs.model.jobs import Job, Kind, Status
 from tcnn_jobs.settings import QueueSettings
 
 CONFIG: dict[str, Any] = {

@@ -12,8 +12,8 @@ import tcnn
 from tcnn.analysis.reading.rundirs import metadata
 from tcnn.checkpoints.places import checkpoint_file
 from tcnn.errors import Stopped, VerificationError
-from tcnn.training import prepare as preparing
-from tcnn.training.prepare import prepare
+from tcnn.training.preparing import prepare as preparing
+from tcnn.training.preparing.prepare import prepare
 from tcnn.verification.report import VerificationReport
 
 

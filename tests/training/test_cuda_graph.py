@@ -8,7 +8,7 @@ from tiny_runs import TwoConvs, colours, tiny
 
 import tcnn
 from tcnn.errors import RequestError
-from tcnn.training.cuda_graph import check_graph
+from tcnn.training.updates.cuda_graph import check_graph
 
 
 def test_without_a_gpu_it_says_so_before_anything_is_written(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from torch import nn
 import tcnn
 from tcnn.checkpoints.checkpoint import read
 from tcnn.errors import DivergedError
-from tcnn.training import loop
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.runs.progress import Progress
 from tcnn.training.runs.resume import latest_point, points, read_point
 from tcnn.training.runs.rundir import RunDirectory
+from tcnn.training.updates import loop
 
 
 @pytest.fixture(scope="module")

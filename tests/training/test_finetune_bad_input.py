@@ -13,8 +13,8 @@ import tcnn
 from tcnn.data.image_set import open_dataset
 from tcnn.errors import RequestError, TcnnError
 from tcnn.training.distributed import Processes
-from tcnn.training.inputs import training_loader
-from tcnn.training.prepare import prepare
+from tcnn.training.preparing.inputs import training_loader
+from tcnn.training.preparing.prepare import prepare
 
 RUN = "out"
 

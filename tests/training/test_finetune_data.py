@@ -15,8 +15,8 @@ from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
 from tcnn.evaluation.evaluate import input_settings
 from tcnn.training.distributed import Processes
-from tcnn.training.inputs import training_loader
-from tcnn.training.prepare import prepare
+from tcnn.training.preparing.inputs import training_loader
+from tcnn.training.preparing.prepare import prepare
 from tcnn.training.runs.progress import Progress
 from tcnn.training.runs.rundir import RunDirectory
 

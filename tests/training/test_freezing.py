@@ -13,11 +13,11 @@ from torch import nn
 import tcnn
 from tcnn.config import ConversionConfig
 from tcnn.training.distributed import Processes
-from tcnn.training.learner import Learner
-from tcnn.training.prepare import prepare
+from tcnn.training.preparing.prepare import prepare
 from tcnn.training.recipe.batch_norm import batch_norms
 from tcnn.training.recipe.freezing import trunk_of
-from tcnn.training.step import MixedPrecision
+from tcnn.training.updates.learner import Learner
+from tcnn.training.updates.step import MixedPrecision
 
 CHANGED = ("layer4.", "fc.")
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from tcnn import convert
 from tcnn.training.distributed import Processes
-from tcnn.training.learner import Learner
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.runs.resume import points, read_point
-from tcnn.training.step import MixedPrecision
+from tcnn.training.updates.learner import Learner
+from tcnn.training.updates.step import MixedPrecision
 
 LAYER = "layer4.0.conv1"
 GATE, POSITIONS = f"{LAYER}.gating_param", (f"{LAYER}.locality_raw", f"{LAYER}.attention_centers")

@@ -14,7 +14,7 @@ from tcnn.training.recipe.matching import Matching, mismatch
 from tcnn.training.recipe.objective import create_task
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.runs.rundir import RunDirectory
-from tcnn.training.step import MixedPrecision, Passes, accumulate
+from tcnn.training.updates.step import MixedPrecision, Passes, accumulate
 
 CPU = torch.device("cpu")
 

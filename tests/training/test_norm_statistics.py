@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 import tcnn
 from tcnn.data.loader import TrainingLoader
-from tcnn.training import loop
 from tcnn.training.recipe.batch_norm import batch_norms, reestimate_batch_norm
+from tcnn.training.updates import loop
 
 
 class Normalised(nn.Module):

@@ -17,7 +17,7 @@ import tcnn
 from tcnn.data.image_set import open_dataset
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError
 from tcnn.evaluation.evaluate import evaluate
-from tcnn.training.prepare import in_chans, is_checkpoint, prepare, teacher_for
+from tcnn.training.preparing.prepare import in_chans, is_checkpoint, prepare, teacher_for
 from tcnn.training.recipe.optim import gpsa_layers
 
 Lively = Callable[..., nn.Module]

@@ -15,7 +15,7 @@ from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.training.recipe.objective import create_task
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.runs.resume import latest_point
-from tcnn.training.step import MicroBatch, MixedPrecision, Passes, StepLoss, accumulate, halve_chunk, update
+from tcnn.training.updates.step import MicroBatch, MixedPrecision, Passes, StepLoss, accumulate, halve_chunk, update
 
 CPU = torch.device("cpu")
 

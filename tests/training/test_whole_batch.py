@@ -9,7 +9,7 @@ from timm.layers import BatchNormAct2d, DropPath
 from torch import Tensor, nn
 
 from tcnn.training.distributed import join_processes
-from tcnn.training.sync_batch import sync_batch
+from tcnn.training.updates.sync_batch import sync_batch
 
 
 def layers() -> dict[str, nn.Module]:

@@ -16,7 +16,7 @@ import tcnn
 from tcnn.config import FinetuneConfig
 from tcnn.errors import RequestError
 from tcnn.layers.convit import use_fast_attention
-from tcnn.training.prepare import prepare
+from tcnn.training.preparing.prepare import prepare
 from tcnn.training.recipe.ablations import ablate
 from tcnn.training.recipe.freezing import freeze_spatial
 from tcnn.vit.convmixer import spatial_filters

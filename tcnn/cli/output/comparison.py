@@ -7,7 +7,7 @@ from tcnn.cli.output import console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tcnn.evaluation.report import Comparison, Row
+    from tcnn.evaluation.comparing.report import Comparison, Row
 
 
 def show(result: "Comparison", out: "Console") -> None:

@@ -19,7 +19,7 @@ from tcnn_api.routes.jobs.files import succeeded
 from tcnn_api.routes.jobs.jobs import seen_by
 from tcnn_api.schemas import JobView, file_name
 from tcnn_jobs.artifacts.base import Artifacts
-from tcnn_jobs.model import Artifact, Job
+from tcnn_jobs.model.jobs import Artifact, Job
 
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 

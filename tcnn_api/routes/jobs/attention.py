@@ -19,7 +19,7 @@ from tcnn_api.middleware import PICTURE
 from tcnn_api.routes.jobs.files import succeeded
 from tcnn_api.routes.jobs.predict import began_with
 from tcnn_jobs.errors import UploadNotFound
-from tcnn_jobs.model import Kind
+from tcnn_jobs.model.jobs import Kind
 
 router = APIRouter(prefix="/jobs", tags=["attention"], dependencies=AUTHENTICATED)
 

@@ -20,7 +20,7 @@ from tcnn_api.responses.flatten import table
 from tcnn_api.schemas import FileList, download_name, file_name, files, page_of
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.errors import WrongState
-from tcnn_jobs.model import Artifact, Job, Status
+from tcnn_jobs.model.jobs import Artifact, Job, Status
 
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 

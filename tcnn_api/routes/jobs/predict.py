@@ -16,7 +16,7 @@ from tcnn_api.middleware import PICTURE
 from tcnn_api.routes.jobs.files import succeeded
 from tcnn_jobs.artifacts.base import Reference
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
-from tcnn_jobs.model import Job, Kind
+from tcnn_jobs.model.jobs import Job, Kind
 
 router = APIRouter(prefix="/jobs", tags=["attention"], dependencies=AUTHENTICATED)
 

@@ -19,7 +19,7 @@ from tcnn_jobs.confined.explorers import MEMORY
 from tcnn_jobs.confined.process import ask
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.housekeeping.janitor import winner
-from tcnn_jobs.model import Job
+from tcnn_jobs.model.jobs import Job
 
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 

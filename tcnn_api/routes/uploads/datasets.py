@@ -16,7 +16,7 @@ from tcnn_api.uploading.archives import Limits
 from tcnn_api.uploading.forms import FORM, Received
 from tcnn_api.uploading.uploads import Examined, accept, forget, identified
 from tcnn_jobs.confined.process import ask
-from tcnn_jobs.model import Upload
+from tcnn_jobs.model.jobs import Upload
 
 KIND = "dataset"
 MEMORY = 1 << 30

@@ -16,7 +16,7 @@ from tcnn_api.schemas import Page
 from tcnn_api.uploading import gallery
 from tcnn_api.uploading.uploads import identified
 from tcnn_jobs.confined.process import ask
-from tcnn_jobs.model import Upload
+from tcnn_jobs.model.jobs import Upload
 
 KIND = "dataset"
 router = APIRouter(prefix="/datasets", tags=["uploads"], dependencies=AUTHENTICATED)

@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import Row, and_, func, insert, or_, select, update
 
-from tcnn_jobs.access import ApiKey, NewKey, digest, new_secret
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import api_keys, now
 from tcnn_jobs.errors import KeyNotFound
-from tcnn_jobs.identifiers import new_id, shown, storable
+from tcnn_jobs.model.access import ApiKey, NewKey, digest, new_secret
+from tcnn_jobs.model.identifiers import new_id, shown, storable
 from tcnn_jobs.store.accounts import audits, quotas
 
 MINUTE = 60.0

@@ -13,8 +13,8 @@ from sqlalchemy import BigInteger, Connection, Row, bindparam, case, delete, fun
 from tcnn_jobs.database.engine import upsert
 from tcnn_jobs.database.schema import SHARDS, jobs, now, stored, tenants, usage
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
-from tcnn_jobs.model import Status, Upload
-from tcnn_jobs.tenants import DAYS, Use
+from tcnn_jobs.model.jobs import Status, Upload
+from tcnn_jobs.model.tenants import DAYS, Use
 
 DAY, HOUR = 86400.0, 3600.0
 SOON = 60.0

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Integer, Row, Text, bindparam, func, literal_
 from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.schema import jobs, now, share_number, share_owner, tenants
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.store.accounts import quotas
 
 ABOVE_ALL = 2**31 - 1

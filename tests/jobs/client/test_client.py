@@ -17,7 +17,7 @@ from serving import Server
 from tcnn.errors import CheckpointError, OutputError, RequestError
 from tcnn_jobs.client.client import Client
 from tcnn_jobs.client.refusals import RefusedError, ServerFailure
-from tcnn_jobs.model import Claim, NewEvent
+from tcnn_jobs.model.jobs import Claim, NewEvent
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from serving import Server
 from tiny_runs import colours
 
-from tcnn_jobs.model import Claim, NewEvent
+from tcnn_jobs.model.jobs import Claim, NewEvent
 
 
 def queued(run: Run, *options: object) -> str:

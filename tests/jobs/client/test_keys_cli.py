@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from jobs_line import Run, runner
 
-from tcnn_jobs.access import digest
+from tcnn_jobs.model.access import digest
 from tcnn_jobs.store import Store
 
 

@@ -7,12 +7,12 @@ import pytest
 from deeds import RESULT, hold, new
 from sqlalchemy import update
 
-from tcnn_jobs.access import NewKey
-from tcnn_jobs.audit import Actor, acting
 from tcnn_jobs.database import schema
 from tcnn_jobs.errors import QuotaExceeded, WrongState
-from tcnn_jobs.identifiers import new_id
-from tcnn_jobs.model import IdempotencyKey, Upload
+from tcnn_jobs.model.access import NewKey
+from tcnn_jobs.model.audit import Actor, acting
+from tcnn_jobs.model.identifiers import new_id
+from tcnn_jobs.model.jobs import IdempotencyKey, Upload
 from tcnn_jobs.store import Store
 
 ANN = Actor(tenant="ann", key="key_1", request="r1")

@@ -15,7 +15,7 @@ from sqlalchemy.pool import QueuePool
 from tcnn.errors import RequestError
 from tcnn_jobs.database.silence import answers
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model import Beat, Hold, Status
+from tcnn_jobs.model.jobs import Beat, Hold, Status
 from tcnn_jobs.store import Store
 
 PATIENT = 60.0

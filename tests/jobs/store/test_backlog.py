@@ -5,8 +5,9 @@ import time
 import pytest
 from deeds import hold, new
 
-from tcnn_jobs.model import Kind
-from tcnn_jobs.store import Store, backlog
+from tcnn_jobs.model.jobs import Kind
+from tcnn_jobs.store import Store
+from tcnn_jobs.store.reading import backlog
 
 
 def test_a_short_queue_is_counted_for_every_answer(store: Store) -> None:

@@ -9,7 +9,7 @@ import pytest
 from deeds import OUCH, hold, info, new
 from sqlalchemy import event
 
-from tcnn_jobs.model import Beat, Status
+from tcnn_jobs.model.jobs import Beat, Status
 from tcnn_jobs.store import Store
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from deeds import OUCH, RESULT, hold, new
 
-from tcnn_jobs.model import Delivery, Job
+from tcnn_jobs.model.jobs import Delivery, Job
 from tcnn_jobs.store import Store
 
 URL = "https://example.org/hook"

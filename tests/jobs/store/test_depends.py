@@ -7,7 +7,7 @@ import pytest
 from deeds import OUCH, RESULT, Child, hold, kinds, new
 
 from tcnn_jobs.errors import WrongState
-from tcnn_jobs.model import Job, Kind, Status
+from tcnn_jobs.model.jobs import Job, Kind, Status
 from tcnn_jobs.store import Store
 
 

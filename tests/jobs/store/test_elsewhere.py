@@ -4,7 +4,7 @@ import pytest
 from deeds import OUCH, hold, info, kinds, new
 from sqlalchemy import text
 
-from tcnn_jobs.model import Job
+from tcnn_jobs.model.jobs import Job
 from tcnn_jobs.store import Store
 from tcnn_jobs.store.fleet import ELSEWHERE
 

@@ -7,7 +7,7 @@ import pytest
 from deeds import OUCH, hold, info, kinds, new
 
 from tcnn_jobs.errors import JobNotFound
-from tcnn_jobs.model import Beat, NewEvent
+from tcnn_jobs.model.jobs import Beat, NewEvent
 from tcnn_jobs.store import Store
 
 

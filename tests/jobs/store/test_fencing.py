@@ -6,7 +6,7 @@ import pytest
 from deeds import OUCH, RESULT, hold, info, new
 
 from tcnn_jobs.errors import LostClaim
-from tcnn_jobs.model import Beat, Claim, Hold, NewEvent, Progress
+from tcnn_jobs.model.jobs import Beat, Claim, Hold, NewEvent, Progress
 from tcnn_jobs.store import Store
 
 WRITES: dict[str, Callable[[Store, Claim], object]] = {

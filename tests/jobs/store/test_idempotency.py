@@ -6,8 +6,8 @@ import pytest
 from deeds import new
 
 from tcnn_jobs.errors import IdempotencyMismatch, WrongState
-from tcnn_jobs.identifiers import new_id
-from tcnn_jobs.model import IdempotencyKey
+from tcnn_jobs.model.identifiers import new_id
+from tcnn_jobs.model.jobs import IdempotencyKey
 from tcnn_jobs.store import Store
 
 KEY = IdempotencyKey("ann", "try-1", "digest-1")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tcnn_jobs.model import Kind, NewJob
+from tcnn_jobs.model.jobs import Kind, NewJob
 from tcnn_jobs.store import Store
 
 

@@ -12,7 +12,7 @@ from postgres import Server
 
 from tcnn_jobs import pace
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker.listening import Listening
 

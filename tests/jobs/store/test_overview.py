@@ -6,10 +6,11 @@ import pytest
 from deeds import RESULT, new
 from sqlalchemy import text
 
-from tcnn_jobs.access import digest
 from tcnn_jobs.errors import JobNotFound, KeyNotFound
-from tcnn_jobs.model import Claim, Failure
-from tcnn_jobs.store import Store, overview
+from tcnn_jobs.model.access import digest
+from tcnn_jobs.model.jobs import Claim, Failure
+from tcnn_jobs.store import Store
+from tcnn_jobs.store.reading import overview
 
 
 def taken(store: Store, worker: str = "w") -> Claim:

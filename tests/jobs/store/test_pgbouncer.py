@@ -13,7 +13,7 @@ from pgbouncer import NoPgbouncer, Pooler, pgbouncer
 from postgres import Server
 
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model import Beat, Hold, Status
+from tcnn_jobs.model.jobs import Beat, Hold, Status
 from tcnn_jobs.store import Store
 
 

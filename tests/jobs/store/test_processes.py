@@ -10,7 +10,7 @@ import pytest
 from deeds import RESULT, Child, hold, kinds, new
 
 from tcnn_jobs.errors import LostClaim
-from tcnn_jobs.model import Job, Status
+from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.store import Store
 
 

@@ -2,7 +2,7 @@
 
 from deeds import hold, info, kinds, new
 
-from tcnn_jobs.model import Beat, Failure, Job, NewEvent, Progress, Status
+from tcnn_jobs.model.jobs import Beat, Failure, Job, NewEvent, Progress, Status
 from tcnn_jobs.store import Store
 from tcnn_jobs.store.reaping import QUARANTINE, in_a_row
 

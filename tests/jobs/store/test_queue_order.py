@@ -9,8 +9,9 @@ from sqlalchemy import update
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model import Kind, Status
-from tcnn_jobs.store import Store, places
+from tcnn_jobs.model.jobs import Kind, Status
+from tcnn_jobs.store import Store
+from tcnn_jobs.store.reading import places
 
 
 def _claim_all(store: Store) -> list[str]:

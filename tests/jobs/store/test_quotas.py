@@ -12,11 +12,11 @@ from sqlalchemy import delete, insert, text, update
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.upgrade import alembic_config
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
-from tcnn_jobs.identifiers import new_id
-from tcnn_jobs.model import Artifact, IdempotencyKey, Job, Result, Upload
+from tcnn_jobs.model.identifiers import new_id
+from tcnn_jobs.model.jobs import Artifact, IdempotencyKey, Job, Result, Upload
+from tcnn_jobs.model.tenants import Quotas, Use
 from tcnn_jobs.store import Store
 from tcnn_jobs.store.accounts.quotas import DAY, HOUR
-from tcnn_jobs.tenants import Quotas, Use
 
 
 def _use(store: Store, tenant: str = "ann") -> Use:

@@ -6,7 +6,7 @@ from sqlalchemy.dialects import sqlite
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
-from tcnn_jobs.model import Kind, Status, Upload
+from tcnn_jobs.model.jobs import Kind, Status, Upload
 from tcnn_jobs.store import Store
 
 STRANGE = ["", "job_" + "0" * 24, "job_\0", "' OR 1=1 --", "é", "\ud800", "a\nb", "x" * 100_000]

@@ -4,7 +4,7 @@ import pytest
 from deeds import OUCH, hold, info, new
 from sqlalchemy import text
 
-from tcnn_jobs.model import Beat, Claim, Job
+from tcnn_jobs.model.jobs import Beat, Claim, Job
 from tcnn_jobs.store import Store
 
 

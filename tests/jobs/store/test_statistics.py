@@ -5,7 +5,7 @@ import time
 import pytest
 from deeds import OUCH, RESULT, hold, info, new
 
-from tcnn_jobs.model import Kind, Statistics, WorkerInfo
+from tcnn_jobs.model.jobs import Kind, Statistics, WorkerInfo
 from tcnn_jobs.store import Store
 
 

@@ -6,7 +6,7 @@ import pytest
 from deeds import OUCH, RESULT, hold, kinds, new
 
 from tcnn_jobs.errors import LostClaim, WrongState
-from tcnn_jobs.model import TRANSITIONS, Claim, Failure, Job, Status
+from tcnn_jobs.model.jobs import TRANSITIONS, Claim, Failure, Job, Status
 from tcnn_jobs.store import Store
 
 

@@ -2,7 +2,7 @@
 
 from houses import House
 
-from tcnn_jobs.model import Kind, Status
+from tcnn_jobs.model.jobs import Kind, Status
 
 SCRIPT = """
 told = json.loads((here / "assignment.json").read_text())

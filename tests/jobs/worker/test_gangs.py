@@ -5,7 +5,7 @@ from houses import House
 
 from tcnn.config.placement import Placement
 from tcnn_jobs.engines.local import LocalEngine
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.worker import worker as worker_loop
 from tcnn_jobs.worker.gangs import gang, left_over, widest

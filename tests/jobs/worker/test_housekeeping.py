@@ -11,7 +11,7 @@ from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.housekeeping.chores import Chores
 from tcnn_jobs.housekeeping.election import Election
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.store import Store
 
 

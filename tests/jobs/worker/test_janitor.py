@@ -10,11 +10,11 @@ from houses import House
 
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.attempts.stages import Stage, resumable
-from tcnn_jobs.audit import Actor, acting
 from tcnn_jobs.database import schema
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.housekeeping import janitor
-from tcnn_jobs.model import Artifact, Claim, Failure, Job, Result, Status
+from tcnn_jobs.model.audit import Actor, acting
+from tcnn_jobs.model.jobs import Artifact, Claim, Failure, Job, Result, Status
 
 
 def attempt(house: House, job: Job, claim: int, size: int = 10) -> Path:

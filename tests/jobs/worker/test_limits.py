@@ -7,7 +7,7 @@ import pytest
 from houses import House, processes_of, wait_for
 
 from tcnn_jobs.attempts.limits import Limits
-from tcnn_jobs.model import Job, Kind, Progress, Status
+from tcnn_jobs.model.jobs import Job, Kind, Progress, Status
 
 AFTER = """
 if json.loads((here / "assignment.json").read_text())["claim"] > 1: succeed(); sys.exit()

@@ -13,7 +13,7 @@ import pytest
 from houses import House, processes_of, wait_for
 
 from tcnn_jobs.engines import memory
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 
 MB = 2**20
 HOLD = "held = bytearray(200 << 20); held[::4096] = b'x' * len(held[::4096])\n"

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tiny_runs import colours
 
 from tcnn.training.runs.rundir import RunDirectory
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 
 pytestmark = pytest.mark.slow
 

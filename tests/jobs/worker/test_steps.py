@@ -4,7 +4,7 @@ import pytest
 from houses import House
 
 from tcnn_jobs.attempts.steps import LONGEST, StepTime, grace
-from tcnn_jobs.model import Progress, Status
+from tcnn_jobs.model.jobs import Progress, Status
 
 
 def at(epoch: int, step: int, phase: str = "training") -> Progress:

@@ -20,7 +20,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from tcnn_jobs.housekeeping import lookups, outbox, webhooks
 from tcnn_jobs.housekeeping.election import Election
 from tcnn_jobs.housekeeping.outbox import Outbox, deliver_due
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings
 
 SECRET = "whsec of a test"

@@ -9,7 +9,7 @@ import pytest
 from houses import House, processes_of, wait_for
 
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model import Status
+from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 

@@ -1,0 +1,72 @@
+"""The conversion on the way of a run: verified before anything is trained, and kept beside the run."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tcnn.checkpoints import checkpoint
+from tcnn.config import FinetuneConfig
+from tcnn.conversion.surgery import without_stride
+from tcnn.errors import VerificationError
+from tcnn.training.preparing.prepare import conversion_at
+from tcnn.training.runs.progress import Progress, Report
+from tcnn.verification.report import VerificationReport
+from tcnn.verification.verify import verify
+
+FILE = "converted.safetensors"
+"""In the run's directory: the model before its first step, with its verification."""
+
+
+class Check:
+    """Verifies what `prepare` converts; `verdict` is None until then, and where nothing is converted.
+
+    Args:
+        config: of the run.
+        device: where the models are compared, and left again.
+        random: whether the weights are random: fresh networks hide many errors.
+        report: called with every step.
+    """
+
+    def __init__(self, config: FinetuneConfig, device: torch.device, random: bool, report: Report) -> None:
+        self.config, self.device, self.random, self.report = config, device, random, report
+        self.verdict: VerificationReport | None = None
+
+    def __call__(self, cnn: nn.Module, model: nn.Module, size: tuple[int, int]) -> None:
+        """Compare a CNN with its conversion on noise of the run's size; raises `VerificationError`."""
+        conversion = conversion_at(self.config, size)
+        reference = cnn if conversion.stride == "keep" else without_stride(cnn, conversion)
+        places = [next(each.parameters()).device for each in (reference, model)]
+        for each in (reference, model):
+            each.to(self.device)
+        try:
+            self.verdict = verify(
+                reference, model, input_size=size, randomise=self.random,
+                float64=self.device.type != "mps",  # which has no such numbers
+                progress=lambda step: self.report(_step(step)),
+            )  # fmt: skip
+        finally:
+            for each, place in zip((reference, model), places, strict=True):
+                each.to(place)
+        failure = self.verdict.failure()
+        if failure:
+            raise VerificationError(f"the conversion before the training: {failure}; nothing was written")
+
+    def keep(self, model: nn.Module, directory: Path, origin: str) -> None:
+        """Write the model before its first step; not where an ablation has made another function of it."""
+        if self.verdict is None or self.config.filters == "random" or not self.config.gating:
+            return
+        sections: dict[str, Any] = {"weights": origin}
+        checkpoint.save(model, directory / FILE, self.verdict, sections, force=True)
+
+    def line(self) -> str | None:
+        """What was found, for the user."""
+        if self.verdict is None:
+            return None
+        errors = ", ".join(f"{one.logits.worst:.1e} in {one.dtype}" for one in self.verdict.passes)
+        return f"converted, and equal to the CNN: relative error {errors}"
+
+
+def _step(name: str) -> Progress:
+    return Progress(phase=f"verifying {name}", epoch=0, epochs=0, step=0, steps=0, percent=0.0)

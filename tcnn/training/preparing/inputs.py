@@ -1,0 +1,73 @@
+"""What a run learns from: its data sets, and the loader of its augmented batches."""
+
+import torch
+
+from tcnn.config import FinetuneConfig
+from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_off, training_transform
+from tcnn.data.loader import TrainingLoader
+from tcnn.errors import RequestError
+from tcnn.evaluation.evaluate import input_settings
+from tcnn.training.distributed import Processes
+from tcnn.training.preparing.prepare import Start
+from tcnn.training.recipe.objective import uses_mixup
+
+DEFAULT_SPLIT = 0.1
+"""Share of the training images that is held out where nothing says what to validate on."""
+
+DataSets = tuple[ImageSet, ImageSet, FinetuneConfig]
+"""Images to train on, images to validate on, and the configuration with the share that was held out."""
+
+
+def open_data_sets(
+    data: str | ImageSet, val: str | ImageSet | None, config: FinetuneConfig, in_chans: int = 3
+) -> DataSets:
+    """Open the training and the validation set.
+
+    Where there is no validation set, and none is asked for, `DEFAULT_SPLIT` of the training images is held out, and
+    the configuration that is returned says so. Raises `RequestError` if `val` has no such split.
+    """
+    train = open_dataset(data, "train", in_chans=in_chans) if isinstance(data, str) else data
+    held_out = val if isinstance(val, ImageSet) else None
+    named = isinstance(val, str)
+    spec = val if isinstance(val, str) else data if isinstance(data, str) else None
+    if spec is not None and held_out is None and (named or config.val_split is None):
+        found = open_dataset(spec, "validation", class_names=train.class_names, in_chans=in_chans)
+        held_out = found if named or found.split is not None else None
+    if held_out is None:
+        share = DEFAULT_SPLIT if config.val_split is None else config.val_split
+        config = config.model_copy(update={"val_split": share})
+        train, held_out = split_off(train, share, config.seed)
+    if config.fraction < 1:
+        train = class_balanced(train, config.fraction, config.seed)
+    return train, held_out, config
+
+
+def training_loader(
+    start: Start, data: ImageSet, config: FinetuneConfig, processes: Processes, device: torch.device
+) -> TrainingLoader:
+    """The loader of a run's augmented batches; raises `RequestError` for a batch that the data cannot fill."""
+    settings = input_settings(start.model)
+    transform = training_transform(
+        size=start.size, mean=settings["mean"], std=settings["std"], interpolation=config.train_interpolation,
+        aa=config.auto_augment,
+        color_jitter=config.color_jitter, reprob=config.reprob, scale=config.scale, ratio=config.ratio,
+        crop_padding=config.crop_padding, hflip=config.hflip, vflip=config.vflip, in_chans=settings["input_size"][0],
+    )  # fmt: skip
+    if config.batch_size > len(data):
+        raise RequestError(
+            f"batch_size: {config.batch_size} is more than the data set's {len(data)} training images; "
+            f"give --batch-size {1 << max(1, (len(data) // 8).bit_length() - 1)} or less"
+        )
+    if uses_mixup(config) and config.batch_size % (2 * processes.world):
+        raise RequestError(
+            f"batch_size: mixup needs an even number on each of {processes.world} devices, found {config.batch_size} "
+            "over all of them"
+        )
+    micro = config.micro_batch or (128 if device.type == "cuda" else 64)
+    if uses_mixup(config):
+        micro = max(2, micro // 2 * 2)
+    return TrainingLoader(
+        data, transform, batch_size=config.batch_size, micro_batch=micro,
+        seed=config.seed, repeats=config.repeats, workers=config.workers, rank=processes.rank, world=processes.world,
+        pin_memory=device.type == "cuda",
+    )  # fmt: skip

@@ -1,0 +1,180 @@
+"""`Learner`: model, optimizer, schedules and moving average, rebuilt when the model is converted during training."""
+
+from collections.abc import Sequence
+
+import torch
+from timm.utils import unwrap_model
+from torch import nn
+from torch.optim import Optimizer
+
+from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.training.distributed import Processes
+from tcnn.training.recipe import freezing
+from tcnn.training.recipe.ablations import ablate
+from tcnn.training.recipe.annealing import annealing_schedule, held, set_temperatures, temperatures_of
+from tcnn.training.recipe.late_conversion import convert_in_training
+from tcnn.training.recipe.matching import Matching
+from tcnn.training.recipe.objective import create_task
+from tcnn.training.recipe.optim import create_optimizer, create_schedule, gpsa_layers
+from tcnn.training.recipe.temperature_path import Temperatures
+from tcnn.training.runs import resume
+from tcnn.training.runs.resume import ResumePoint
+from tcnn.training.updates.cuda_graph import GraphedPasses
+from tcnn.training.updates.step import MicroBatch, MixedPrecision, Passes, StepLoss, accumulate, update
+from tcnn.training.updates.sync_batch import sync_batch
+
+
+class Learner:
+    """A model in training with its optimizer, schedules, moving average and timm task (which wraps it for its device).
+
+    It does not know the position of the run: it is told the number of updates done.
+
+    Args:
+        model: the initial model; it is moved to the device of `precision`.
+        config: in epochs of the training set at hand (`FinetuneConfig.scaled`).
+        steps: optimizer steps per epoch.
+        teacher: the model to distil, or None.
+        trunk: the frozen modules (`freezing`).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: FinetuneConfig,
+        *,
+        steps: int,
+        precision: MixedPrecision,
+        processes: Processes,
+        teacher: nn.Module | None = None,
+        trunk: Sequence[str] = (),
+    ) -> None:
+        self.config, self.steps, self.precision, self.trunk = config, steps, precision, tuple(trunk)
+        self._processes, self._teacher = processes, teacher
+        model = model.to(precision.device, memory_format=precision.memory_format)  # type: ignore[call-overload]
+        self._build(model, create_optimizer(model, config), updates=0, converted_at=None)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in training, without wrappers."""
+        return unwrap_model(self.task.get_trainable_module())
+
+    @property
+    def ema(self) -> nn.Module | None:
+        """The moving average of the model, if one is kept."""
+        return self.task.get_trainable_module(ema=True).module if self.task.has_ema() else None
+
+    @property
+    def result(self) -> nn.Module:
+        """The model that is evaluated and saved: the moving average if there is one."""
+        return self.ema or self.model
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the optimizer's first group."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def temperatures(self) -> Temperatures | None:
+        """Current temperatures, or None without a GPSA layer; those that were set, for which no GPU is waited for."""
+        if self._taus is None and self._layers:
+            return temperatures_of(next(iter(self._layers.values())))
+        return self._taus
+
+    def _build(self, model: nn.Module, optimizer: Optimizer, updates: int, converted_at: int | None) -> None:
+        """Build task, optimizer, schedules and moving average for a model after so many updates.
+
+        Before annealing is over the moving average is the model itself: an average of weights that were learned at
+        another τ is no model. From then on its decay is warmed up, so that early weights do not dominate.
+        """
+        device = self.precision.device
+        self.optimizer = optimizer
+        self.schedule = create_schedule(optimizer, self.config, self.steps)
+        self.schedule.step_update(updates)
+        self.task = create_task(model, self.config, self._teacher, device)
+        self.annealing = annealing_schedule(model, self.config, self.steps, converted_at)
+        if self.config.ema is not None:
+            self.task.setup_ema(decay=self.config.ema, use_warmup=True, update_after_step=self.annealing.ends)
+        if self.config.compile:
+            self.task.compile()
+        if self._processes.world > 1:
+            self.task.prepare_distributed(device_ids=[device.index] if device.type == "cuda" else None)
+        self._layers = gpsa_layers(model)
+        self._taus: Temperatures | None = None
+        self._layers_ema = gpsa_layers(self.ema) if self.ema is not None else {}
+        self.matching: Matching | None = None
+        if self.config.matching and self._layers:
+            self.matching = Matching(self.task, self._layers, self.config.matching)
+        self._passes = Passes(self.task, self.precision)
+        if self.config.cuda_graph:
+            self._passes = GraphedPasses(self.task, self.precision, self._ways)
+        self.train()
+
+    def _ways(self) -> tuple[bool, ...]:
+        """Which layers are computed as a convolution: a captured pass keeps to it."""
+        return tuple(layer.known_hard for layer in self._layers.values())
+
+    def train(self) -> None:
+        """Set training mode, except for the trunk."""
+        self.task.train()
+        freezing.set_trunk_eval(self.model, self.trunk)
+
+    def convert(self, conversion: ConversionConfig, updates: int, converted_at: int) -> None:
+        """Convert the model during training; the optimizer state is carried over.
+
+        Args:
+            updates: done so far.
+            converted_at: updates done at the conversion, which are fewer in a resumed run.
+        """
+        model, optimizer = convert_in_training(self.model, self.optimizer, self.config, conversion)
+        with torch.random.fork_rng(devices=[]):  # random filters must not depend on when the run was resumed
+            torch.manual_seed(self.config.seed)
+            ablate(model, self.config)
+        self._build(model, optimizer, updates, converted_at)
+
+    def restore(self, point: ResumePoint) -> None:
+        """Load a resume point; raises `CheckpointError` where it does not fit."""
+        resume.restore(point, self.model, self.optimizer, self.ema, self.precision.scaler)
+        if self.matching is not None and point.position.updates < self.annealing.ends:
+            self.matching.load(point.tensors_with_prefix("matching."))
+        self.schedule.step_update(point.position.updates)
+
+    def set_temperatures(self, updates: int) -> None:
+        """Set the temperatures for the next update in every layer, also those of the moving average."""
+        if self.matching is not None and updates >= self.annealing.ends:
+            self.matching.close()
+            self.matching = None
+        taus = self.annealing.temperatures(updates)
+        self._taus = taus if self._layers else None
+        for layer in (*self._layers.values(), *self._layers_ema.values()):
+            set_temperatures(layer, taus)
+
+    def accumulate(self, micro_batches: list[MicroBatch], chunk: int | None) -> StepLoss:
+        """Accumulate the gradients of a batch, `chunk` images at a time; raises `torch.OutOfMemoryError`."""
+        with sync_batch(self._processes):
+            return accumulate(self._passes, micro_batches, chunk)
+
+    def update(self, updates: int) -> None:
+        """Update the parameters, and the learning rates for the next update; `updates` counts this one."""
+        for parameter in self._parameters(self.annealing.frozen(updates - 1)):
+            parameter.grad = None  # an optimizer passes over it: neither it nor what is remembered of it moves
+        update(self.task, self.optimizer, self.precision, self.config.clip_grad)
+        if self.annealing.frozen_parameters and updates == self.annealing.ends:
+            self._forget(self._parameters(held(self._layers.values(), "all", self.config.conversion)))
+        self.schedule.step_update(updates)
+        self.task.update_ema(step=updates)
+
+    def _parameters(self, names: tuple[str, ...]) -> list[nn.Parameter]:
+        """Parameters with these names in every layer."""
+        own = ((layer, name) for layer in self._layers.values() for name in names)
+        return [layer.get_parameter(name) for layer, name in own if name in layer._parameters]
+
+    def _forget(self, parameters: list[nn.Parameter]) -> None:
+        """Reset the optimizer state of some parameters.
+
+        After a long stretch of gradients that were almost zero, Adam's second moment would make them jump.
+        """
+        fresh = create_optimizer(self.model, self.config)
+        for parameter in parameters:
+            self.optimizer.state.pop(parameter, None)
+            if parameter in fresh.state:
+                self.optimizer.state[parameter] = fresh.state[parameter]

@@ -1,0 +1,100 @@
+"""The data model of access: API keys, what they may be used for, and how their secrets are made and kept.
+
+Of a secret only its SHA-256 is stored. Slow hashes (bcrypt, scrypt, Argon2) are for what people choose and others can
+guess; 256 random bits cannot be guessed at any speed. A fast hash without salt lets a key be found by an index, and the
+time of that look tells nothing: whoever guesses does not choose the digests.
+"""
+
+import hashlib
+import secrets
+from enum import StrEnum
+
+from pydantic import Field, field_validator
+
+from tcnn_jobs.model.jobs import Model
+
+PREFIX = "tcnn_"
+"""Of every secret, so that it is known for one wherever it is found."""
+SHARE_PREFIX = "tcnnshare_"
+"""Of the secret of every link to a job."""
+LONGEST = 100
+"""Characters of a tenant's or a key's name."""
+
+
+class Scope(StrEnum):
+    """Scopes of an API key: what it may be used for; without `admin` in its own tenant."""
+
+    READ = "read"
+    """To look: GET."""
+    SUBMIT = "submit"
+    """To submit, upload, cancel, resume and delete: POST and DELETE."""
+    ADMIN = "admin"
+    """To look at what all tenants have, and at the audit log, and to cancel everybody's jobs; no other change."""
+
+
+USUAL = frozenset({Scope.READ, Scope.SUBMIT})
+"""What a key may be used for unless it was made otherwise, and those of `TCNN_API_KEYS`."""
+
+
+class NewKey(Model):
+    """A key to make. `lasts`: seconds, or None for ever."""
+
+    tenant: str
+    name: str = ""
+    scopes: frozenset[Scope] = Field(default=USUAL, min_length=1)
+    lasts: float | None = Field(default=None, gt=0)
+
+    @field_validator("tenant")
+    @classmethod
+    def _is_a_tenant(cls, value: str) -> str:
+        if not is_tenant(value):
+            raise ValueError("expected ASCII without spaces and colons, as in TCNN_API_KEYS")
+        return value
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if not value.isprintable() or len(value) > LONGEST:
+            raise ValueError(f"expected at most {LONGEST} printable characters")
+        return value
+
+
+class ApiKey(Model):
+    """A key as it is stored, without its secret. Times are by the database's clock."""
+
+    id: str
+    tenant: str
+    name: str
+    scopes: frozenset[Scope]
+    created_at: float
+    expires_at: float | None = None
+    revoked_at: float | None = None
+    used_at: float | None = None
+    """When it was last used, to a minute."""
+    valid: bool
+    """Whether it could be used at the time of the look: neither expired nor revoked."""
+
+
+class Share(Model):
+    """A link by which anybody who has it sees one job, and nothing else. Times are by the database's clock."""
+
+    id: str
+    job: str
+    owner: str
+    created_at: float
+    expires_at: float
+
+
+def is_tenant(name: str) -> bool:
+    """Whether this can be a tenant's name."""
+    return 0 < len(name) <= LONGEST and name.isascii() and name.isprintable() and not any(sign in name for sign in " :")
+
+
+def new_secret(prefix: str = PREFIX) -> str:
+    """Generate the secret of an API key or of a link: 256 random bits, as text for an HTTP header."""
+    return prefix + secrets.token_urlsafe(32)
+
+
+def digest(secret: str) -> str:
+    """SHA-256 digest of a secret: what the database stores of it."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()

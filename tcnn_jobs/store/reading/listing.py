@@ -1,0 +1,178 @@
+"""Lists of jobs: filtered, searched, in any order, a page at a time.
+
+Newest first, a page is read from an index, however many jobs there are. A search, and an order by a column, look at the
+newest jobs that the other filters leave, up to a bound: what they take does not grow with the store.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    Double,
+    Row,
+    Select,
+    Text,
+    and_,
+    case,
+    cast,
+    func,
+    literal,
+    or_,
+    select,
+    type_coerce,
+)
+from sqlalchemy.dialects.postgresql import JSON
+from sqlalchemy.sql.elements import ColumnElement
+
+from tcnn_jobs.database.engine import Database
+from tcnn_jobs.database.schema import TAGGED, jobs
+from tcnn_jobs.model.columns import Order, Path, column
+from tcnn_jobs.model.jobs import Job, Kind, Status
+from tcnn_jobs.store.changes import find
+from tcnn_jobs.store.reading.places import Places
+
+Jobs = list[Job]  # `list` is a method below
+NEWEST = Order()
+SEARCHED, ORDERED = 100_000, 10_000
+"""Jobs that a search, or tags, are looked for in, and those that are put in an order: for each of the latter a database
+reads a document or two, which takes PostgreSQL as long as some thirty words."""
+_DIGITS = 40
+"""Characters of a number that is compared: one of a request may be larger than a database's."""
+
+
+class Listing(Database):
+    """Pages of jobs. `owner=None` looks at everybody's."""
+
+    def __init__(self, url: str, *, wait: float = 5.0) -> None:
+        super().__init__(url, wait=wait)
+        self._places = Places()
+
+    def list(
+        self,
+        owner: str | None = None,
+        *,
+        after: str | None = None,
+        limit: int = 20,
+        status: Status | None = None,
+        kind: Kind | None = None,
+        search: str = "",
+        tags: Sequence[str] = (),
+        order: Order = NEWEST,
+    ) -> tuple[Jobs, bool]:
+        """Jobs in an order, `limit` after the job `after`, and whether there are more; raises `JobNotFound` for
+        `after`.
+
+        `search`: words that all occur in what a job is called, in its note, or in its request; in any case. `tags`:
+        those that it has all of. With either it is of the newest `SEARCHED` jobs, in another order than that of
+        submission of the newest `ORDERED`.
+        """
+        wanted = [column == value for column, value in _plain(owner, status, kind) if value is not None]
+        if tags:
+            wanted.append(TAGGED)
+        if order.by != "created":
+            wanted.append(_among_newest(wanted, ORDERED))
+        elif search or tags:
+            wanted.append(_among_newest(wanted, SEARCHED))
+        with self.reading() as connection:
+            dialect = connection.dialect.name
+            wanted += [_occurs(dialect, _words(), word) for word in search.casefold().split()]
+            wanted += [_occurs(dialect, type_coerce(jobs.c.tags, Text), json.dumps(tag)) for tag in tags]
+            last = None if after is None else find(connection, after, owner)
+            if order.by == "created":
+                rows = connection.execute(_by_number(wanted, order, last).limit(limit + 1)).all()
+            else:
+                rows = _ordered(connection, wanted, order, last, limit + 1)
+            return self._places.placed(connection, rows[:limit]), len(rows) > limit
+
+
+def _plain(owner: str | None, status: Status | None, kind: Kind | None) -> Sequence[tuple[Any, Any]]:
+    return (jobs.c.owner, owner), (jobs.c.status, status), (jobs.c.kind, kind)
+
+
+def _among_newest(wanted: Sequence[ColumnElement[bool]], most: int) -> ColumnElement[bool]:
+    newest = select(jobs.c.number).where(*wanted).order_by(jobs.c.number.desc()).limit(most).subquery()
+    return jobs.c.number >= select(func.min(newest.c.number)).scalar_subquery()
+
+
+def _words() -> ColumnElement[str]:
+    """What is searched; of a job that an older release submitted, its request."""
+    return func.coalesce(
+        jobs.c.words, func.lower(jobs.c.id + " " + jobs.c.kind + " " + type_coerce(jobs.c.request, Text))
+    )
+
+
+def _occurs(dialect: str, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
+    found = func.instr if dialect == "sqlite" else func.strpos  # of LIKE the one of SQLite knows no case
+    return found(text, literal(part, Text)) > 0
+
+
+def _by_number(wanted: Sequence[ColumnElement[bool]], order: Order, last: Row[Any] | None) -> Select[Any]:
+    number = jobs.c.number
+    query = select(jobs).where(*wanted)
+    if last is not None:
+        query = query.where(number < last.number if order.descending else number > last.number)
+    return query.order_by(number.desc() if order.descending else number)
+
+
+def _ordered(
+    connection: Connection, wanted: Sequence[ColumnElement[bool]], order: Order, last: Row[Any] | None, limit: int
+) -> Sequence[Row[Any]]:
+    """Rows by a column's value, equal ones the newest first. Only numbers are sorted; then the rows are read."""
+    value = _value(connection.dialect.name, order.by)
+    query = select(jobs.c.number).where(*wanted)
+    if last is not None:
+        at = connection.scalar(select(value).where(jobs.c.number == last.number))
+        older = jobs.c.number < last.number
+        if at is None:
+            query = query.where(value.is_(None), older)
+        else:
+            beyond = value < at if order.descending else value > at
+            query = query.where(or_(beyond, and_(value == at, older), value.is_(None)))
+    direction = value.desc() if order.descending else value.asc()
+    numbers = connection.scalars(query.order_by(direction.nulls_last(), jobs.c.number.desc()).limit(limit)).all()
+    rows = {row.number: row for row in connection.execute(select(jobs).where(jobs.c.number.in_(numbers)))}
+    return [rows[number] for number in numbers if number in rows]
+
+
+@cache
+def _value(dialect: str, by: str) -> ColumnElement[Any]:
+    """What jobs are ordered by."""
+    plain: dict[str, ColumnElement[Any]] = {
+        "started": jobs.c.started_at,
+        "finished": jobs.c.finished_at,
+        "duration": jobs.c.finished_at - jobs.c.started_at,
+        "name": func.lower(jobs.c.name),
+    }
+    if by in plain:
+        return plain[by]
+    found = column(by)
+    assert found is not None  # noqa: S101 - `Order.of` has looked
+    number = _number_sqlite if dialect == "sqlite" else _number_postgresql
+    numbers = [number(jobs.c[found.document], path) for path in found.paths]
+    return func.coalesce(*numbers, type_=Double())
+
+
+def _number_sqlite(document: Any, path: Path) -> ColumnElement[Any]:
+    place = "$" + "".join(f"[{part}]" if part.isdigit() else f'."{part}"' for part in path)
+    number: ColumnElement[float] = cast(func.json_extract(document, place), Double())
+    is_one = func.json_type(document, place).in_(("integer", "real"))
+    return case((and_(is_one, func.abs(number) <= sys.float_info.max), number))
+
+
+def _number_postgresql(document: Any, path: Path) -> ColumnElement[Any]:
+    whole = cast(_readable(type_coerce(document, Text)), JSON)
+    text = func.json_extract_path_text(whole, *path)
+    kind = func.json_typeof(func.json_extract_path(whole, *path))
+    return case((and_(kind == "number", func.length(text) < _DIGITS), cast(text, Double())))
+
+
+def _readable(document: ColumnElement[str]) -> ColumnElement[str]:
+    """A JSON text of which PostgreSQL can take a part: NUL and surrogates, of which it refuses to, become blanks."""
+    has = [func.strpos(document, escape) > 0 for escape in ("\\u0000", "\\ud")]
+    return case(
+        (or_(*has), func.regexp_replace(document, r"\\u(0000|d[89a-f][0-9a-f]{2})", r"\\u0020", "g")), else_=document
+    )

@@ -1,0 +1,179 @@
+"""Queue positions: how many queued jobs would start before a job, if no job ended meanwhile, and why a job waits.
+
+Positions are exact in a queue of up to `HEAD` jobs, which is read for every answer. In a longer one they come from a
+snapshot, seconds old: it is taken again after `OLDEST` seconds or `SHARE` times as long as it took, whichever is more.
+"""
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, Text, and_, bindparam, func, literal_column, select
+
+from tcnn_jobs.database.schema import jobs, now, workers
+from tcnn_jobs.model.jobs import Job, Status
+from tcnn_jobs.store import needs
+from tcnn_jobs.store.accounts import quotas
+from tcnn_jobs.store.accounts.shares import QUEUED, Standing, standings
+from tcnn_jobs.store.changes import as_job
+from tcnn_jobs.store.fleet import PRESENT
+
+HEAD = 250
+"""Largest number of queued jobs that is read for every answer."""
+OLDEST, SHARE = 1.0, 20.0
+"""Lifetime of a snapshot: seconds, and multiples of the time that it took."""
+
+_DUE = and_(jobs.c.not_before <= now(), jobs.c.unmet == 0)
+_LINE = (
+    select(jobs.c.number, jobs.c.priority, jobs.c.owner, jobs.c.not_before, _DUE.label("due"))
+    .where(QUEUED)
+    .limit(bindparam("most"))
+)
+_SLOTS = select(func.count(), func.coalesce(func.sum(workers.c.slots), 0)).where(PRESENT)
+_TAKEN = select(func.coalesce(func.sum(jobs.c.slots), 0)).where(
+    jobs.c.status == literal_column(f"'{Status.RUNNING}'", Text)
+)
+_LARGEST = select(func.max(workers.c.slots)).where(PRESENT)
+_NEWEST = select(func.max(workers.c.request_version)).where(PRESENT)
+
+
+class _Part(NamedTuple):
+    """One tenant's due jobs of one priority: ascending numbers, and the slots it holds when the first starts."""
+
+    numbers: list[int]
+    slots: int
+    tie: tuple[int, float, int]
+    """Order among tenants that hold as many slots: least recently served first, then the oldest job."""
+
+
+class Line:
+    """A snapshot of the queue in the order of claims: due jobs by priority and share, then delayed ones by due time.
+
+    Fair share as in `shares`: a tenant's k-th next job starts when it holds k slots more than now. Every job counts as
+    one slot, for it is not known which will fit where.
+    """
+
+    def __init__(self, rows: Iterable[Any], standing: Mapping[str, Standing]) -> None:
+        due: dict[int, dict[str, list[int]]] = {}
+        self._later: list[tuple[float, int, int]] = []
+        for number, priority, owner, not_before, is_due in rows:
+            if is_due:
+                due.setdefault(priority, {}).setdefault(owner, []).append(number)
+            else:
+                self._later.append((not_before, -priority, number))
+        self._later.sort()
+        self._total = 0
+        self._above: list[tuple[int, int]] = []
+        """(−priority, due jobs of it and all higher ones), highest first."""
+        self._due: dict[int, dict[str, _Part]] = {}
+        before: dict[str, int] = {}
+        for priority in sorted(due, reverse=True):
+            self._due[priority] = {
+                owner: _part(sorted(numbers), standing.get(owner, Standing()), before.get(owner, 0))
+                for owner, numbers in due[priority].items()
+            }
+            for owner, numbers in due[priority].items():
+                before[owner] = before.get(owner, 0) + len(numbers)
+                self._total += len(numbers)
+            self._above.append((-priority, self._total))
+
+    def place(self, number: int, priority: int, owner: str, not_before: float) -> int:
+        """The number of jobs before this one, in O(log n) for each tenant; the job need not be in the snapshot."""
+        waits = not_before, -priority, number
+        at = bisect_left(self._later, waits)
+        if at < len(self._later) and self._later[at] == waits:
+            return self._total + at
+        higher = bisect_left(self._above, (-priority, 0))
+        above = self._above[higher - 1][1] if higher else 0
+        parts = self._due.get(priority, {})
+        own = parts.get(owner, _Part([], 0, (0, 0.0, number)))
+        turn = bisect_left(own.numbers, number)
+        slots = own.slots + turn
+        return above + turn + sum(_ahead(part, slots, own.tie) for name, part in parts.items() if name != owner)
+
+
+def _part(numbers: list[int], standing: Standing, higher: int) -> _Part:
+    slots = standing.slots + higher
+    return _Part(numbers, slots, (-slots, standing.started_at, numbers[0]))
+
+
+def _ahead(part: _Part, slots: int, tie: tuple[int, float, int]) -> int:
+    """How many of one tenant's jobs start before another tenant's job that starts when it holds `slots`."""
+    more = slots - part.slots
+    if more < 0:
+        return 0
+    return min(more, len(part.numbers)) + (more < len(part.numbers) and part.tie < tie)
+
+
+class Places:
+    """Queue positions for one process, which keeps the last snapshot. Safe in several threads."""
+
+    def __init__(self) -> None:
+        self._whole = Line((), {})
+        self._good_until = 0.0
+
+    def placed(self, connection: Connection, rows: Sequence[Row[Any]]) -> list[Job]:
+        """Rows as jobs with `queue_position` (0: next) and `waiting_for`, both None unless queued; read-only."""
+        queued = [row for row in rows if row.status == Status.QUEUED]
+        line = self._line(connection) if queued else self._whole
+        wide = any(row.slots > 1 for row in queued)
+        largest = (connection.scalar(_LARGEST) or 0) if wide else 1
+        new = any(row.request_version > 1 for row in queued)
+        newest = (connection.scalar(_NEWEST) or 0) if new else 0
+        full = _no_slot(connection) if queued else None
+        held = quotas.reasons(connection, {row.owner for row in queued}) if queued else {}
+
+        unmet = [row.number for row in queued if row.unmet]
+        sources = needs.waited_for(connection, unmet) if unmet else {}
+
+        def placed(row: Row[Any]) -> Job:
+            if row.status != Status.QUEUED:
+                return as_job(row)
+            place = line.place(row.number, row.priority, row.owner, row.not_before)
+            waits = f"waits for {' and '.join(sources[row.number])}" if row.number in sources else None
+            held_up = held.get(row.owner) or _too_new(row.request_version, newest) or _too_wide(row.slots, largest)
+            return as_job(row, place, waits or held_up or full)
+
+        return [placed(row) for row in rows]
+
+    def _line(self, connection: Connection) -> Line:
+        head = connection.execute(_LINE, {"most": HEAD + 1}).all()
+        if len(head) <= HEAD:
+            return Line(head, standings(connection))
+        self._count(connection)
+        return self._whole
+
+    def _count(self, connection: Connection) -> None:
+        started = time.monotonic()
+        if started < self._good_until:
+            return
+        self._good_until = started + 60.0  # one thread counts, the others use what was counted before
+        try:
+            self._whole = Line(connection.execute(_LINE, {"most": 2**31 - 1}), standings(connection))
+        finally:
+            ended = time.monotonic()
+            self._good_until = ended + max(OLDEST, SHARE * (ended - started))
+
+
+def _no_slot(connection: Connection) -> str | None:
+    """Why no queued job of any tenant can start (no worker, or no free slot), None if one can."""
+    count, slots = connection.execute(_SLOTS).one()
+    if not count:
+        return "no worker is there"
+    if slots > connection.scalar(_TAKEN):
+        return None
+    return "waits for a free slot; " + (f"all {slots} are taken" if slots > 1 else "the only one is taken")
+
+
+def _too_new(version: int, newest: int) -> str | None:
+    """Why a job waits if its request needs a newer release than any live worker has (0: no worker is there)."""
+    return "waits for a worker of a newer release" if 0 < newest < version else None
+
+
+def _too_wide(slots: int, largest: int) -> str | None:
+    """Why a job waits if it needs more slots than the largest live worker has."""
+    if slots <= max(1, largest):
+        return None
+    there = f"the largest worker has {largest}" if largest else "no worker is there"
+    return f"needs {slots} slots of one worker at once; {there}"
