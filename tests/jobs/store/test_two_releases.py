@@ -27,7 +27,7 @@ SINCE = "0014"
 
 OLD_DEEDS = """
 import sys
-from tcnn_jobs.model.jobs import Beat, Claim, Kind, NewJob, Progress, Result, WorkerInfo
+from tcnn_jobs.model import Beat, Claim, Kind, NewJob, Progress, Result, WorkerInfo
 from tcnn_jobs.store import Store
 store = Store(sys.argv[1])
 first, second = (store.enqueue(NewJob(owner="ann", kind=Kind.TRANSFORM, request={"model": "resnet18"})) for _ in "12")
