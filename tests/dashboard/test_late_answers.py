@@ -90,3 +90,25 @@ def test_an_answer_that_comes_after_its_page_was_left_is_not_shown(
     page.evaluate("new Promise((done) => setTimeout(done, 200))")
     expect(page.get_by_role("heading", level=1)).to_have_text("test_resnet")
     assert "test_resnet" in page.title()
+
+
+def test_what_is_sent_again_after_a_lost_answer_is_one_job(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/transform")
+    lost: list[str] = []
+
+    def lose(route: Any) -> None:
+        if lost:
+            route.continue_()
+        else:
+            lost.append(route.fetch().json()["id"])  # the server has done it, and nobody hears of it
+            route.abort()
+
+    page.route(re.compile("/transform$"), lose)
+    page.get_by_role("combobox", name="Model").fill("test_resnet")
+    page.get_by_role("combobox", name="Model").press("Escape")
+    page.get_by_role("button", name="Convert", exact=True).click()
+    expect(page.get_by_text("The server cannot be reached.")).to_be_visible()
+    page.get_by_role("button", name="Convert", exact=True).click()
+    expect(page.locator(".titled .badge")).to_contain_text("Queued")
+    assert page.url.rpartition("/")[2] == lost[0]
+    story.house.store.cancel(lost[0])
