@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tcnn_jobs.columns import MOST, metrics_of
+from tcnn_jobs.model.columns import MOST, metrics_of
 
 
 def evaluated(classes: int) -> dict[str, Any]:
