@@ -2,7 +2,7 @@
 
 Reaping and webhooks are the housekeeper's (`election`), which asks as often however many there are. A heartbeat is each
 worker's own: a cancelled job hears of it later in a large fleet, though never later than a sixth of the lease.
-Claims keep their pace, since a free slot waits for nobody else's question. `benchmarks/queue/simulation.py`
+Claims keep their pace, since a free slot waits for nobody else's question. `benchmarks/jobqueue/simulation.py`
 compares this with asking at a fixed pace.
 """
 

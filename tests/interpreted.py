@@ -9,6 +9,7 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import ParamSpec, TypeVar
 
 from tcnn.processes import loading
@@ -18,16 +19,28 @@ T = TypeVar("T")
 
 
 class Interpreter:
-    """Calls functions of a test's module in that process; what they raise is raised here."""
+    """Calls functions of a test's module in that process; what they raise is raised here.
+
+    A process that was ended from outside fails the call that it was at, and no later one: these get another.
+    """
 
     def __init__(self) -> None:
-        self.process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin)
+        self.process = _start()
 
     def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.process.submit(function, *args, **kwargs).result(timeout=300)
+        try:
+            return self.process.submit(function, *args, **kwargs).result(timeout=300)
+        except BrokenProcessPool:
+            self.process.shutdown(wait=False)
+            self.process = _start()
+            raise
 
     def end(self) -> None:
         self.process.shutdown()
+
+
+def _start() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin)
 
 
 def _begin() -> None:

@@ -6,8 +6,8 @@ import pages
 import pytest
 from pages import ROOT
 
+from benchmarks.jobqueue import simulation
 from benchmarks.models import sizing
-from benchmarks.queue import simulation
 
 PAGE = (ROOT / "docs/scaling.md").read_text()
 QUEUE, MEMORY = (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.queue.costs import PARTS, Cost, Costs
-from benchmarks.queue.model import BEFORE, NOW, Fleet, Load, simulate
+from benchmarks.jobqueue.costs import PARTS, Cost, Costs
+from benchmarks.jobqueue.model import BEFORE, NOW, Fleet, Load, simulate
 
 ROOT = Path(__file__).parents[2]
 CALLS = ("claim", "poll", "look up", "heartbeat", "finish", "reap", "count", "webhooks", "enqueue")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from benchmarks.queue.costs import Costs
+from benchmarks.jobqueue.costs import Costs
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.worker.worker import TICK, pace
 

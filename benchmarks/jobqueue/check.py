@@ -17,8 +17,8 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from benchmarks.queue.costs import JOB, POSTGRES, WAIT, Costs
-from benchmarks.queue.model import NOW, Fleet, Load, simulate
+from benchmarks.jobqueue.costs import JOB, POSTGRES, WAIT, Costs
+from benchmarks.jobqueue.model import NOW, Fleet, Load, simulate
 from tcnn_jobs import logs
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.home import Home

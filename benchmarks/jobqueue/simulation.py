@@ -1,8 +1,8 @@
 """The queue with 1,000 workers and 10,000 jobs, simulated with the costs that its store has on a real PostgreSQL.
 
-    python -m benchmarks.queue.simulation                 # measures, checks, simulates: about ten minutes
-    python -m benchmarks.queue.simulation --costs FILE    # simulates with the costs of an earlier run
-    python -m benchmarks.queue.simulation --show          # table and picture of the kept results again
+    python -m benchmarks.jobqueue.simulation                 # measures, checks, simulates: about ten minutes
+    python -m benchmarks.jobqueue.simulation --costs FILE    # simulates with the costs of an earlier run
+    python -m benchmarks.jobqueue.simulation --show          # table and picture of the kept results again
 
 Three parts, all in `benchmarks/results/queue_simulation.json`:
 
@@ -27,9 +27,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.jobqueue.costs import Costs, measured
+from benchmarks.jobqueue.model import BEFORE, NOW, Fleet, Load, Policy, simulate
 from benchmarks.machine import processor
-from benchmarks.queue.costs import Costs, measured
-from benchmarks.queue.model import BEFORE, NOW, Fleet, Load, Policy, simulate
 
 RESULTS = Path(__file__).parents[1] / "results" / "queue_simulation.json"
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
@@ -162,7 +162,7 @@ def main() -> None:
     if options.costs:
         results = json.loads(options.costs.read_text())
     else:
-        from benchmarks.queue.check import check
+        from benchmarks.jobqueue.check import check
 
         load = [round(os.getloadavg()[0], 1)]
         costs, server = measured(options.clients, JOBS, WORKERS)

@@ -1,6 +1,6 @@
 """What reads and changes cost when many jobs are in the store, on SQLite and on PostgreSQL.
 
-    python -m benchmarks.queue.long_queue [--jobs 1000 100000] [--repeats 20]
+    python -m benchmarks.jobqueue.long_queue [--jobs 1000 100000] [--repeats 20]
 
 One tenant has all of the queued jobs, another one as many that have ended, with results, a third has one job. Timed are
 the store's calls behind `GET /jobs`, `GET /jobs/{id}`, `POST /transform`, a claim, and `DELETE /datasets/{id}` of a set

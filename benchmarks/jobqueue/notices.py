@@ -1,6 +1,6 @@
 """How long a job waits for an idle worker that looks once a second, without and with PostgreSQL telling of it.
 
-    python -m benchmarks.queue.notices [--jobs 40] [--submissions 1000]
+    python -m benchmarks.jobqueue.notices [--jobs 40] [--submissions 1000]
 
 One worker with the default TCNN_POLL; jobs come one by one, each at a random moment after the one before has ended.
 Timed is from a job's row to its start, both by the database's clock. Then what telling costs who submits: submissions

@@ -1,6 +1,6 @@
 """How many jobs a second can be claimed and finished, on SQLite and on PostgreSQL.
 
-    python -m benchmarks.queue.claims [--workers 4] [--jobs 1000] [--repeats 5]
+    python -m benchmarks.jobqueue.claims [--workers 4] [--jobs 1000] [--repeats 5]
 
 Worker processes empty one queue: claim, finish with a result, again. Timed is from the moment when all of them are
 ready to when the last has found the queue empty, so start-up does not count. Every commit reaches the disk. Afterwards
