@@ -54,8 +54,9 @@ def metrics_of(metrics: dict[str, Any] | None) -> dict[str, float]:
     for start in _BEGINNINGS[METRICS]:
         for name, value in _numbers(_at(metrics, start), ""):
             found.setdefault(name, value)
-    short = [name for name in found if not name.startswith("clean.")]  # which a short name stands for
-    return {name: found[name] for name in sorted(short, key=lambda name: name.count("."))[:MOST]}
+    second = {f"clean.{name}" for name in found}  # of the same numbers
+    own = (name for name in found if name not in second)
+    return {name: found[name] for name in sorted(own, key=lambda name: name.count("."))[:MOST]}
 
 
 def value_of(job: dict[str, Any], name: str) -> float | None:

@@ -30,3 +30,8 @@ def test_of_many_numbers_those_of_the_shortest_names_are_told() -> None:
     assert len(found) == MOST
     assert list(found)[:2] == ["top1", "before_after.images"]
     assert metrics_of(None) == {}
+
+
+def test_only_a_number_that_has_a_shorter_name_is_left_out() -> None:
+    assert metrics_of({"clean": {"top1": 0.5}}) == {"clean.top1": 0.5}
+    assert metrics_of({"clean": {"top1": 0.5}, "top1": 0.5}) == {"top1": 0.5}
