@@ -1,7 +1,7 @@
 """Chunked backend for content heads (no positional chunk), with a hand-written backward pass.
 
-As `chunked`, but nothing is added to the content attention: maps are head-major, as the softmax returns them, and used
-so in the next product.
+As `chunked`, but nothing is added to the content attention: maps are head-major, as the softmax returns them, in the
+dtype of the product of queries and keys, and used so in the next product.
 
 Shapes: those of `chunked`.
 """
@@ -14,8 +14,7 @@ from torch import Tensor
 from tcnn.layers.backends import chunked
 from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
-from tcnn.layers.backends.maps import PlainMaps
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.backends.maps import content_attention
 from tcnn.layers.terms.parameters import Parameters
 
 
@@ -59,11 +58,11 @@ def _unpack(given: tuple[Any, ...]) -> tuple[Heads, Parameters, ChunkPlan]:
 
 
 def _forward(heads: Heads, parameters: Parameters, plan: ChunkPlan, activations: list[Tensor] | None) -> Tensor:
-    count, maps = len(heads.gate), PlainMaps(heads)
+    count = len(heads.gate)
 
     def attention(chunk: Chunk) -> tuple[Tensor, Tensor]:
-        content = maps.kept(chunk)
-        mixed = torch.bmm(content.flatten(1, 2).to(chunk.value.dtype), chunk.value)
+        content = content_attention(heads, chunk)
+        mixed = torch.bmm(content.flatten(1, 2), chunk.value)
         return content, _query_major(mixed, count)
 
     return chunked.forward_chunks(heads, parameters, plan, activations, lambda _: attention)
@@ -78,19 +77,18 @@ def _backward(
     proj: Tensor | None = None
     for chunk in (chunk for _, chunks in chunks_of(heads, plan) for chunk in chunks):
         content, mixed = next(stored, None), next(stored, None)
-        content = PlainMaps(heads).kept(chunk) if content is None else content
-        maps = content.flatten(1, 2).to(chunk.value.dtype)  # (b, K·m, R')
+        content = content_attention(heads, chunk) if content is None else content
+        maps = content.flatten(1, 2)  # (b, K·m, R')
         mixed = _query_major(torch.bmm(maps, chunk.value), count) if mixed is None else mixed
         grad_mixed, grad_proj = chunked.projection_gradients(gradient[chunk.images, chunk.queries], mixed, parameters)
         proj = grad_proj if proj is None else proj.add_(grad_proj)
         grad_mixed = _head_major(grad_mixed, count)
         grad_value = torch.bmm(maps.transpose(1, 2), grad_mixed)
-        grad_maps = at_least_float32(torch.bmm(grad_mixed, chunk.value.transpose(1, 2))).view_as(content)
+        grad_maps = torch.bmm(grad_mixed, chunk.value.transpose(1, 2)).view_as(content)
         del maps, mixed, grad_mixed
         logits = torch._softmax_backward_data(grad_maps, content, -1, content.dtype)  # (b, K, m, R')
         del grad_maps
-        logits = logits.flatten(0, 1).to(chunk.query.dtype)
-        inputs.add(chunk, logits, grad_value)
+        inputs.add(chunk, logits.flatten(0, 1), grad_value)
     bias = None if parameters.bias is None else gradient.sum((0, 1))
     return inputs.query, inputs.key, inputs.value, proj, bias
 

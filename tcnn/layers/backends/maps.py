@@ -4,6 +4,7 @@ Shapes: b images of a chunk, m queries of a chunk, K heads, R' keys.
 """
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -47,6 +48,18 @@ def sink_logit(heads: Heads) -> float:
     return math.log(heads.sinks / last) if heads.sinks else -math.inf
 
 
+def content_attention(heads: Heads, chunk: Chunk, cast: Callable[[Tensor], Tensor] = lambda logits: logits) -> Tensor:
+    """Softmax of a chunk's content logits, (b, K, m, R'), in the dtype to which `cast` brings them.
+
+    Without one it is that of the product of queries and keys: PyTorch's softmax computes in float32 in any case, and to
+    keep bfloat16 saves three copies of the map, there and back.
+    """
+    logits = cast(torch.bmm(chunk.query, chunk.key.transpose(1, 2)))
+    if heads.sinks is not None:
+        logits[..., heads.pixels :].fill_(sink_logit(heads))
+    return torch.softmax(logits, dim=-1).unflatten(0, (-1, heads.gate.shape[0]))
+
+
 class PlainMaps:
     """Plain operations, which keep the content attention in float32."""
 
@@ -54,10 +67,7 @@ class PlainMaps:
         self._heads = heads
 
     def kept(self, chunk: Chunk) -> Tensor:
-        logits, heads = at_least_float32(torch.bmm(chunk.query, chunk.key.transpose(1, 2))), self._heads
-        if heads.sinks is not None:
-            logits[..., heads.pixels :].fill_(sink_logit(heads))
-        return torch.softmax(logits, dim=-1).unflatten(0, (-1, heads.gate.shape[0]))
+        return content_attention(self._heads, chunk, at_least_float32)
 
     def maps(self, kept: Tensor, gated: Tensor, share: Tensor, dtype: torch.dtype) -> Tensor:
         maps = kept.new_empty(kept.shape[0], *gated.shape)
