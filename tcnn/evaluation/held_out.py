@@ -36,18 +36,22 @@ class Unseen(NamedTuple):
     """Models that were trained on some of them: nothing can be said about others from these."""
 
 
-def training_of(name: str) -> Training | None:
-    """What a checkpoint of a run says; None for any other model, and for what cannot be read."""
+def trainings_of(name: str) -> tuple[Training, ...]:
+    """What a checkpoint of a run says, the latest training first, then those of the model that it began with.
+
+    Empty for any other model, and for what cannot be read.
+    """
     file = checkpoint_file(name)
     if file is None:
-        return None
+        return ()
     try:
         with safe_open(file, framework="numpy") as handle:
             record: Any = json.loads((handle.metadata() or {}).get("training", "null"))
         config: Mapping[str, Any] = record["config"]
-        return Training(str(record["data"]), record.get("val"), config.get("val_split"), int(config.get("seed", 0)))
+        latest = Training(str(record["data"]), record.get("val"), config.get("val_split"), int(config.get("seed", 0)))
+        return latest, *(Training(**one) for one in record.get("earlier", []))
     except (SafetensorError, OSError, ValueError, KeyError, TypeError):
-        return None
+        return ()
 
 
 def measured_by_default(models: Sequence[str]) -> str:
@@ -56,9 +60,8 @@ def measured_by_default(models: Sequence[str]) -> str:
     Raises `RequestError` if none of them says.
     """
     for name in models:
-        found = training_of(name)
-        if found is not None:
-            return found.val or found.data
+        if found := trainings_of(name):
+            return found[0].val or found[0].data
     raise RequestError(
         f"--data: expected a data set to measure on, for {', '.join(models)} does not say what it was trained on"
     )
@@ -75,17 +78,18 @@ def unseen(models: Sequence[str], data: str, opening: Callable[[], ImageSet], kn
     trained_on = []
     train: ImageSet | None = None
     for name in models:
-        training = training_of(name)
-        if training is None or not (training.data == known_as or _same(training.data, data)):
+        here = [one for one in trainings_of(name) if one.data == known_as or same(one.data, data)]
+        if not here:
             continue
         opened = opening()
         train = train or open_dataset(data, "train", in_chans=3 if opened.mode == "RGB" else 1)
         if opened.split != train.split:
             continue  # a part of its own, of which training has seen nothing
-        if training.val is None and training.val_split:
-            parts[training.val_split, training.seed] = name
+        own = {(one.val_split, one.seed) for one in here if one.val is None and one.val_split}
+        if len(own) == 1 and all(one.val is None and one.val_split for one in here):
+            parts[own.pop()] = name
         else:
-            trained_on.append(name)
+            trained_on.append(name)  # also if one of its trainings learned from what another had held out
     if len(parts) > 1:
         one, other = list(parts.values())[:2]
         raise RequestError(
@@ -106,7 +110,7 @@ def only(images: ImageSet, files: frozenset[str] | None) -> ImageSet:
     return images.subset([index for index in range(len(images)) if images.filename(index) in files])
 
 
-def _same(one: str, other: str) -> bool:
+def same(one: str, other: str) -> bool:
     """Whether two names are of one data set: paths of one place, or the same text."""
     first, second = Path(one).expanduser(), Path(other).expanduser()
     try:

@@ -22,7 +22,7 @@ from tcnn.training.preparing.prepare import in_chans, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes
 from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
-from tcnn.training.record import Sources, check_settings, record_of
+from tcnn.training.record import Sources, check_settings, leaked, record_of
 from tcnn.training.runs import resume as points
 from tcnn.training.runs.progress import Callbacks, Progress, Report, Say
 from tcnn.training.runs.recorder import check_tensorboard
@@ -210,6 +210,7 @@ def _finetune(
     # Before an existing run is replaced: an optimizer that cannot be created must not cost it.
     create_optimizer(start.model, config)
     notes = [*start.notes, *annealing_notes(start.model, config, loader.steps)]
+    notes.extend(filter(None, (leaked(record),)))
     if config.val_split != asked_split:
         notes.insert(0, f"no validation split, so {DEFAULT_SPLIT:.0%} of the images of every class are held out")
     check_tensorboard(config)

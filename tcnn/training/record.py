@@ -11,6 +11,7 @@ from torch import nn
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.errors import RequestError, shorten
+from tcnn.evaluation.held_out import Training, same, trainings_of
 from tcnn.training.preparing.prepare import Start
 from tcnn.training.runs.progress import Say
 from tcnn.training.runs.rundir import RunDirectory, changed_settings
@@ -31,11 +32,13 @@ class Sources(NamedTuple):
 def record_of(sources: Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:
     """The record of a run in config.json and in its checkpoints."""
     data, val = sources.data, sources.val
+    earlier = () if isinstance(sources.model, nn.Module) else trainings_of(str(sources.model))
     return {
         "run": "finetune",
         "model": _name(sources.model),
         "data": data if isinstance(data, str) else repr(data),
         "val": val if isinstance(val, str) else None if val is None else repr(val),
+        "earlier": [one._asdict() for one in earlier],
         "weights": start.origin or ("file" if sources.weights else "pretrained" if sources.pretrained else "random"),
         "size": list(start.size),
         "class_names": list(train.class_names),
@@ -43,6 +46,20 @@ def record_of(sources: Sources, config: FinetuneConfig, start: Start, train: Ima
         "versions": {"tcnn": __version__, "torch": torch.__version__, "timm": timm.__version__},
         **sources.names,
     }
+
+
+def leaked(record: Mapping[str, Any]) -> str | None:
+    """A note, if what this run holds out of its data may have been learned from by the model that it begins with."""
+    share, seed = record["config"]["val_split"], record["config"]["seed"]
+    if record["val"] is not None or not share:
+        return None
+    earlier = [one for one in (Training(**each) for each in record["earlier"]) if same(one.data, record["data"])]
+    if all(one.val is None and (one.val_split, one.seed) == (share, seed) for one in earlier):
+        return None
+    return (
+        f"the model was trained on {record['data']} before, with another part held out or none: it may have learned "
+        "from the images that it is validated on now"
+    )
 
 
 def check_settings(run: RunDirectory, record: dict[str, Any], allow: bool, say: Say) -> None:

@@ -14,7 +14,7 @@ const PAIRS = 50; // and else so many pairs
 
 /** The cards of an evaluation's page, by what its result has. */
 export function evaluation({ data, split, images, held_out: heldOut, trained_on: seen = [], rows = [], changes = [] }, job) {
-  const whose = heldOut ? "the part that training held out" : `split ${split}`;
+  const whose = heldOut ? "the part that training held out" : split === null ? "all of them, for it is not divided" : `split ${split}`;
   return [
     h("section", { class: "card" },
       h("h2", {}, "Accuracy"),

@@ -87,6 +87,7 @@ def test_of_another_stage_or_without_weights_the_catalogue_forbids_nothing(chang
         ({"stage": -6}, "stage", "5 stages"),
         ({"stage": 0}, "stage", "stage 0 (act1) has no convolution"),
         ({"target": "layer9.*"}, "target", "'layer9.*' is the whole name of no convolution of resnet18"),
+        ({"target": "conv2"}, "target", "'conv2' is the whole name of no convolution"),  # though of many it is a part
         ({"head_dim": 100_000}, "head_dim", "expected at most 512"),
     ],
 )

@@ -13,7 +13,8 @@ from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparing.comparison import compare
 from tcnn.evaluation.comparing.config import EvaluationConfig
-from tcnn.evaluation.held_out import measured_by_default, training_of
+from tcnn.evaluation.held_out import measured_by_default, trainings_of
+from tcnn.training.finetune import FinetuneResult
 
 CPU = EvaluationConfig(device="cpu")
 CLASSES = ["ant", "bee", "cat"]
@@ -33,9 +34,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(root: Path, name: str, data: str, val: str | None = None, **options: object) -> None:
-    config = tiny(epochs=1, size=32, device="cpu", **options)
-    tcnn.finetune("test_resnet", str(root / data), val=val, config=config, out=root / name, pretrained=False)
+def run(
+    root: Path, name: str, data: str, val: str | None = None, source: str = "test_resnet", **options: object
+) -> FinetuneResult:
+    config = tiny(**{"epochs": 1, "size": 32, "device": "cpu", "val_split": None, **options})
+    return tcnn.finetune(source, str(root / data), val=val, config=config, out=root / name, pretrained=False)
 
 
 def checkpoint(place: Path, run: str) -> str:
@@ -65,14 +68,29 @@ def test_a_split_of_its_own_is_measured_whole(place: Path) -> None:
     for split, seen in (("val", []), ("train", [checkpoint(place, "apart")])):
         config = EvaluationConfig(device="cpu", split=split)
         result = compare([checkpoint(place, "apart")], str(place / "divided"), config)
-        assert (result.held_out, result.trained_on, result.images) == (False, seen, 12)
+        assert (result.held_out, result.trained_on, result.images, result.split) == (False, seen, 12, split)
 
 
 def test_a_model_that_has_seen_all_of_it_is_named(place: Path) -> None:
     one = checkpoint(place, "elsewhere")
     result = compare([one], str(place / "photos"), CPU)
-    assert (result.held_out, result.trained_on, result.images) == (False, [one], 24)
+    assert (result.held_out, result.trained_on, result.images, result.split) == (False, [one], 24, None)
     assert compare([one], str(place / "divided"), CPU).trained_on == []
+
+
+def test_what_a_model_learned_from_before_its_last_training_is_not_forgotten(place: Path) -> None:
+    for name, after, options, expected in (
+        ("moved", "elsewhere", {"data": "divided"}, (False, True, 24)),
+        ("other part", "tenth", {"data": "photos", "val_split": 0.25, "seed": 1}, (False, True, 24)),
+        ("same part", "tenth", {"data": "photos", "val_split": 0.25}, (True, False, 6)),
+    ):
+        result = run(place, name, source=checkpoint(place, after), **options)
+        assert any("was trained on" in note and "before" in note for note in result.notes) == (name == "other part")
+        measured = compare([checkpoint(place, name)], str(place / "photos"), CPU)
+        assert (measured.held_out, bool(measured.trained_on), measured.images) == expected, name
+    run(place, "third", "divided", source=checkpoint(place, "moved"))
+    assert len(trainings_of(checkpoint(place, "third"))) == 3
+    assert compare([checkpoint(place, "third")], str(place / "photos"), CPU).trained_on
 
 
 def test_models_with_other_parts_are_not_set_side_by_side(place: Path) -> None:
@@ -86,4 +104,4 @@ def test_what_a_run_was_validated_on_is_the_default(place: Path) -> None:
     assert measured_by_default(["resnet18", checkpoint(place, "elsewhere")]) == str(place / "divided")
     with pytest.raises(RequestError, match=r"--data: expected a data set to measure on, for resnet18 does not say"):
         measured_by_default(["resnet18"])
-    assert training_of("resnet18") is None and training_of(str(place / "tenth" / "config.json")) is None
+    assert trainings_of("resnet18") == trainings_of(str(place / "tenth" / "config.json")) == ()

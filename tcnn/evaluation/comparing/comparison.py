@@ -106,7 +106,7 @@ def compare(
         set_corruption_errors(rows, [errors(row) for row in rows[start : start + len(sizes)]] * len(models))
     return Comparison(
         data=data,
-        split=config.split,
+        split=None if first.split is None else config.split,
         layout=", ".join(dict.fromkeys(layouts)),
         images=len(first),
         held_out=unseen.files is not None,

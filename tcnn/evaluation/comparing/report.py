@@ -49,7 +49,8 @@ class Comparison(BaseModel):
     """Result of comparing models, as `tcnn evaluate --json` prints it."""
 
     data: str
-    split: str
+    split: str | None
+    """The split that was measured; None of a data set that is not divided."""
     layout: str
     images: int
     """Number of images of one pass, readable or not."""

@@ -1,0 +1,70 @@
+"""An evaluation on a data set that is not divided: the result says which images were measured, and who knew them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import TINY, colours
+
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
+from tcnn_jobs.child import tasks
+from tcnn_jobs.model.jobs import Kind, Result
+
+TRAINED: dict[str, dict[str, Any]] = {
+    "job_1": {"dataset": "ds_1", "config": {**TINY, "epochs": 1, "warmup_epochs": 0}},
+    "job_2": {"dataset": "ds_1", "val": "ds_2", "config": {**TINY, "epochs": 1, "warmup_epochs": 0, "val_split": None}},
+}
+"""One holds a fifth of it out, the other learns from all of it."""
+
+
+def done(home: Path, job: str, kind: Kind, request: dict[str, Any], paths: dict[str, str], here: Any) -> Result:
+    """The job's result, done as its process does it."""
+    directory = AttemptDirectory(home / job)
+    directory.create()
+    assignment = Assignment(job=job, claim=1, kind=kind, request=request, paths=paths)
+    here.chdir(directory.path)
+    return tasks.run(assignment, AttemptDirectory(Path()), Reporter(AttemptDirectory(Path())))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With two jobs that have trained, and the data sets."""
+    root = tmp_path_factory.mktemp("measured")
+    colours(root / "ds_1")
+    colours(root / "ds_2", 2)
+    with pytest.MonkeyPatch.context() as here:
+        for job, training in TRAINED.items():
+            paths = {name: str(root / training[name]) for name in ("dataset", "val") if name in training}
+            request = {"model": "test_resnet", "pretrained": False, "finetune": {"preset": "quick", **training}}
+            done(root, job, Kind.TRANSFORM, request, paths, here)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("data", "jobs", "images", "held_out", "trained_on"),
+    [
+        ("ds_1", ["job_1"], 6, True, []),
+        ("ds_1", ["job_2"], 30, False, ["job_2"]),
+        ("ds_1", ["job_1", "job_2"], 6, True, ["job_2"]),
+        ("ds_2", ["job_1", "job_2"], 6, False, []),
+    ],
+)
+def test_what_was_measured(
+    home: Path, data: str, jobs: list[str], images: int, held_out: bool, trained_on: list[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    first, *others = jobs
+    request = {"job": first, "dataset": data, "against": [{"job": one} for one in others]}
+    places = {"source": first} | {f"against.{at}": one for at, one in enumerate(others)}
+    paths = {name: str(home / job / "run" / "best.safetensors") for name, job in places.items()}
+    result = done(
+        tmp_path, "job_3", Kind.EVALUATE, request, {**paths, "dataset": str(home / data)}, monkeypatch
+    )  # fmt: skip
+    assert result.metrics is not None
+    assert (result.metrics["images"], result.metrics["held_out"]) == (images, held_out)
+    assert result.metrics["split"] is None, "it has none"
+    assert result.metrics["trained_on"] == trained_on
+    held = [f"Measured on the {images} images that training held out of {data}, and no others."] if held_out else []
+    seen = [f"{job} was trained on these images: its accuracy says nothing about images that it has not seen."
+            for job in trained_on]  # fmt: skip
+    assert list(result.notes) == held + seen
