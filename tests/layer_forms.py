@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from tcnn.layers import GPSA2d
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
+from tcnn.layers.terms import kinds
 
 Form = Callable[[], nn.Module]
 
@@ -25,7 +26,7 @@ def layer(temperature: float, **options: object) -> GPSA2d:
         for name in ("query", "key", "value"):
             getattr(made, name).add_(0.3 * torch.randn_like(getattr(made, name)))
         if temperature > 0.1:
-            for name in ("gating_param", "locality_raw", "attention_centers"):
+            for name in ("gating_param", *kinds.parameters_of(made.position, made.positional_term)):
                 getattr(made, name).add_(0.3 * torch.randn_like(getattr(made, name)))
     return made
 
@@ -37,6 +38,13 @@ def folded() -> nn.Module:
 
 def fused(temperature: float, **options: object) -> nn.Module:
     return FusedGPSA2d(layer(temperature, **options))
+
+
+def exposed(temperature: float, **options: object) -> nn.Module:
+    """Whose maps pass its submodule `attn`."""
+    made = layer(temperature, **options)
+    made.fused_attn = False
+    return made
 
 
 FORMS: dict[str, Form] = {

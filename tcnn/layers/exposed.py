@@ -12,6 +12,7 @@ Shapes: B batch, C channels, h×w map, K heads, M queries, N keys, all pixels of
 import torch
 from torch import Tensor, nn
 
+from tcnn.layers import shards
 from tcnn.layers.backends import reference
 from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.terms import attention, positions
@@ -37,11 +38,20 @@ class AttentionPoint(nn.Module):
 
 def softmax(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope) -> Tensor:
     """Content attention of every head, (B, K, M, N), of (B, C_in, h, w) or (C_in, h, w)."""
-    return reference.maps(_inputs(x, parameters, geometry, scope)).content
+    if x.dim() == 3:
+        return softmax(x[None], parameters, geometry, scope)
+    if shards.is_sharded(x):
+        return shards.on_shards(softmax, x, parameters, geometry, scope)
+    factors = _factors(x, parameters, geometry)
+    return reference.maps(AttentionInputs(x, geometry, scope, factors, parameters)).content
 
 
 def gated(content: Tensor, x: Tensor, parameters: Parameters, geometry: Geometry) -> Tensor:
     """The weights that the layer applies: content attention and positional attention, mixed by the gate."""
+    if x.dim() == 3:
+        return gated(content, x[None], parameters, geometry)
+    if shards.is_sharded(x):
+        return shards.on_shards(gated, x, parameters, geometry, beside=content)
     factors = _factors(x, parameters, geometry)
     return attention.AttentionMaps(content, attention.positional_map(factors), parameters.gate).total
 
@@ -50,15 +60,12 @@ def applied(weights: Tensor, x: Tensor, parameters: Parameters, geometry: Geomet
     """The layer's output, (B, C_out, Ho, Wo), for attention weights (B, K, M, N)."""
     if x.dim() == 3:
         return applied(weights, x[None], parameters, geometry)[0]
+    if shards.is_sharded(x):
+        return shards.on_shards(applied, x, parameters, geometry, beside=weights)
     size = positions.padded_size(x.shape[-2:], geometry)
     tokens = reference.apply(weights, positions.pad(x, geometry), parameters)
     height, width = positions.output_size(size, geometry)
     return tokens.transpose(1, 2).unflatten(2, (height, width))
-
-
-def _inputs(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope) -> AttentionInputs:
-    batch = x[None] if x.dim() == 3 else x
-    return AttentionInputs(batch, geometry, scope, _factors(batch, parameters, geometry), parameters)
 
 
 def _factors(x: Tensor, parameters: Parameters, geometry: Geometry) -> Factors:

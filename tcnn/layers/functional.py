@@ -46,8 +46,7 @@ def gpsa(
         geometry: of the convolution that the attention replaces.
         scope: the keys that content attention uses.
         known_hard: the caller guarantees that the layer is in the hard limit (`convolution.is_hard`). On a CPU the
-        values
-            are checked in any case; on a GPU they are not, because the host would have to wait.
+            values are checked in any case; on a GPU they are not, because the host would have to wait.
 
     Returns: (B, C_out, Ho, Wo), channels-last if x is; (C_out, Ho, Wo) for one image.
 

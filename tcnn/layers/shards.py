@@ -22,11 +22,12 @@ def is_sharded(x: Tensor) -> "TypeGuard[Any]":
     return isinstance(x, DTensor)
 
 
-def on_shards(compute: Callable[..., Tensor], x: Any, *others: object) -> Tensor:
-    """`compute(x, *others)` on this device's images, as a DTensor that is sharded as x.
+def on_shards(compute: Callable[..., Tensor], x: Any, *others: object, beside: Any = None) -> Tensor:
+    """`compute(x, *others)` on this device's images, as a DTensor that is sharded as x; `compute(beside, x, *others)`.
 
     Args:
         x: a DTensor (B, …), sharded by images or replicated; in any other way, it is replicated first.
+        beside: another DTensor (B, …), of the same images, each of which is computed with that of x.
         others: what may hold DTensors anywhere in it, which are replicated. Each device's gradient of one is that of
             its own images; their sum over the devices is what the DTensor receives.
     """
@@ -39,7 +40,10 @@ def on_shards(compute: Callable[..., Tensor], x: Any, *others: object) -> Tensor
         mesh = other.device_mesh
         return other.redistribute(mesh, [Replicate()] * mesh.ndim).to_local(grad_placements=gradients)
 
-    local = x.redistribute(x.device_mesh, images).to_local(grad_placements=images)
-    y = compute(local, *pytree.tree_map_only(DTensor, whole, others))
+    batches = [
+        batch.redistribute(x.device_mesh, images).to_local(grad_placements=images)
+        for batch in ([x] if beside is None else [beside, x])
+    ]
+    y = compute(*batches, *pytree.tree_map_only(DTensor, whole, others))
     size, stride = (len(x), *y.shape[1:]), y.stride()
     return DTensor.from_local(y, x.device_mesh, images, run_check=False, shape=torch.Size(size), stride=stride)

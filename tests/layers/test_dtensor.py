@@ -4,13 +4,18 @@ import copy
 
 import torch
 from forked import ranks
-from layer_forms import FORMS, REORDERED, TRAINED, image
+from layer_forms import FORMS, REORDERED, TRAINED, exposed, image
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor, init_device_mesh
 
 from tcnn.layers.shards import is_sharded
 from tcnn.training.distributed import join_processes
 
+EXPOSED = {
+    "exposed": lambda: exposed(0.7),
+    "exposed window": lambda: exposed(0.7, content="window:3", content_heads=1),
+    "exposed, by content": lambda: exposed(0.7, position="relative-content"),
+}
 PLACEMENTS = [Shard(0), Replicate(), Shard(1), Shard(2)]
 
 
@@ -37,7 +42,7 @@ def compare() -> None:
     """In each of two processes, every form on batches of two and three, which do not divide, and on one image."""
     with join_processes("cpu"):
         mesh = init_device_mesh("cpu", (2,))
-        for name, form in FORMS.items():
+        for name, form in (FORMS | EXPOSED).items():
             module = form()
             sharded = distribute_module(copy.deepcopy(module), mesh)
             for x in (image(batch=2), image(batch=3), image(batch=2)[0]):
@@ -47,7 +52,7 @@ def compare() -> None:
                     sharded.zero_grad()
                     found = gradients(sharded, distribute_tensor(x, mesh, [placement]))
                     assert close(found, expected), (name, tuple(x.shape), placement)
-            if name in TRAINED:
+            if name in TRAINED or name in EXPOSED:
                 assert all(isinstance(p.grad, DTensor) for p in sharded.parameters())
             y = sharded(distribute_tensor(image(batch=2), mesh, [Shard(0)]))
             assert y.placements == (Shard(0),) and y.to_local().shape[0] == 1, "each computes its own images"
