@@ -1,4 +1,4 @@
-"""What was measured, in docs/results.md: tables and pictures of experiments, and the table of predictions.
+"""What was measured, in docs/results.md: tables and pictures of experiments, of budgets, and the table of predictions.
 
 python benchmarks/reproduce/page.py      writes between the marks on the page, and docs/img/results-*.png
 """
@@ -9,12 +9,16 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+import budget
 from figures import Result, draw, mean_curve, pictures
+
+from tcnn.analysis.plots import style
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "reproduce"
 PAGE = ROOT / "docs" / "results.md"
 MARK = re.compile(r"(<!-- experiments -->\n).*?(<!-- /experiments -->)", re.DOTALL)
+BUDGETS = re.compile(r"(<!-- budgets -->\n).*?(<!-- /budgets -->)", re.DOTALL)
 PREDICTIONS = ROOT / "benchmarks" / "results" / "predictions.json"
 PREDICTED = re.compile(r"(<!-- predictions -->\n).*?(<!-- /predictions -->)", re.DOTALL)
 NONE = "None of them has been run here to its end yet.\n"
@@ -28,7 +32,21 @@ def measured() -> list[Result]:
 def fill(page: str, results: Sequence[Result]) -> str:
     """The page with the experiments' part replaced."""
     text = "\n".join(section(result) for result in results) or NONE
-    return MARK.sub(lambda found: found[1] + text + found[2], page)
+    page = MARK.sub(lambda found: found[1] + text + found[2], page)
+    return BUDGETS.sub(lambda found: found[1] + budgets(budget.points(by_name(results))) + found[2], page)
+
+
+def by_name(results: Sequence[Result]) -> dict[str, Result]:
+    return {result["experiment"]["name"]: result for result in results}
+
+
+def budgets(points: Sequence[budget.Point]) -> str:
+    """What the T-CNN is above the CNN, by learning rate and budget."""
+    lines = ["| learning rate | images | updates | seeds | clean | corrupted |", "|---|---|---|---|---|---|"]
+    for point in points:
+        cells = [point.rate, point.images, f"{point.updates:,.0f}", str(point.seeds)]
+        lines.append(_line([*cells, *(_points(point.gains[kind]) for kind in budget.KINDS)]))
+    return "\n".join(lines) + f"\n\n![Difference by budget](img/{budget.PICTURE}.png)\n"
 
 
 def predictions(results: dict[str, Result]) -> str:
@@ -156,8 +174,11 @@ def main() -> None:
     text = fill(PAGE.read_text(encoding="utf-8"), results)
     found = json.loads(PREDICTIONS.read_text(encoding="utf-8")) if PREDICTIONS.exists() else {}
     PAGE.write_text(PREDICTED.sub(lambda marks: marks[1] + predictions(found) + marks[2], text), encoding="utf-8")
+    images = ROOT / "docs" / "img"
     for result in results:
-        draw(result, ROOT / "docs" / "img")
+        draw(result, images)
+    drawn = budget.picture(budget.points(by_name(results)))
+    style.write(drawn, images / budget.PICTURE, ("png",), force=True)
 
 
 if __name__ == "__main__":
