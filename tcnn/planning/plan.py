@@ -26,6 +26,7 @@ from tcnn.training.distributed import Processes, process_device
 from tcnn.training.preparing.inputs import open_data_sets, training_loader
 from tcnn.training.preparing.prepare import Start, conversion_at, in_chans, is_checkpoint, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes, annealing_schedule, set_temperatures
+from tcnn.training.recipe.batch_norm import is_single_value
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
 from tcnn.training.runs.progress import Say
 from tcnn.training.updates.learner import Learner
@@ -218,8 +219,8 @@ def _memory(
                 MixedPrecision(config, target.device).dtype,
                 teacher,
             )  # fmt: skip
-        except ValueError:  # batch normalisation takes no single image of which one pixel is left
-            if micro == configured:
+        except ValueError as error:
+            if micro == configured or not is_single_value(error):
                 raise
             break  # what was computed last does not fit
         waiting = image * (loader.share - micro)

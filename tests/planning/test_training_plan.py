@@ -276,3 +276,16 @@ class TestPlan:
         assert "nor does one" in one.problems[0] and one.memory.micro_batch == 0
         with pytest.raises(tcnn.TcnnError, match="a plan for another one needs seconds=0"):
             plan("test_resnet", str(photos), config=tiny(), target=gpu)
+
+    def test_what_a_smaller_part_is_refused_for_is_not_taken_for_a_lack_of_memory(self, photos: Path) -> None:
+        """Only batch normalisation's refusal of a single value means that no smaller part can be learned from."""
+
+        class Pairs(TwoConvs):
+            def forward(self, x: Tensor) -> Tensor:
+                if self.training and len(x) == 1:
+                    raise ValueError("images come in pairs")
+                return super().forward(x)
+
+        gpu = Target(torch.device("cuda"), 1 << 20)
+        with pytest.raises(ValueError, match="images come in pairs"):
+            plan(Pairs(), str(photos), config=tiny(size=64), seconds=0, target=gpu)

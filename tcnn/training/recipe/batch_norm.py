@@ -1,4 +1,4 @@
-"""Re-estimate the running statistics of batch normalisation, which average over an earlier τ and earlier weights."""
+"""Batch normalisation in training: re-estimate its statistics, which average over an earlier τ; what it refuses."""
 
 from collections.abc import Iterable
 
@@ -12,6 +12,11 @@ def batch_norms(model: nn.Module, exclude: Iterable[str] = ()) -> list[_BatchNor
     passed = {id(module) for name in exclude for module in model.get_submodule(name).modules()}
     found = (module for module in model.modules() if id(module) not in passed)
     return [module for module in found if isinstance(module, _BatchNorm) and module.track_running_stats]
+
+
+def is_single_value(error: ValueError) -> bool:
+    """Whether this is batch normalisation's refusal of one value per channel: one image, of which one pixel is left."""
+    return "more than 1 value per channel" in str(error)
 
 
 @torch.no_grad()

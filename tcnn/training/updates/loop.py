@@ -15,7 +15,7 @@ from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
 from tcnn.evaluation.evaluate import Evaluation, evaluate
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.prepare import Start, conversion_at
-from tcnn.training.recipe.batch_norm import reestimate_batch_norm
+from tcnn.training.recipe.batch_norm import is_single_value, reestimate_batch_norm
 from tcnn.training.recipe.objective import NeighbourMixup, uses_mixup
 from tcnn.training.runs.progress import Progress, Report, StepTimer
 from tcnn.training.runs.recorder import Recorder, Warn, epoch_scores, layer_state, temperatures
@@ -168,7 +168,7 @@ class Trainer:
             try:
                 return self.learner.accumulate(micro_batches, self.position.chunk)
             except ValueError as error:
-                if "more than 1 value per channel" not in str(error):
+                if not is_single_value(error):
                     raise
                 raise RequestError(
                     "batch normalisation cannot learn from one image whose map is one pixel; choose a larger --size, "
