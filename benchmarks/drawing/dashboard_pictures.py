@@ -9,8 +9,6 @@ Needs the extras `dev` and chromium.
 
 import argparse
 import io
-import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,7 +21,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from benchmarks.drawing import dogs
-from benchmarks.service.dashboard_scale import serving
+from benchmarks.service.browser import chromium, serving
 
 IMAGES = dogs.ROOT / "docs" / "img"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 800}
@@ -78,8 +76,7 @@ def photograph(url: str, client: httpx.Client, job: str) -> None:
     until(lambda: ((client.get(f"/jobs/{running}").json()["progress"] or {}).get("percent") or 0) > 1)
     waiting = [submit(client, {"model": name, "pretrained": False}) for name in ("regnety_016", "resnet50d")]
     with sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+        browser = chromium(playwright)
 
         def shoot(name: str, address: str, look: Callable[[Page], None], **context: Any) -> None:
             page = browser.new_context(**{"viewport": WIDE, "locale": "en-GB", **context}).new_page()

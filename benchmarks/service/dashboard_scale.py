@@ -13,23 +13,15 @@ main thread while the wheel goes down the table and back, with all columns shown
 import argparse
 import json
 import os
-import re
-import shutil
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 from sqlalchemy import text
 
-from benchmarks.machine import processor
+from benchmarks.service.browser import chromium, keep, serving, spread
 from tcnn_jobs.model.jobs import Artifact, Claim, Kind, NewJob, Result
 from tcnn_jobs.store import Store
 
@@ -101,24 +93,6 @@ def fill(store: Store, count: int) -> None:
         )
 
 
-@contextmanager
-def serving(home: Path, *arguments: str, **more: str) -> Iterator[str]:
-    """The address of a server on it."""
-    environment = {**os.environ, "TCNN_HOME": str(home), "PYTHONUNBUFFERED": "1", **more}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tcnn", "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, text=True,
-        env=environment, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        found = re.search(r"http://[\w.:]+", next(line for line in server.stdout if "tcnn is at" in line))
-        assert found is not None
-        yield found[0]
-    finally:
-        server.terminate()
-        server.wait()
-
-
 def first_view(browser: Browser, url: str, place: str) -> tuple[float, float]:
     """Milliseconds until it is interactive, and processor seconds of its main thread; in a context of its own."""
     context = browser.new_context(viewport={"width": 1280, "height": 860}, locale="en-GB")
@@ -140,10 +114,6 @@ def seen(page: Page) -> float:
     while (found := page.evaluate("seen")) is None:
         time.sleep(0.02)
     return float(found)
-
-
-def spread(values: list[float], digits: int = 0) -> dict[str, float]:
-    return {"median": round(statistics.median(values), digits), "slowest": round(max(values), digits)}
 
 
 def until(page: Page, act: Any, changed: str) -> float:
@@ -209,27 +179,20 @@ def main() -> None:
         store.close()
         before = os.getloadavg()[0]
         with serving(home, "--no-worker") as url, sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            browser = chromium(playwright)
             first_view(browser, url, "#/")  # the server and the browser have begun
             views = {place: [first_view(browser, url, place) for _ in range(given.loads)] for place in ROWS}
             table = [runs(browser, url) for _ in range(3)]
-            found = {
-                "processor": processor(),
-                "load": [round(before, 1), round(os.getloadavg()[0], 1)],
-                "chromium": browser.version,
-                "playwright": version("playwright"),
-                "jobs": given.jobs,
-                "loads": given.loads,
-                "interactive_ms": {place: spread([ms for ms, _ in one]) for place, one in views.items()},
-                "main_thread_seconds": {place: spread([s for _, s in one], 3) for place, one in views.items()},
-                "runs": {
+            keep(
+                given.json, browser, before, jobs=given.jobs, loads=given.loads,
+                interactive_ms={place: spread([ms for ms, _ in one]) for place, one in views.items()},
+                main_thread_seconds={place: spread([s for _, s in one], 3) for place, one in views.items()},
+                runs={
                     name: spread([float(one[name]) for one in table]) if name.endswith("ms") else table[0][name]
                     for name in table[0]
                 },
-            }
+            )  # fmt: skip
             browser.close()
-    given.json.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -9,20 +9,15 @@ through the model when it is first asked for. Idle processors are assumed; the l
 """
 
 import argparse
-import json
 import os
-import shutil
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import httpx
 from playwright.sync_api import Page, sync_playwright
 
-from benchmarks.machine import processor
-from benchmarks.service.dashboard_scale import serving, spread
+from benchmarks.service.browser import chromium, keep, serving, spread
 
 RESULTS = Path(__file__).parents[1] / "results" / "explorer_clicks.json"
 SHOWN = "performance.getEntriesByName('tcnn: a place is shown').map(one => one.duration)"
@@ -74,8 +69,7 @@ def main() -> None:
         ):
             job = converted(client, given.model)
             before = os.getloadavg()[0]
-            root = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium's sandbox refuses to run as root
-            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=root)
+            browser = chromium(playwright)
             page = browser.new_page(viewport={"width": 1280, "height": 860}, locale="en-GB")
             page.set_default_timeout(120_000)
             page.goto(f"{url}/#/jobs/{job}/attention")
@@ -84,21 +78,11 @@ def main() -> None:
             at_place = clicks(page, given.clicks)
             page.get_by_role("slider", name="Temperature").press("ArrowRight")  # a conversion stands at the left
             turned = shown(page, given.clicks + 2)[-1]
-            found: dict[str, Any] = {
-                "processor": processor(),
-                "load": [round(before, 1), round(os.getloadavg()[0], 1)],
-                "chromium": browser.version,
-                "playwright": version("playwright"),
-                "model": given.model,
-                "heads": heads,
-                "clicks": given.clicks,
-                "click_ms": spread(at_place),
-                "first_place_ms": round(first),
-                "another_temperature_ms": round(turned),
-            }
+            keep(
+                given.json, browser, before, model=given.model, heads=heads, clicks=given.clicks,
+                click_ms=spread(at_place), first_place_ms=round(first), another_temperature_ms=round(turned),
+            )  # fmt: skip
             browser.close()
-    given.json.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ function balance({ classes }) {
   const totals = classes.map((one) => Object.values(one.images).reduce((sum, images) => sum + images, 0));
   const [least, most] = [Math.min(...totals), Math.max(...totals)];
   const word = least === most ? `Every class has ${count(most)} images.`
-    : `The largest class has ${count(most)} images, the smallest ${count(least)}: ${number(most / least, 2)} times as many.`;
+    : `The largest class has ${count(most)} images, the smallest ${count(least)}${most < 1.1 * least ? "" : `: ${number(most / least, 2)} times as many`}.`;
   return [
     h("p", {}, word),
     splits.length > 1 && h("ul", { class: "legend" }, splits.map((name, place) => h("li", { class: `c${place}` }, h("b", {}, SPLITS[name] ?? name)))),

@@ -8,7 +8,7 @@ import { equivalence } from "./equivalence.js";
 import { evaluation } from "./evaluation.js";
 import { ENDED, STATUS, bytes, date, deed, fault, moment, number, percent, standing, title } from "./format.js";
 import { chips, editable } from "./labels.js";
-import { learn, withNames } from "./names.js";
+import { learn, withNames, worded } from "./names.js";
 import { ask, get, key, once, post, save } from "./http.js";
 import { logOf } from "./log.js";
 import { notifier } from "./notify.js";
@@ -17,8 +17,6 @@ import { badge, bar, fileLink, setBadge, setBar, sure, trouble } from "./parts.j
 import { follow } from "./stream.js";
 import { training as trainingCard } from "./training.js";
 import { tryIt } from "./try-it.js";
-
-const ID = /^[a-z]+_[0-9a-f]{24}$/;
 
 export function show(main, id) {
   document.title = "Job · tcnn";
@@ -79,8 +77,7 @@ export function show(main, id) {
   }
 
   function settings() {
-    asked.querySelector("dl").replaceChildren(...pairs(flat(state.job.request).map(([name, value]) =>
-      [name, withNames(value) !== value ? h("span", { title: value }, withNames(value)) : ID.test(value) ? h("code", { class: "id", title: value }, value) : value])));
+    asked.querySelector("dl").replaceChildren(...pairs(flat(state.job.request).map(([name, value]) => [name, worded(value)])));
   }
 
   function drawProgress(job) {

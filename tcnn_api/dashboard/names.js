@@ -1,5 +1,6 @@
 // What people call the data sets, jobs and checkpoints that requests name by id.
 
+import { h } from "./dom.js";
 import { get } from "./http.js";
 
 const KINDS = {
@@ -8,6 +9,7 @@ const KINDS = {
   wts: [(id) => `weights/${id}`, (found) => found.name],
   job: [(id) => `jobs/${id}`, (found) => found.name ?? found.request.model ?? found.id],
 };
+const ID = /^(ds|ckpt|job|wts)_[0-9a-z]+$/;
 const names = new Map();
 
 /** The name of an id, as soon as it is known; until then, and of anything else, itself. */
@@ -20,10 +22,17 @@ export function withNames(text) {
   return String(text).replace(/\b(ds|ckpt|job|wts)_[0-9a-z]+/g, named);
 }
 
+/** A setting in words: an id by the name of what it is of, or else as one. */
+export function worded(value) {
+  const name = withNames(value);
+  if (name !== String(value)) return h("span", { title: value }, name);
+  return ID.test(value) ? h("code", { class: "id", title: value }, value) : value;
+}
+
 /** Ask for the names that jobs mention, each once; true if anything new was asked. */
 export async function learn(jobs) {
-  const mentioned = jobs.flatMap(({ request }) => [request?.dataset, request?.finetune?.dataset, request?.job, request?.checkpoint, request?.weights, ...(request?.depends_on ?? []), ...(request?.against ?? []).flatMap((one) => [one.job, one.checkpoint, one.weights])]);
-  const ids = new Set(mentioned.filter((id) => /^(ds|ckpt|job|wts)_[0-9a-z]+$/.test(id ?? "") && !names.has(id)));
+  const mentioned = jobs.flatMap(({ request }) => texts(request));
+  const ids = new Set(mentioned.filter((text) => ID.test(text) && !names.has(text)));
   for (const id of ids) names.set(id, id);
   await Promise.all([...ids].map(async (id) => {
     const [path, name] = KINDS[id.split("_")[0]];
@@ -34,4 +43,10 @@ export async function learn(jobs) {
     }
   }));
   return ids.size > 0;
+}
+
+/** All texts in a value, however deep. */
+function texts(value) {
+  if (typeof value === "string") return [value];
+  return value !== null && typeof value === "object" ? Object.values(value).flatMap(texts) : [];
 }

@@ -3,13 +3,15 @@
 import { h } from "./dom.js";
 import { date, deed, title } from "./format.js";
 import { get } from "./http.js";
+import { learn } from "./names.js";
 import { badge, trouble } from "./parts.js";
 
 const MOST = 50;
 
 export function usedBy(id, signal) {
   const place = h("div", {}, h("p", { class: "loading" }, "Looking for jobs…"));
-  get(`jobs?${new URLSearchParams({ q: id, limit: MOST, results: false })}`, { signal }).then((page) => {
+  get(`jobs?${new URLSearchParams({ q: id, limit: MOST, results: false })}`, { signal }).then(async (page) => {
+    await learn(page.data);
     if (!page.data.length) return place.replaceChildren(h("p", { class: "muted" }, "No job names it."));
     const going = page.data.filter((job) => ["queued", "running"].includes(job.status)).length;
     place.replaceChildren(

@@ -12,6 +12,7 @@ from tcnn.evaluation.comparing.comparison import compare
 from tcnn.evaluation.comparing.report import Comparison
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.child.files import artifact_of
+from tcnn_jobs.child.naming import unplaced
 from tcnn_jobs.model.jobs import Progress, Result
 from tcnn_jobs.model.requests import EvaluateRequest, models_of
 
@@ -39,6 +40,7 @@ def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Repor
     for change in comparison.changes:
         change.of, change.over = labels[change.of], labels[change.over]
     comparison.data = request.dataset
+    comparison = Comparison.model_validate(unplaced(comparison.model_dump(mode="json"), assignment))
     report_file = directory.path / "evaluation.json"
     report_file.write_text(comparison.model_dump_json(indent=2), encoding="utf-8")
     notes = seen_before(comparison)

@@ -7,14 +7,13 @@ import sys
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from tcnn.errors import EnvironmentFailure, Stopped, TcnnError, one_line
 from tcnn.processes import QuickExit, die_with_parent, keep_freed_memory, let_others_go_first, loading
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
+from tcnn_jobs.child.naming import public
 from tcnn_jobs.model.jobs import Failure, Progress
 from tcnn_jobs.retry import error_code
-from tcnn_jobs.wording import for_requests
 
 log = logging.getLogger("tcnn.runner")
 
@@ -70,25 +69,6 @@ def _failed(error: Exception, attempt: AttemptDirectory, assignment: Assignment)
     message = f"unexpected {type(error).__name__}: {one_line(error)}; the log has the details"
     attempt.finish(Outcome(error=Failure(code="internal", message=message), retry=True))
     return 1
-
-
-def public(message: str, assignment: Assignment) -> str:
-    """An error message without this host's paths, which are not to be disclosed: by the names that the request used."""
-    places = {path: str(_named(assignment.request, field)) for field, path in assignment.paths.items()}
-    for path in sorted(places, key=len, reverse=True):
-        message = message.replace(path, places[path])
-    return for_requests(message.replace(f"{Path.cwd()}/", ""))
-
-
-def _named(request: dict[str, Any], field: str) -> Any:
-    """The name that a request gives to one of its references, by field: `source`, `dataset`, `against.1`,
-    `against.1.weights`."""
-    name, *place = field.split(".")
-    if name == "against":
-        request, name = request["against"][int(place[0])], place[1] if place[1:] else "source"
-    if name == "source":
-        return request.get("job") or request.get("checkpoint")
-    return request.get(name) or (request.get("finetune") or {}).get(name) or name
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

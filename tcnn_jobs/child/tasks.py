@@ -29,9 +29,9 @@ from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.child.files import artifact_of
 from tcnn_jobs.child.measuring import measure
+from tcnn_jobs.child.naming import public, unplaced
 from tcnn_jobs.model.jobs import Kind, Progress, Result
 from tcnn_jobs.model.requests import FinetuneRequest, Training, TransformRequest
-from tcnn_jobs.wording import for_requests
 
 log = logging.getLogger("tcnn.tasks")
 
@@ -144,8 +144,8 @@ def _finetune(
             epochs_told = _tell_epochs(reporter, directory.run, epochs_told)
 
     def say(message: str) -> None:
-        log.info("%s", message)
-        reporter.event("message", text=for_requests(message))
+        log.info("%s", public(message, assignment))
+        reporter.event("message", text=public(message, assignment))
 
     # As the request has them: another worker, which goes on with the run, has its files elsewhere.
     names = {"data": training.dataset} | ({"val": training.val} if training.val else {})
@@ -233,8 +233,9 @@ def _trained(
     cnn = RunDirectory(directory.run / BASELINE).best
     if cnn.is_file():
         files += (artifact_of(assignment, cnn, "baseline.safetensors"),)
-    metrics = trained.model_dump(mode="json", exclude={"out", "best", "last", "notes", "model"})
-    return Result(checkpoint=best, files=files, verification=verification, metrics=metrics, notes=tuple(trained.notes))
+    told = unplaced(trained.model_dump(mode="json", exclude={"out", "best", "last", "model"}), assignment)
+    notes = tuple(told.pop("notes"))
+    return Result(checkpoint=best, files=files, verification=verification, metrics=told, notes=notes)
 
 
 def _sizes(converted: ConversionResult) -> dict[str, Any]:

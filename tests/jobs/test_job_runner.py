@@ -15,7 +15,7 @@ from tcnn.training.runs.rundir import RunDirectory
 from tcnn.workflows.pipeline import convert_to_file
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.child import runner, tasks
-from tcnn_jobs.child.runner import public
+from tcnn_jobs.child.naming import public
 from tcnn_jobs.model.jobs import Kind, Result
 from tcnn_jobs.retry import HandBack, decide
 

@@ -1,5 +1,6 @@
 """An evaluation on a data set that is not divided: the result says which images were measured, and who knew them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("measured")
     colours(root / "ds_1")
     colours(root / "ds_2", 2)
+    (root / "ds_2" / "red" / "broken.png").write_bytes(b"no picture")
     with pytest.MonkeyPatch.context() as here:
         for job, training in TRAINED.items():
             paths = {name: str(root / training[name]) for name in ("dataset", "val") if name in training}
@@ -46,7 +48,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("ds_1", ["job_1"], 6, True, []),
         ("ds_1", ["job_2"], 30, False, ["job_2"]),
         ("ds_1", ["job_1", "job_2"], 6, True, ["job_2"]),
-        ("ds_2", ["job_1", "job_2"], 6, False, []),
+        ("ds_2", ["job_1", "job_2"], 7, False, []),
     ],
 )
 def test_what_was_measured(
@@ -68,3 +70,18 @@ def test_what_was_measured(
     seen = [f"{job} was trained on these images: its accuracy says nothing about images that it has not seen."
             for job in trained_on]  # fmt: skip
     assert list(result.notes) == held + seen
+
+
+def test_an_image_that_cannot_be_read_is_named_as_the_request_names_its_data_set(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not by where it lies on the server: in events, result and files, of a training and of an evaluation."""
+    broken = "ds_2/red/broken.png"
+    told = [json.loads(line) for line in (home / "job_2" / "events.jsonl").read_text().splitlines()]
+    assert f"unreadable, left out: {broken}" in [one["data"].get("text") for one in told]
+    paths = {"source": str(home / "job_1" / "run" / "best.safetensors"), "dataset": str(home / "ds_2")}
+    result = done(tmp_path, "job_3", Kind.EVALUATE, {"job": "job_1", "dataset": "ds_2"}, paths, monkeypatch)
+    assert result.metrics is not None
+    assert result.metrics["rows"][0]["unreadable"] == [broken]
+    for text in (result.model_dump_json(), (tmp_path / "job_3" / "evaluation.json").read_text(), json.dumps(told)):
+        assert str(home) not in text

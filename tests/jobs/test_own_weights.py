@@ -15,7 +15,7 @@ from tcnn.errors import WeightsError
 from tcnn.evaluation.evaluate import evaluate
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.child import tasks
-from tcnn_jobs.child.runner import public
+from tcnn_jobs.child.naming import public
 from tcnn_jobs.confined.weights import keep
 from tcnn_jobs.model.jobs import Kind, Result
 

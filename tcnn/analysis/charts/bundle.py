@@ -11,7 +11,7 @@ from importlib.resources import files
 
 SHARED = ("dom", "numbers")
 """Modules of the attention viewer's page that charts are made with, too."""
-MODULES = (*SHARED, "scale", "saving", "chart", "curves", "report")
+MODULES = (*SHARED, "scale", "saving", "chart", "curves", "edges", "report")
 """In an order in which each comes after those that it imports. No two of them have a name in common."""
 
 

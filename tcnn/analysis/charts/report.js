@@ -3,6 +3,7 @@
 import { chart } from "./chart.js";
 import { described } from "./curves.js";
 import { h } from "./dom.js";
+import { watchEdges } from "./edges.js";
 import { number, percent } from "./numbers.js";
 
 const FORMATS = { number, percent };
@@ -25,3 +26,5 @@ for (const place of document.querySelectorAll("[data-charts]")) {
     return made.element;
   })));
 }
+
+for (const region of document.querySelectorAll(".wide, .picture")) watchEdges(region);

@@ -3,7 +3,7 @@
 It is made without torch from the files of the run's directory, unless images are given: their attention is computed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,17 +37,26 @@ class Written(BaseModel):
     """What the report lacks, and why."""
 
 
-def report(run: str | Path, images: str | Path | None = None, evaluations: Sequence[str | Path] = ()) -> str:
+def report(
+    run: str | Path,
+    images: str | Path | None = None,
+    evaluations: Sequence[str | Path] = (),
+    names: Mapping[str, str] | None = None,
+) -> str:
     """Make the HTML report of a run, as a string.
 
     Args:
         run: a directory of `tcnn finetune`, of `tcnn convert`, or of a job of the service.
         images: an image or a folder of images, for attention maps; computing them loads torch.
         evaluations: files of `tcnn evaluate --json`, besides `evaluation*.json` in the directory.
+        names: what data sets and models are called that the files know by an id.
 
     Unreadable files are named on the page, and the rest is shown. Raises `RequestError` if there is no file of a run.
     """
-    return _page(_read(Path(run), images, evaluations))
+    found = _read(Path(run), images, evaluations)
+    if names:
+        found.rename(names)
+    return _page(found)
 
 
 def write(

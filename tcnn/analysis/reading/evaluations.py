@@ -1,6 +1,6 @@
 """Read evaluation files (the output of `tcnn evaluate --json`), without torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -54,6 +54,16 @@ class EvaluationFile(Record):
     data: str
     images: int
     rows: tuple[EvaluatedRow, ...]
+    held_out: bool = False
+    """Whether only images were measured that training had held out."""
+    trained_on: tuple[str, ...] = ()
+    """Models that were trained on some of the images."""
+
+    def renamed(self, names: Mapping[str, str]) -> "EvaluationFile":
+        """The same, with other names of the data set and of the models."""
+        rows = tuple(row.model_copy(update={"model": names.get(row.model, row.model)}) for row in self.rows)
+        trained_on = tuple(names.get(model, model) for model in self.trained_on)
+        return self.model_copy(update={"data": names.get(self.data, self.data), "rows": rows, "trained_on": trained_on})
 
 
 def read_evaluation(file: Path) -> EvaluationFile:

@@ -56,6 +56,13 @@ class Run:
     missing: list[str] = field(default_factory=list)
     """What is missing, and why."""
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Call data sets and models by their names, where the files have ids of a service."""
+        if self.record is not None:
+            words = {key: value for key, value in self.record.items() if isinstance(value, str)}
+            self.record |= {key: names.get(value, value) for key, value in words.items()}
+        self.evaluations = [each.renamed(names) for each in self.evaluations]
+
     @property
     def only_measured(self) -> bool:
         """Whether models were evaluated here and nothing was converted or trained."""

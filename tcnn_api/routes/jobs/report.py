@@ -1,6 +1,9 @@
 """`GET /jobs/{id}/report`: the report of a training run as one page, made when it is first asked for, and kept."""
 
 import hashlib
+import json
+import re
+from contextlib import suppress
 from pathlib import Path
 
 from anyio import to_thread
@@ -17,13 +20,16 @@ from tcnn_api.errors import NotFound
 from tcnn_api.routes.jobs.files import succeeded
 from tcnn_jobs.confined.explorers import MEMORY
 from tcnn_jobs.confined.process import ask
-from tcnn_jobs.errors import UploadNotFound
+from tcnn_jobs.errors import JobNotFound, UploadNotFound
 from tcnn_jobs.housekeeping.janitor import winner
 from tcnn_jobs.model.jobs import Job
+from tcnn_jobs.store import Store
 
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 
 SECONDS = 300
+ID = re.compile(r'"((job|ds|ckpt|wts)_[0-9a-f]{24})"')
+KINDS = {"ds": "dataset", "ckpt": "checkpoint", "wts": "weights"}
 SCRIPT = hashlib.sha256(script_source().encode()).hexdigest()[:12]
 """Of the page's name: one with another script than the policy allows would show no charts."""
 POLICY = {
@@ -47,26 +53,41 @@ async def report(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> Re
     """
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     attempt = await parts.pools.storage.run(own, parts.artifacts.attempt, found, winner(found))
-    page = parts.artifacts.beside(job, f"report-{winner(found)}-{__version__}-{SCRIPT}.html")
+    names = json.dumps(await to_thread.run_sync(_names, parts.store, found), sort_keys=True)
+    called = hashlib.sha256(names.encode()).hexdigest()[:12]
+    page = parts.artifacts.beside(job, f"report-{winner(found)}-{__version__}-{SCRIPT}-{called}.html")
     if attempt is None:
         raise NotFound(f"{job}: its files are no longer on the server; run the job again")
     async with parts.pools.reports.take(own):  # what waited for the same one finds it made
         if not page.is_file():
-            await _make(parts, found, attempt, page, own)
+            await _make(parts, found, attempt, page, own, names)
     headers = POLICY | {"Content-Disposition": f'inline; filename="{job}.html"'}
     return FileResponse(page, headers=headers, media_type="text/html; charset=utf-8")
 
 
-async def _make(parts: Service, job: Job, attempt: Path, page: Path, own: str) -> None:
+async def _make(parts: Service, job: Job, attempt: Path, page: Path, own: str, names: str) -> None:
     images = await parts.pools.storage.run(own, _images, parts, job)
     size = job.result.checkpoint.size if job.result and job.result.checkpoint else 0
     try:
         await ask(
-            "tcnn_jobs.confined.reporting", "write", str(attempt), job.id, str(page), str(parts.home.incoming), images,
-            memory=MEMORY + 4 * size, seconds=SECONDS,
+            "tcnn_jobs.confined.reporting", "write", str(attempt), job.id, str(page), str(parts.home.incoming), names,
+            images, memory=MEMORY + 4 * size, seconds=SECONDS,
         )  # fmt: skip
     except RequestError as error:
         raise EnvironmentFailure(f"the report of {job.id} could not be made ({error}); try again later") from error
+
+
+def _names(store: Store, job: Job) -> dict[str, str]:
+    """What the job's owner calls the data sets and models that its request names by an id, of those that are there."""
+    found: dict[str, str] = {}
+    for identifier, prefix in set(ID.findall(json.dumps(job.request))):
+        with suppress(JobNotFound, UploadNotFound):
+            if prefix == "job":
+                other = store.get(identifier, job.owner)
+                found[identifier] = other.name or str(other.request.get("model") or identifier)
+            else:
+                found[identifier] = store.upload(identifier, KINDS[prefix], job.owner).name
+    return found
 
 
 def _images(parts: Service, job: Job) -> str:

@@ -1,0 +1,73 @@
+"""What a request names by an id is called by its name: on a data set's page, among settings, in a report."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browsing import FAST, Open, sync_api
+from serving import Server, serving
+from story import Story
+
+from tcnn_jobs.model.jobs import Artifact, Kind, Result, Upload
+
+expect = sync_api.expect
+PETS = "ds_" + "7" * 24
+
+
+class Named(Story):
+    """With a data set, and a model that was measured on it and knew its images."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        pets = Upload(id=PETS, owner="local", kind="dataset", name="pets & others.zip", path=f"datasets/{PETS}", size=1,
+                      sha256="0" * 64, details={"classes": ["cat"], "images": 20, "splits": {}})  # fmt: skip
+        self.house.store.add_upload(pets)
+        claim = self._taken(priority=100, kind=Kind.EVALUATE, request={"job": self.succeeded.job, "dataset": PETS})
+        score = {"images": 20, "right": 13, "top1": 0.65, "top5": None, "loss": 1.0}
+        row = {"model": self.succeeded.job, "height": 64, "width": 64, "clean": score}
+        found = {"data": PETS, "images": 20, "held_out": True, "trained_on": [self.succeeded.job], "rows": [row]}
+        attempt = self.house.home.attempt(claim.job, claim.number)
+        attempt.mkdir(parents=True)
+        text = json.dumps(found).encode()
+        (attempt / "evaluation.json").write_bytes(text)
+        file = Artifact(name="evaluation.json", path=f"{claim.job}/{claim.number}/evaluation.json", size=len(text),
+                        sha256=hashlib.sha256(text).hexdigest())  # fmt: skip
+        self.house.store.finish(claim, Result(files=(file,), metrics=found))
+        self.measured = claim.job
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Named:
+    return Named(tmp_path_factory.mktemp("names") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Named) -> Iterator[Server]:
+    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+        yield running
+
+
+def test_the_report_calls_data_sets_and_models_by_their_names(server: Server, story: Named) -> None:
+    job = story.measured
+    with server.client(None) as client:
+        page = client.get(f"/jobs/{job}/report").text
+        assert PETS not in page and story.succeeded.job not in page
+        assert "pets &amp; others.zip: 20 images, which training held out" in page
+        assert "test_resnet (trained on these images)" in page
+        client.patch(f"/jobs/{story.succeeded.job}", json={"name": "the good one"})
+        assert "the good one (trained on these images)" in client.get(f"/jobs/{job}/report").text
+        client.patch(f"/jobs/{story.succeeded.job}", json={"name": None})
+
+
+def test_who_uses_a_data_set_is_named(server: Server, story: Named, open_page: Open) -> None:
+    job = story.house.submit(kind=Kind.FINETUNE, request={"job": story.succeeded.job, "dataset": PETS, "val": PETS}).id
+    page = open_page(f"{server.url}/#/data/{PETS}")
+    users = page.locator(".users a")
+    expect(users.filter(has_text=re.compile("^test_resnet$")).first).to_have_attribute("href", f"#/jobs/{job}")
+    page.goto(f"{server.url}/#/jobs/{job}")
+    settings = page.locator(".request")
+    expect(settings.get_by_text("pets & others.zip")).to_have_count(2)
+    expect(settings.get_by_text("pets & others.zip").first).to_have_attribute("title", PETS)
