@@ -42,9 +42,7 @@ def commands() -> list[str]:
     """The page's commands up to the last that runs a script, each on one line."""
     code = "\n".join(block.code for block in pages.blocks("docs/timm.md") if block.language in ("bash", "sh"))
     lines = re.sub(r"\\\n\s*", " ", code).splitlines()
-    return [
-        line for line in lines if line.startswith(("alias ", "with-tcnn ", "python bulk_runner.py", "tcnn convert"))
-    ]
+    return [line for line in lines if line.startswith(("alias ", "with-tcnn ", "tcnn convert"))]
 
 
 @pytest.fixture(scope="module")
