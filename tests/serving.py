@@ -16,11 +16,10 @@ import httpx
 
 @dataclass
 class Server:
-    """Where it listens, where its files are, and its process."""
+    """Where it listens, and where its files are."""
 
     url: str
     home: Path
-    process: subprocess.Popen[str]
 
     def client(self, key: str | None = "key-of-alice") -> httpx.Client:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -62,7 +61,7 @@ def serving(home: Path, *arguments: str, largest_file: int | None = None, **envi
             said = next((line for line in process.stdout if "tcnn is at" in line), "")
             found = re.search(r"http://[\w.:]+", said)
             assert found, (home.parent / "server.log").read_text()
-            yield Server(found[0], home, process)
+            yield Server(found[0], home)
         finally:
             process.terminate()
             process.stdout.close()

@@ -31,6 +31,8 @@ KEPT = 4
 """Capacity of the LRU cache of encoded images."""
 GOLDEN = 0.618033988749895
 """Step of the low-discrepancy sequence (1/φ) by which images are picked evenly from a sorted data set."""
+THREADS = 4
+"""Number of threads at most; fewer where there are fewer cores, or where `OMP_NUM_THREADS` says so."""
 BEST = 3
 """Number of top predictions in a response."""
 
@@ -44,7 +46,7 @@ class Explorer:
 
             from tcnn.checkpoints import checkpoint as checkpoints
 
-        torch.set_num_threads(max(1, min(4, os.cpu_count() or 1)))
+        torch.set_num_threads(min(THREADS, torch.get_num_threads()))
         self.model = checkpoints.load(checkpoint).eval()
         self.predict = Predicting(self.model)
         self.views = Views(self.model)

@@ -2,17 +2,14 @@
 
 import hashlib
 import itertools
-import socket
-import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from fastapi import FastAPI
+from hosting import listening
 from starlette.testclient import TestClient
 
 from tcnn_api.app import create_app
@@ -26,21 +23,6 @@ DATASET = {"classes": ["a", "b"], "images": 9, "splits": {}}
 CHECKPOINT = {"base_model": "resnet18", "tcnn_version": "0.1", "layers": 3, "parameters": 9, "trained": False}
 WEIGHTS = {"architecture": None, "tensors": 1, "parameters": 9, "dtypes": {"float32": 1}, "shapes": [["x", [9]]]}
 _numbers = itertools.count()
-
-
-@contextmanager
-def listening(app: FastAPI) -> Iterator[str]:
-    """The app on a real port, in a thread."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture

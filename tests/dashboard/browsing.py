@@ -17,7 +17,6 @@ from tiny_runs import colours
 Axe: Any = pytest.importorskip("axe_playwright_python.sync_playwright", reason="NOT TESTED: accessibility").Axe
 sync_api = pytest.importorskip("playwright.sync_api", reason="NOT TESTED: the dashboard, for lack of playwright")
 
-FAST = {"TCNN_POLL": "0.1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TCNN_GRACE": "5"}
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 """As the name of a class and of a data set: one that runs if it is ever taken for markup."""
 TINY = {

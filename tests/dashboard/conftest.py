@@ -1,5 +1,5 @@
-"""Debian's Chromium on a real server. Every page of a test is photographed at its end, into test-pictures/ (ignored by
-git), and no page may write an error to its console.
+"""Debian's Chromium on a real server. No page may write an error to its console. The pages of a test that fails are
+photographed into test-pictures/ (ignored by git); with TCNN_TEST_PICTURES=1 those of every test.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import FAST, Open, sync_api
+from browsing import Open, sync_api
 from serving import Server, serving
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -19,6 +19,7 @@ CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 LATENCY = int(os.environ.get("TCNN_TEST_LATENCY", "0"))
 """Milliseconds that an answer takes at most, drawn anew for each: what a slow network would show is seen here, too."""
 PICTURES = Path(__file__).parents[2] / "test-pictures"
+FAILED = pytest.StashKey[bool]()
 SLOWLY = """{
   const ask = window.fetch.bind(window);
   window.fetch = async (...asked) => {
@@ -34,6 +35,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if "browser" in getattr(item, "fixturenames", ()):
                 item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    """What servers start computes with one thread, and asks no hub."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +85,11 @@ def open_page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Open]:
         return page
 
     yield open_page
-    PICTURES.mkdir(exist_ok=True)
+    wanted = request.node.stash[FAILED] or "TCNN_TEST_PICTURES" in os.environ
+    if wanted:
+        PICTURES.mkdir(exist_ok=True)
     for number, context in enumerate(contexts):
-        for page in context.pages:
+        for page in context.pages if wanted else ():
             name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
             page.screenshot(path=PICTURES / f"{name}-{number}.png", full_page=True)
         context.close()
@@ -81,6 +100,6 @@ def open_page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Open]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With a worker, without keys."""
-    with serving(tmp_path_factory.mktemp("dashboard") / "home", **FAST) as running:
+    """A process, with a worker, without keys."""
+    with serving(tmp_path_factory.mktemp("dashboard") / "home", TCNN_POLL="0.1", TCNN_GRACE="5") as running:
         yield running

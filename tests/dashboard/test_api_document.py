@@ -1,12 +1,20 @@
 """The page of the API's document: by eye and by axe, on a phone and in the dark, with an operation tried."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from browsing import LOOKS, Open, inaccessible, sync_api
+from hosting import hosted
 from serving import Server
 
 expect = sync_api.expect
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with hosted(tmp_path_factory.mktemp("document") / "home") as running:
+        yield running
 
 
 def opened(url: str, open_page: Open, width: int, scheme: str) -> Any:

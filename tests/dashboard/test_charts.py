@@ -10,9 +10,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api
+from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
+from hosting import hosted
 from PIL import Image
-from serving import Server, serving
+from serving import Server
 from story import Story
 
 from tcnn.analysis.pages.report import report
@@ -27,7 +28,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 @pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+    with hosted(story.house.home.root) as running:
         yield running
 
 

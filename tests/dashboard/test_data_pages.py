@@ -12,9 +12,10 @@ import numpy
 import pytest
 import timm
 import torch
-from browsing import FAST, HOSTILE, LOOKS, Open, client_of, inaccessible, sync_api
+from browsing import HOSTILE, LOOKS, Open, client_of, inaccessible, sync_api
+from hosting import hosted
 from PIL import Image
-from serving import Server, serving
+from serving import Server
 from story import Story
 
 import tcnn
@@ -49,7 +50,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 @pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+    with hosted(story.house.home.root) as running:
         yield running
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browsing import FAST, LOOKS, Open, inaccessible, sync_api
-from serving import Server, serving
+from browsing import LOOKS, Open, inaccessible, sync_api
+from hosting import hosted
+from serving import Server
 from story import Story
 
 expect = sync_api.expect
@@ -24,7 +25,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 @pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+    with hosted(story.house.home.root) as running:
         yield running
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api
+from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
+from hosting import hosted
 from houses import House
-from serving import Server, serving
+from serving import Server
 from story import Story
 
 expect = sync_api.expect
@@ -25,7 +26,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 @pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+    with hosted(story.house.home.root) as running:
         yield running
 
 
@@ -176,7 +177,7 @@ def test_light_and_dark_are_kept(server: Server, open_page: Open) -> None:
 
 def test_a_lost_server_is_told_and_found_again(story: Story, open_page: Open) -> None:
     home = story.house.home.root
-    with serving(home, "--no-worker", **FAST) as first:
+    with hosted(home) as first:
         page = open_page(first.url)
         job = open_page(f"{first.url}/#/jobs/{story.running.job}")
         expect(page.locator(".jobs li")).to_have_count(5)
@@ -184,7 +185,7 @@ def test_a_lost_server_is_told_and_found_again(story: Story, open_page: Open) ->
     for one in (page, job):
         expect(one.get_by_role("status").filter(has_text="Connection lost")).to_be_visible()
     story.tell(80)
-    with serving(home, "--no-worker", "--port", first.url.rpartition(":")[2], **FAST):
+    with hosted(home, int(first.url.rpartition(":")[2])):
         expect(page.get_by_role("status").filter(has_text="Connected again")).to_be_visible(timeout=60_000)
         expect(page.locator(".jobs li", has_text="resnet18").get_by_role("progressbar")).to_have_js_property(
             "value", 80
@@ -238,7 +239,7 @@ def test_a_thousand_jobs(tmp_path: Path, open_page: Open, record_property: Any) 
             request = json.dumps({"model": f"resnet{number}"})
             copy = {**row, "id": f"job_{number:024x}", "number": row["number"] + number, "request": request}
             database.execute(f"INSERT INTO jobs VALUES ({','.join('?' * len(copy))})", tuple(copy.values()))
-    with serving(house.home.root, "--no-worker", **FAST) as server:
+    with hosted(house.home.root) as server:
         page = open_page(server.url)
         page.locator(".jobs li:nth-child(20)").wait_for()
         seen = page.evaluate("performance.now()") / 1000  # since the address was asked for

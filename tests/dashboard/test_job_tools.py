@@ -11,8 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from browsing import FAST, LOOKS, Open, archive, client_of, inaccessible, sync_api
-from serving import Server, serving
+from browsing import LOOKS, Open, archive, client_of, inaccessible, sync_api
+from hosting import hosted
+from serving import Server
 from story import Story
 
 from tcnn_jobs.model.jobs import Result
@@ -38,7 +39,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 @pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+    with hosted(story.house.home.root) as running:
         yield running
 
 

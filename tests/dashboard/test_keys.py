@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import FAST, LOOKS, Open, inaccessible, sync_api
-from serving import Server, serving
+from browsing import LOOKS, Open, inaccessible, sync_api
+from hosting import hosted
+from serving import Server
 from story import Story
 
 expect = sync_api.expect
@@ -20,7 +21,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 @pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
     keys = "local:secret-of-this,bob:other-key"
-    with serving(story.house.home.root, "--no-worker", TCNN_API_KEYS=keys, **FAST) as running:
+    with hosted(story.house.home.root, api_keys=keys) as running:
         yield running
 
 

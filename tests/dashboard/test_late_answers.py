@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import FAST, Open, sync_api, until
-from serving import Server, serving
+from browsing import Open, sync_api, until
+from hosting import hosted
+from serving import Server
 from story_of_faults import Faults
 
 from tcnn_jobs.model.jobs import Upload
@@ -21,7 +22,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Faults:
 
 @pytest.fixture(scope="module")
 def server(story: Faults) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+    with hosted(story.house.home.root) as running:
         yield running
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import FAST, LOOKS, Open, inaccessible, sync_api
-from serving import Server, serving
+from browsing import LOOKS, Open, inaccessible, sync_api
+from hosting import hosted
+from serving import Server
 from story import SET, VERIFICATION, Story
 
 expect = sync_api.expect
@@ -50,7 +51,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="module")
 def server(story: Runs) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+    with hosted(story.house.home.root) as running:
         yield running
 
 

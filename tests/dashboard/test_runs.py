@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import FAST, LOOKS, Open, inaccessible, sync_api
-from serving import Server, serving
+from browsing import LOOKS, Open, inaccessible, sync_api
+from hosting import hosted
+from serving import Server
 from story import Story
 
 expect = sync_api.expect
@@ -29,7 +30,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Two:
 
 @pytest.fixture(scope="module")
 def server(story: Two) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+    with hosted(story.house.home.root) as running:
         yield running
 
 

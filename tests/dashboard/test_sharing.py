@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from browsing import FAST, LOOKS, Open, inaccessible, sync_api
-from serving import Server, serving
+from browsing import LOOKS, Open, inaccessible, sync_api
+from hosting import hosted
+from serving import Server
 from story import Story
 
 expect = sync_api.expect
@@ -18,7 +19,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 @pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", TCNN_API_KEYS="local:key-of-the-owner", **FAST) as running:
+    with hosted(story.house.home.root, api_keys="local:key-of-the-owner") as running:
         yield running
 
 

@@ -5,8 +5,9 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from browsing import FAST, Open, sync_api, until
-from serving import Server, serving
+from browsing import Open, sync_api, until
+from hosting import hosted
+from serving import Server
 from story import Story
 
 expect = sync_api.expect
@@ -21,7 +22,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 @pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST, TCNN_MAX_STREAMS=str(MOST)) as running:
+    with hosted(story.house.home.root, max_streams=MOST) as running:
         yield running
 
 

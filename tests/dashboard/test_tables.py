@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import FAST, HOSTILE, Open, inaccessible, sync_api
+from browsing import HOSTILE, Open, inaccessible, sync_api
+from hosting import hosted
 from PIL import Image
-from serving import Server, serving
+from serving import Server
 from story import Story, before_and_after
 
 from tcnn_jobs.model.jobs import Claim
@@ -37,7 +38,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 @pytest.fixture(scope="module")
 def server(story: Measured) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+    with hosted(story.house.home.root) as running:
         yield running
 
 

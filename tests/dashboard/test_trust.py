@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browsing import FAST, HOSTILE, LOOKS, Open, inaccessible, sync_api
-from serving import Server, serving
+from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
+from hosting import hosted
+from serving import Server
 from story import SET
 from story_of_faults import Faults
 
@@ -24,7 +25,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Faults:
 
 @pytest.fixture(scope="module")
 def server(story: Faults) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+    with hosted(story.house.home.root) as running:
         yield running
 
 

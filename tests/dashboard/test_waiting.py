@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import FAST, Open, sync_api
+from browsing import Open, sync_api
+from hosting import hosted
 from houses import House
-from serving import Server, serving
+from serving import Server
 
 from tcnn_jobs.model.jobs import Claim, Failure, Kind, WorkerInfo
 
@@ -22,7 +23,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
 
 @pytest.fixture
 def server(house: House) -> Iterator[Server]:
-    with serving(house.home.root, "--no-worker", **FAST) as running:
+    with hosted(house.home.root) as running:
         yield running
 
 

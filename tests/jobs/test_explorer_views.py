@@ -57,6 +57,19 @@ def test_checkpoints_are_kept_and_views_forgotten(image: Tensor, tmp_path: Path)
     assert len(seen.views) == KEPT + 1 and views.look(seen) is own
 
 
+@pytest.mark.parametrize("given", [1, 3])
+def test_no_more_threads_than_are_given(given: int, tmp_path: Path) -> None:
+    """As `OMP_NUM_THREADS` gives them to a process, or its cores do."""
+    file = str(tcnn.save(converted(0), tmp_path / "model.safetensors"))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(given)
+        Explorer(file)
+        assert torch.get_num_threads() == given
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_circles_are_those_of_an_inspection(tmp_path: Path) -> None:
     """Centres are the taps, and circles hold half and nine tenths of the Gaussian, at the τ that is asked."""
     explorer = Explorer(str(tcnn.save(converted(0), tmp_path / "t.safetensors")))

@@ -1,0 +1,46 @@
+"""The HTTP service on a port, in a thread of the tests' process: a process of its own takes a second to load."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from serving import Server
+
+from tcnn_api.app import create_app
+from tcnn_api.connections import PatientProtocol
+from tcnn_api.settings import load
+
+
+@contextmanager
+def listening(app: FastAPI, port: int = 0) -> Iterator[str]:
+    """The app on a real port, as `tcnn serve` puts it there; its URL."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        config = uvicorn.Config(
+            app, http=PatientProtocol, log_config=None, access_log=False, server_header=False,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def hosted(home: Path, port: int = 0, **settings: Any) -> Iterator[Server]:
+    """A server of this home, with settings of its own, until the block ends. It has no worker."""
+    with listening(create_app(load(home=home, **settings)), port) as url:
+        yield Server(url, home)
