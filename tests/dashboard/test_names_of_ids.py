@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import FAST, Open, sync_api
-from serving import Server, serving
+from browsing import Open, sync_api
+from hosting import hosted
+from serving import Server
 from story import Story
 
 from tcnn_jobs.model.jobs import Artifact, Kind, Result, Upload
@@ -46,7 +47,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Named:
 
 @pytest.fixture(scope="module")
 def server(story: Named) -> Iterator[Server]:
-    with serving(story.house.home.root, "--no-worker", **FAST) as running:
+    with hosted(story.house.home.root) as running:
         yield running
 
 
