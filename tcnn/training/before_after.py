@@ -32,8 +32,8 @@ from tcnn.training.updates.step import MixedPrecision
 FILE = "before-after.json"
 SECONDS = 1.0
 """For which a model is timed at most, once it is warm,"""
-PASSES = 5
-"""or so many passes."""
+PASSES = 3, 5
+"""but in so many passes at least, of which the slowest and the fastest are told, and at most."""
 CORRUPTED = 500
 """Images at most that are looked at under corruptions: making these takes longer than a model on most hosts."""
 
@@ -139,7 +139,8 @@ def _cost(model: nn.Module, size: tuple[int, int], device: torch.device, precisi
     rates: list[float] = []
     with evaluating(model), fused(model), torch.inference_mode(), precision.autocast():
         started = time.perf_counter()
-        while len(rates) <= PASSES and (len(rates) < 2 or time.perf_counter() - started < SECONDS):
+        fewest, most = PASSES
+        while len(rates) <= most and (len(rates) <= fewest or time.perf_counter() - started < SECONDS):
             before = time.perf_counter()
             model(images).sum().item()  # waits for the device
             rates.append(batch / max(1e-9, time.perf_counter() - before))

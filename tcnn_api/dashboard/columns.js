@@ -1,6 +1,6 @@
 // Columns of runs: what every job has, its settings by short names, and the numbers of its result.
 
-import { STATUS, date, deed, duration, number, percent, since } from "./format.js";
+import { STATUS, count, date, deed, duration, number, percent, since } from "./format.js";
 import { named } from "./names.js";
 
 /** What the server sorts by beside settings and metrics. */
@@ -65,7 +65,8 @@ export function cell(column, job) {
 }
 
 export function measured(name, value) {
-  return /(^|[._])top[15]$/.test(name) ? percent(value, 2) : number(value, 4);
+  if (/(^|[._])top[15]$/.test(name)) return percent(value, 2);
+  return Number.isInteger(value) ? count(value) : number(value, 4);
 }
 
 function raw(column, job) {

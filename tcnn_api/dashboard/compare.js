@@ -87,7 +87,7 @@ function card(word, ...children) {
 function grid(word, heads, rows) {
   return scrolling(word, {}, h("table", { class: "compared stuck" },
     h("thead", {}, h("tr", {}, h("td", {}), heads)),
-    h("tbody", {}, rows.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, breakable(name)), values.map((value) => h("td", { title: value }, h("span", { class: "value" }, value))))))));
+    h("tbody", {}, rows.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, breakable(name)), values.map((value) => h("td", { title: value }, h("span", { class: "value" }, breakable(value)))))))));
 }
 
 /** Names by which the runs are told apart: where two are called the same, with the ends of their ids. */

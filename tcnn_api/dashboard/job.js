@@ -263,8 +263,10 @@ function score(job, metrics) {
       .filter(([, share]) => typeof share === "number").map(([word, share]) => [word, percent(share)]);
   }
   const shown = [];
-  if (typeof metrics.top1 === "number") shown.push(["Accuracy (top-1)", percent(metrics.top1)]);
-  if (typeof metrics.top5 === "number") shown.push(["Top-5", percent(metrics.top5)]);
+  const best = metrics.best_top1 ?? metrics.top1; // of the epoch whose weights are the job's model
+  if (typeof best === "number") shown.push(["Accuracy (top-1)", percent(best)]);
+  if (typeof metrics.top1 === "number" && metrics.top1 !== best) shown.push(["After the last epoch", percent(metrics.top1)]);
+  if (typeof metrics.top5 === "number") shown.push([metrics.top1 === best ? "Top-5" : "Top-5, last epoch", percent(metrics.top5)]);
   for (const [name, word] of [["epochs", "Epochs"], ["train_images", "Training images"], ["val_images", "Validation images"]]) {
     if (typeof metrics[name] === "number") shown.push([word, number(metrics[name], 6)]);
   }

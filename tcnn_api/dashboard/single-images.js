@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { count, percent } from "./format.js";
+import { breakable } from "./scrolling.js";
 
 /** A list of images; `looked` makes the address of one in the explorer of its name, or is null where there is none. */
 export function gallery(title, images, all, looked) {
@@ -15,7 +16,7 @@ function item(image, looked) {
     : [["Taken for", `${image.answer}, ${percent(image.confidence, 0)}`]];
   return h("li", {},
     image.thumbnail && h("img", { src: image.thumbnail, alt: "", loading: "lazy" }),
-    h("dl", {}, [["Is", image.target], ...said].map(([word, text]) => h("div", {}, h("dt", {}, word), h("dd", {}, text)))),
+    h("dl", {}, [["Is", image.target], ...said].map(([word, text]) => h("div", {}, h("dt", {}, word), h("dd", {}, breakable(text))))),
     h("code", { title: image.file }, looked ? h("a", { href: looked(image.file) }, image.file) : image.file));
 }
 

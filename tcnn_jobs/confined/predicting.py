@@ -43,9 +43,17 @@ class Predicting:
             models.append(
                 {"role": other["role"], "missing": found, "guesses": []}
                 if isinstance(found, str)
-                else _said(*found, image)
+                else self._worded(_said(*found, image), found[1], last["guesses"])
             )
         return _compared([*models, last], top)
+
+    def _worded(self, said: dict[str, Any], model: "nn.Module", own: list[dict[str, Any]]) -> dict[str, Any]:
+        """Where a model names none of its classes, and has as many as the job's, it began the job with these."""
+        labels = (getattr(model, "pretrained_cfg", None) or {}).get("label_names")
+        if not labels and len(said["guesses"]) == len(own):
+            names = {guess["index"]: guess["name"] for guess in own}
+            said["guesses"] = [{**guess, "name": names[guess["index"]]} for guess in said["guesses"]]
+        return said
 
     def _found(self, other: Mapping[str, str]) -> "tuple[str, nn.Module] | str":
         """The model with its role, or why it is not there."""

@@ -22,7 +22,7 @@ def image() -> bytes:
     return written.getvalue()
 
 
-def says(first: str, of: Sequence[str]) -> nn.Module:
+def says(first: object, of: Sequence[object]) -> nn.Module:
     """A CNN with these classes, to whom every image shows the same."""
     model = timm.create_model("test_resnet", num_classes=len(of)).eval()
     model.pretrained_cfg["label_names"] = list(of)
@@ -49,3 +49,16 @@ def test_classes_alike_are_compared(
     assert [one["same_classes"] for one in found["models"]] == [comparable, None, True]
     assert [[guess["name"] for guess in one["guesses"]] for one in found["models"]] == [[beside], [], ["bee"]]
     assert found["same_first_guess"] is same
+
+
+@pytest.mark.parametrize(("classes", "said", "comparable"), [(3, "cat", True), (4, "2", False)])
+def test_a_model_that_names_no_classes_has_those_that_it_was_fine_tuned_on(
+    classes: int, said: str, comparable: bool, tmp_path: Path, image: bytes
+) -> None:
+    """As uploaded weights have none; of another number of classes nothing is known."""
+    cnn = says(2, range(classes))
+    del cnn.pretrained_cfg["label_names"]
+    save_for_hf(cnn, tmp_path / "cnn", safe_serialization=True)
+    predicting = Predicting(says("cat", ANIMALS))
+    found = predicting(image, [{"role": "cnn", "name": f"local-dir:{tmp_path / 'cnn'}"}], 1)
+    assert (found["models"][0]["guesses"][0]["name"], found["models"][0]["same_classes"]) == (said, comparable)

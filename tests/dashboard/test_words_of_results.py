@@ -1,4 +1,4 @@
-"""What a request names by an id is called by its name: on a data set's page, among settings, in a report."""
+"""What results are told in: names instead of ids, the accuracy of the model that was kept, whole numbers as such."""
 
 import hashlib
 import json
@@ -38,6 +38,27 @@ class Named(Story):
                         sha256=hashlib.sha256(text).hexdigest())  # fmt: skip
         self.house.store.finish(claim, Result(files=(file,), metrics=found))
         self.measured = claim.job
+        self.whole = self._measured_whole()
+        self.best = self._best_before_the_last()
+
+    def _measured_whole(self) -> str:
+        """On a data set that is not divided, by a model that has not seen it."""
+        claim = self._taken(priority=100, kind=Kind.EVALUATE, request={"job": self.succeeded.job, "dataset": PETS})
+        score = {"images": 20, "right": 13, "top1": 0.65, "top5": None, "loss": 1.0}
+        row = {"model": self.succeeded.job, "height": 64, "width": 64, "clean": score}
+        found = {"data": PETS, "split": None, "images": 20, "held_out": False, "trained_on": [], "rows": [row]}
+        self.house.store.finish(claim, Result(files=(), metrics=found))
+        return claim.job
+
+    def _best_before_the_last(self) -> str:
+        """A run whose model is that of its second epoch."""
+        claim = self._taken(priority=100, kind=Kind.FINETUNE, request={"job": self.succeeded.job, "dataset": PETS})
+        file = Artifact(
+            name="best.safetensors", path=f"{claim.job}/{claim.number}/best.safetensors", size=1, sha256="1" * 64
+        )
+        metrics = {"top1": 0.72, "top5": 0.96, "best_top1": 0.75, "epochs": 4, "train_images": 123_456}
+        self.house.store.finish(claim, Result(checkpoint=file, files=(file,), metrics=metrics))
+        return claim.job
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +93,21 @@ def test_who_uses_a_data_set_is_named(server: Server, story: Named, open_page: O
     settings = page.locator(".request")
     expect(settings.get_by_text("pets & others.zip")).to_have_count(2)
     expect(settings.get_by_text("pets & others.zip").first).to_have_attribute("title", PETS)
+
+
+def test_the_accuracy_is_that_of_the_model_that_was_kept(server: Server, story: Named, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.best}")
+    result = page.locator(".card", has=page.get_by_role("heading", name="Result", exact=True)).locator("dl > div")
+    expect(result.first).to_have_text("Accuracy (top-1)75%")
+    assert result.all_inner_texts()[1:3] == ["After the last epoch\n72%", "Top-5, last epoch\n96%"]
+
+
+def test_whole_numbers_are_told_as_they_are(server: Server, story: Named, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/compare?jobs={story.best}")
+    row = page.get_by_role("region", name="Results").get_by_role("row", name="train_images")
+    expect(row.get_by_role("cell")).to_have_text("123,456")
+
+
+def test_of_a_data_set_that_is_not_divided_no_split_was_measured(server: Server, story: Named, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.whole}")
+    expect(page.get_by_text("20 images of pets & others.zip: all of them, for it is not divided.")).to_be_visible()
