@@ -23,8 +23,9 @@ export function evaluation({ data, split, images, held_out: heldOut, trained_on:
       table("Accuracy by model", ["Model", "Pixels", "Top-1", "Top-5", "Loss", "Corrupted, top-1", "mCE"],
         rows.map((row) => h("tr", {},
           h("th", { scope: "row", class: "long" }, named(row.model), seen.includes(row.model) && h("span", { class: "tag" }, "trained on these")),
-          [pixels(row), percent(row.clean?.top1), percent(row.clean?.top5), number(row.clean?.loss), percent(row.corruption_top1), percent(row.mce)]
-            .map((text) => h("td", {}, text)))))),
+          h("td", {}, pixels(row)), h("td", {}, percent(row.clean?.top1), row.clean && range(row.clean)),
+          [percent(row.clean?.top5), number(row.clean?.loss), percent(row.corruption_top1), percent(row.mce)].map((text) => h("td", {}, text))))),
+      rows.some((row) => row.clean) && h("p", { class: "hint" }, "Below an accuracy stands its interval of 95%.")),
     resolution(rows),
     ...rows.filter((row) => Object.keys(row.corruptions ?? {}).length).map((row) => heat(row, rows.length > 1)),
     classes(rows),
@@ -36,6 +37,14 @@ export function evaluation({ data, split, images, held_out: heldOut, trained_on:
 function table(label, heads, lines, extra = "") {
   return scrolling(label, { class: extra, rows: lines.length },
     h("table", { class: "stuck" }, h("thead", {}, h("tr", {}, heads.map((word) => h("th", { scope: "col" }, breakable(word))))), h("tbody", {}, lines)));
+}
+
+/** Between what an accuracy lies: the score interval of a share (Wilson 1927), as tcnn.evaluation.intervals has it. */
+function range({ right, images }) {
+  const [share, z] = [right / images, 1.959963984540054];
+  const middle = (share + z * z / (2 * images)) / (1 + z * z / images);
+  const half = z / (1 + z * z / images) * Math.sqrt(share * (1 - share) / images + z * z / (4 * images * images));
+  return h("span", { class: "range" }, `${percent(Math.max(0, middle - half), 0)} to ${percent(Math.min(1, middle + half), 0)}`);
 }
 
 function pixels(row) {
@@ -89,7 +98,7 @@ function classes(rows) {
     table("Accuracy by class", ["Class", "Images", ...measured.map((row) => called(row, rows))],
       all.slice(0, FIRST).map(([name, score]) => h("tr", {},
         h("th", { scope: "row", class: "long" }, breakable(name)), h("td", {}, count(score.images)),
-        measured.map((row) => h("td", {}, percent(row.clean.per_class[name]?.top1)))))));
+        measured.map(({ clean: { per_class: { [name]: own } } }) => h("td", {}, percent(own?.top1), own?.images > 0 && range(own)))))));
 }
 
 /** The confusion matrix: a class a line, an answer a column, in shares of the class; of many classes the worst pairs. */
@@ -129,12 +138,14 @@ function single(job, data, changes) {
     place.append(h("p", { class: "loading" }, "Loading…"));
     try {
       const whole = await get(`jobs/${job.id}/files/evaluation.json`);
+      // Where a model has no explorer, for it is no job's, that of another one shows the image.
+      const other = whole.rows.map((one) => explorer(one.model, data)).find(Boolean);
       place.replaceChildren(...whole.changes.flatMap((one) => {
-        const looked = explorer(one.of, data) ?? explorer(one.over, data);
+        const looked = explorer(one.of, data) ?? explorer(one.over, data) ?? other;
         return [...gallery(`${called(row(whole, one), whole.rows)}: newly right`, one.right_images, one.newly_right, looked),
           ...gallery(`${called(row(whole, one), whole.rows)}: newly wrong`, one.wrong_images, one.newly_wrong, looked)];
       }), ...whole.rows.filter((one) => one.clean).flatMap((one) =>
-        gallery(`${called(one, whole.rows)}: wrong`, one.mistakes, one.clean.images - one.clean.right, explorer(one.model, data))));
+        gallery(`${called(one, whole.rows)}: wrong`, one.mistakes, one.clean.images - one.clean.right, explorer(one.model, data) ?? other)));
     } catch (error) {
       place.firstChild.textContent = error.message;
     }

@@ -12,6 +12,7 @@ from hosting import hosted
 from serving import Server
 from story import Story
 
+from tcnn.evaluation import intervals
 from tcnn_jobs.model.jobs import Artifact, Kind, Result, Upload
 
 expect = sync_api.expect
@@ -82,6 +83,9 @@ def test_the_report_calls_data_sets_and_models_by_their_names(server: Server, st
         client.patch(f"/jobs/{story.succeeded.job}", json={"name": "the good one"})
         assert "the good one (trained on these images)" in client.get(f"/jobs/{job}/report").text
         client.patch(f"/jobs/{story.succeeded.job}", json={"name": None})
+        client.patch(f"/jobs/{job}", json={"name": "cats & dogs, measured"})
+        page = client.get(f"/jobs/{job}/report").text
+        assert "<title>cats &amp; dogs, measured – tcnn report</title>" in page and job not in page
 
 
 def test_who_uses_a_data_set_is_named(server: Server, story: Named, open_page: Open) -> None:
@@ -111,3 +115,6 @@ def test_whole_numbers_are_told_as_they_are(server: Server, story: Named, open_p
 def test_of_a_data_set_that_is_not_divided_no_split_was_measured(server: Server, story: Named, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.whole}")
     expect(page.get_by_text("20 images of pets & others.zip: all of them, for it is not divided.")).to_be_visible()
+    accuracy = page.get_by_role("region", name="Accuracy by model").get_by_role("row").nth(1).get_by_role("cell").nth(1)
+    _, low, high = intervals.share(13, 20)
+    expect(accuracy).to_have_text(f"65%{low:.0%} to {high:.0%}")

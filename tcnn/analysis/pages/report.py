@@ -49,7 +49,7 @@ def report(
         run: a directory of `tcnn finetune`, of `tcnn convert`, or of a job of the service.
         images: an image or a folder of images, for attention maps; computing them loads torch.
         evaluations: files of `tcnn evaluate --json`, besides `evaluation*.json` in the directory.
-        names: what data sets and models are called that the files know by an id.
+        names: what the run, data sets and models are called that go by an id.
 
     Unreadable files are named on the page, and the rest is shown. Raises `RequestError` if there is no file of a run.
     """
@@ -124,7 +124,7 @@ def _page(run: Run) -> str:
 
 
 def _title(run: Run, conversion: ConversionReport | None) -> str:
-    name = run.path.resolve().name
+    name = run.called or run.path.resolve().name
     return f"{name}: {base_model(run, conversion)}" if conversion is not None else name
 
 

@@ -55,9 +55,12 @@ class Run:
     inspection: Inspection | None = None
     missing: list[str] = field(default_factory=list)
     """What is missing, and why."""
+    called: str | None = None
+    """What the run is called, if not as its directory."""
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Call data sets and models by their names, where the files have ids of a service."""
+        """Call the run, data sets and models by their names, where they have ids of a service."""
+        self.called = names.get(self.path.resolve().name)
         if self.record is not None:
             words = {key: value for key, value in self.record.items() if isinstance(value, str)}
             self.record |= {key: names.get(value, value) for key, value in words.items()}

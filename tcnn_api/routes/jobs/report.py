@@ -78,8 +78,8 @@ async def _make(parts: Service, job: Job, attempt: Path, page: Path, own: str, n
 
 
 def _names(store: Store, job: Job) -> dict[str, str]:
-    """What the job's owner calls the data sets and models that its request names by an id, of those that are there."""
-    found: dict[str, str] = {}
+    """What the job's owner calls it, and data sets and models that its request names by an id, if these are there."""
+    found = {} if job.name is None else {job.id: job.name}
     for identifier, prefix in set(ID.findall(json.dumps(job.request))):
         with suppress(JobNotFound, UploadNotFound):
             if prefix == "job":
