@@ -49,12 +49,19 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, min(cores + cores // 2, memory // PROCESS))
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
     """Until all tests are found nothing is garbage: looking for it took a quarter of the time.
 
     Temporary directories lie in memory, where there is enough: waiting for a disk took a third of some tests' time.
+    pytest-rerunfailures has every process ask a server, before each test, how often it crashed: as long as a short test
+    takes. What ends a whole process is not tried again.
     """
     gc.disable()
+    if hasattr(config, "workerinput") and hasattr(config, "failures_db"):
+        from pytest_rerunfailures import StatusDB
+
+        config.failures_db = StatusDB()
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 

@@ -1,6 +1,7 @@
 """The HTTP service on a port, in a thread of the tests' process: a process of its own takes a second to load."""
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
 from serving import Server
@@ -41,6 +43,13 @@ def listening(app: FastAPI, port: int = 0) -> Iterator[str]:
 
 @contextmanager
 def hosted(home: Path, port: int = 0, **settings: Any) -> Iterator[Server]:
-    """A server of this home, with settings of its own, until the block ends. It has no worker."""
-    with listening(create_app(load(home=home, **settings)), port) as url:
-        yield Server(url, home)
+    """A server of this home, with settings of its own, until the block ends. It has no worker.
+
+    Its log is on stderr as that is now, not on what a test looks at.
+    """
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    try:
+        with listening(create_app(load(home=home, **settings)), port) as url:
+            yield Server(url, home)
+    finally:
+        structlog.reset_defaults()

@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], str, in
     return found
 
 
-def test_it_is_what_the_command_says(alice: TestClient, upload: Upload, refusal: Refusal) -> None:
+def test_it_is_what_the_command_says(alice: TestClient, upload: Upload) -> None:
     """Really computed: with counts of images alone, for none of them is there."""
     data = upload(images=50)
     body = {"model": "test_resnet", "dataset": data, "config": TINY, "pretrained": False, "baseline": True}
@@ -59,6 +59,11 @@ def test_it_is_what_the_command_says(alice: TestClient, upload: Upload, refusal:
     assert made["memory"]["free"] > made["memory"]["computed"] > 0
     assert made["expected"] is None
     assert alice.get("/jobs?limit=1").json()["data"] == []
+
+
+@pytest.mark.slow  # a second process that loads torch; others refuse in tests/api/uploads
+def test_what_the_process_refuses(alice: TestClient, upload: Upload, refusal: Refusal) -> None:
+    body = {"model": "test_resnet", "config": TINY, "pretrained": False}
     body |= {"dataset": upload(images=4, classes=list("abcd")), "config": TINY | {"batch_size": 2}}
     refused = refusal(alice.post("/plan", json={"finetune": body}), 422, "finetune")
     assert "so none can be held out; give a validation set with val" in refused["detail"]

@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hosting import hosted
 from jobs_line import Run, runner
 from played import Worker
-from serving import Server, serving
+from serving import Server
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    keys = {"TCNN_API_KEYS": "alice:key-of-alice,bob:key-of-bob"}
-    with serving(tmp_path_factory.mktemp("service") / "home", "--no-worker", **keys) as running:
+    keys = "alice:key-of-alice,bob:key-of-bob"
+    with hosted(tmp_path_factory.mktemp("service") / "home", api_keys=keys) as running:
         yield running
 
 
