@@ -144,11 +144,7 @@ def digest(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
 def read(path: str | Path) -> Checkpoint:
     """Read and check a file, or that of a directory (`checkpoint_file`); raises `CheckpointError` with one line."""
     path = Path(path)
-    file = checkpoint_file(path)
-    if file is None:
-        raise CheckpointError(
-            f"{path}: expected a tcnn checkpoint, found {'no model.safetensors' if path.is_dir() else 'nothing'}"
-        )
+    file = existing(path)
     try:
         with safe_open(file, framework="pt") as handle:
             metadata = dict(handle.metadata() or {})
@@ -174,6 +170,18 @@ def read(path: str | Path) -> Checkpoint:
         raise CheckpointError(
             f"{file}: written by tcnn {metadata['tcnn_version']}, this is {__version__} and cannot read its records"
         ) from error
+
+
+def existing(path: Path) -> Path:
+    """The file that `read` would read; raises `CheckpointError` if there is none, and names a run in the directory."""
+    file = checkpoint_file(path)
+    if file is not None:
+        return file
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: expected a tcnn checkpoint, found nothing")
+    below = next((place for place in sorted(path.iterdir()) if place.is_dir() and checkpoint_file(place)), None)
+    hint = "" if below is None else f"; {below} has one"
+    raise CheckpointError(f"{path}: expected a tcnn checkpoint, found no model.safetensors{hint}")
 
 
 def of_contents(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Checkpoint:

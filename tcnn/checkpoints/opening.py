@@ -10,7 +10,7 @@ from timm.models import parse_model_name
 from torch import nn
 
 from tcnn.checkpoints.arguments import refuse_in_files
-from tcnn.checkpoints.checkpoint import Checkpoint, assemble, contents, of_contents, read
+from tcnn.checkpoints.checkpoint import Checkpoint, assemble, contents, existing, of_contents, read
 from tcnn.checkpoints.places import checkpoint_file
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, RequestError, shorten
@@ -56,6 +56,14 @@ def open_model(name: str, weights: Path | None = None, say: Say = lambda note: N
         return create_source(name, say=say, **model_args)
     refuse_arguments(name, model_args)
     return _of_train(Path(name), say) if is_weights_file(name) else assemble(read(name), None, str(name))
+
+
+def check_exists(name: str) -> None:
+    """Raise what `open_model` does where there is nothing of this name, without opening what there is."""
+    if not is_ours(name):
+        check_name(canonical(name))
+    elif not is_weights_file(name):
+        existing(Path(name))
 
 
 def refuse_arguments(name: str | Path, model_args: Mapping[str, object]) -> None:

@@ -113,8 +113,10 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments:
         arguments[0] = ALIASES.get(arguments[0], arguments[0])
     _signals.clear()
-    for stream in (sys.stdout, sys.stderr):
-        _print_what_it_can(stream)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever called; a file opened later would take its number
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        _print_what_it_can(getattr(sys, name))
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate)}
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup has it ignored
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _terminate)
@@ -149,6 +151,10 @@ def _run(arguments: list[str], debug: bool) -> int:
         return 2
     except BrokenPipeError:  # whoever read has read enough, as `head` does
         return _closed_pipe()
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):  # typer has met it first, and would leave with 1
+            return _closed_pipe()
+        raise
     except Exception as error:  # nothing unforeseen may end in a traceback either
         if _signals:
             return _interrupted(_signals[0])

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
+from tcnn.checkpoints.opening import check_exists
 from tcnn.checkpoints.places import checkpoint_file
 from tcnn.data.image_set import ImageSet, open_dataset, split_off
 from tcnn.errors import RequestError
@@ -57,11 +58,13 @@ def trainings_of(name: str) -> tuple[Training, ...]:
 def measured_by_default(models: Sequence[str]) -> str:
     """The data set that the first model with a record was validated on, or held a part of out.
 
-    Raises `RequestError` if none of them says.
+    Raises `RequestError` if none of them says, and what opening one of them raises if there is none of its name.
     """
     for name in models:
         if found := trainings_of(name):
             return found[0].val or found[0].data
+    for name in models:
+        check_exists(name)
     raise RequestError(
         f"--data: expected a data set to measure on, for {', '.join(models)} does not say what it was trained on"
     )

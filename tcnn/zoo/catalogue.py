@@ -28,6 +28,8 @@ POPULAR = (
 )  # fmt: skip
 """Models that most people look for, the most wanted first."""
 PATH = Path(str(files("tcnn.zoo"))) / "catalogue.json"
+WEIGHTS_FILES = frozenset({".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar"})
+"""What files of weights are called, which no model is."""
 
 
 class Entry(BaseModel):
@@ -170,7 +172,9 @@ def _made_from(architecture: str) -> Entry | None:
 
 
 def unknown(name: str, known: list[str]) -> str:
-    """Error message for an unknown model name, with the closest known ones."""
+    """Error message for an unknown model name, with the closest known ones; a file's name is that of a file missing."""
+    if Path(name).suffix.lower() in WEIGHTS_FILES:
+        return f"{name}: no such file"
     close = difflib.get_close_matches(name.partition(".")[0], known, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(close)}?" if close else "`tcnn models` lists what can be converted"
     return f"{name}: no timm model of this name; {hint}"

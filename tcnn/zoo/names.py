@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tcnn.zoo import catalogue
 
-SUFFIXES = frozenset({".pth", ".pt", ".bin", ".ckpt", ".tar"})
+SUFFIXES = catalogue.WEIGHTS_FILES - {".safetensors"}
 """What files of `torch.save` are called; `model_best.pth.tar` is timm's."""
 
 

@@ -72,13 +72,15 @@ def _content(path: Path) -> Any:
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """Which classes a file would need, if that is why it cannot be read."""
+    """Which classes a file would need, if that is why it cannot be read: often the whole model was saved."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
     except Exception:
         names = []
     foreign = [name for name in names if name != "argparse.Namespace"]
-    return f"it needs {', '.join(foreign[:3])}" if foreign else one_line(error)
+    if foreign:
+        return f"it needs {', '.join(foreign[:3])}; save model.state_dict() alone"
+    return "its content is of neither kind" if isinstance(error, KeyError) else one_line(error)
 
 
 def _state(content: Mapping[Any, Any], depth: int = 2) -> dict[str, Tensor] | None:

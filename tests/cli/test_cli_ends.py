@@ -1,6 +1,8 @@
 """A command that cannot print or write, or is interrupted twice: one line at most, no traceback, its exit code."""
 
 import importlib
+import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -97,12 +99,21 @@ def test_a_full_stdout_is_the_environments_failure(form: tuple[str, ...]) -> Non
     assert done.stderr.count("\n") == 1
 
 
-def test_a_closed_pipe_is_quiet() -> None:
-    command = subprocess.Popen(MODELS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("form", [(), ("--json",), ("--help",)])
+def test_a_closed_pipe_is_quiet(form: tuple[str, ...]) -> None:
+    command = subprocess.Popen((*MODELS, *form), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert command.stdout is not None
     assert command.stderr is not None
     command.stdout.close()
     assert (command.stderr.read(), command.wait()) == ("", 141)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell that closes what a command writes to")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_what_is_closed_is_not_written_to(closed: str) -> None:
+    done = subprocess.run(f"{shlex.join(MODELS)} resnet18d {closed}", shell=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (b"11.7 M" in done.stdout) == (closed == "2>&-")
 
 
 def test_a_terminal_without_greek_letters_gets_question_marks() -> None:

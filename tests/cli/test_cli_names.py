@@ -56,6 +56,23 @@ def test_the_hubs_name_and_the_t_cnns_are_timms(tcnn: Run) -> None:
     assert error == "--no-convert: t_test_resnet is a T-CNN; name test_resnet"
 
 
+def test_what_is_not_there_is_said_to_be_missing(tcnn: Run, trained: Path) -> None:
+    missing = "gone/run: no such file or directory; a timm name has no slash, a repository is hf-hub:gone/run"
+    for command, name, expected in (
+        ("evaluate", "gone/run", missing),  # and not that it does not say what it was trained on
+        ("info", "gone/run", missing),
+        ("evaluate", "gone.safetensors", "gone.safetensors: expected a tcnn checkpoint, found nothing"),
+        ("finetune", "gone.pth.tar", "gone.pth.tar: no such file"),
+        ("evaluate", "timm", "timm: expected a tcnn checkpoint, found no model.safetensors"),
+    ):
+        data = ("--data", "p") if command == "finetune" else ()
+        assert tcnn(command, name, *data).error(2) == expected
+    (trained / "runs").mkdir()
+    assert tcnn("convert", TRAINED, "runs/one").code == 0
+    for command in (("predict", "runs", "p/a/0.jpg"), ("evaluate", "runs")):
+        assert tcnn(*command).error(2).endswith("found no model.safetensors; runs/one has one")
+
+
 def test_so_do_python_and_a_service(tmp_path: Path) -> None:
     assert plan("t_test_resnet", library.ConversionConfig()).model == "test_resnet"
     with pytest.raises(RequestError, match="--no-convert: t_test_resnet is a T-CNN; name test_resnet"):

@@ -66,7 +66,7 @@ def test_two_models_in_one_file_are_not_guessed_between(lively: Callable[..., nn
 
 def test_what_a_file_would_need_is_named(tmp_path: Path) -> None:
     torch.save({"state_dict": {"a": torch.ones(1)}, "ratio": Fraction(1, 2)}, tmp_path / "w.pth")
-    with pytest.raises(WeightsError, match=r"without pickled code \(it needs fractions\.Fraction\)"):
+    with pytest.raises(WeightsError, match=r"code \(it needs fractions\.Fraction; save model\.state_dict\(\) alone\)"):
         weights.read(tmp_path / "w.pth")
 
 

@@ -92,6 +92,10 @@ def of_name(name: str) -> ModelInfo:
     """What the catalogue says of a timm name; raises `UnknownModelError`."""
     word = architecture(name)
     entry = catalogue.check(word, default_choice=False)
+    if entry is None and ":" not in name:
+        raise RequestError(
+            f"{name}: no such file or directory; a timm name has no slash, a repository is hf-hub:{name}"
+        )
     if entry is None:
         raise RequestError(f"{name}: a repository, which is read by loading it; tcnn inspect and tcnn evaluate do")
     converted = is_converted(name.removeprefix("timm/")) and entry.convertible
