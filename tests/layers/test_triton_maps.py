@@ -137,7 +137,11 @@ def test_a_layer_equals_its_formula(form: str, unpadded: bool, dtype: torch.dtyp
     assert max(errors) < LAYER[dtype], errors
 
 
-@pytest.mark.parametrize("plan", [ChunkPlan(2, 6, 0), ChunkPlan(1, 4, 0), ChunkPlan(2, 6, 4000)], ids=str)
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param(ChunkPlan(2, 6, 0), marks=pytest.mark.slow), ChunkPlan(1, 4, 0), ChunkPlan(2, 6, 4000)],
+    ids=str,
+)
 def test_in_chunks_of_which_some_are_kept(plan: ChunkPlan, interpreter: Interpreter) -> None:
     errors = interpreter(layer_errors, "padding", False, torch.float32, plan)
     assert max(errors) < LAYER[torch.float32], errors
