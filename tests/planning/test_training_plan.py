@@ -250,26 +250,26 @@ class TestPlan:
             plan(TwoConvs(), str(photos), config=tiny(), seconds=-1)
 
     def test_the_cnn_beside_it_is_planned_for_as_well(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        alone = plan("test_resnet", str(photos), config=tiny(size=32), seconds=0)
-        both = plan("test_resnet", str(photos), config=tiny(size=32), seconds=0, baseline=True)
-        cnn = plan("test_resnet", str(photos), config=tiny(size=32, convert=False), seconds=0)
+        alone = plan(TwoConvs(), str(photos), config=tiny(), seconds=0)
+        both = plan(TwoConvs(), str(photos), config=tiny(), seconds=0, baseline=True)
+        cnn = plan(TwoConvs(), str(photos), config=tiny(convert=False), seconds=0)
         assert alone.baseline is None
         assert both.baseline is not None
         assert (both.baseline.result, both.baseline.updates) == (cnn.result, cnn.updates)
         assert both.baseline.memory.computed == cnn.memory.computed
         assert both.disk_bytes == alone.disk.total + cnn.disk.total
         monkeypatch.setattr(machine, "free_disk_bytes", lambda path: alone.disk.total + 1)
-        assert plan("test_resnet", str(photos), config=tiny(size=32), seconds=0).problems == ()
-        (problem,) = plan("test_resnet", str(photos), config=tiny(size=32), seconds=0, baseline=True).problems
+        assert plan(TwoConvs(), str(photos), config=tiny(), seconds=0).problems == ()
+        (problem,) = plan(TwoConvs(), str(photos), config=tiny(), seconds=0, baseline=True).problems
         assert problem.startswith("disk: the run takes")
         with pytest.raises(tcnn.TcnnError, match="baseline: convert is false"):
-            plan("test_resnet", str(photos), config=tiny(convert=False), seconds=0, baseline=True)
+            plan(TwoConvs(), str(photos), config=tiny(convert=False), seconds=0, baseline=True)
 
     def test_another_machine_is_planned_for_by_computation_alone(self, photos: Path) -> None:
         gpu = Target(torch.device("cuda"), 8 << 30)
-        made = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0, target=gpu)
+        made = plan(TwoConvs(), str(photos), config=tiny(), seconds=0, target=gpu)
         assert (made.device, made.memory.free, made.problems) == ("cuda", 8 << 30, ())
-        little = plan("test_resnet", str(photos), config=tiny(size=64), seconds=0, target=gpu._replace(free=1 << 20))
+        little = plan(TwoConvs(), str(photos), config=tiny(), seconds=0, target=gpu._replace(free=1 << 20))
         assert "do not fit into the 0.00105 GB free on cuda" in little.problems[0]
         # One image of 32×32 leaves one pixel, of which batch normalisation cannot learn.
         one = plan("test_resnet", str(photos), config=tiny(size=32), seconds=0, target=gpu._replace(free=1 << 20))
