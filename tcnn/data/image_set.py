@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -34,6 +35,10 @@ PREFIXES = ("hfds", "torch", "wds")
 STREAMS = ("hfids", "tfds")
 
 
+PRINTED = 16
+"""Images, evenly spread, whose pixels tell one set from another."""
+
+
 class ImageSet:
     """Images and their classes by index, for training and evaluation.
 
@@ -49,6 +54,7 @@ class ImageSet:
         mode: Mode = "RGB",
         split: str | None = None,
         places: Tensor | None = None,
+        whole: "ImageSet | None" = None,
     ) -> None:
         self.class_names: tuple[str, ...] = tuple(class_names)
         self.targets = targets
@@ -56,6 +62,7 @@ class ImageSet:
         self.split = split
         self._source = source
         self._places = torch.arange(len(targets)) if places is None else places
+        self._whole = whole
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -84,7 +91,25 @@ class ImageSet:
         """The images at some indices, in their order; the class names stay."""
         chosen = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices), dtype=torch.int64)
         places = self._places[chosen]
-        return ImageSet(self._source, self.class_names, self.targets[chosen], self.mode, self.split, places)
+        targets = self.targets[chosen]
+        return ImageSet(self._source, self.class_names, targets, self.mode, self.split, places, self.whole)
+
+    @property
+    def whole(self) -> "ImageSet":
+        """The set that was opened, of which this one may be a part."""
+        return self._whole or self
+
+    def fingerprint(self) -> str:
+        """What tells the whole set from others, wherever it lies: its number of images and the pixels of some."""
+        whole = self.whole
+        digest = hashlib.sha256(f"{len(whole)} {whole.mode}".encode())
+        for index in sorted({number * (len(whole) - 1) // (PRINTED - 1) for number in range(PRINTED)}):
+            try:
+                image, _ = whole.load(index)
+            except UnreadableImage:
+                continue  # so it is in every copy
+            digest.update(f"{image.size}".encode() + image.tobytes())
+        return digest.hexdigest()
 
 
 def open_dataset(

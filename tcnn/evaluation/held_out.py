@@ -26,6 +26,8 @@ class Training(NamedTuple):
     val_split: float | None
     """The share of the training set that was held out."""
     seed: int
+    images: str | None = None
+    """`ImageSet.fingerprint` of the data, which finds it again after a move or as a copy. Runs of 0.2.0 have none."""
 
 
 class Unseen(NamedTuple):
@@ -49,7 +51,10 @@ def trainings_of(name: str) -> tuple[Training, ...]:
         with safe_open(file, framework="numpy") as handle:
             record: Any = json.loads((handle.metadata() or {}).get("training", "null"))
         config: Mapping[str, Any] = record["config"]
-        latest = Training(str(record["data"]), record.get("val"), config.get("val_split"), int(config.get("seed", 0)))
+        latest = Training(
+            str(record["data"]), record.get("val"), config.get("val_split"), int(config.get("seed", 0)),
+            record.get("images"),
+        )  # fmt: skip
         return latest, *(Training(**one) for one in record.get("earlier", []))
     except (SafetensorError, OSError, ValueError, KeyError, TypeError):
         return ()
@@ -73,15 +78,21 @@ def measured_by_default(models: Sequence[str]) -> str:
 def unseen(models: Sequence[str], data: str, opening: Callable[[], ImageSet], known_as: str | None = None) -> Unseen:
     """Which images of a data set the models have not been trained on; `opening` opens it, if that must be known.
 
-    Runs may have recorded it under the name `known_as` instead of where it lies.
+    Runs may have recorded it under the name `known_as` instead of where it lies, or it was moved since: then its images
+    tell.
 
     Raises `RequestError` for models that have held out different parts of it.
     """
     parts: dict[tuple[float, int], str] = {}
     trained_on = []
     train: ImageSet | None = None
+    fingerprint: str | None = None
     for name in models:
-        here = [one for one in trainings_of(name) if one.data == known_as or same(one.data, data)]
+        trainings = trainings_of(name)
+        here = [one for one in trainings if one.data == known_as or same(one.data, data)]
+        if not here and any(one.images for one in trainings):
+            fingerprint = fingerprint or opening().fingerprint()
+            here = [one for one in trainings if one.images == fingerprint]
         if not here:
             continue
         opened = opening()

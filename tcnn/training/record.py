@@ -38,6 +38,7 @@ def record_of(sources: Sources, config: FinetuneConfig, start: Start, train: Ima
         "model": _name(sources.model),
         "data": data if isinstance(data, str) else repr(data),
         "val": val if isinstance(val, str) else None if val is None else repr(val),
+        "images": train.fingerprint(),
         "earlier": [one._asdict() for one in earlier],
         "weights": start.origin or ("file" if sources.weights else "pretrained" if sources.pretrained else "random"),
         "size": list(start.size),

@@ -64,6 +64,34 @@ def test_a_run_that_knew_the_data_by_another_name(place: Path, tmp_path: Path) -
     assert compare([checkpoint(place, "elsewhere")], data, CPU, known_as=recorded).trained_on != []
 
 
+def test_a_folder_that_was_copied_is_known_by_its_images(place: Path, tmp_path: Path) -> None:
+    """As on another machine: its training images under another name, whole or as a folder of their own."""
+    copy = tmp_path / "copied"
+    shutil.copytree(place / "photos", copy)
+    result = compare([checkpoint(place, "tenth")], str(copy), CPU)
+    assert (result.held_out, result.trained_on, result.images) == (True, [], 6)
+    assert compare([checkpoint(place, "elsewhere")], str(copy), CPU).trained_on != []
+
+    learned, other = tmp_path / "learned", tmp_path / "other"
+    shutil.copytree(place / "divided" / "train", learned)
+    draw_classes(other, CLASSES, 5)
+    assert compare([checkpoint(place, "apart")], str(learned), CPU).trained_on == [checkpoint(place, "apart")]
+    assert compare([checkpoint(place, "apart")], str(other), CPU).trained_on == []
+
+    next(copy.rglob("*.png")).unlink()
+    changed = compare([checkpoint(place, "tenth")], str(copy), CPU)
+    assert (changed.held_out, changed.trained_on) == (False, []), "another set, of which nothing is recorded"
+
+
+def test_a_part_has_the_fingerprint_of_the_whole(place: Path) -> None:
+    whole = open_dataset(str(place / "photos"), "train")
+    part, held_out = split_off(whole, 0.25, 0)
+    assert part.subset([0, 1]).fingerprint() == held_out.fingerprint() == whole.fingerprint()
+    assert open_dataset(str(place / "divided"), "train").fingerprint() != whole.fingerprint()
+    grey = open_dataset(str(place / "photos"), "train", in_chans=1)
+    assert grey.fingerprint() != whole.fingerprint()
+
+
 def test_a_split_of_its_own_is_measured_whole(place: Path) -> None:
     for split, seen in (("val", []), ("train", [checkpoint(place, "apart")])):
         config = EvaluationConfig(device="cpu", split=split)
