@@ -26,6 +26,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "anneal_epochs": 5,
         "batch_size": 128,
         "lr": 2e-3,
+        "ema": 0.998,
         "size": 32,
         "scale": (0.6, 1.0),
         "ratio": (0.9, 1.1),
@@ -36,7 +37,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 Small data give too few updates for filters to follow τ to 1 (docs/results.md): with both small presets the taps stay
 the convolution that they were, and content heads learn beside them. Told to anneal, they do so over half of the epochs,
 and let strengths and centres learn faster. Of fewer epochs than a preset's own, warm-up and annealing take the same
-share. The learning rate of `cifar` is the best of four that were measured, clean, for the CNN as for the T-CNN.
+share. The learning rate of `cifar` is the best of four that were measured, clean, for the CNN as for the T-CNN. At such
+a rate single weights are noisy, the T-CNN's more so, since W_val and W_out multiply; their moving average is not.
 """
 
 
