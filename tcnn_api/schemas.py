@@ -69,7 +69,7 @@ class JobLine(BaseModel):
     progress: Progress | None = None
     request: dict[str, Any] = Field(description="What was asked for.")
     metrics: dict[str, float] = Field(
-        description="Numbers of its result by short names, such as `top1`: columns to sort by (`metrics.top1`)."
+        description="Numbers of its result by short names, such as `accuracy`: columns to sort by (`metrics.accuracy`)."
     )
     error: Failure | None = None
 

@@ -108,8 +108,8 @@ def _explorer(
 def _show_explorer(report: "ExplorerReport") -> None:
     """Print what is shown, how exactly, and how to open it."""
     out = console.stdout()
-    many = "" if len(report.layers) == 1 else "s"
-    out.print(f"shows {len(report.layers)} layer{many} on images of {'×'.join(map(str, report.size))}", markup=False)
+    size = "×".join(map(str, report.size))
+    out.print(f"shows {console.some(len(report.layers), 'layer')} on images of {size}", markup=False)
     logits = "" if report.error is None else f"logits within {report.error:.1e} (relative), "
     out.print(f"same as PyTorch: {logits}weights of attention within {report.attention_error:.1e}", markup=False)
     total = console.scale(sum(report.files.values()))

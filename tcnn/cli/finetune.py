@@ -149,9 +149,9 @@ def show(result: "FinetuneResult") -> None:
     out = console.stdout()
     top5 = "" if result.top5 is None else f", top-5 {result.top5:.2%}"
     out.print(
-        f"{result.model}: top-1 {result.top1:.2%}{top5} after {result.epochs} epochs "
-        f"({result.updates} updates, {result.layers} GPSA layers); best {result.best_top1:.2%} "
-        f"in epoch {result.best_epoch + 1}",
+        f"{result.model}: top-1 {result.top1:.2%}{top5} after {console.some(result.epochs, 'epoch')} "
+        f"({console.some(result.updates, 'update')}, {console.some(result.layers, 'GPSA layer')}); "
+        f"best {result.best_top1:.2%} in epoch {result.best_epoch + 1}",
         markup=False,
     )
     if result.before_after is not None:

@@ -101,7 +101,7 @@ def _show(result: "FoldResult") -> None:
     if result.accuracy is not None:
         found = result.accuracy
         out.print(
-            f"top-1 {found.before:.2%} → {found.after:.2%} on {found.images} images of {found.data}, "
+            f"top-1 {found.before:.2%} → {found.after:.2%} on {console.some(found.images, 'image')} of {found.data}, "
             f"{100 * found.difference:+.2f} points ({100 * found.low:+.2f} to {100 * found.high:+.2f})"
             + (", held out of training" if found.held_out else "")
             + (", which it was trained on" if found.trained_on else "")

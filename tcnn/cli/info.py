@@ -47,13 +47,14 @@ def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
     names = found.label_names or ()
     listed = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
     checked, trained = found.verification, found.training
+    measured_on = f" of {console.some(trained.images, 'image')}" if trained and trained.images else ""
     return [
         ("what", f"{found.kind}{' of ' + found.source if found.source and found.source != found.name else ''}"),
         ("file", found.file and f"{found.file}{size}"),
         ("weights", found.weights),
-        ("converted", f"{found.layers} layers of stage {found.stage}, stride {found.stride or 'keep'}"
+        ("converted", f"{console.some(found.layers, 'layer')} of stage {found.stage}, stride {found.stride or 'keep'}"
          if found.layers and found.kind == "T-CNN" else None),
-        ("can convert", f"{found.layers} layers of stage {found.stage}"
+        ("can convert", f"{console.some(found.layers, 'layer')} of stage {found.stage}"
          if found.layers and found.kind == "timm model" else None),
         ("parameters", None if after is None else f"{grown}{console.scale(after)}"),
         ("FLOPs", found.flops and f"{console.scale(found.flops)} an image"),
@@ -64,8 +65,7 @@ def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
         ("verified", checked and _verified(checked.passed, checked.errors, checked.drift)),
         ("fine-tuned", trained and f"on {trained.data}, epoch {trained.epoch}"),
         ("accuracy", None if trained is None or trained.top1 is None else
-         f"top-1 {trained.top1:.1%}{f' of {trained.images} images' if trained.images else ''}, measured while it was "
-         "trained"),
+         f"top-1 {trained.top1:.1%}{measured_on}, measured while it was trained"),
         ("written by", found.tcnn_version and f"tcnn {found.tcnn_version}"),
     ]  # fmt: skip
 

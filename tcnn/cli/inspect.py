@@ -105,7 +105,7 @@ def _show(found: "Inspection", written: list[Path], out: Path | None) -> None:
     from rich.table import Table
 
     printed = console.stdout()
-    images = f"{found.images} images" if found.images else "no images"
+    images = console.some(found.images, "image") if found.images else "no images"
     title = f"{found.model} at {found.size[0]}×{found.size[1]}, {images}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("layer", overflow="fold")

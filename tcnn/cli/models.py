@@ -63,8 +63,7 @@ def _print_table(shown: "list[Entry]") -> None:
             entry.stage if entry.convertible else entry.reason,
         )
     out.print(table)
-    models = "1 model" if len(shown) == 1 else f"{len(shown)} models"
-    out.print(f"{models}; FLOPs are 2 × multiply-adds of one image of the given size")
+    out.print(f"{console.some(len(shown), 'model')}; FLOPs are 2 × multiply-adds of one image of the given size")
 
 
 def _change(before: int | None, after: int | None) -> str:

@@ -95,7 +95,7 @@ def show(plan: "TrainingPlan") -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row(
         "images",
-        f"{plan.train_images} to train on, {plan.val_images} to validate on, {plan.classes} classes, "
+        f"{plan.train_images} to train on, {plan.val_images} to validate on, {console.some(plan.classes, 'class')}, "
         f"{height}×{width} pixels",
     )
     for name, each in (("CNN", plan.source), ("T-CNN" if plan.result.layers else "CNN", plan.result)):
@@ -130,8 +130,8 @@ def _add_run(table: "Table", plan: "TrainingPlan", whose: str) -> None:
         first, last = plan.epoch_seconds[0], plan.epoch_seconds[-1]
         span = console.duration(first) + ("" if round(first) == round(last) else f" to {console.duration(last)}")
         table.add_row(
-            f"{whose}time", f"{span} an epoch, {console.duration(sum(plan.epoch_seconds))} in all ({plan.epochs} "
-            f"epochs, {plan.updates} updates) on {plan.device}",
+            f"{whose}time", f"{span} an epoch, {console.duration(sum(plan.epoch_seconds))} in all ("
+            f"{console.some(plan.epochs, 'epoch')}, {console.some(plan.updates, 'update')}) on {plan.device}",
         )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def _model(model: "PlannedModel") -> str:
     work = "" if model.flops is None else f", {console.scale(model.flops)}FLOPs an image"
     frozen = model.parameters - model.trained_parameters
     learns = f", {console.scale(frozen)} of them frozen" if frozen else ""
-    layers = f", {model.layers} GPSA layers" if model.layers else ""
+    layers = f", {console.some(model.layers, 'GPSA layer')}" if model.layers else ""
     return f"{console.scale(model.parameters)} parameters{learns}{work}{layers}"
 
 

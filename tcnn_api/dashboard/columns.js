@@ -13,7 +13,7 @@ const PLAIN = {
   status: { word: "Status", text: (job) => STATUS[job.status].word, unsorted: true },
 };
 
-export const FIRST = ["metrics.top1", "settings.epochs", "settings.lr", "duration", "created"];
+export const FIRST = ["metrics.accuracy", "settings.epochs", "settings.lr", "duration", "created"];
 
 /** Nested settings as dotted names; those that were left at nothing are left out. */
 export function flat(value, prefix = "") {
@@ -65,7 +65,7 @@ export function cell(column, job) {
 }
 
 export function measured(name, value) {
-  if (/(^|[._])top[15]$/.test(name)) return percent(value, 2);
+  if (/(^|[._])(accuracy|top[15])$/.test(name)) return percent(value, 2);
   return Number.isInteger(value) ? count(value) : number(value, 4);
 }
 

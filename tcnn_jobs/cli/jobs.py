@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "tcnn jobs submit transform resnet50d --data photos/ --preset quick --watch",
     "tcnn jobs submit evaluate t_resnet50d.safetensors --data photos/ --against resnet50d",
-    "tcnn jobs list --search 'resnet50d pets' --sort=-metrics.top1",
+    "tcnn jobs list --search 'resnet50d pets' --sort=-metrics.accuracy",
     "tcnn jobs label job_0123456789abcdef01234567 --name 'no mixup' --tag ablation",
     "tcnn jobs download job_0123456789abcdef01234567 t_resnet50d.safetensors",
 )
@@ -44,7 +44,7 @@ def list_jobs(
     sort: Annotated[
         str | None,
         typer.Option(
-            help="created, started, finished, duration, name, settings.NAME or metrics.NAME, such as metrics.top1; "
+            help="created, started, finished, duration, name, settings.NAME or metrics.NAME, such as metrics.accuracy; "
             "with - before it the greatest first. Default: -created.",
             metavar="ORDER",
         ),

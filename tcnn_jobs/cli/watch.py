@@ -95,8 +95,8 @@ def result_lines(job: "Json") -> list[str]:
         lines.append(
             f"verified: {'equal' if verified.get('passed') else 'not equal'} (τ = {verified['temperature']:.4g})"
         )
-    if isinstance(metrics.get("top1"), float):
-        lines.append(f"top-1 {metrics['top1']:.2%} after {metrics.get('epochs')} epochs")
+    if isinstance(metrics.get("best_top1"), float):
+        lines.append(f"top-1 {metrics['best_top1']:.2%}, of epoch {metrics['best_epoch'] + 1} of {metrics['epochs']}")
     for row in metrics.get("rows", ()):
         clean = row.get("clean") or {}
         lines.append(f"{row['model']} at {row['height']}×{row['width']}: top-1 {clean.get('top1', 0.0):.2%}")

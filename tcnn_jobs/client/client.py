@@ -81,7 +81,7 @@ class Client:
         """List jobs, newest first: a page as `data` and `has_more`; `after` is the last id of the page before.
 
         `search`: words of their names, tags, notes and requests. `tags`: those that they have all of. `sort`: another
-        order, such as `-metrics.top1` or `settings.lr`.
+        order, such as `-metrics.accuracy` or `settings.lr`.
         """
         query = {"limit": limit, "after": after, "status": status, "kind": kind, "q": search, "tag": list(tags) or None,
                  "sort": sort}  # fmt: skip

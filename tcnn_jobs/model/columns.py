@@ -2,7 +2,8 @@
 
 A setting has one name wherever a request has it: `settings.lr` is `config.lr` of `POST /finetune`, and
 `finetune.config.lr` of `POST /transform`. A number of an evaluation is that of its first model: `metrics.top1` is
-`rows.0.clean.top1`.
+`rows.0.clean.top1`. `metrics.accuracy` is the top-1 accuracy of the model that a result is: training keeps the weights
+of its best epoch, and `metrics.top1` is that of its last one.
 """
 
 import math
@@ -21,6 +22,8 @@ _BEGINNINGS: dict[str, tuple[Path, ...]] = {
     SETTINGS: ((), ("config",), ("finetune",), ("finetune", "config")),
     METRICS: ((), ("rows", "0"), ("rows", "0", "clean")),
 }
+ACCURACY = "accuracy"
+_ACCURACIES: tuple[Path, ...] = (("best_top1",), ("rows", "0", "clean", "top1"))
 _CLASSES = "per_class"
 """Under this name there is a number for each class, of which there may be thousands."""
 DEEPEST = 4
@@ -43,6 +46,8 @@ def column(name: str) -> Column | None:
     if found is None:
         return None
     own = tuple(found[2][1:].split("."))
+    if name == f"{METRICS}.{ACCURACY}":
+        return Column("result", tuple((METRICS, *path) for path in _ACCURACIES))
     document, inside = ("request", ()) if found[1] == SETTINGS else ("result", (METRICS,))
     return Column(document, tuple((*inside, *start, *own) for start in _BEGINNINGS[found[1]]))
 
@@ -51,6 +56,9 @@ def metrics_of(metrics: dict[str, Any] | None) -> dict[str, float]:
     """The numbers of a result by short names, those of lists and of single classes left out; of more than `MOST` those
     with the shortest."""
     found: dict[str, float] = {}
+    accuracies = (_at(metrics, path) for path in _ACCURACIES)
+    for accuracy in (one for one in accuracies if isinstance(one, int | float)):
+        found.setdefault(ACCURACY, accuracy)
     for start in _BEGINNINGS[METRICS]:
         for name, value in _numbers(_at(metrics, start), ""):
             found.setdefault(name, value)

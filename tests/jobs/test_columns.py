@@ -24,6 +24,13 @@ def test_accuracy_is_told_however_many_classes_were_measured() -> None:
     assert found == metrics_of(evaluated(3)) | {"images": 50_000, "right": 40_000}
 
 
+def test_accuracy_is_that_of_the_model_that_the_result_is() -> None:
+    assert metrics_of({"top1": 0.0, "best_top1": 0.5})["accuracy"] == 0.5, "the last epoch's weights are not kept"
+    assert metrics_of({"top1": 0.0, "best_top1": 0.0})["accuracy"] == 0.0
+    assert metrics_of(evaluated(3))["accuracy"] == 0.8
+    assert "accuracy" not in metrics_of({"seconds": 3.0}), "a conversion measures none"
+
+
 def test_of_many_numbers_those_of_the_shortest_names_are_told() -> None:
     deep = {f"of_{number}": {"one": {"more": number}} for number in range(2 * MOST)}
     found = metrics_of({**deep, "top1": 0.5, "before_after": {"images": 9}})

@@ -16,7 +16,8 @@ def show(result: "Comparison", out: "Console") -> None:
 
     rows = result.rows
     corrupted = any(row.corruptions for row in rows)
-    table = Table(title=f"{result.data}: {result.images} images", title_justify="left", box=None, pad_edge=False)
+    title = f"{result.data}: {console.some(result.images, 'image')}"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("model", overflow="fold")
     for name in (
         "parameters",

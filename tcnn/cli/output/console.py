@@ -169,6 +169,12 @@ def print_json_text(text: str) -> None:
     print(text)  # noqa: T201
 
 
+def some(count: int, noun: str) -> str:
+    """A number of things: 1 image, 2 images, 2 classes."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{ending}"
+
+
 def scale(count: float) -> str:
     """Format a large count: 1234567 → 1.2 M."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

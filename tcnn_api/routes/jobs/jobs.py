@@ -68,9 +68,9 @@ async def index(
         Query(
             max_length=300,
             description="`created`, `started`, `finished`, `duration`, `name`, or a number of the request or the "
-            "result: `settings.lr`, `metrics.top1`. With `-` before it the greatest first; jobs without come last. Any "
-            "but `created` is of the newest 10,000 jobs that the other filters leave.",
-            examples=["-metrics.top1"],
+            "result: `settings.lr`, `metrics.accuracy`. With `-` before it the greatest first; jobs without come "
+            "last. Any but `created` is of the newest 10,000 jobs that the other filters leave.",
+            examples=["-metrics.accuracy"],
         ),
     ] = "-created",
     results: Annotated[

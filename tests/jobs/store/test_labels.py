@@ -107,7 +107,8 @@ def made(store: Store) -> dict[str, Job]:
     }  # fmt: skip
     jobs = {name: store.enqueue(new(request=request, name=name.upper())) for name, request in requests.items()}
     metrics = {
-        "a": {"top1": 0.5}, "b": {"top1": 1}, "c": {"rows": [{"clean": {"top1": 0.7}}]}, "d": {"top1": None},
+        "a": {"top1": 0.5, "best_top1": 0.9}, "b": {"top1": 1}, "c": {"rows": [{"clean": {"top1": 0.7}}]},
+        "d": {"top1": None},
         "e": {"top1": 0.5, "deep": {"er": {"x": 2}}},
     }  # fmt: skip
     for name, told in metrics.items():
@@ -123,7 +124,8 @@ def test_orders(store: Store) -> None:
     for order, expected in (
         ("created", "abcdefg"), ("-created", "gfedcba"), ("name", "abcdefg"), ("-name", "gfedcba"),
         ("settings.lr", "eabcgfd"), ("-settings.lr", "cbeagfd"), ("metrics.top1", "eacbgfd"),
-        ("-metrics.top1", "bceagfd"), ("metrics.deep.er.x", "egfdcba"), ("metrics.no-such", "gfedcba"),
+        ("-metrics.top1", "bceagfd"), ("-metrics.accuracy", "acgfedb"),
+        ("metrics.deep.er.x", "egfdcba"), ("metrics.no-such", "gfedcba"),
         ("settings.model", "gfedcba"),
     ):  # fmt: skip
         assert "".join(ids[job] for job in found(store, order=order)) == expected, order
