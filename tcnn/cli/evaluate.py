@@ -45,7 +45,7 @@ def command(
     split: Annotated[str, typer.Option(help="Which part of the data set, where it has parts.")] = "val",
     size: Annotated[
         str | None,
-        typer.Option("--size", "--img-size", help="Pixels: 224, or several as 160,224,320, or 224x160.", metavar="S"),
+        typer.Option("--size", help="Pixels: 224, or several as 160,224,320, or 224x160.", metavar="S"),
     ] = None,
     crop_pct: Annotated[
         float | None, typer.Option(help="The crop's share of the resized image; default the model's own.", metavar="F")

@@ -33,7 +33,7 @@ from tcnn.cli import (
     report,
     verify,
 )
-from tcnn.cli.options import effects, panels, short
+from tcnn.cli.options import effects, panels, spellings
 from tcnn.cli.options.examples import epilog, listed
 from tcnn.cli.options.renamed import TAKES_TIMMS, timms
 from tcnn.cli.output import console
@@ -202,7 +202,7 @@ def command_group(arguments: list[str]) -> Any:
     for command in group.commands.values():
         panels.group(command)
         panels.without_values(command)
-        short.add(command)
+        spellings.add(command)
     first = next((argument for argument in arguments if not argument.startswith("-")), None)
     if first is not None and first in group.commands:
         return _refusing(group, first)

@@ -28,9 +28,7 @@ def command(
     ] = None,
     model_kwargs: ModelKwargs = None,
     top: Annotated[int, typer.Option(help="Classes for each image.", min=1, metavar="N")] = 5,
-    size: Annotated[
-        str | None, typer.Option("--size", "--img-size", help="Pixels: 224 or 224x160.", metavar="S")
-    ] = None,
+    size: Annotated[str | None, typer.Option("--size", help="Pixels: 224 or 224x160.", metavar="S")] = None,
     crop_pct: Annotated[
         float | None, typer.Option(help="The crop's share of the resized image; default the model's own.", metavar="F")
     ] = None,

@@ -10,7 +10,7 @@ import pytest
 from tcnn.cli.finetune import default_directory
 from tcnn.cli.main import command_group
 from tcnn.cli.options.examples import EXAMPLES
-from tcnn.cli.options.short import SHORT
+from tcnn.cli.options.spellings import SPELLINGS
 from tcnn.config import PRESETS
 
 Run = Callable[..., Any]
@@ -90,11 +90,12 @@ def test_runs_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert default_directory("t.safetensors", existing=True) == found, "--resume and --force mean the last"
 
 
-def test_short_options_mean_the_same_everywhere(tcnn: Run) -> None:
+def test_other_spellings_mean_the_same_everywhere(tcnn: Run) -> None:
     for command in command_group(["convert"]).commands.values():
         for option in getattr(command, "params", ()):
-            for long, short in SHORT.items():
-                assert (long in option.opts) == (short in option.opts), (command.name, long)
+            for long, others in SPELLINGS.items():
+                for other in others:
+                    assert (long in option.opts) == (other in option.opts), (command.name, other)
     shown = tcnn("finetune", "--help").out
     assert "--batch-size     -b " in shown
     assert "<bool>" not in shown

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from tcnn import errors
 from tcnn.analysis.reading.model_info import ModelInfo, Trained, Verified
 from tcnn.cli.main import INTERRUPTED, command_group
-from tcnn.cli.options.short import SHORT
+from tcnn.cli.options.spellings import SPELLINGS
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row
 from tcnn.explorer.report import ExplorerReport
@@ -29,7 +29,15 @@ GROUP: Any = command_group([])
 SERVING = {"serve", "worker"}
 """They run until they are stopped, and have no result to print."""
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][a-z-]*")
-EVERYWHERE = {"--help", "-h", "--debug", "--json", "--quiet", "-q", *SHORT.values()}
+EVERYWHERE = {
+    "--help",
+    "-h",
+    "--debug",
+    "--json",
+    "--quiet",
+    "-q",
+    *(other for others in SPELLINGS.values() for other in others),
+}
 
 
 def section(title: str) -> str:
