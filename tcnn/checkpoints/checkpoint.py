@@ -178,7 +178,7 @@ def existing(path: Path) -> Path:
     if file is not None:
         return file
     if not path.is_dir():
-        raise CheckpointError(f"{path}: no such file; expected a tcnn checkpoint")
+        raise CheckpointError(f"{path}: expected a tcnn checkpoint, found nothing")
     below = next((place for place in sorted(path.iterdir()) if place.is_dir() and checkpoint_file(place)), None)
     hint = "" if below is None else f"; {below} has one"
     raise CheckpointError(f"{path}: expected a tcnn checkpoint, found no model.safetensors{hint}")

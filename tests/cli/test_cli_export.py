@@ -97,7 +97,7 @@ def test_wrong_requests(
 
 
 def test_what_is_no_checkpoint(tcnn: Run) -> None:
-    assert "no such file" in tcnn("export", "missing.safetensors", "a.onnx").error(2)
+    assert "found nothing" in tcnn("export", "missing.safetensors", "a.onnx").error(2)
     save_file({"weight": torch.zeros(2)}, "plain.safetensors")
     assert "not written by tcnn" in tcnn("export", "plain.safetensors", "a.pt2").error(2)
 

@@ -221,7 +221,7 @@ def test_csv_has_a_line_for_every_pass(source: str, pictures: str) -> None:
     ("models", "options", "kind", "message"),
     [
         ([], {}, RequestError, "no model to evaluate; name a checkpoint or a timm model"),
-        (["no.safetensors"], {}, CheckpointError, "no.safetensors: no such file; expected a tcnn checkpoint"),
+        (["no.safetensors"], {}, CheckpointError, "no.safetensors: expected a tcnn checkpoint, found nothing"),
         (["resnet51"], {}, UnknownModelError, "resnet51: no timm model of this name"),
         (["x"], {"baseline": "y"}, RequestError, "--baseline y: expected alexnet or one of x"),
         (

@@ -98,7 +98,7 @@ class TestDamage:
             return {"dtype": "F32", "shape": [(stop - start) // 4], "data_offsets": [start, stop]}
 
         path = tmp_path / "m.safetensors"
-        assert_refused(path, "no such file; expected a tcnn checkpoint")
+        assert_refused(path, "expected a tcnn checkpoint, found nothing")
         for raw in (b"", b"\x80\x04pickle", (2**62).to_bytes(8, "little") + b"{}", b"\xff" * 64):
             path.write_bytes(raw)
             assert_refused(path, "not a whole safetensors file")

@@ -63,7 +63,7 @@ def test_settings(data: Path, tmp_path: Path, options: dict[str, Any], expected:
     [
         ("resnet5", "resnet5"),
         ("test_vit", "no k×k convolution to convert"),
-        ("missing.safetensors", "no such file; expected a tcnn checkpoint"),
+        ("missing.safetensors", "expected a tcnn checkpoint, found nothing"),
         ("local-dir:nowhere", "expected a directory with config.json"),
     ],
 )

@@ -172,7 +172,7 @@ class TestUploads:
 
     def test_what_cannot_be_sent(self, client: Client, tmp_path: Path) -> None:
         for send in (client.upload_dataset, client.upload_checkpoint):
-            with pytest.raises(RequestError, match=r"found nothing|no such file"):
+            with pytest.raises(RequestError, match="found nothing"):
                 send(tmp_path / "missing.zip")
         (tmp_path / "x.safetensors").write_bytes(b"none")
         with pytest.raises(RefusedError, match="not a whole safetensors file"):
