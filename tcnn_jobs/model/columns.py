@@ -22,7 +22,7 @@ _BEGINNINGS: dict[str, tuple[Path, ...]] = {
     SETTINGS: ((), ("config",), ("finetune",), ("finetune", "config")),
     METRICS: ((), ("rows", "0"), ("rows", "0", "clean")),
 }
-ACCURACY = "accuracy"
+_ACCURACY = "accuracy"
 _ACCURACIES: tuple[Path, ...] = (("best_top1",), ("rows", "0", "clean", "top1"))
 _CLASSES = "per_class"
 """Under this name there is a number for each class, of which there may be thousands."""
@@ -46,7 +46,7 @@ def column(name: str) -> Column | None:
     if found is None:
         return None
     own = tuple(found[2][1:].split("."))
-    if name == f"{METRICS}.{ACCURACY}":
+    if name == f"{METRICS}.{_ACCURACY}":
         return Column("result", tuple((METRICS, *path) for path in _ACCURACIES))
     document, inside = ("request", ()) if found[1] == SETTINGS else ("result", (METRICS,))
     return Column(document, tuple((*inside, *start, *own) for start in _BEGINNINGS[found[1]]))
@@ -55,10 +55,8 @@ def column(name: str) -> Column | None:
 def metrics_of(metrics: dict[str, Any] | None) -> dict[str, float]:
     """The numbers of a result by short names, those of lists and of single classes left out; of more than `MOST` those
     with the shortest."""
-    found: dict[str, float] = {}
-    accuracies = (_at(metrics, path) for path in _ACCURACIES)
-    for accuracy in (one for one in accuracies if isinstance(one, int | float)):
-        found.setdefault(ACCURACY, accuracy)
+    accuracy = _first(metrics, _ACCURACIES)
+    found = {} if accuracy is None else {_ACCURACY: accuracy}
     for start in _BEGINNINGS[METRICS]:
         for name, value in _numbers(_at(metrics, start), ""):
             found.setdefault(name, value)
@@ -72,8 +70,12 @@ def value_of(job: dict[str, Any], name: str) -> float | None:
     if name.startswith(f"{METRICS}."):
         found = job["metrics"].get(name.removeprefix(f"{METRICS}."))
         return None if found is None else float(found)
-    paths = place.paths if (place := column(name)) else ()
-    values = (_at(job["request"], path) for path in paths)
+    return _first(job["request"], place.paths if (place := column(name)) else ())
+
+
+def _first(document: Any, paths: tuple[Path, ...]) -> float | None:
+    """The number at the first of the paths at which there is one."""
+    values = (_at(document, path) for path in paths)
     return next((float(one) for one in values if isinstance(one, int | float) and not isinstance(one, bool)), None)
 
 

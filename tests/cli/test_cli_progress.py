@@ -74,3 +74,11 @@ def test_the_old_name_of_nproc_warns(capsys: pytest.CaptureFixture[str]) -> None
     assert processes(None, 3) == 3
     assert "--num-workers is called --nproc now; the old name goes with 0.3" in capsys.readouterr().err
     assert __version__ < "0.3", "a promise: the old name goes now"
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "said"),
+    [(0, "image", "0 images"), (1, "image", "1 image"), (2, "class", "2 classes"), (1, "class", "1 class")],
+)
+def test_one_of_a_thing_and_some(count: int, noun: str, said: str) -> None:
+    assert console.some(count, noun) == said

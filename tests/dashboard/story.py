@@ -113,7 +113,7 @@ class Story:
         result = Result(
             checkpoint=file, files=(file, told), verification=verification,
             notes=("classifier replaced: 1000 → 3 classes",),
-            metrics={"top1": 0.8, "epochs": 4, "train_images": 24, "val_images": 200,
+            metrics={"top1": 0.8, "best_top1": 0.8, "best_epoch": 3, "epochs": 4, "train_images": 24, "val_images": 200,
                      "before_after": compared.headline().model_dump(mode="json")},
         )  # fmt: skip
         self.house.store.finish(claim, result)

@@ -34,6 +34,13 @@ def server(story: Two) -> Iterator[Server]:
         yield running
 
 
+def test_a_row_begins_with_the_accuracy_of_the_model_that_was_kept(server: Server, story: Two, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/runs")
+    expect(page.locator(".runs thead th").nth(1)).to_have_text("accuracy")
+    row = page.locator(".runs tbody tr").filter(has=page.locator(f'a[href="#/jobs/{story.second.job}"]'))
+    expect(row.locator("td").nth(1)).to_have_text("80%")
+
+
 def test_runs_are_named_found_and_sorted(server: Server, story: Two, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/runs")
     rows = page.locator(".runs tbody tr")

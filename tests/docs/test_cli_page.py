@@ -1,6 +1,7 @@
 """docs/cli.md names every command, option, exit code and JSON key that there is, and none that there is not."""
 
 import re
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -29,15 +30,7 @@ GROUP: Any = command_group([])
 SERVING = {"serve", "worker"}
 """They run until they are stopped, and have no result to print."""
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][a-z-]*")
-EVERYWHERE = {
-    "--help",
-    "-h",
-    "--debug",
-    "--json",
-    "--quiet",
-    "-q",
-    *(other for others in SPELLINGS.values() for other in others),
-}
+EVERYWHERE = {"--help", "-h", "--debug", "--json", "--quiet", "-q", *chain.from_iterable(SPELLINGS.values())}
 
 
 def section(title: str) -> str:

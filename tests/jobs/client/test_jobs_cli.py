@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from serving import Server
 from tiny_runs import colours
 
+from tcnn_jobs.cli.watch import result_lines
 from tcnn_jobs.model.jobs import Claim, NewEvent
 
 
@@ -250,3 +251,9 @@ def test_exit_codes(status: str, error: str | None, code: int) -> None:
     from tcnn_jobs.cli.watch import exit_code
 
     assert exit_code({"status": status, "error": error and {"code": error, "message": ""}}) == code
+
+
+def test_a_result_tells_the_accuracy_of_the_epoch_that_was_kept() -> None:
+    metrics = {"top1": 0.25, "best_top1": 0.5, "best_epoch": 1, "epochs": 3}
+    said = result_lines({"id": "job_1", "result": {"metrics": metrics}})
+    assert said == ["job_1: succeeded", "top-1 50.00%, of epoch 2 of 3"]
