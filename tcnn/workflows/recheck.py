@@ -19,7 +19,8 @@ from tcnn.verification.images import load_images
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.workflows.pipeline import Progress, Source, open_source, usable_device
-from tcnn.zoo.names import is_converted, is_weights_file
+from tcnn.zoo.names import canonical, is_converted, is_weights_file
+from tcnn.zoo.sources import check_name
 
 TCNNS = (*ConversionConfig.model_fields, "anneal_steps")
 """Model arguments that a T-CNN has and its CNN has not."""
@@ -84,6 +85,8 @@ def open_pair(
     Raises: `CheckpointError`, `RequestError`, `DownloadError`.
     """
     place = usable_device(device)
+    if against is not None:
+        check_name(canonical(against))  # before anything is read or downloaded for it
     progress("reading")
     built = not is_ours(path)
     content = open_checkpoint(path, **(model_args if built or against is None else {}))

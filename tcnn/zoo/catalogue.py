@@ -174,7 +174,8 @@ def _made_from(architecture: str) -> Entry | None:
 def unknown(name: str, known: list[str]) -> str:
     """Error message for an unknown model name, with the closest known ones; a file's name is that of a file missing."""
     if Path(name).suffix.lower() in WEIGHTS_FILES:
-        return f"{name}: no such file"
+        there = f"a file, where a model's name is expected; weights stand beside it: MODEL --weights {name}"
+        return f"{name}: {there if Path(name).is_file() else 'no such file'}"
     close = difflib.get_close_matches(name.partition(".")[0], known, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(close)}?" if close else "`tcnn models` lists what can be converted"
     return f"{name}: no timm model of this name; {hint}"

@@ -67,6 +67,11 @@ def test_what_is_not_there_is_said_to_be_missing(tcnn: Run, trained: Path) -> No
     ):
         data = ("--data", "p") if command == "finetune" else ()
         assert tcnn(command, name, *data).error(2) == expected
+    (trained / "w.safetensors").touch()
+    file = "w.safetensors: a file, where a model's name is expected; weights stand beside it: MODEL --weights "
+    file += "w.safetensors"
+    assert tcnn("convert", "w.safetensors", "o.safetensors").error(2) == file
+    assert tcnn("verify", "t_test_resnet", "--against", "w.safetensors").error(2) == file, "and not that it is missing"
     (trained / "runs").mkdir()
     assert tcnn("convert", TRAINED, "runs/one").code == 0
     for command in (("predict", "runs", "p/a/0.jpg"), ("evaluate", "runs")):
