@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import BaseModel
 from timm.data import create_transform, resolve_model_data_config
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +25,7 @@ from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.data.transforms import Transform, middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
+from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
 from tcnn.folding.fuse import fused
 from tcnn.models.trace import evaluating, input_shape
 
@@ -39,44 +39,6 @@ NAMED_CONFUSIONS = 1000
 """Largest number of pairs of classes of which a result tells how often one was taken for the other."""
 NAMED_UNREADABLE = 20
 """Largest number of unreadable files that a result names; it counts them all."""
-
-
-class ClassScore(BaseModel):
-    """Accuracy of one class."""
-
-    images: int
-    right: int
-    top1: float | None
-
-
-class Confusion(BaseModel):
-    """How many images of one class were taken for another."""
-
-    target: str
-    answer: str
-    images: int
-
-
-class Score(BaseModel):
-    """Accuracy of a model. Accuracies are shares between 0 and 1 of the images that could be read."""
-
-    images: int
-    right: int
-    right5: int | None
-    top1: float
-    top5: float | None
-    loss: float
-    images_per_second: float
-
-
-class Evaluation(Score):
-    """Accuracy of a model with counts, scores per class and unreadable files."""
-
-    per_class: dict[str, ClassScore]
-    confusions: list[Confusion] = []
-    """What was taken for what, the most frequent first; answers that are not finite are not among them."""
-    unreadable: list[str]
-    unreadable_count: int
 
 
 class _ProcessResult(NamedTuple):

@@ -55,6 +55,24 @@ def paired(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> Interval:
     return Interval(difference, max(-1.0, low), min(1.0, high))
 
 
+def paired_means(before: NDArray[np.float64], after: NDArray[np.float64]) -> Interval:
+    """How much higher the mean of the same images' shares is after than before; (N,) each, in [0, 1], at least one.
+
+    A share is that of the cases, such as corruptions, in which an image is right: cases of one image are not
+    independent, images are. Agresti and Min 2005, "Simple improved confidence intervals for comparing matched
+    proportions", Statistics in Medicine 24, add half an image to each cell of the table of pairs; so does this: half of
+    one that only the one has wholly right, half of one that only the other has, and one that makes no difference.
+    """
+    if before.shape != after.shape or before.ndim != 1 or not before.size:
+        raise ValueError(f"expected the same images twice, at least one, found {before.shape} and {after.shape}")
+    differences = after - before
+    n = differences.size + 2
+    middle = float(differences.sum()) / n
+    half = QUANTILE * sqrt(((float((differences**2).sum()) + 1) / n - middle * middle) / n)
+    mean = float(differences.mean())
+    return Interval(mean, max(-1.0, min(mean, middle - half)), min(1.0, max(mean, middle + half)))
+
+
 def _correlation(both: int, gained: int, lost: int, neither: int) -> float:
     """Of what is right before and after; a positive one with Newcombe's correction for continuity."""
     product = (both + gained) * (lost + neither) * (both + lost) * (gained + neither)

@@ -13,7 +13,7 @@ const SQUARE = 20; // classes of which a whole matrix can be read
 const PAIRS = 50; // and else so many pairs
 
 /** The cards of an evaluation's page, by what its result has. */
-export function evaluation({ data, split, images, held_out: heldOut, trained_on: seen = [], rows = [], changes = [] }, job) {
+export function evaluation({ data, split, images, held_out: heldOut, trained_on: seen = [], rows = [], differences = [], changes = [] }, job) {
   const whose = heldOut ? "the part that training held out" : split === null ? "all of them, for it is not divided" : `split ${split}`;
   return [
     h("section", { class: "card" },
@@ -25,7 +25,8 @@ export function evaluation({ data, split, images, held_out: heldOut, trained_on:
           h("th", { scope: "row", class: "long" }, named(row.model), seen.includes(row.model) && h("span", { class: "tag" }, "trained on these")),
           h("td", {}, pixels(row)), h("td", {}, percent(row.clean?.top1), row.clean && range(row.clean)),
           [percent(row.clean?.top5), number(row.clean?.loss), percent(row.corruption_top1), percent(row.mce)].map((text) => h("td", {}, text))))),
-      rows.some((row) => row.clean) && h("p", { class: "hint" }, "Below an accuracy stands its interval of 95%.")),
+      rows.some((row) => row.clean?.top1_interval) && h("p", { class: "hint" }, "Below an accuracy stands its interval of 95%."),
+      differences.length > 0 && apart(differences)),
     resolution(rows),
     ...rows.filter((row) => Object.keys(row.corruptions ?? {}).length).map((row) => heat(row, rows.length > 1)),
     classes(rows),
@@ -39,12 +40,23 @@ function table(label, heads, lines, extra = "") {
     h("table", { class: "stuck" }, h("thead", {}, h("tr", {}, heads.map((word) => h("th", { scope: "col" }, breakable(word))))), h("tbody", {}, lines)));
 }
 
-/** Between what an accuracy lies: the score interval of a share (Wilson 1927), as tcnn.evaluation.intervals has it. */
-function range({ right, images }) {
-  const [share, z] = [right / images, 1.959963984540054];
-  const middle = (share + z * z / (2 * images)) / (1 + z * z / images);
-  const half = z / (1 + z * z / images) * Math.sqrt(share * (1 - share) / images + z * z / (4 * images * images));
-  return h("span", { class: "range" }, `${percent(Math.max(0, middle - half), 0)} to ${percent(Math.min(1, middle + half), 0)}`);
+/** Between what an accuracy lies; results of tcnn 0.2.0 and before do not say. */
+function range({ top1_interval: between }) {
+  return between ? h("span", { class: "range" }, `${percent(between[0], 0)} to ${percent(between[1], 0)}`) : null;
+}
+
+/** Every other model over the first, on the same images. */
+function apart(differences) {
+  const kinds = [["top1", "Top-1"], ["corrupted", "Corrupted, top-1"]].filter(([kind]) => differences.some((one) => one[kind]));
+  const points = (value) => signed.format(100 * value);
+  return [
+    h("h3", {}, `Less ${named(differences[0].over)}`),
+    h("p", { class: "muted" }, "Percentage points, image by image, with intervals of 95%: where 0 lies between, the models cannot be told apart."),
+    table(`Accuracy less that of ${named(differences[0].over)}`, ["Model", "Pixels", ...kinds.map(([, word]) => word)],
+      differences.map((one) => h("tr", {},
+        h("th", { scope: "row", class: "long" }, named(one.of)), h("td", {}, pixels(one)),
+        kinds.map(([kind]) => h("td", {}, one[kind] ? [points(one[kind].mean), h("span", { class: "range" }, `${points(one[kind].low)} to ${points(one[kind].high)}`)] : "–"))))),
+  ];
 }
 
 function pixels(row) {
@@ -98,7 +110,7 @@ function classes(rows) {
     table("Accuracy by class", ["Class", "Images", ...measured.map((row) => called(row, rows))],
       all.slice(0, FIRST).map(([name, score]) => h("tr", {},
         h("th", { scope: "row", class: "long" }, breakable(name)), h("td", {}, count(score.images)),
-        measured.map(({ clean: { per_class: { [name]: own } } }) => h("td", {}, percent(own?.top1), own?.images > 0 && range(own)))))));
+        measured.map(({ clean: { per_class: { [name]: own } } }) => h("td", {}, percent(own?.top1), own && range(own)))))));
 }
 
 /** The confusion matrix: a class a line, an answer a column, in shares of the class; of many classes the worst pairs. */

@@ -36,14 +36,17 @@ def checkpoint(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
 def test_side_by_side(tcnn: Any, local_source: str, checkpoint: Path, pets: Path) -> None:
     result = tcnn("evaluate", local_source, "t.safetensors", "--data", "pets", "--size", "32,40x48")
     assert (result.code, result.err) == (0, "")
-    title, header, *rows = [line.split() for line in result.out.splitlines()]
+    title, header, *rows = [line.split() for line in result.out.partition("\nless ")[0].splitlines()]
     assert " ".join(title) == "pets: 20 images"
-    assert header == ["model", "parameters", "size", "top-1", "top-5", "loss", "images/s"]
+    assert header == ["model", "parameters", "size", "top-1", "95%", "top-5", "loss", "images/s"]
     table = [" ".join(row) for row in rows if any("%" in cell for cell in row)]  # a long path takes more lines
     assert [" 32 " in row for row in table] == [True, False, True, False]
     assert [" 40×48 " in row for row in table] == [False, True, False, True]
     (one, _, other, _) = [row.split("% ")[0].split()[-1] for row in table]
     assert one == other  # converted, so the same
+    told = " ".join(result.out.split())
+    assert f"less {local_source}, image by image, in percentage points with 95% intervals" in told
+    assert "t.safetensors 32 +0.0 (-" in told
 
 
 def test_json_is_the_report(tcnn: Any, checkpoint: Path, pets: Path) -> None:
@@ -67,7 +70,7 @@ def test_all_corruptions_and_classes(tcnn: Any, local_source: str, checkpoint: P
     )  # fmt: skip
     assert (result.code, result.err) == (0, "")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
-    assert "model parameters size top-1 top-5 loss corrupted mCE images/s" in lines
+    assert "model parameters size top-1 95% top-5 loss corrupted mCE images/s" in lines
     assert "top-1 under corruption (CE)" in lines
     assert sum(line.endswith("(100.0%)") for line in lines) >= 15
     assert [line.split()[:2] for line in lines if line.split()[:1] and line.split()[0] in CLASSES] == [

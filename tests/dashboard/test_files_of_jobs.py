@@ -18,11 +18,13 @@ from story import PIXEL, SET, Story
 
 from tcnn.analysis.pages.report import report
 from tcnn.config import ConversionConfig
-from tcnn.evaluation.comparing.before_after import change
+from tcnn.evaluation.comparing.before_after import change, estimate
+from tcnn.evaluation.comparing.paired import PairedDifference
 from tcnn.evaluation.comparing.report import Comparison, Row
 from tcnn.evaluation.comparing.single_images import Mistake, ModelChange
-from tcnn.evaluation.evaluate import Evaluation
+from tcnn.evaluation.intervals import paired_means
 from tcnn.evaluation.outcomes import Outcomes
+from tcnn.evaluation.scores import Evaluation
 from tcnn.workflows.pipeline import convert_to_file
 from tcnn_jobs.model.jobs import Artifact, Claim, Kind, Result, Upload
 
@@ -66,8 +68,10 @@ class Finished(Story):
             for model, one in zip(models, (before, after), strict=True)
         ]  # fmt: skip
         changed = ModelChange(of=models[1], over=models[0], height=32, width=32, **dict(made))
+        apart = PairedDifference(of=models[1], over=models[0], height=32, width=32, top1=changed.top1,
+                                 corrupted=estimate(paired_means(numpy.full(6, 0.25), numpy.full(6, 0.5))))  # fmt: skip
         whole = Comparison(data=SET, split="val", layout="folder", images=6, baseline=None, seconds=1.0, rows=rows,
-                           changes=[changed])  # fmt: skip
+                           differences=[apart], changes=[changed])  # fmt: skip
         asked = {"job": self.succeeded.job, "dataset": SET, "config": {"examples": 24}}
         claim = self._taken(priority=100, kind=Kind.EVALUATE, request=asked)
         content = whole.model_dump_json().encode()
@@ -165,6 +169,11 @@ def test_downloads_have_names_of_their_own(server: Server, story: Finished, open
 
 def test_single_images_of_an_evaluation(server: Server, story: Finished, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.compared.job}")
+    accuracy = page.get_by_role("region", name="Accuracy by model").get_by_role("row")
+    expect(accuracy.nth(1)).to_contain_text("30% to 90%")  # four of six
+    apart = page.get_by_role("region", name="Accuracy less that of resnet18").get_by_role("row")
+    expect(apart.first).to_have_text(re.compile("Model.*Pixels.*Top-1.*Corrupted"))
+    expect(apart.nth(1)).to_contain_text("+25.0")
     card = page.locator(".card", has=page.get_by_role("heading", name="Image by image"))
     expect(card.locator(".differences li")).to_contain_text("1 image newly right, 0 newly wrong")
     card.locator("summary").click()

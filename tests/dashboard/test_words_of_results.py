@@ -45,7 +45,8 @@ class Named(Story):
     def _measured_whole(self) -> str:
         """On a data set that is not divided, by a model that has not seen it."""
         claim = self._taken(priority=100, kind=Kind.EVALUATE, request={"job": self.succeeded.job, "dataset": PETS})
-        score = {"images": 20, "right": 13, "top1": 0.65, "top5": None, "loss": 1.0}
+        score = {"images": 20, "right": 13, "top1": 0.65, "top5": None, "loss": 1.0,
+                 "top1_interval": list(intervals.share(13, 20)[1:])}  # fmt: skip
         row = {"model": self.succeeded.job, "height": 64, "width": 64, "clean": score}
         found = {"data": PETS, "split": None, "images": 20, "held_out": False, "trained_on": [], "rows": [row]}
         self.house.store.finish(claim, Result(files=(), metrics=found))

@@ -20,7 +20,8 @@ from torch.nn.functional import cross_entropy
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption
-from tcnn.evaluation.evaluate import Evaluation, evaluate, transform_for
+from tcnn.evaluation.evaluate import evaluate, transform_for
+from tcnn.evaluation.scores import Evaluation
 from tcnn.training.distributed import join_processes
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
@@ -170,7 +171,7 @@ def test_no_top5_among_four(root: Path, lively: Callable[..., nn.Module]) -> Non
 def test_a_class_without_images(root: Path, lively: Callable[..., nn.Module]) -> None:
     data = open_dataset(str(root), "val", class_names=[*CLASSES, "yak"])
     found = evaluate(lively(num_classes=8), data, size=32)
-    assert found.per_class["yak"].model_dump() == {"images": 0, "right": 0, "top1": None}
+    assert found.per_class["yak"].model_dump() == {"images": 0, "right": 0, "top1": None, "top1_interval": None}
 
 
 def test_unreadable_images_are_counted_and_named(tmp_path: Path, lively: Callable[..., nn.Module]) -> None:

@@ -7,7 +7,10 @@ from tcnn.cli.output import console
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tcnn.evaluation.comparing.before_after import Estimate
+    from tcnn.evaluation.comparing.paired import PairedDifference
     from tcnn.evaluation.comparing.report import Comparison, Row
+    from tcnn.evaluation.scores import Score
 
 
 def show(result: "Comparison", out: "Console") -> None:
@@ -23,6 +26,7 @@ def show(result: "Comparison", out: "Console") -> None:
         "parameters",
         "size",
         "top-1",
+        "95%",
         "top-5",
         "loss",
         *(("corrupted", "mCE") if corrupted else ()),
@@ -36,15 +40,44 @@ def show(result: "Comparison", out: "Console") -> None:
         speed = clean or next(iter(scores[0].severities.values()))
         table.add_row(
             row.model, console.scale(row.parameters), _size(row), _share(clean.top1 if clean else None),
-            _share(clean.top5 if clean else None), f"{clean.loss:.3f}" if clean else "–", *shares,
+            _range(clean), _share(clean.top5 if clean else None), f"{clean.loss:.3f}" if clean else "–", *shares,
             f"{speed.images_per_second:.0f}",
         )  # fmt: skip
     out.print(table)
+    if result.differences:
+        _show_differences(result, out)
     if corrupted:
         _show_corruptions(result, out)
     if any(row.clean and row.clean.per_class for row in rows):
         _show_classes(rows, out)
     _show_notes(result, out)
+
+
+def _show_differences(result: "Comparison", out: "Console") -> None:
+    from rich.table import Table
+
+    over = result.differences[0].over
+    out.print(f"\nless {over}, image by image, in percentage points with 95% intervals", markup=False, soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model", overflow="fold")
+    table.add_column("size", justify="right")
+    kinds = [kind for kind in ("top1", "corrupted") if any(getattr(each, kind) for each in result.differences)]
+    for kind in kinds:
+        table.add_column(kind.replace("top1", "top-1"), justify="right")
+    for each in result.differences:
+        table.add_row(each.of, _size(each), *(_points(getattr(each, kind)) for kind in kinds))
+    out.print(table)
+
+
+def _points(found: "Estimate | None") -> str:
+    return "–" if found is None else f"{100 * found.mean:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+
+
+def _range(score: "Score | None") -> str:
+    if score is None or score.top1_interval is None:
+        return "–"
+    low, high = score.top1_interval
+    return f"{100 * low:.1f}–{100 * high:.1f}"
 
 
 def _show_corruptions(result: "Comparison", out: "Console") -> None:
@@ -100,5 +133,5 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def _size(row: "Row") -> str:
+def _size(row: "Row | PairedDifference") -> str:
     return f"{row.height}" if row.height == row.width else f"{row.height}×{row.width}"

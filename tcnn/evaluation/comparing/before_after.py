@@ -176,7 +176,7 @@ def _difference(
     corrupted = None
     if before.corrupted is not None and after.corrupted is not None:
         one, other = _common(before.corrupted, after.corrupted)
-        corrupted = _estimate(intervals.paired(one.right, other.right))
+        corrupted = estimate(intervals.paired(one.right, other.right))
     found = change(before.outcomes, after.outcomes, class_names, files)
     return Difference(of=after.row.role, over=before.row.role, corrupted=corrupted, **dict(found))
 
@@ -203,12 +203,12 @@ def change(
         ]  # fmt: skip
 
     return Change(
-        top1=_estimate(intervals.paired(was, now)),
+        top1=estimate(intervals.paired(was, now)),
         newly_right=int(gained.sum()),
         newly_wrong=int(lost.sum()),
         otherwise_wrong=int((~was & ~now & (one.predicted != other.predicted)).sum()),
         per_class={
-            name: _estimate(intervals.paired(was[own], now[own]))
+            name: estimate(intervals.paired(was[own], now[own]))
             for index, name in enumerate(class_names)
             if (own := one.targets == index).any()
         },
@@ -229,8 +229,9 @@ def _at(found: Outcomes, places: NDArray[np.int64]) -> Outcomes:
 
 def _accuracy(right: NDArray[np.bool_]) -> Accuracy:
     images, hits = len(right), int(right.sum())
-    return Accuracy(images=images, right=hits, top1=_estimate(intervals.share(hits, images)))
+    return Accuracy(images=images, right=hits, top1=estimate(intervals.share(hits, images)))
 
 
-def _estimate(found: Interval) -> Estimate:
+def estimate(found: Interval) -> Estimate:
+    """The interval as results have it."""
     return Estimate(**{name: round(value, 6) for name, value in found._asdict().items()})

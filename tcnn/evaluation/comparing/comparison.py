@@ -10,16 +10,18 @@ import torch
 from torch import nn
 
 from tcnn.checkpoints.opening import Opener, open_model
-from tcnn.data.image_set import ImageSet, open_dataset
+from tcnn.data.image_set import ImageSet, first_of_each, open_dataset
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, shorten
 from tcnn.evaluation import corruptions as effects
 from tcnn.evaluation import held_out
 from tcnn.evaluation import imagenet_variants as imagenet
 from tcnn.evaluation.comparing.config import ALEXNET, EvaluationConfig
+from tcnn.evaluation.comparing.paired import Answers, Tally, paired_differences
 from tcnn.evaluation.comparing.report import Comparison, Row, corruption_scores, errors, set_corruption_errors
 from tcnn.evaluation.comparing.single_images import Looked, changes, mistakes
-from tcnn.evaluation.evaluate import NAMED_UNREADABLE, Evaluation, evaluate, input_settings
+from tcnn.evaluation.evaluate import NAMED_UNREADABLE, evaluate, input_settings
 from tcnn.evaluation.outcomes import Observer
+from tcnn.evaluation.scores import Evaluation
 from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import input_shape
 from tcnn.workflows.pipeline import usable_device
@@ -74,6 +76,8 @@ def compare(
 
     rows: list[Row] = []
     looked: list[Looked] = []
+    answers: list[list[Answers]] = []
+    named = [first.filename(index) for index in range(len(first))] if len(models) > 1 else []
     layouts: list[imagenet.Layout] = []
     for name in models:
         counter.describe(f"loading {name}")
@@ -84,15 +88,21 @@ def compare(
         labels = (getattr(model, "pretrained_cfg", None) or {}).get("label_names")
         matching = imagenet.map_classes(name, data, layout, names, outputs, labels)
         layouts.append(layout)
+        answers.append([])
         for size in sizes:
             results: dict[Case, Evaluation] = {}
+            tallies = {bool(case.name): Tally(named) for case in cases}
             for case in cases:
                 counter.describe(_label(name, size, case))
                 images = opened(case.folder, channels, matching.class_names)
-                observer = Observer(images, config.batch_size) if config.examples and not case.name else None
+                observer = Observer(images, config.batch_size) if named or (config.examples and not case.name) else None
                 results[case] = _evaluate(name, model, images, size, case, matching.outputs, config, counter, observer)
-                if observer is not None:
+                if observer is not None and named:
+                    tallies[bool(case.name)].add(images, observer.outcomes)
+                if observer is not None and config.examples and not case.name:
                     looked.append(Looked(name, size or input_shape(model)[1:], images, observer.outcomes))
+            pixels = size or input_shape(model)[1:]
+            answers[-1].append(Answers(name, pixels, tallies.get(False), tallies.get(True)))
             classes = len(matching.outputs or range(outputs))
             rows.append(_row(name, model, size, outputs, classes, config.crop_pct, results))
             if looked and Case() in results:
@@ -114,6 +124,7 @@ def compare(
         baseline=baseline,
         seconds=round(time.monotonic() - started, 3),
         rows=rows,
+        differences=paired_differences(answers),
         changes=changes(looked, config.examples),
     )
 
@@ -140,19 +151,6 @@ def plan(data: str, config: EvaluationConfig) -> list[Case]:
         there = f"it has {', '.join(folders)} with severities {sorted({s for f in folders.values() for s in f})}"
         raise RequestError(f"{data}: none of the corruptions and severities that were asked for; {there}")
     return cases
-
-
-def first_of_each(data: ImageSet, limit: int) -> ImageSet:
-    """A class-balanced subset: the first image of every class, then the second, …, up to `limit`.
-
-    Classes are taken in the order of their names, so that models with different class indices get the same images.
-    """
-    seen: dict[int, int] = {}
-    turns = []
-    for index, target in enumerate(data.targets.tolist()):
-        turns.append((seen.get(target, 0), data.class_names[target], index))
-        seen[target] = seen.get(target, 0) + 1
-    return data.subset(sorted(index for _, _, index in sorted(turns)[:limit]))
 
 
 class _DataSets:

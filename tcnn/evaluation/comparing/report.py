@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import BaseModel
 
 from tcnn.evaluation.comparing.before_after import counts_of
+from tcnn.evaluation.comparing.paired import PairedDifference
 from tcnn.evaluation.comparing.single_images import Mistake, ModelChange
-from tcnn.evaluation.evaluate import Evaluation, Score
 from tcnn.evaluation.imagenet_variants import corruption_errors
+from tcnn.evaluation.scores import Evaluation, Score
 
 
 class CorruptionScore(BaseModel):
@@ -62,6 +63,8 @@ class Comparison(BaseModel):
     """The model whose errors CE and mCE are relative to."""
     seconds: float
     rows: list[Row]
+    differences: list[PairedDifference] = []
+    """Every other model over the first, in accuracy."""
     changes: list[ModelChange] = []
     """Every other model over the first, image by image, if images were asked for."""
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from tcnn.config import FinetuneConfig
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError
-from tcnn.evaluation.evaluate import Evaluation
+from tcnn.evaluation.scores import Evaluation
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.recipe.temperature_path import Temperatures

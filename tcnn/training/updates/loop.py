@@ -12,7 +12,8 @@ from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, TrainingLoader, worker_death
 from tcnn.data.order import step_seed
 from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
-from tcnn.evaluation.evaluate import Evaluation, evaluate
+from tcnn.evaluation.evaluate import evaluate
+from tcnn.evaluation.scores import Evaluation
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.prepare import Start, conversion_at
 from tcnn.training.recipe.batch_norm import is_single_value, reestimate_batch_norm

@@ -1,0 +1,90 @@
+"""Differences between models on the same images, image by image, with intervals: on the images as they are, and over
+corruptions."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from tcnn.data.image_set import ImageSet
+from tcnn.evaluation import intervals
+from tcnn.evaluation.comparing.before_after import Estimate, estimate
+from tcnn.evaluation.outcomes import Outcomes
+
+
+class PairedDifference(BaseModel):
+    """How much more often a model is right than the first one, in shares of the images, at one size."""
+
+    of: str
+    over: str
+    height: int
+    width: int
+    """The size of `of`."""
+    top1: Estimate | None
+    """On the images as they are; None where they were not measured."""
+    corrupted: Estimate | None
+    """In the mean over corruptions and severities; None without."""
+
+
+class Tally:
+    """Which images a model has right: of N images, by name, in how many of the passes over them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._places = {name: place for place, name in enumerate(names)}
+        self._right = np.zeros(len(names))
+        self._passes = np.zeros(len(names), np.int64)
+
+    def add(self, data: ImageSet, found: Outcomes) -> None:
+        """Count one pass; the data set may have the images in another order, or some that are not among these."""
+        for index, right in zip(found.indices.tolist(), found.right.tolist(), strict=True):
+            place = self._places.get(data.filename(index))
+            if place is not None:
+                self._right[place] += right
+                self._passes[place] += 1
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Of each image the share of the passes in which it was right, (N,); NaN of one that was never read."""
+        shares: NDArray[np.float64] = np.full(len(self._right), np.nan)
+        np.divide(self._right, self._passes, out=shares, where=self._passes > 0)
+        return shares
+
+
+class Answers(NamedTuple):
+    """What a model had right at one size; the images are those of the first model, in its order."""
+
+    model: str
+    size: tuple[int, int]
+    clean: Tally | None
+    corrupted: Tally | None
+
+
+def paired_differences(models: Sequence[Sequence[Answers]]) -> list[PairedDifference]:
+    """Every other model over the first, size by size; each has as many sizes as the first."""
+    found = []
+    for after in (answers for later in models[1:] for answers in zip(models[0], later, strict=True)):
+        first, other = after
+        if other.model == first.model:
+            continue
+        top1 = corrupted = None
+        if first.clean is not None and other.clean is not None:
+            was, now = _both(first.clean, other.clean)
+            top1 = estimate(intervals.paired(was > 0, now > 0)) if was.size else None
+        if first.corrupted is not None and other.corrupted is not None:
+            was, now = _both(first.corrupted, other.corrupted)
+            corrupted = estimate(intervals.paired_means(was, now)) if was.size else None
+        height, width = other.size
+        found.append(
+            PairedDifference(
+                of=other.model, over=first.model, height=height, width=width, top1=top1, corrupted=corrupted
+            )
+        )
+    return found
+
+
+def _both(one: Tally, other: Tally) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The shares of the images that both have read."""
+    read = ~np.isnan(one.shares) & ~np.isnan(other.shares)
+    return one.shares[read], other.shares[read]
