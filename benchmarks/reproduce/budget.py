@@ -5,9 +5,8 @@ The preset `cifar` with the last stage's stride kept: the T-CNN less the CNN of 
 
 from typing import Any, NamedTuple
 
-from figures import Result
+from figures import Result, gains
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from tcnn.analysis.plots import style
 
@@ -59,25 +58,13 @@ def picture(found: list[Point]) -> Figure:
     """Percentage points above the CNN against updates, clean and corrupted, with 95 % intervals."""
     made = style.figure(7.5, 3.2)
     rates, handles = list(dict.fromkeys(point.rate for point in found)), {}
-    updates = sorted({point.updates for point in found})
-    sides = made.subplots(1, len(KINDS), sharey=True)
+    sides = made.subplots(1, len(KINDS), sharex=True, sharey=True)
     for ax, kind in zip(sides, KINDS, strict=True):
         style.axes(ax, kind, "updates", "percentage points" if kind == KINDS[0] else "")
-        ax.axhline(0, color=style.GREY, linewidth=1)
-        ax.set_xscale("log")
-        ax.set_xticks(updates, [f"{number:,.0f}" for number in updates])
-        ax.xaxis.set_minor_locator(NullLocator())
-        for number, (rate, colour) in enumerate(zip(rates, style.colours(len(rates)), strict=True)):
-            some = [point for point in found if point.rate == rate and kind in point.gains]
-            beside = 1.03 ** (2 * number - len(rates) + 1)  # so that bars do not lie on each other
-            means = [100 * point.gains[kind]["mean"] for point in some]
-            low, high = ([100 * point.gains[kind]["interval"][end] for point in some] for end in (0, 1))
-            bars = ax.errorbar(
-                [point.updates * beside for point in some], means,
-                [[m - b for m, b in zip(means, low, strict=True)], [t - m for m, t in zip(means, high, strict=True)]],
-                color=colour, marker="o", markersize=4, linewidth=1.6, capsize=3,
-                linestyle=style.DASHES[number % len(style.DASHES)],
-            )  # fmt: skip
-            handles[f"learning rate {rate}"] = bars.lines[0]
+        series = {
+            f"learning rate {rate}": [(p.updates, p.gains[kind]) for p in found if p.rate == rate and kind in p.gains]
+            for rate in rates
+        }
+        handles |= gains(ax, series)
     style.legend(made, list(handles.values()), list(handles), loc="outside right upper")
     return made

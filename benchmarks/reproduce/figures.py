@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
@@ -94,24 +96,30 @@ def gain_by_length(title: str, points: list[Result]) -> Figure:
     """Percentage points above the CNN that had the same updates, with their 95 % intervals."""
     made = style.figure(6.0, 3.6)
     ax = style.axes(made.subplots(), title, "updates", "percentage points")
+    kinds = [kind for kind in ("clean", "corrupted") if any(kind in one for one in points)]
+    handles = gains(ax, {k: [(one["updates"], one[k]) for one in points if k in one] for k in kinds})
+    style.legend(made, list(handles.values()), list(handles), loc="outside right upper")
+    return made
+
+
+def gains(ax: Axes, series: dict[str, list[tuple[float, Result]]]) -> dict[str, Artist]:
+    """Draw differences (`mean`, `interval`) against updates, a line for each name; returns what a legend shows."""
     ax.axhline(0, color=style.GREY, linewidth=1)
     ax.set_xscale("log")
-    ax.set_xticks([one["updates"] for one in points], [f"{one['updates']:,.0f}" for one in points])
+    updates = sorted({at for points in series.values() for at, _ in points})
+    ax.set_xticks(updates, [f"{number:,.0f}" for number in updates])
     ax.xaxis.set_minor_locator(NullLocator())
-    handles, names = [], []
-    kinds = [kind for kind in ("clean", "corrupted") if any(kind in one for one in points)]
-    for number, (kind, colour) in enumerate(zip(kinds, style.colours(len(kinds)), strict=True)):
-        some = [one for one in points if kind in one]
-        beside = 1.03 ** (2 * number - len(kinds) + 1)  # so that bars do not lie on each other
-        means = [100 * one[kind]["mean"] for one in some]
-        below = [mean - 100 * one[kind]["interval"][0] for mean, one in zip(means, some, strict=True)]
-        above = [100 * one[kind]["interval"][1] - mean for mean, one in zip(means, some, strict=True)]
-        bars = ax.errorbar([one["updates"] * beside for one in some], means, [below, above], color=colour, marker="o",
-                           markersize=4, linewidth=1.6, capsize=3)  # fmt: skip
-        handles.append(bars.lines[0])
-        names.append(kind)
-    style.legend(made, handles, names, loc="outside right upper")
-    return made
+    handles: dict[str, Artist] = {}
+    for number, ((name, points), colour) in enumerate(zip(series.items(), style.colours(len(series)), strict=True)):
+        beside = 1.03 ** (2 * number - len(series) + 1)  # so that bars do not lie on each other
+        means = [100 * found["mean"] for _, found in points]
+        ends = [[100 * abs(found["mean"] - found["interval"][end]) for _, found in points] for end in (0, 1)]
+        bars = ax.errorbar(
+            [at * beside for at, _ in points], means, ends, color=colour, marker="o", markersize=4, linewidth=1.6,
+            capsize=3, linestyle=style.DASHES[number % len(style.DASHES)],
+        )  # fmt: skip
+        handles[name] = bars.lines[0]
+    return handles
 
 
 def mean_curve(result: Result, arm: str) -> list[float]:
