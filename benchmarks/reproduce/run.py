@@ -9,12 +9,14 @@ to benchmarks/results/reproduce/NAME.json, and which images were right to NAME.n
 """
 
 import argparse
+import fcntl
 import multiprocessing
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,6 +29,7 @@ from job import Job, digest, place, sets
 from results import Results
 
 from tcnn.errors import RequestError, Stopped, TcnnError
+from tcnn.files import make_directory
 from tcnn.processes import die_with_parent, keep_freed_memory
 
 RESULTS = Path(__file__).parents[1] / "results" / "reproduce"
@@ -184,14 +187,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             experiment, options.data, options.weights, work, out, device=options.device, loaders=options.loaders,
             threads=threads, cuda_graph=options.cuda_graph, deadline=deadline,
         )  # fmt: skip
-        results = Results(out, experiment, device=options.device)
-        return go(job, tasks(experiment, chosen, options.seeds or experiment.seeds), options.workers, results)
+        with alone(work):
+            results = Results(out, experiment, device=options.device)
+            return go(job, tasks(experiment, chosen, options.seeds or experiment.seeds), options.workers, results)
     except TcnnError as error:
         print(f"run: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped; run it again to go on", file=sys.stderr)
         return INTERRUPTED
+
+
+@contextmanager
+def alone(work: Path) -> Iterator[None]:
+    """Keep other runners out of a directory: two would train the same arm and write over each other."""
+    make_directory(work)
+    with (work / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RequestError(f"--work: {work} is in use; wait for the other runner, or choose another") from error
+        yield
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

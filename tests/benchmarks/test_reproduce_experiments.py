@@ -68,6 +68,17 @@ def test_missing_data_weights_and_names_are_told(
     assert "none.yaml: not readable as YAML" in capsys.readouterr().err
 
 
+def test_two_runners_do_not_share_a_directory(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, work = write(tmp_path / "tiny.yaml"), tmp_path / "work"
+    more = ["--seeds", "0", "--minutes", "0.0001", "--work", str(work)]
+    with runner.alone(work):
+        assert call(file, data, tmp_path, *more) == 2
+        assert (
+            capsys.readouterr().err == f"run: --work: {work} is in use; wait for the other runner, or choose another\n"
+        )
+    assert call(file, data, tmp_path, *more) == runner.STOPPED, "when the other is gone"
+
+
 @pytest.mark.parametrize("file", sorted((REPRODUCE / "experiments").glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_experiment_loads_and_every_arm_has_its_recipe(file: Path) -> None:
     experiment = load(file)
