@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -57,12 +57,23 @@ def _named(kind: type[BaseModel], path: tuple[int | str, ...]) -> tuple[int | st
 
 
 def unknown_key(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
-    """Error message for a key that a configuration does not have; it names the nearest one."""
+    """Error message for a key that a configuration does not have; it names the nearest one.
+
+    The path may lead through lists (`against.0.modle`) and settings that may be null.
+    """
+    found: type[BaseModel] | None = kind
     for part in path[:-1]:
-        annotation = kind.model_fields[str(part)].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            break
-        kind = annotation
-    near = difflib.get_close_matches(str(path[-1]), kind.model_fields, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(kind.model_fields)}"
+        if found is not None and not isinstance(part, int):  # the place in a list; what is in it is known already
+            found = _model_in(found.model_fields[part].annotation)
+    if found is None:
+        return f"{'.'.join(map(str, path))}: no such setting; leave it out"
+    near = difflib.get_close_matches(str(path[-1]), found.model_fields, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(found.model_fields)}"
     return f"{'.'.join(map(str, path))}: no such setting; {hint}"
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The model that a type is, or that it holds: of `tuple[Other, ...]` and `Other | None` that is `Other`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner))), None)

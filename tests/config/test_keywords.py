@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from pydantic import BaseModel
 from torch import nn
 
 import tcnn
 from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, build
+from tcnn.config.base import unknown_key
 from tcnn.errors import RequestError
 
 TAKE_BOTH = ["convert", "finetune", "plan", "verify", "without_stride"]
@@ -101,3 +103,28 @@ def test_without_stride_removes_it_whatever_the_configuration_says_and_refuses_t
 def test_finetune_follows_both(source: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"^convert_at: expected less than the 2 epochs"):
         tcnn.finetune(source, "nowhere", config=FinetuneConfig(epochs=2, warmup_epochs=0), out=tmp_path, convert_at=5)
+
+
+class Inner(BaseModel):
+    model: str = ""
+
+
+class Outer(BaseModel):
+    several: tuple[Inner, ...] = ()
+    perhaps: Inner | None = None
+    number: int = 0
+
+
+class TestUnknownKeys:
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [
+            (("several", 0, "modle"), "several.0.modle: no such setting; did you mean model?"),
+            (("several", 3, "zzz"), "several.3.zzz: no such setting; expected one of model"),
+            (("perhaps", "zzz"), "perhaps.zzz: no such setting; expected one of model"),
+            (("number", "zzz"), "number.zzz: no such setting; leave it out"),
+            (("numbre",), "numbre: no such setting; did you mean number?"),
+        ],
+    )
+    def test_names_those_of_its_own_place(self, path: tuple[int | str, ...], message: str) -> None:
+        assert unknown_key(Outer, path) == message
