@@ -1,7 +1,7 @@
 // What people call the data sets, jobs and checkpoints that requests name by id.
 
 import { h } from "./dom.js";
-import { get } from "./http.js";
+import { get, key } from "./http.js";
 
 const KINDS = {
   ds: [(id) => `datasets/${id}`, (found) => found.name],
@@ -12,9 +12,11 @@ const KINDS = {
 const ID = /^(ds|ckpt|job|wts)_[0-9a-z]+$/;
 const names = new Map();
 
+const FOREIGN = { ds: "a data set", ckpt: "a checkpoint", wts: "weights" }; // to whom a link shows one job, and no more
+
 /** The name of an id, as soon as it is known; until then, and of anything else, itself. */
 export function named(id) {
-  return names.get(id) ?? id;
+  return names.get(id) ?? (key.isLent() && ID.test(id) ? FOREIGN[id.split("_")[0]] : null) ?? id;
 }
 
 /** A text with the names of all ids in it that are known. */
@@ -31,6 +33,7 @@ export function worded(value) {
 
 /** Ask for the names that jobs mention, each once; true if anything new was asked. */
 export async function learn(jobs) {
+  if (key.isLent()) return false; // a link opens nothing but its job
   const mentioned = jobs.flatMap(({ request }) => texts(request));
   const ids = new Set(mentioned.filter((text) => ID.test(text) && !names.has(text)));
   for (const id of ids) names.set(id, id);

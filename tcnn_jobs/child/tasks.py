@@ -135,15 +135,21 @@ def _finetune(
     pretrained: bool = True, weights: Path | None = None,
 ) -> FinetuneResult:  # fmt: skip
     _inherit_run(assignment.paths.get("previous"), directory.run)
-    epochs_told = assignment.epochs_told
+    epochs_told, phase = assignment.epochs_told, ""
+
+    def tell_epochs() -> None:
+        nonlocal epochs_told
+        epochs_told = _tell_epochs(reporter, directory.run, epochs_told)
 
     def report(now: TrainingProgress) -> None:
-        nonlocal epochs_told
+        nonlocal phase
         reporter.progress(Progress(**now.model_dump()))
-        if now.epoch - 1 > epochs_told:  # the epoch before has been validated and written down
-            epochs_told = _tell_epochs(reporter, directory.run, epochs_told)
+        if now.phase != phase:  # an epoch may have been validated and written down
+            phase = now.phase
+            tell_epochs()
 
     def say(message: str) -> None:
+        tell_epochs()  # what is said comes after them: after the last one, that the CNN is trained
         log.info("%s", public(message, assignment))
         reporter.event("message", text=public(message, assignment))
 
@@ -159,16 +165,17 @@ def _finetune(
         baseline=training.baseline, compare=True,
     )  # fmt: skip
     result = finetune_on(assignment.placement, run, Callbacks(report, say), sys.stdout.buffer)
-    _tell_epochs(reporter, directory.run, epochs_told)
+    tell_epochs()
     return result
 
 
 def _tell_epochs(reporter: Reporter, run: Path, told: int) -> int:
+    """Tell the epochs that a run has written down since so many were told; how many are told now."""
     rows = RunDirectory(run).rows("epoch")
     for row in rows[told:]:
         facts = {key: row.get(key) for key in ("epoch", "train_loss", "lr", "temperature", "val", "gate_mean")}
         reporter.event("epoch", **facts)
-    return len(rows)
+    return max(told, len(rows))  # fewer after a resume: they are trained again, and were told
 
 
 def _inherit_run(previous: str | None, run: Path) -> None:

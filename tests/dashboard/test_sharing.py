@@ -43,6 +43,7 @@ def test_a_job_is_shared_and_the_link_revoked(server: Server, story: Story, open
     guest = open_page(link)  # in a context of its own, which has no key
     expect(guest.get_by_role("heading", level=1, name="test_resnet")).to_be_visible()
     expect(guest.get_by_text("Before and after", exact=True)).to_be_visible()
+    expect(guest.get_by_text("Fine-tune on a data set")).to_be_visible()  # whose name a link does not tell
     expect(guest.get_by_text("Succeeded", exact=True).first).to_be_visible()
     for name in ("Delete", "Share", "Clone and edit", "Key"):
         expect(guest.get_by_role("button", name=name)).to_have_count(0)

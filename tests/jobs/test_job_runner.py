@@ -1,5 +1,6 @@
 """What leaves a job's process in words."""
 
+import json
 import os
 import shutil
 import signal
@@ -92,6 +93,12 @@ def test_another_worker_goes_on_with_files_that_lie_elsewhere(tmp_path: Path, mo
         for run in (directory.run, directory.run / "baseline"):
             record = RunDirectory(run).record()
             assert (record["model"], record["data"], record["val"]) == ("ckpt_1", "ds_1", "ds_2")
+    lines = (tmp_path / "one" / "1" / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    told = [(event["kind"], event.get("data", {}).get("text", "")) for event in map(json.loads, lines)]
+    baseline = next(place for place, (_, text) in enumerate(told) if "training the CNN with the same recipe" in text)
+    assert [place for place, (kind, _) in enumerate(told) if kind == "epoch" and place < baseline], (
+        "the last epoch is not kept back until the CNN is trained"
+    )
     assert "is finished already" in (tmp_path / "two" / "2" / "events.jsonl").read_text(), "and not trained again"
     files = {file.name: tmp_path / "two" / file.path.partition("/")[2] for file in result.files}
     assert {"before-after.json", "baseline.safetensors", "best.safetensors"} <= files.keys()
