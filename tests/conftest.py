@@ -90,9 +90,9 @@ def pytest_sessionfinish(exitstatus: int) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Where pytest is not the program, what was frozen is cleared with all else: extensions count what they leave."""
-    gc.unfreeze()
     program = Path(sys.argv[0])
     if not (hasattr(config, "workerinput") or program.name == "pytest" or program.match("pytest/__main__.py")):
+        gc.unfreeze()
         _codes.clear()
 
 

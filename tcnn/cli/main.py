@@ -1,7 +1,9 @@
 """The `tcnn` command: its sub-commands, exit codes and error messages."""
 
 import contextlib
+import copy
 import errno
+import functools
 import io
 import json
 import os
@@ -198,22 +200,16 @@ def _interrupted(number: int) -> int:
 
 def command_group(arguments: list[str]) -> Any:
     """Our commands, and of the joined ones those that the arguments may mean: the others are not loaded."""
-    group: Any = typer.main.get_command(app)
-    for command in group.commands.values():
-        panels.group(command)
-        panels.without_values(command)
-        spellings.add(command)
-    first = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if first is not None and first in group.commands:
-        return _refusing(group, first)
-    joined = {entry.name: entry for entry in entry_points(group=COMMAND_GROUP)}
-    if first is not None and first in joined:
-        group.add_command(_load(joined[first]), first)
-        return _refusing(group, first)
-    for name, entry in sorted(joined.items()):
-        with contextlib.suppress(
-            ImportError
-        ):  # a list, or a word that is no command: what cannot be loaded is left out
+    group = copy.copy(_own())
+    group.commands = dict(group.commands)
+    first = next((argument for argument in arguments if not argument.startswith("-")), "")
+    if first in group.commands:
+        return group
+    if first in _joined():
+        group.add_command(_load(_joined()[first]), first)
+        return group
+    for name, entry in sorted(_joined().items()):  # a list, or a word that is no command
+        with contextlib.suppress(ImportError):  # what cannot be loaded is left out
             group.add_command(_load(entry), name)
     return group
 
@@ -224,9 +220,25 @@ def _options(arguments: list[str]) -> set[str]:
     return {name for option in getattr(command, "params", ()) for name in (*option.opts, *option.secondary_opts)}
 
 
-def _refusing(group: Any, name: str) -> Any:
-    """The commands, of which this one refuses options without effect before it begins."""
-    command = group.commands[name]
+@functools.cache
+def _own() -> Any:
+    """The commands of this package, made once in a process: to make them takes as long as a short command."""
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        panels.group(command)
+        panels.without_values(command)
+        spellings.add(command)
+        _refusing(command, name)
+    return group
+
+
+@functools.cache
+def _joined() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=COMMAND_GROUP)}
+
+
+def _refusing(command: Any, name: str) -> None:
+    """Have a command refuse options without effect before it begins."""
     begin = command.invoke
 
     def invoke(context: Any) -> Any:
@@ -234,9 +246,9 @@ def _refusing(group: Any, name: str) -> Any:
         return begin(context)
 
     command.invoke = invoke
-    return group
 
 
+@functools.cache
 def _load(entry: EntryPoint) -> Any:
     """A joined command; its help ends with the `EXAMPLES` of its module, if there are any."""
     found = entry.load()
@@ -249,6 +261,7 @@ def _load(entry: EntryPoint) -> Any:
     lines = getattr(sys.modules[entry.module], "EXAMPLES", None)
     if lines:
         command.epilog = listed(lines)
+    _refusing(command, entry.name)
     return command
 
 
@@ -257,7 +270,7 @@ def _missing(error: Exception, arguments: list[str]) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     ours = error.name.partition(".")[0] in ("tcnn", "tcnn_jobs", "tcnn_api")
-    if ours or not any(entry.name in arguments[:1] for entry in entry_points(group=COMMAND_GROUP)):
+    if ours or not any(name in _joined() for name in arguments[:1]):
         return None
     return f'`tcnn {arguments[0]}` needs {error.name}, which is not installed: pip install "tcnn[serve]"'
 

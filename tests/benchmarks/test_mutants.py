@@ -4,13 +4,14 @@ import ast
 import os
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("mutmut", reason="the development tools are older than this checkout")
+if TYPE_CHECKING:  # loaded for these tests alone: it takes a second
+    from mutants import Mutant
 
-from mutants import Mutant, mutants, sample, wilson
-from trials import QUICK, Trials
+Found = list["Mutant"]
 
 SOURCE = '''"""Twice what is given."""
 
@@ -37,13 +38,20 @@ class Doubling:
 '''
 
 
+@pytest.fixture(autouse=True)
+def mutmut() -> None:
+    pytest.importorskip("mutmut", reason="the development tools are older than this checkout")
+
+
 @pytest.fixture
-def found(tmp_path: Path) -> list[Mutant]:
+def found(tmp_path: Path) -> Found:
+    from mutants import mutants
+
     (tmp_path / "double.py").write_text(SOURCE)
     return mutants(tmp_path, "double.py")
 
 
-def test_what_functions_do_is_mutated_and_nothing_else(found: list[Mutant]) -> None:
+def test_what_functions_do_is_mutated_and_nothing_else(found: Found) -> None:
     changes = {(mutant.before, mutant.after) for mutant in found}
     assert {("1 + 1", "1 - 1"), ("is", "is not"), ("5", "6"), ("min(found, most)", "min(found, )")} <= changes
     assert ("cast(int, value)", "cast(int, None)") in changes
@@ -51,7 +59,7 @@ def test_what_functions_do_is_mutated_and_nothing_else(found: list[Mutant]) -> N
     assert not [change for change in changes if change[0] in untouched or change[1] in untouched]
 
 
-def test_a_mutant_is_the_file_with_one_change_and_says_where(found: list[Mutant]) -> None:
+def test_a_mutant_is_the_file_with_one_change_and_says_where(found: Found) -> None:
     mutant = next(mutant for mutant in found if mutant.operator == "swap_op" and "* self.factor" in mutant.before)
     assert mutant.function == "Doubling.double"
     assert mutant.lines == (18, 21)
@@ -60,7 +68,9 @@ def test_a_mutant_is_the_file_with_one_change_and_says_where(found: list[Mutant]
     assert head.lines == (16, 16), "of the whole `if` the head alone"
 
 
-def test_the_sample_is_drawn_by_its_seed_and_every_mutant_in_it_is_a_program(found: list[Mutant]) -> None:
+def test_the_sample_is_drawn_by_its_seed_and_every_mutant_in_it_is_a_program(found: Found) -> None:
+    from mutants import sample
+
     chosen = sample(found, 8, 1)
     assert chosen == sample(found, 8, 1) != sample(found, 8, 2)
     assert len(chosen) == 8
@@ -73,6 +83,8 @@ def test_the_sample_is_drawn_by_its_seed_and_every_mutant_in_it_is_a_program(fou
 
 def test_the_interval_is_wilsons() -> None:
     """Newcombe 1998, table I: 81 of 263 and 0 of 20."""
+    from mutants import wilson
+
     assert wilson(81, 263, 10**6) == pytest.approx((0.2553, 0.3662), abs=5e-5)
     assert wilson(0, 20, 10**6) == pytest.approx((0.0, 0.1611), abs=5e-5)
     assert wilson(18, 20, 20) == (0.9, 0.9), "nothing is unknown where all were tried"
@@ -81,6 +93,9 @@ def test_the_interval_is_wilsons() -> None:
 
 @pytest.mark.slow
 def test_a_mutant_lives_until_a_test_notices_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mutants import mutants
+    from trials import QUICK, Trials
+
     root = tmp_path / "root"
     (root / "tests").mkdir(parents=True)
     (root / "tests/doubling.py").write_text("def double(value):\n    return value + value\n")

@@ -92,7 +92,7 @@ def test_an_existing_directory_keeps_foreign_files(tcnn: Run, weights: Path) -> 
     assert library.load("out").num_classes == 10
 
 
-@pytest.mark.parametrize("suffix", ["pth", "nested.pth"])
+@pytest.mark.parametrize("suffix", ["pth", pytest.param("nested.pth", marks=pytest.mark.slow)])
 def test_pytorch_weights_are_the_same_weights(
     tcnn: Run, lively: Lively, assert_same_state: AssertSame, suffix: str
 ) -> None:
@@ -155,6 +155,7 @@ class TestOptions:
         assert isinstance(model.layer4[0].conv1, nn.Conv2d)
         assert isinstance(model.layer4[0].conv2, GPSA2d)
 
+    @pytest.mark.slow
     def test_stride_remove(self, tcnn: Run) -> None:
         result, model = self.converted(tcnn, "--stride", "remove")
         assert {tuple(layer["stride"]) for layer in result["conversion"]["layers"]} == {(1, 1)}
@@ -169,6 +170,7 @@ class TestOptions:
         assert result["verification"]["drift"]["logits"]["relative"] > 0.01
         assert result["verification"]["written"] is None
 
+    @pytest.mark.slow
     def test_another_temperature_states_its_own_drift(self, tcnn: Run) -> None:
         result, _ = self.converted(tcnn, "--temperature", 0.5)
         drift, written = result["verification"]["drift"], result["verification"]["written"]
@@ -179,6 +181,7 @@ class TestOptions:
         _, model = self.converted(tcnn, "--head-dim", 4)
         assert model.layer4[0].conv1.query.shape == (9 * 4, 192)
 
+    @pytest.mark.slow
     def test_content(self, tcnn: Run) -> None:
         result, model = self.converted(tcnn, "--content", "pooled:2")
         assert result["conversion"]["config"]["content"] == "pooled:2"
@@ -194,6 +197,7 @@ class TestOptions:
         _, model = self.converted(tcnn, "--num-classes", 0, "--force")
         assert isinstance(model.fc, nn.Identity)
 
+    @pytest.mark.slow
     def test_seed_decides_every_random_number(self, tcnn: Run, assert_same_state: AssertSame) -> None:
         _, first = self.converted(tcnn, "--seed", 5)
         _, again = self.converted(tcnn, "--seed", 5, "--force")
@@ -211,6 +215,7 @@ class TestOptions:
         result, _ = self.converted(tcnn, "--tolerance", "1e-3")
         assert result["verification"]["passes"][0]["tolerance"] == 1e-3
 
+    @pytest.mark.slow
     def test_a_pretrained_tag_is_part_of_the_name(self, tcnn: Run) -> None:
         result, model = self.converted(tcnn, name="test_resnet.r160_in1k")
         assert result["conversion"]["base_model"] == "test_resnet.r160_in1k"

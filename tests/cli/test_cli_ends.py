@@ -90,7 +90,7 @@ def test_a_program_that_does_not_fit_is_no_crash(tmp_path: Path, file_size_limit
 
 
 @needs_dev_full
-@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize("form", [pytest.param((), marks=pytest.mark.slow), ("--json",)])
 def test_a_full_stdout_is_the_environments_failure(form: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run((*MODELS, *form), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -99,7 +99,7 @@ def test_a_full_stdout_is_the_environments_failure(form: tuple[str, ...]) -> Non
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("form", [(), ("--json",), ("--help",)])
+@pytest.mark.parametrize("form", [pytest.param((), marks=pytest.mark.slow), ("--json",), ("--help",)])
 def test_a_closed_pipe_is_quiet(form: tuple[str, ...]) -> None:
     command = subprocess.Popen((*MODELS, *form), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert command.stdout is not None

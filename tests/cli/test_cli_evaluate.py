@@ -63,6 +63,7 @@ def test_json_is_the_report(tcnn: Any, checkpoint: Path, pets: Path) -> None:
     assert [score.images for score in row.clean.per_class.values()] == [1] * 10
 
 
+@pytest.mark.slow
 def test_all_corruptions_and_classes(tcnn: Any, local_source: str, checkpoint: Path, pets: Path) -> None:
     result = tcnn(
         "evaluate", local_source, "t.safetensors", "--data", "pets", "--size", 32, "--corruptions", "--severities", 2,

@@ -47,6 +47,7 @@ def test_a_page_of_another_model(tcnn: Callable[..., Result], file: Path, direct
     assert "conv1.0" in Path("why.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_two_models_of_which_none_was_converted(tcnn: Callable[..., Result], directories: tuple[Path, Path]) -> None:
     one, two = (f"local-dir:{directory}" for directory in directories)
     same = tcnn("verify", one, "--against", one)

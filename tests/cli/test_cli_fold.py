@@ -93,6 +93,7 @@ def test_what_can_be_done_with_a_folded_file(tcnn: Run, softened: Path, tmp_path
     assert not list(Path("run").glob("*.safetensors"))
 
 
+@pytest.mark.slow
 def test_the_error_is_honoured(tcnn: Run, softened: Path, listing: Callable[[], list[str]]) -> None:
     before = listing()
     message = tcnn("fold", softened, "b.safetensors", "--max-error", 0).error(3)
@@ -133,6 +134,7 @@ def test_outputs_that_cannot_be(tcnn: Run, converted: Path) -> None:
     assert "conv2.weight" in " ".join(load_file(converted))
 
 
+@pytest.mark.slow
 def test_pruning_measures_the_accuracy(tcnn: Run, softened: Path, tmp_path: Path) -> None:
     model = library.load(softened)
     with torch.no_grad():

@@ -72,6 +72,7 @@ def test_the_cnn_that_is_trained_beside_is_built_with_them(tcnn: Run, files: Pat
     assert layer.stride == (1, 1)
 
 
+@pytest.mark.slow
 def test_models_by_their_names_are_built_with_them(tcnn: Run, files: Path, local_source: str) -> None:
     images = ("p", "--size", 32, "--device", "cpu", "--json")
     plain, wide = tcnn("predict", local_source, *images), tcnn("predict", local_source, *WIDE, *images)

@@ -93,6 +93,7 @@ def test_what_lies_there_is_meant_before_timms_t_cnn(tcnn: Run, trained: Path) -
     assert "t_test_resnet brings weights of its own" in tcnn("finetune", "t_test_resnet", "--weights", "w.pth").err
 
 
+@pytest.mark.slow
 def test_what_timm_trained_enters_every_command(tcnn: Run, trained: Path) -> None:
     (row,) = tcnn("evaluate", TRAINED, "--data", "p", "--json").json["rows"]
     assert (row["outputs"], row["height"]) == (3, 48), "of the size that it was trained at"

@@ -71,6 +71,7 @@ def test_a_wrong_request_is_one_line(
     assert expected in tcnn("plan", *given).error(2)
 
 
+@pytest.mark.slow
 def test_the_cnn_beside_it(tcnn: Callable[..., Result], photos: Path) -> None:
     found = tcnn(
         "plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--seconds", "0.1", "--baseline"

@@ -83,8 +83,15 @@ def test_a_signal_at_any_moment_leaves_nothing_behind(
     assert interrupted, "the delays were drawn within the time of an undisturbed run"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-@pytest.mark.parametrize("output", ["out.safetensors", "out"])
+@pytest.mark.parametrize(
+    ("output", "number"),
+    [
+        pytest.param("out", signal.SIGINT, id="out-Ctrl-C"),
+        pytest.param("out.safetensors", signal.SIGTERM, id="out.safetensors-SIGTERM"),
+        pytest.param("out", signal.SIGTERM, id="out-SIGTERM", marks=pytest.mark.slow),
+        pytest.param("out.safetensors", signal.SIGINT, id="out.safetensors-Ctrl-C", marks=pytest.mark.slow),
+    ],
+)
 @needs_proc
 def test_a_signal_while_the_file_is_written_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals, output: str
@@ -104,7 +111,13 @@ def test_a_signal_while_the_file_is_written_leaves_nothing_behind(
     assert any(map(interrupted, tries)), "the process was always faster than the signal"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
+    ],
+)
 @needs_proc
 def test_a_signal_while_torch_is_imported(tmp_path: Path, number: signal.Signals) -> None:
     """A process of its own, from the console script on; a shell may have told its children to ignore Ctrl-C."""
@@ -131,8 +144,16 @@ def test_a_signal_while_torch_is_imported(tmp_path: Path, number: signal.Signals
 
 
 class TestAFullDisk:
-    @pytest.mark.parametrize("size", [1, 100_000, 2_000_000])
-    @pytest.mark.parametrize("output", ["out.safetensors", "out"])
+    @pytest.mark.parametrize(
+        ("output", "size"),
+        [
+            ("out.safetensors", 100_000), ("out", 2_000_000),
+            *(
+                pytest.param(*case, marks=pytest.mark.slow)
+                for case in (("out.safetensors", 1), ("out.safetensors", 2_000_000), ("out", 1), ("out", 100_000))
+            ),
+        ],
+    )  # fmt: skip
     def test_half_way_leaves_nothing_behind(
         self, tcnn: Run, listing: Callable[[], list[str]], file_size_limit: Limit, output: str, size: int
     ) -> None:
@@ -198,6 +219,7 @@ def test_no_network_is_answered_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "out.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_pipe_that_closes_early_is_no_error() -> None:
     """`tcnn models | head -1`."""
     process = subprocess.Popen(

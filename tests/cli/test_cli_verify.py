@@ -95,6 +95,7 @@ def test_random_weights_are_drawn_again_from_the_recorded_seed(tcnn: Run) -> Non
     assert checkpoint.read("out.safetensors").section("source")["seed"] == 11
 
 
+@pytest.mark.slow
 def test_a_directory_is_verified_too(tcnn: Run, weights: Path) -> None:
     assert tcnn("convert", "test_resnet", "out", "--weights", weights, "--num-classes", 10).code == 0
     assert tcnn("verify", "out", "--weights", weights).code == 0
@@ -137,6 +138,7 @@ class TestImages:
         assert (done.code, done.err) == (0, "")
         assert done.json["images"] == "images 4×3×160×160"
 
+    @pytest.mark.slow
     def test_grey_pictures_for_a_grey_model(self, tcnn: Run, lively: Lively, tmp_path: Path) -> None:
         save_for_hf(lively(in_chans=1), tmp_path / "grey", safe_serialization=True)
         assert tcnn("convert", "local-dir:grey", "out.safetensors").code == 0

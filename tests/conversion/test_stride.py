@@ -144,7 +144,7 @@ def resnest26d_block() -> nn.Module:
     ("name", "build"),
     [
         ("resnet18", resnet18_block),
-        ("resnest26d", resnest26d_block),
+        pytest.param("resnest26d", resnest26d_block, marks=pytest.mark.slow),
         pytest.param("resnet26d", resnet26d_block, marks=pytest.mark.slow),
         pytest.param(
             "resnetblur50",

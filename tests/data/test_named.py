@@ -3,6 +3,7 @@
 import struct
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy
 import pytest
@@ -61,15 +62,19 @@ def test_torch_errors(tmp_path: Path) -> None:
         open_dataset(f"torch/cifar10:{tmp_path}", "mini")
 
 
-datasets = pytest.importorskip("datasets")
+if TYPE_CHECKING:  # loaded for these tests alone: it takes a second
+    import datasets
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 def rows(count: int, **columns: list[object]) -> "datasets.Dataset":
+    import datasets
+
     pictures = {"img": [picture(seed) for seed in range(count)]}
     features = {"img": datasets.Image()}
     if "label" not in columns:
@@ -106,6 +111,8 @@ def test_hub_from_parquet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("divided", [False, True])
 def test_hub_saved_to_disk(tmp_path: Path, divided: bool) -> None:
+    import datasets
+
     table = rows(7)
     (datasets.DatasetDict(train=table, validation=table.select([1])) if divided else table).save_to_disk(tmp_path / "x")
     data = open_dataset(f"hfds/{tmp_path}/x")
@@ -139,6 +146,8 @@ def test_hub_labels(tmp_path: Path) -> None:
 
 
 def test_hub_rows_without_an_image(tmp_path: Path) -> None:
+    import datasets
+
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     broken = {"bytes": b"no image", "path": None}
     content = {"image": [None, broken, picture()], "label": [0, 1, 1]}
@@ -151,6 +160,8 @@ def test_hub_rows_without_an_image(tmp_path: Path) -> None:
 
 
 def test_hub_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
     datasets.Dataset.from_dict({"text": ["a"], "label": [0]}).save_to_disk(tmp_path / "text")
     rows(2).rename_column("fine_label", "kind").cast_column("kind", datasets.Value("int64")).save_to_disk(
         tmp_path / "n"

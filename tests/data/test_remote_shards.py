@@ -1,14 +1,13 @@
 """Shards in a store: the same images in the same order as from the disk, and an outage changes nothing of it."""
 
 import asyncio
+import functools
 import io
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import aiobotocore.endpoint
 import pytest
-import s3fs.core
 import torch
 from data_pictures import picture
 from s3 import BUCKET, Gate, s3
@@ -34,7 +33,11 @@ def shard(first: int, count: int = 5) -> bytes:
     return buffer.getvalue()
 
 
-SHARDS = {f"train-{number:03}.tar": shard(5 * number) for number in range(3)} | {"val-000.tar": shard(100, 3)}
+@functools.cache
+def shards() -> dict[str, bytes]:
+    return {f"train-{number:03}.tar": shard(5 * number) for number in range(3)} | {"val-000.tar": shard(100, 3)}
+
+
 NAMES = b"zero\none\ntwo\n"
 
 
@@ -42,7 +45,7 @@ NAMES = b"zero\none\ntwo\n"
 def server() -> Iterator[Gate]:
     with s3() as gate:
         files = gate._files()
-        for name, content in SHARDS.items():
+        for name, content in shards().items():
             files.pipe_file(f"{BUCKET}/set/{name}", content)
         files.pipe_file(f"{BUCKET}/set/classes.txt", NAMES)
         yield gate
@@ -62,6 +65,9 @@ class Hurried:
 @pytest.fixture
 def gate(server: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """The server, known to this process, and a memory of indices of this test alone."""
+    import aiobotocore.endpoint
+    import s3fs.core
+
     for name, value in {**server.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(remote, "_PAUSE", 0.01)
@@ -78,7 +84,7 @@ def gate(server: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def on_disk(tmp_path: Path) -> Path:
     folder = tmp_path / "set"
     folder.mkdir()
-    for name, content in SHARDS.items():
+    for name, content in shards().items():
         (folder / name).write_bytes(content)
     (folder / "classes.txt").write_bytes(NAMES)
     return folder

@@ -8,7 +8,6 @@ import pytest
 import torch
 from data_pictures import photograph
 from PIL import Image
-from scipy.ndimage import gaussian_filter, uniform_filter
 from torch.nn.functional import avg_pool2d, interpolate
 from torchvision.transforms.functional import rgb_to_grayscale
 
@@ -143,6 +142,8 @@ def test_jpeg_has_its_quality(severity: int) -> None:
 @pytest.mark.parametrize(("sigma", "shape"), [(2.44, (50, 70)), (12, (40, 40)), (60, (30, 45))])
 def test_smoothing_is_the_filter_that_scipy_has(sigma: float, shape: tuple[int, int]) -> None:
     field = np.random.default_rng(0).normal(size=shape)
+    from scipy.ndimage import gaussian_filter
+
     expected = gaussian_filter(field, sigma, mode="reflect", truncate=3)
     assert np.allclose(digital._smooth(field, sigma), expected, atol=1e-12)
 
@@ -193,6 +194,8 @@ def test_snow_brightens_and_greys() -> None:
 
 def test_ice_looks_like_the_photographs() -> None:
     """Statistics of 200 random crops of the benchmark's photographs, measured once; here within a fifth or so."""
+    from scipy.ndimage import uniform_filter
+
     white = np.stack([weather.ice(224, 224, np.random.default_rng(seed)) for seed in range(60)])
     colours = 255 * white.mean() * weather.ICE
     assert colours == pytest.approx([126, 146, 158], rel=0.1)

@@ -145,7 +145,7 @@ def test_export_with_dynamic_sizes(form: Form, relative_error: RelativeError) ->
         assert relative_error(program(x), module(x)) < REORDERED
 
 
-@parametrized(FORMS, slow=["soft", "window", "pooled", "hard", "fused", "fused window"])
+@parametrized(FORMS, slow=["soft", "window", "pooled", "hard", "fused", "fused window", "folded"])
 def test_one_graph_for_all_sizes(form: Form, relative_error: RelativeError) -> None:
     torch.compiler.reset()
     module = form().eval()

@@ -148,8 +148,14 @@ def made(case: dict[str, object], **more: object) -> tuple[GPSA2d, Tensor]:
     return layer, image(layer, size)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("mixing", [True, False])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    ("case", "mixing"),
+    [
+        *((case, True) for case in CASES),
+        *(pytest.param(case, False, marks=() if case is CASES[8] else pytest.mark.slow) for case in CASES),
+    ],
+    ids=str,
+)
 def test_all_kinds_together(case: dict[str, object], mixing: bool, relative_error: Callable[..., float]) -> None:
     layer, x = made(case, mixing=mixing)
     kinds = [KINDS[h % 4] for h in range(layer.heads)]
@@ -158,7 +164,9 @@ def test_all_kinds_together(case: dict[str, object], mixing: bool, relative_erro
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[7]], ids=str)
+@pytest.mark.parametrize(
+    "case", [CASES[8], *(pytest.param(CASES[n], marks=pytest.mark.slow) for n in (0, 3, 7))], ids=str
+)
 def test_one_kind_alone(kind: HeadKind, case: dict[str, object], relative_error: Callable[..., float]) -> None:
     layer, x = made(case)
     kinds = [kind] * layer.heads

@@ -64,7 +64,7 @@ def test_compiled_gradients(relative_error: RelativeError) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"padding": "dynamic"},
+        pytest.param({"padding": "dynamic"}, marks=pytest.mark.slow),
         pytest.param({"padding": "same", "kernel_size": (2, 3), "groups": 2}, marks=pytest.mark.slow),
         pytest.param({"padding_mode": "circular"}, marks=pytest.mark.slow),
         pytest.param({"stride": 2}, marks=pytest.mark.slow),

@@ -190,7 +190,15 @@ def head_output(proj: Tensor, head: int, case: Case) -> Tensor:
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES, ids=("hard", "warm", "paper"))
+@pytest.mark.parametrize(
+    ("temperature", "every_way"),
+    [
+        pytest.param(tau, way, marks=() if way == "dense" or name == "warm" else pytest.mark.slow, id=f"{name}-{way}")
+        for name, tau in zip(("hard", "warm", "paper"), TEMPERATURES, strict=True)
+        for way in ("reference", "dense")
+    ],
+    indirect=["every_way"],
+)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_output_and_every_gradient(
     case: Case, temperature: float, relative_error: Callable[[Tensor, Tensor], float]
@@ -209,9 +217,16 @@ BESIDE = (
 
 
 @pytest.mark.parametrize(
-    "temperatures", [(1 / 46, 1 / 46), (1.0, 0.2), (0.2, 1.0), (1 / 46, 0.3), (0.4, 1 / 46)], ids=str
+    ("case", "temperatures"),
+    [
+        pytest.param(case, temperatures, marks=pytest.mark.slow if number > 2 and case is not BESIDE[0] else ())
+        for case in (PLAIN, *BESIDE)
+        for number, temperatures in enumerate(
+            [(1 / 46, 1 / 46), (1.0, 0.2), (0.2, 1.0), (1 / 46, 0.3), (0.4, 1 / 46)], start=1
+        )
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("case", [PLAIN, *BESIDE], ids=str)
 def test_content_heads_and_two_temperatures(
     case: Case, temperatures: tuple[float, float], relative_error: Callable[[Tensor, Tensor], float]
 ) -> None:

@@ -8,9 +8,17 @@ from triton_compiled import Kind, check, compile_maps_for
 @pytest.mark.parametrize(
     "kind",
     [
-        Kind("forward", (7, 7), 56), Kind("forward", (1, 20), 8, torch.float32, 40, heads=1),
-        Kind("backward_queries", (20, 20), 24, torch.float16), Kind("backward_keys", (7, 7), 56),
-        Kind("backward_values", (7, 7), 56, torch.float16, 200),
+        Kind("forward", (1, 20), 8, torch.float32, 40, heads=1),
+        Kind("backward_queries", (1, 20), 8, torch.float16, 40, heads=1),
+        Kind("backward_keys", (1, 20), 8, torch.float32, 40, heads=1),
+        Kind("backward_values", (4, 4), 16, torch.float16, 16),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in (
+                Kind("forward", (7, 7), 56), Kind("backward_queries", (20, 20), 24, torch.float16),
+                Kind("backward_keys", (7, 7), 56), Kind("backward_values", (7, 7), 56, torch.float16, 200),
+            )
+        ),
     ],
     ids=str,
 )  # fmt: skip
@@ -18,11 +26,19 @@ def test_compiles_for_ampere(kind: Kind) -> None:
     check(kind, 80)
 
 
-def test_compiles_for_hopper() -> None:
-    assert "wgmma.mma_async" in check(Kind("forward", (14, 14), 56), 90).ptx, "its own tensor cores"
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Kind("forward", (7, 7), 16, torch.float16, 16),
+        pytest.param(Kind("forward", (14, 14), 56), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_compiles_for_hopper(kind: Kind) -> None:
+    assert "wgmma.mma_async" in check(kind, 90).ptx, "its own tensor cores"
 
 
-@pytest.mark.parametrize("keys", [8, 200, 1032, 8192])
+@pytest.mark.parametrize("keys", [1032, *(pytest.param(keys, marks=pytest.mark.slow) for keys in (8, 200, 8192))])
 @pytest.mark.parametrize("name", ["forward", "backward"])
 def test_what_is_between_logits_and_maps_compiles(name: str, keys: int) -> None:
     found = compile_maps_for(name, keys, torch.bfloat16, 90)

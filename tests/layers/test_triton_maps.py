@@ -117,17 +117,18 @@ def layer_errors(form: str, unpadded: bool, dtype: torch.dtype, plan: ChunkPlan 
     return [relative(a, b) for a, b in zip(found, expected, strict=True)]
 
 
-UNPADDED = (("padding", True), ("stride", True))
+QUICK = (
+    ("groups, reflected", False, torch.float32), ("stride", True, torch.float32), ("padding", False, torch.bfloat16),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("form", "unpadded", "dtype"),
     [
-        *((form, False, torch.float32) for form in FORMS),
-        *((form, unpadded, torch.float32) for form, unpadded in UNPADDED), ("padding", False, torch.bfloat16),
         *(
-            pytest.param(form, unpadded, torch.bfloat16, marks=pytest.mark.slow)
-            for form, unpadded in [*((form, False) for form in FORMS if form != "padding"), *UNPADDED]
+            pytest.param(form, unpadded, dtype, marks=() if (form, unpadded, dtype) in QUICK else pytest.mark.slow)
+            for dtype in (torch.float32, torch.bfloat16)
+            for form, unpadded in (*((form, False) for form in FORMS), ("padding", True), ("stride", True))
         ),
     ],
     ids=str,
@@ -139,7 +140,10 @@ def test_a_layer_equals_its_formula(form: str, unpadded: bool, dtype: torch.dtyp
 
 @pytest.mark.parametrize(
     "plan",
-    [pytest.param(ChunkPlan(2, 6, 0), marks=pytest.mark.slow), ChunkPlan(1, 4, 0), ChunkPlan(2, 6, 4000)],
+    [
+        *(pytest.param(ChunkPlan(*plan), marks=pytest.mark.slow) for plan in ((2, 6, 0), (1, 4, 0))),
+        ChunkPlan(2, 6, 4000),
+    ],
     ids=str,
 )
 def test_in_chunks_of_which_some_are_kept(plan: ChunkPlan, interpreter: Interpreter) -> None:

@@ -41,7 +41,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> FinetuneResul
     return run("test_resnet", data, tmp_path_factory.mktemp("whole") / "run", **OPTIONS)
 
 
-@pytest.mark.parametrize("stride", ["keep", "dilate"])
+@pytest.mark.parametrize("stride", ["keep", pytest.param("dilate", marks=pytest.mark.slow)])
 def test_cnn_and_t_cnn_start_alike(stride: Any, tmp_path: Path) -> None:
     config = tiny(conversion={"stride": stride})
     file = tmp_path / "t.safetensors"

@@ -138,9 +138,9 @@ def test_an_average_never_spoils_an_annealed_model(data: Path, tmp_path: Path, l
     ("options", "tops", "best"),
     [
         ({"anneal_epochs": 2}, [0.9, 0.3, 0.5, 0.4], [1, 2, 3, 3]),
-        ({"anneal_epochs": 5}, [0.9, 0.3, 0.5, 0.4], [1, 2, 3, 4]),
-        ({"anneal_epochs": 1, "convert_at": 1}, [0.9, 0.5, 0.8, 0.8], [1, 2, 3, 3]),
         ({"convert": False}, [0.9, 0.3, 0.5, 0.4], [1, 1, 1, 1]),
+        pytest.param({"anneal_epochs": 5}, [0.9, 0.3, 0.5, 0.4], [1, 2, 3, 4], marks=pytest.mark.slow),
+        pytest.param({"anneal_epochs": 1, "convert_at": 1}, [0.9, 0.5, 0.8, 0.8], [1, 2, 3, 3], marks=pytest.mark.slow),
         pytest.param({"anneal_epochs": 2}, [0.9, 0.7, 0.5, 0.7], [1, 2, 2, 2], marks=pytest.mark.slow),
         pytest.param({"anneal": "none", "convert_at": 2}, [0.9, 0.8, 0.5, 0.6], [1, 2, 3, 4], marks=pytest.mark.slow),
         pytest.param({"anneal": "none"}, [0.4, 0.3, 0.5, 0.4], [1, 1, 3, 3], marks=pytest.mark.slow),
@@ -167,7 +167,7 @@ def test_the_best_epoch_is_one_after_annealing(
     assert (result.best_epoch + 1, result.best_top1) == (best[-1], tops[best[-1] - 1])
 
 
-@pytest.mark.parametrize("kind", ["soft", "hard"])
+@pytest.mark.parametrize("kind", ["soft", pytest.param("hard", marks=pytest.mark.slow)])
 def test_distillation_from_the_source(data: Path, tmp_path: Path, source: str, kind: str) -> None:
     """With the whole weight on the teacher the labels do not matter."""
     losses = []

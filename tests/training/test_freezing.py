@@ -60,7 +60,7 @@ def test_a_layer_that_runs_again_later_is_no_trunk() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"convert": False},
+        pytest.param({"convert": False}, marks=pytest.mark.slow),
         {"bn_reestimate": 1, "ema": 0.5},
         pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"convert_at": 1}, marks=pytest.mark.slow),

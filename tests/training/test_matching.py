@@ -144,7 +144,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "options",
     [
         {"convert_at": 1},
-        {"micro_batch": 2},
+        pytest.param({"micro_batch": 2}, marks=pytest.mark.slow),
         pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"amp": "float16"}, marks=pytest.mark.slow),
     ],

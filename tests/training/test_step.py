@@ -165,7 +165,7 @@ def test_one_image_alone_cannot_be_normalised(data: Path, tmp_path: Path) -> Non
         run("test_resnet", data, tmp_path / "run", batch_size=1)
 
 
-@pytest.mark.parametrize("amp", ["float16", "bfloat16"])
+@pytest.mark.parametrize("amp", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_a_run_in_half_precision(data: Path, tmp_path: Path, amp: str) -> None:
     result = run("test_resnet", data, tmp_path / "run", amp=amp, epochs=1)
     assert result.updates == 3
