@@ -143,6 +143,7 @@ def test_a_worker_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
 
 
 @needs_proc
+@pytest.mark.slow
 def test_an_open_stream_does_not_keep_the_server(tmp_path: Path) -> None:
     with serving(tmp_path / "home", "--no-worker") as (process, url):
         job = httpx.post(f"{url}/transform", json={"model": "resnet18"}, trust_env=False).json()["id"]

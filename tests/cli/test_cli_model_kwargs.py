@@ -64,6 +64,7 @@ def test_models_of_other_classes_are_not_compared(tcnn: Run, files: Path) -> Non
     )
 
 
+@pytest.mark.slow
 def test_the_cnn_that_is_trained_beside_is_built_with_them(tcnn: Run, files: Path) -> None:
     assert tcnn("convert", "test_resnet", "t.safetensors", "--no-pretrained", *WIDE).code == 0
     cnn = baseline_start(files / "t.safetensors", tiny(), ("a", "b", "c")).model

@@ -32,6 +32,7 @@ def test_a_plan_in_words(tcnn: Callable[..., Result], photos: Path, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_plan_as_json_by_computation_alone(tcnn: Callable[..., Result], photos: Path) -> None:
     found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--seconds", "0", "--json").json
     assert found["updates"] == 6

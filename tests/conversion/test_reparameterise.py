@@ -54,6 +54,7 @@ def test_blocks_without_attention_are_as_in_the_merged_source(lively: Lively) ->
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_loaded_created_and_pickled_models_merge(lively: Lively, tmp_path: Path) -> None:
     model = tcnn.convert(lively("repvgg_a0")).model.eval()
     x = torch.randn(1, 3, 64, 64)

@@ -73,7 +73,8 @@ def test_weights_of_another_model_are_refused_by_their_id(
         done(Kind.TRANSFORM, {"model": "test_convnext"}, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("kind", [Kind.TRANSFORM, pytest.param(Kind.FINETUNE, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Kind.TRANSFORM, Kind.FINETUNE])
 def test_before_and_after(kind: Kind, mine: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = {"model": "test_resnet", **({"finetune": TRAINING} if kind is Kind.TRANSFORM else TRAINING)}
     result = done(kind, request, tmp_path, monkeypatch)

@@ -59,6 +59,7 @@ def test_weights_are_accepted_and_kept_as_safetensors(
     assert server.files() == before
 
 
+@pytest.mark.slow
 def test_what_is_no_state_dict_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "x.pth").write_bytes(b"no weights at all")
     assert "not readable as safetensors or as PyTorch weights" in refused("/weights", tmp_path / "x.pth")

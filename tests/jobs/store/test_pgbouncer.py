@@ -17,7 +17,13 @@ from tcnn_jobs.model.jobs import Beat, Hold, Status
 from tcnn_jobs.store import Store
 
 
-@pytest.fixture(scope="module", params=["", "ignore_startup_parameters = options"], ids=["refuses", "ignores"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("", id="refuses"),
+        pytest.param("ignore_startup_parameters = options", id="ignores", marks=pytest.mark.slow),
+    ],
+)
 def pooler(request: pytest.FixtureRequest, postgres_server: Server) -> Iterator[Pooler]:
     """One that refuses settings of connections, and one that passes over them."""
     try:

@@ -43,7 +43,7 @@ print(__import__("tcnn_jobs").__file__, *held.values(), *(job.status for job in 
 """
 
 
-@pytest.fixture(scope="module", params=BEFORE)
+@pytest.fixture(scope="module", params=[SINCE, pytest.param("0015", marks=pytest.mark.slow)])
 def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages as they were then."""
     asked = ("git", "-C", str(ROOT), "archive", BEFORE[request.param], "tcnn", "tcnn_jobs")
