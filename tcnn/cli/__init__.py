@@ -1,1 +1,1 @@
-"""The command line: one file per command, which parses options, calls the library and prints the result."""
+"""The command line: the `tcnn` command, its sub-commands, exit codes, error messages and signals."""

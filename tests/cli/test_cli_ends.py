@@ -16,7 +16,7 @@ from data_pictures import draw_classes
 from torch import nn
 
 import tcnn as package
-from tcnn.cli.demo import without_resume
+from tcnn.cli.commands.demo import without_resume
 from tcnn.errors import Stopped, StorageError
 from tcnn.exporting.export import write_program
 from tcnn.files import replacing
@@ -24,7 +24,7 @@ from tcnn.files import replacing
 MODELS = (sys.executable, "-m", "tcnn", "models")
 IMPATIENT = """
 import signal
-from tcnn.cli import main
+from tcnn.cli import group, main
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what runs in a shell's background
 
@@ -35,12 +35,12 @@ def slow() -> None:
         signal.raise_signal(signal.SIGINT)
         print("not reached")
 
-main.app.command("models")(slow)
+group.app.command("models")(slow)
 main.main()
 """
 IN_A_CALLBACK = """
 import signal, time, weakref
-from tcnn.cli import main
+from tcnn.cli import group, main
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -54,7 +54,7 @@ def slow() -> None:
     time.sleep(60)
     print("not reached")
 
-main.app.command("models")(slow)
+group.app.command("models")(slow)
 main.main()
 """
 needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

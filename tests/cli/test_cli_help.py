@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tcnn.cli.finetune import default_directory
-from tcnn.cli.main import command_group
+from tcnn.cli.commands.finetune import default_directory
+from tcnn.cli.group import command_group
 from tcnn.cli.options.examples import EXAMPLES
 from tcnn.cli.options.spellings import SPELLINGS
 from tcnn.config import PRESETS

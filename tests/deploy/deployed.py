@@ -8,7 +8,7 @@ from typing import Any
 import typer
 import yaml
 
-from tcnn.cli.main import COMMAND_GROUP
+from tcnn.cli.group import COMMAND_GROUP
 
 ROOT = Path(__file__).resolve().parents[2]
 

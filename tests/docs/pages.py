@@ -17,7 +17,8 @@ import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tcnn.cli.main import command_group, main
+from tcnn.cli.group import command_group
+from tcnn.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$(?:\n\1```text\n(.*?)^\1```$)?", re.MULTILINE | re.DOTALL)

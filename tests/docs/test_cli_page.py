@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from tcnn import errors
 from tcnn.analysis.reading.model_info import ModelInfo, Trained, Verified
-from tcnn.cli.main import INTERRUPTED, command_group
+from tcnn.cli.group import command_group
+from tcnn.cli.main import INTERRUPTED
 from tcnn.cli.options.spellings import SPELLINGS
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row

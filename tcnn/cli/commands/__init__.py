@@ -1,0 +1,1 @@
+"""The commands, one a file: each parses options, calls the library and prints the result."""
