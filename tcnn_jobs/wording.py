@@ -11,6 +11,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ),
     (r"\s*\(with --allow-changes\)", ""),
     (r"give the same ones, or --allow-changes", "give the same ones, or begin another job"),
+    (r"give --no-convert", "set config.convert to false"),
     (r"use --preset (\w+)", r"use preset \1"),
     (r"--val DATASET", "val"),
     (r"choose another --out", "make room on the server"),

@@ -33,6 +33,9 @@ RUNTIME = frozenset(
 )
 """Settings that change how a run is executed but not what it computes; a resumed run may change them."""
 
+DEFAULT_SPLIT = 0.1
+"""Share of the training images that is held out where nothing says what to validate on."""
+
 
 class FinetuneConfig(Frozen):
     """How a model is fine-tuned; the defaults are those of `tcnn finetune`, the paper's recipe."""
@@ -80,7 +83,7 @@ class FinetuneConfig(Frozen):
         gt=0,
         lt=1,
         description="Share of the training set that is held out when no validation images are named; beside them it is "
-        "refused.",
+        "refused. Without either, a tenth is held out.",
     )
     fraction: float = Field(
         default=1.0, gt=0, le=1, description="Class-balanced share of the training set; epochs grow by its inverse."

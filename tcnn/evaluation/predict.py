@@ -15,7 +15,7 @@ from tcnn.data.sources.names import is_image, sort_key
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fuse import fused
-from tcnn.models.trace import evaluating, input_shape
+from tcnn.models.trace import check_size, evaluating, input_shape
 
 IMAGENET = 1000
 
@@ -92,6 +92,8 @@ def predict(
         from tcnn.checkpoints.opening import open_model
 
         model = open_model(str(model))
+    if size is not None:
+        check_size(model, (size, size) if isinstance(size, int) else size)
     place = torch.device(device) if device is not None else next((p.device for p in model.parameters()), None)
     place = place or torch.device("cpu")
     transform, mode = transform_for(model, size, crop_pct), mode_of(input_shape(model)[0])

@@ -103,6 +103,12 @@ def spans(model: nn.Module, input_size: tuple[int, int] | None = None) -> dict[s
     return _forward(model, input_size, _spans)
 
 
+def check_size(model: nn.Module, input_size: tuple[int, int]) -> None:
+    """Raise `RequestError` if the model does not run on images of (height, width) pixels, as one whose positions are
+    learned for another size does not."""
+    _forward(model, input_size, lambda module, image: module(image))
+
+
 def _forward(model: nn.Module, input_size: tuple[int, int] | None, look: Callable[[nn.Module, Tensor], Found]) -> Found:
     """The result of `look` on a forward pass of the model, or of a copy without data, in evaluation mode."""
     shape = (1, *input_shape(model, input_size))

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from tcnn.config import FinetuneConfig, build
+from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet
 from tcnn.evaluation.comparing.before_after import BeforeAfter
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
@@ -17,7 +18,7 @@ from tcnn.training.before_after import FILE, Ran, before_and_after
 from tcnn.training.distributed import Processes, join_processes, process_device
 from tcnn.training.preparing.converted import Check
 from tcnn.training.preparing.effects import check_run
-from tcnn.training.preparing.inputs import DEFAULT_SPLIT, DataSets, open_data_sets, training_loader
+from tcnn.training.preparing.inputs import DataSets, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import in_chans, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes
 from tcnn.training.recipe.objective import check_teacher

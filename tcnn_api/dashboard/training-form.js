@@ -22,7 +22,8 @@ export function trainingFields(prefix, wanted) {
   const common = { epochs: numeric(), batch_size: numeric(), lr: numeric(), size: numeric(), val_split: numeric({ placeholder: "0.1" }) };
   const val = text({ placeholder: "the data set’s own" });
   const baseline = h("input", { type: "checkbox" });
-  const more = h("textarea", { rows: "4", spellcheck: "false", placeholder: "weight_decay=0.01\ninit=impulse\nconversion.position=quadratic" });
+  const more = h("textarea", { rows: "4", spellcheck: "false", placeholder: "weight_decay=0.01\nconversion.position=quadratic" });
+  const init = select([["default", "As timm draws it"], ["impulse", "Impulses (ViT, ConvMixer)"], ["mimetic", "Mimetic (ViT)"], ["convolution", "As convolutions (ConViT)"], ["random", "Random positions (ConViT)"]]);
   const sets = new Map();
   let loading = null;
   let rest = {};
@@ -67,6 +68,9 @@ export function trainingFields(prefix, wanted) {
         control.value = typeof config[name] === "object" ? "" : config[name] ?? "";
         if (control.value) delete config[name];
       }
+      init.value = config.init ?? "default";
+      delete config.init;
+      if (init.value !== "default") init.closest("details").open = true;
       more.value = lines(config).join("\n");
       if (more.value) more.closest("details").open = true;
       val.value = asked.val ?? "";
@@ -93,6 +97,7 @@ export function trainingFields(prefix, wanted) {
         field(`${prefix}val`, "Validation data", val, { half: true, hint: "Another data set’s id or name." })),
       field(`${prefix}baseline`, "Fine-tune the CNN in the same way, too", baseline, { hint: "Twice the time; shows what attention is worth, apart from the training." }),
       h("details", {}, h("summary", {}, "All other settings"), h("div", { class: "fields" },
+        field(`${prefix}config.init`, "How an untrained transformer begins", init, { wide: true, hint: "A ViT, ConViT or ConvMixer with random weights." }),
         field(`${prefix}config`, "Settings, NAME=VALUE, one a line", more, { wide: true, hint: "Every setting of FinetuneConfig; the API’s page lists them." }))),
     ],
     body() {
@@ -111,6 +116,7 @@ export function trainingFields(prefix, wanted) {
       put(body, "val", read(val));
       if (baseline.checked) body.baseline = true;
       for (const [name, control] of Object.entries(common)) put(body.config, name, read(control));
+      if (init.value !== "default") body.config.init = init.value;
       return body;
     },
   };

@@ -3,8 +3,10 @@
 import re
 
 from tcnn.config import ConversionConfig
+from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.sources.names import canonical
 from tcnn.errors import shorten
+from tcnn.vit.families import TAKEN_BY
 from tcnn.zoo.catalogue import Entry, unfolded
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.submission.body import Finetuning, Submission
@@ -29,6 +31,8 @@ def check(submission: Submission, resolved: Resolved) -> None:
         _check_slots(submission.finetuning, resolved.slots)
         if submission.finetuning.asked.baseline:
             _check_baseline(submission.finetuning.prefix, resolved)
+        if submission.finetuning.config.init != "default":
+            _check_init(submission, submission.finetuning, resolved)
         _check_datasets(submission.finetuning, resolved)
     if submission.evaluation is not None:
         _check_split("config.split", resolved.datasets["dataset"].upload, submission.evaluation.split)
@@ -56,7 +60,9 @@ def _check_source(entry: Entry, conversion: ConversionConfig | None, stride: str
     if conversion is not None and (conversion.stage != -1 or conversion.target is not None):
         conversion = None  # the catalogue knows of the last stage only
     if conversion is not None and not entry.convertible:
-        raise Refused("model", for_requests(entry.reason or f"{entry.name}: nothing to convert"))
+        reason = for_requests(entry.reason or f"{entry.name}: nothing to convert")
+        alone = isinstance(request, FinetuneRequest)
+        raise Refused("model", f"{reason}; to train it as it is, set config.convert to false" if alone else reason)
     if request.pretrained and request.weights is None:
         _check_weights(
             "pretrained", entry, "upload your own (POST /weights), or set pretrained to false for random ones"
@@ -129,6 +135,24 @@ def _check_baseline(prefix: str, resolved: Resolved) -> None:
         )
 
 
+def _check_init(submission: Submission, finetuning: Finetuning, resolved: Resolved) -> None:
+    """What is to begin anew is random, and of a family that can begin so, where the catalogue tells."""
+    field, init, request = f"{finetuning.prefix}config.init", finetuning.config.init, submission.request
+    entry = resolved.models.get("model")
+    taken = TAKEN_BY.get(entry.family, ()) if entry is not None else (init,)
+    if entry is not None and not taken:
+        raise Refused(
+            field,
+            f"{entry.name} is no vision transformer, ConViT or ConvMixer of timm's, which alone begin so; leave it out",
+        )
+    if entry is not None and init not in taken:
+        raise Refused(field, f"{entry.name} takes {' or '.join(taken)}, found {init}")
+    if "model" not in resolved.models or (isinstance(request, Converting) and (request.pretrained or request.weights)):
+        raise Refused(
+            field, "the model has weights, which an initialisation would lose; name a timm model with pretrained: false"
+        )
+
+
 def _check_slots(finetuning: Finetuning, slots: int | None) -> None:
     """As many processes at once as one worker can run, where that is known."""
     count = finetuning.asked.num_workers
@@ -140,7 +164,7 @@ def _check_slots(finetuning: Finetuning, slots: int | None) -> None:
 
 
 def _check_datasets(finetuning: Finetuning, resolved: Resolved) -> None:
-    """Uploaded data sets have images to train on and to validate with, and a batch of them."""
+    """Uploaded data sets have images to train on, and a batch of them beside those that are held out."""
     asked, config, prefix = finetuning.asked, finetuning.config, finetuning.prefix
     if asked.val is not None:
         if config.val_split is not None:
@@ -150,11 +174,10 @@ def _check_datasets(finetuning: Finetuning, resolved: Resolved) -> None:
     if upload is None:
         return
     _check_split(f"{prefix}dataset", upload, "train")
-    if asked.val is None and config.val_split is None and "val" not in _splits(upload):
-        raise Refused(
-            f"{prefix}val", f"{upload.id} has no validation split; name a data set, or set config.val_split to 0.1"
-        )
-    images = _train_images(upload, config.val_split if asked.val is None else None)
+    share = config.val_split
+    if share is None and "val" not in _splits(upload):
+        share = DEFAULT_SPLIT
+    images = _train_images(upload, share if asked.val is None else None)
     if config.batch_size > images:
         raise Refused(
             f"{prefix}config.batch_size",

@@ -278,7 +278,8 @@ def test_an_uploaded_data_set_must_suffice(alice: TestClient, upload: Callable[.
         return "" if status == 202 else refusal(answer, 422, field)["detail"]
 
     undivided = upload(classes=["a", "b"], images=100, splits={})
-    assert "no validation split" in ask(undivided, field="val")
+    ask(undivided, 202)  # a tenth is held out
+    assert "90 training images" in ask(undivided, field="config.batch_size", config={"batch_size": 91})
     ask(undivided, 202, config={"val_split": 0.3})
     assert "50 training images" in ask(undivided, field="config.batch_size", config={"val_split": 0.5})
     ask(undivided, 202, val=upload(**BIG))

@@ -170,6 +170,37 @@ def test_forms_tell_all_errors_and_forget_nothing(server: Server, open_page: Ope
     expect(model).to_be_visible()
 
 
+def test_how_an_untrained_transformer_begins_is_chosen(server: Server, story: Faults, open_page: Open) -> None:
+    details = {"classes": ["a", "b"], "images": 900, "splits": {"train": 800, "val": 100}}
+    data = "ds_00000000000000000000beef"
+    story.house.store.add_upload(
+        Upload(id=data, owner="local", kind="dataset", name="p", path=data, size=1, sha256="0" * 64, details=details)
+    )
+    page = open_page(f"{server.url}/#/finetune?dataset={data}")
+    page.get_by_label("A timm model").check()
+    page.get_by_role("combobox", name="Model").fill("convit_tiny")
+    expect(page.get_by_label("Data set", exact=True)).to_have_value(data)
+    page.get_by_text("All other settings").click()
+    init = page.get_by_label("How an untrained transformer begins")
+    init.select_option("impulse")
+    page.get_by_label("Settings, NAME=VALUE").fill("convert=false")
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(page.locator(".error:visible")).to_contain_text("convit_tiny takes convolution or random, found impulse")
+    expect(init).to_have_attribute("aria-invalid", "true")
+    init.select_option("convolution")
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(page.locator(".error:visible")).to_contain_text("the model has weights, which an initialisation would lose")
+    page.get_by_label("Pretrained weights").uncheck()
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(page.get_by_role("heading", name="convit_tiny")).to_be_visible()
+    job = page.url.rpartition("/")[2]
+    assert story.house.store.get(job).request["config"] == {"init": "convolution", "convert": False}
+    page.goto(f"{server.url}/#/finetune?from={job}")
+    expect(init).to_have_value("convolution")
+    expect(init).to_be_visible()
+    expect(page.get_by_label("Settings, NAME=VALUE")).to_have_value("convert=false")
+
+
 def test_the_model_that_is_meant_is_offered_first(server: Server, open_page: Open) -> None:
     """Exactly so named, then names that begin so, then the widely used; none that cannot be converted."""
     page = open_page(f"{server.url}/#/transform")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from torch import nn
@@ -109,3 +110,9 @@ class Features(nn.Module):
 def test_a_model_without_logits_is_told(photos: Path) -> None:
     with pytest.raises(RequestError, match=r"expected logits \(B, classes\) of Features, found a tensor \(1, 3, "):
         predict(Features(), [photos / "1.png"])
+
+
+def test_a_size_that_the_model_does_not_take(photos: Path) -> None:
+    model = timm.create_model("deit_tiny_patch16_224", img_size=32, depth=1)
+    with pytest.raises(RequestError, match=r"does not run on an image of 3×48×64 \(.*\); choose another input size"):
+        predict(model, [photos], size=(48, 64))

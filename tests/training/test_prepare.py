@@ -272,3 +272,19 @@ def test_the_trainer_raises_tau_itself() -> None:
     assert all(float(layer.position_temperature) > 1 / 40 for layer in gpsa_layers(source).values()), (
         "the source is unchanged"
     )
+
+
+def test_a_transformer_is_trained_as_it_is_if_asked() -> None:
+    with pytest.raises(NothingToConvertError, match=r"no k×k convolution .*; to train it as it is, give --no-convert"):
+        begin("test_vit")
+    assert not gpsa_layers(begin("test_vit", convert=False)[0])
+
+
+def test_a_model_of_another_size_is_refused_before_its_first_batch(tmp_path: Path) -> None:
+    """Positions of a vision transformer are learned for one size."""
+    data = str(colours(tmp_path / "photos", images=2))
+    model = timm.create_model("deit_tiny_patch16_224", img_size=32, depth=1, num_classes=3)
+    config = tiny(convert=False, epochs=1, size=48, batch_size=2)
+    with pytest.raises(RequestError, match=r"not run on an image of 3×48×48 \(.*48.*\); choose another input size"):
+        tcnn.finetune(model, data, None, config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -3,6 +3,7 @@
 import torch
 
 from tcnn.config import FinetuneConfig
+from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_off, training_transform
 from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError
@@ -10,9 +11,6 @@ from tcnn.evaluation.evaluate import input_settings
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.prepare import Start
 from tcnn.training.recipe.objective import uses_mixup
-
-DEFAULT_SPLIT = 0.1
-"""Share of the training images that is held out where nothing says what to validate on."""
 
 DataSets = tuple[ImageSet, ImageSet, FinetuneConfig]
 """Images to train on, images to validate on, and the configuration with the share that was held out."""

@@ -16,9 +16,9 @@ from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
 from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
-from tcnn.errors import CheckpointError, RequestError, WeightsError, one_line
+from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
 from tcnn.models.parameters import parameter_count
-from tcnn.models.trace import input_shape
+from tcnn.models.trace import check_size, input_shape
 from tcnn.training.recipe import freezing
 from tcnn.training.recipe.ablations import ablate, begin
 from tcnn.training.recipe.model_defaults import drop_path_for, size_for
@@ -97,13 +97,17 @@ def prepare(
         if given:
             _refuse_conversion("the model" if isinstance(source, nn.Module) else str(source), config)
         if not given and config.convert and config.convert_at is None:
-            cnn, model = model, convert(model, conversion_at(config, size)).model
+            try:
+                cnn, model = model, convert(model, conversion_at(config, size)).model
+            except NothingToConvertError as error:
+                raise NothingToConvertError(f"{error}; to train it as it is, give --no-convert") from error
             converted(cnn, model, size)
         elif not given and record is None:
             unconverted(model)
         if release(model):
             notes.append("anneal_steps has no say here: the trainer raises τ itself (anneal, anneal_epochs)")
         ablate(model, config)
+    check_size(model, size)
     if getattr(model, "num_classes", None) is None:
         _check_outputs(model, input_shape(model, size), len(class_names))
     trunk = _freeze(model, config, size, notes)
