@@ -6,7 +6,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric, SummaryMetricFamil
 from prometheus_client.registry import Collector
 
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model.jobs import Kind, Statistics
+from tcnn_jobs.model.jobs import Kind
+from tcnn_jobs.model.monitoring import Statistics
 from tcnn_jobs.store import Store
 
 

@@ -20,7 +20,8 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Kind, NewJob, Progress, Result, WorkerInfo
+from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Kind, NewJob, Progress, Result
+from tcnn_jobs.model.monitoring import WorkerInfo
 from tcnn_jobs.store import Store
 
 POSTGRES = Path(__file__).parents[2] / "tests" / "postgres.py"

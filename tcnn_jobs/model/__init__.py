@@ -1,1 +1,1 @@
-"""The data model: jobs and their requests, labels and comparable columns, tenants, API keys, identifiers. Pure."""
+"""The data model: jobs, requests, workers, statistics, labels, columns, tenants, API keys, identifiers. Pure."""

@@ -22,7 +22,8 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import jobs, leases, now, workers
-from tcnn_jobs.model.jobs import Status, WorkerInfo, WorkerState
+from tcnn_jobs.model.jobs import Status
+from tcnn_jobs.model.monitoring import WorkerInfo, WorkerState
 
 HEARD_OF = 60.0
 """Seconds for which a silent worker still counts as one that may take a job; its lease, if that is longer."""

@@ -10,19 +10,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from tcnn_jobs.database.engine import Database, upsert
 from tcnn_jobs.database.schema import finite, jobs, now, share_number, share_owner, workers
 from tcnn_jobs.errors import LostClaim
-from tcnn_jobs.model.jobs import (
-    REQUEST_VERSION,
-    Beat,
-    Claim,
-    Failure,
-    Hold,
-    Job,
-    Kind,
-    NewEvent,
-    Result,
-    Status,
-    WorkerInfo,
-)
+from tcnn_jobs.model.jobs import REQUEST_VERSION, Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status
+from tcnn_jobs.model.monitoring import WorkerInfo
 from tcnn_jobs.store import fleet
 from tcnn_jobs.store.accounts import quotas, shares
 from tcnn_jobs.store.changes import as_job, change, record

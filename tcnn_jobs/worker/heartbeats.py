@@ -6,7 +6,8 @@ import structlog
 
 from tcnn_jobs.attempts.held import Attempt
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model.jobs import REQUEST_VERSION, Beat, Claim, Hold, Job, NewEvent, Progress, WorkerInfo
+from tcnn_jobs.model.jobs import REQUEST_VERSION, Beat, Claim, Hold, Job, NewEvent, Progress
+from tcnn_jobs.model.monitoring import WorkerInfo
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker import gpus, versions
 

@@ -9,7 +9,8 @@ from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
 from tcnn_api.routes import plan as route
-from tcnn_jobs.model.jobs import Claim, Job, Kind, NewJob, Result, Status, WorkerInfo
+from tcnn_jobs.model.jobs import Claim, Job, Kind, NewJob, Result, Status
+from tcnn_jobs.model.monitoring import WorkerInfo
 
 Refusal = Callable[..., dict[str, Any]]
 Upload = Callable[..., str]

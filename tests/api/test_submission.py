@@ -15,7 +15,8 @@ from tcnn_api.submission.check import check
 from tcnn_api.submission.lookup import Dataset, Lookup
 from tcnn_api.submission.resolve import Resolved, keep, resolve
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
-from tcnn_jobs.model.jobs import Artifact, Job, Kind, Result, Statistics, Status, Upload, WorkerInfo
+from tcnn_jobs.model.jobs import Artifact, Job, Kind, Result, Status, Upload
+from tcnn_jobs.model.monitoring import Statistics, WorkerInfo
 from tcnn_jobs.model.requests import KINDS
 
 SETTINGS = ApiSettings(webhook_hosts=("hooks.example.org",), hub_names=("hfds/timm/*",), max_loader_workers=4)

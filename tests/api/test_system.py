@@ -11,7 +11,8 @@ from tcnn_api.app import create_app
 from tcnn_api.deps import Service
 from tcnn_api.settings import load
 from tcnn_jobs.model.access import NewKey, Scope
-from tcnn_jobs.model.jobs import Status, WorkerInfo
+from tcnn_jobs.model.jobs import Status
+from tcnn_jobs.model.monitoring import WorkerInfo
 
 Make = Callable[..., Any]
 

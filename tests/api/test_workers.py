@@ -12,7 +12,8 @@ from tcnn_api.deps import Service
 from tcnn_api.routes.operation.workers import EXAMPLE, WorkerView
 from tcnn_api.settings import load
 from tcnn_jobs.model.access import NewKey, Scope
-from tcnn_jobs.model.jobs import Status, WorkerInfo
+from tcnn_jobs.model.jobs import Status
+from tcnn_jobs.model.monitoring import WorkerInfo
 from tcnn_jobs.store.fleet import HOUSE
 
 GPU = {"index": 0, "name": "H200", "memory_used": 10, "memory_total": 100}

@@ -6,7 +6,7 @@ import pytest
 from houses import House
 
 from tcnn_jobs import pace
-from tcnn_jobs.model.jobs import WorkerInfo
+from tcnn_jobs.model.monitoring import WorkerInfo
 from tcnn_jobs.settings import QueueSettings
 
 POLL, LEASE = QueueSettings().poll, QueueSettings().lease

@@ -9,7 +9,7 @@ from tcnn.version import __version__
 from tcnn_api.deps import AUTHENTICATED, OperatorOnly, StoreDep
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.schemas import Page, iso, page_of
-from tcnn_jobs.model.jobs import WorkerState
+from tcnn_jobs.model.monitoring import WorkerState
 
 router = APIRouter(tags=["operation"], dependencies=[*AUTHENTICATED, OperatorOnly])
 

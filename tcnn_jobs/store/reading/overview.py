@@ -12,7 +12,8 @@ from sqlalchemy import Double, Integer, Text, case, cast, func, literal_column, 
 
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import jobs, now, stored
-from tcnn_jobs.model.jobs import EndedHour, Status, TenantLoad
+from tcnn_jobs.model.jobs import Status
+from tcnn_jobs.model.monitoring import EndedHour, TenantLoad
 
 HOURS = 24
 """Of which is told what has ended."""

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tcnn_jobs.home import Home
-from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Failure, NewEvent, Progress, Result, WorkerInfo
+from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Failure, NewEvent, Progress, Result
+from tcnn_jobs.model.monitoring import WorkerInfo
 from tcnn_jobs.store import Store
 
 CONTENT = bytes(range(256)) * 4000

@@ -5,7 +5,8 @@ import time
 import pytest
 from deeds import OUCH, RESULT, hold, info, new
 
-from tcnn_jobs.model.jobs import Kind, Statistics, WorkerInfo
+from tcnn_jobs.model.jobs import Kind
+from tcnn_jobs.model.monitoring import Statistics, WorkerInfo
 from tcnn_jobs.store import Store
 
 

@@ -9,7 +9,8 @@ from houses import House
 from tcnn_jobs.attempts import starting
 from tcnn_jobs.engines.local import LocalProcess
 from tcnn_jobs.housekeeping.janitor import clean
-from tcnn_jobs.model.jobs import Beat, Claim, Hold, Status, WorkerInfo
+from tcnn_jobs.model.jobs import Beat, Claim, Hold, Status
+from tcnn_jobs.model.monitoring import WorkerInfo
 from tcnn_jobs.worker import worker
 
 BESIDE = """

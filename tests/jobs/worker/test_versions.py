@@ -6,8 +6,9 @@ from houses import House, RealWorkers, wait_for
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.errors import EnvironmentFailure
 from tcnn.evaluation.comparing.config import EvaluationConfig
-from tcnn_jobs.model.jobs import REQUEST_VERSION, Kind, NewJob, Status, WorkerInfo
+from tcnn_jobs.model.jobs import REQUEST_VERSION, Kind, NewJob, Status
 from tcnn_jobs.model.labels import Labels
+from tcnn_jobs.model.monitoring import WorkerInfo
 from tcnn_jobs.model.requests import ADDED, KINDS, ModelReference, Training, version_of
 from tcnn_jobs.worker.service import work
 from tcnn_jobs.worker.versions import check_fellows, own

@@ -1,0 +1,77 @@
+"""What monitoring shows: workers with their liveness, tenants with their load, ended jobs, the queue in numbers."""
+
+from typing import Any
+
+from pydantic import Field
+
+from tcnn_jobs.model.jobs import Model
+
+
+class WorkerInfo(Model):
+    """A worker's registration."""
+
+    name: str
+    host: str
+    slots: int
+    version: str
+    gpus: tuple[dict[str, Any], ...] = ()
+    """For every GPU: index, name, and where it is known memory_used and memory_total in bytes."""
+    lease: float = 60.0
+    """Seconds after which its silence costs it its jobs."""
+    heartbeat_at: float | None = None
+    started_at: float | None = None
+    """When it was first heard of."""
+    request_version: int = 1
+    """The newest requests that it understands."""
+
+
+class WorkerState(Model):
+    """A worker with its liveness and load, as the store sees it."""
+
+    info: WorkerInfo
+    busy: int
+    """Slots that its running jobs take."""
+    present: bool
+    """Whether it was heard of lately: within its lease, or a minute if that is longer."""
+    keeps_house: bool = False
+    """Whether it is the elected housekeeper: expired leases, webhooks, retention."""
+
+
+class TenantLoad(Model):
+    """What a tenant has in the queue and in the store of results."""
+
+    tenant: str
+    queued: int = 0
+    blocked: int = 0
+    """Of these those that wait for other jobs."""
+    running: int = 0
+    slots: int = 0
+    """That its running jobs take."""
+    oldest_seconds: float | None = None
+    """For which the oldest job waits that could start, or that is to be tried again."""
+    stored: int = 0
+    """Bytes of its uploads and results."""
+
+
+class EndedHour(Model):
+    """Jobs that ended within one hour."""
+
+    hours_ago: int
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class Statistics(Model):
+    """The queue in numbers, for Prometheus. Seconds are ages and sums."""
+
+    queued: dict[str, int] = Field(default_factory=dict)
+    """Those that could start, or wait for their next attempt."""
+    blocked: dict[str, int] = Field(default_factory=dict)
+    """Those that wait for other jobs."""
+    running: dict[str, int] = Field(default_factory=dict)
+    oldest_queued_seconds: float = 0.0
+    finished: dict[str, dict[str, tuple[int, float]]] = Field(default_factory=dict)
+    """kind → outcome → (jobs, seconds that they ran), since the store was made; deleted jobs stay counted."""
+    workers: tuple[WorkerInfo, ...] = ()
+    """Those that have been heard of in the last hour; `heartbeat_at` is here the age in seconds."""
