@@ -1,4 +1,4 @@
-"""The tables, and what SQLite and PostgreSQL express differently: the current time, and JSON documents.
+"""The tables.
 
 jobs          one row a job; `number` is the order of submission, `event_count` the last event's `seq`
 events        what happened to a job, counted from 1 without gaps
@@ -20,15 +20,10 @@ compatibility the oldest revision of these tables whose code can use them as the
 `tcnn_jobs/migrations` makes these tables; a test holds the two to each other.
 """
 
-import json
-import math
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Dialect,
     Double,
     ForeignKey,
     Index,
@@ -40,66 +35,11 @@ from sqlalchemy import (
     literal_column,
     text,
 )
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeDecorator
+
+from tcnn_jobs.database.types import Document, Number
 
 SHARDS = 8
 """Rows that one kind's and outcome's tally is spread over."""
-
-# SQLite counts rows only in a column that is called INTEGER.
-Number = BigInteger().with_variant(Integer(), "sqlite")
-
-
-class now(FunctionElement[float]):  # noqa: N801 - reads like SQL's own now()
-    """Seconds since 1970 by the database's clock, the only one that all hosts share.
-
-    Stays the same within a statement, as an index and a RETURNING expect.
-    """
-
-    inherit_cache = True
-    type = Double()
-
-
-@compiles(now, "sqlite")
-def _now_sqlite(element: now, compiler: Any, **options: Any) -> str:
-    # 2440587.5 is 1970 as a Julian day; a float holds it to 40 µs. unixepoch('subsec') would need SQLite 3.42.
-    return "((julianday('now') - 2440587.5) * 86400.0)"
-
-
-@compiles(now, "postgresql")
-def _now_postgresql(element: now, compiler: Any, **options: Any) -> str:
-    return "CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)"
-
-
-class Document(TypeDecorator[Any]):
-    """A JSON document as plain ASCII text: whatever a request holds, NUL and lone surrogates too, comes back the same.
-
-    Numbers that JSON lacks become null; PostgreSQL's own types would refuse them.
-    """
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        """Encode as JSON text."""
-        return None if value is None else json.dumps(finite(value), separators=(",", ":"))
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """Decode JSON text."""
-        return None if value is None else json.loads(value)
-
-
-def finite(value: Any) -> Any:
-    """A document without the numbers that JSON lacks."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
-
 
 metadata = MetaData()
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, exists, select, update
 
-from tcnn_jobs.database.schema import jobs, now
+from tcnn_jobs.database.schema import jobs
+from tcnn_jobs.database.types import now
 from tcnn_jobs.model.jobs import Status
 
 TOLERANCE = 2.0

@@ -10,7 +10,8 @@ from sqlalchemy import Connection, Double, Row, and_, bindparam, case, insert, s
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.engine import due, upsert
-from tcnn_jobs.database.schema import jobs, now
+from tcnn_jobs.database.schema import jobs
+from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import JobNotFound, WrongState
 from tcnn_jobs.model.identifiers import new_id, shown, storable
 from tcnn_jobs.model.jobs import TERMINAL, TRANSITIONS, Job, NewEvent, Status

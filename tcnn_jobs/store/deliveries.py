@@ -3,7 +3,8 @@
 from sqlalchemy import delete, select, update
 
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import deliveries, now, tenants
+from tcnn_jobs.database.schema import deliveries, tenants
+from tcnn_jobs.database.types import now
 from tcnn_jobs.model.jobs import Delivery
 
 

@@ -21,7 +21,8 @@ from sqlalchemy import (
 from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import jobs, leases, now, workers
+from tcnn_jobs.database.schema import jobs, leases, workers
+from tcnn_jobs.database.types import now
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.monitoring import WorkerInfo, WorkerState
 

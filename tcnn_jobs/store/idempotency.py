@@ -3,7 +3,8 @@
 from sqlalchemy import Connection, select
 
 from tcnn_jobs.database.engine import upsert
-from tcnn_jobs.database.schema import keys, now
+from tcnn_jobs.database.schema import keys
+from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import IdempotencyMismatch
 from tcnn_jobs.model.jobs import IdempotencyKey
 

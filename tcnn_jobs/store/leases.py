@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Double, Text, bindparam, delete, or_, select
 
 from tcnn_jobs.database.engine import Database, upsert
-from tcnn_jobs.database.schema import leases, now
+from tcnn_jobs.database.schema import leases
 from tcnn_jobs.database.steps import TOLERANCE
+from tcnn_jobs.database.types import now
 
 
 class Term(NamedTuple):

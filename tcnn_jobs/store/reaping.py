@@ -7,8 +7,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import events, jobs, now
+from tcnn_jobs.database.schema import events, jobs
 from tcnn_jobs.database.steps import Steps, is_wrong, mend
+from tcnn_jobs.database.types import now
 from tcnn_jobs.model.jobs import Job, NewEvent, Status
 from tcnn_jobs.store import fleet
 from tcnn_jobs.store.changes import as_job, change

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import Row, and_, delete, func, insert, select, update
 
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import now, shares
+from tcnn_jobs.database.schema import shares
+from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import KeyNotFound, WrongState
 from tcnn_jobs.model.access import SHARE_PREFIX, Share, digest, new_secret
 from tcnn_jobs.model.identifiers import new_id, shown, storable

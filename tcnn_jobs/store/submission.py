@@ -7,7 +7,8 @@ from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert,
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.engine import due
-from tcnn_jobs.database.schema import jobs, keys, now
+from tcnn_jobs.database.schema import jobs, keys
+from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import StoreUnavailable, WrongState
 from tcnn_jobs.model import labels
 from tcnn_jobs.model.identifiers import new_id, storable

@@ -5,7 +5,8 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select
 
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import keys, now, uploads
+from tcnn_jobs.database.schema import keys, uploads
+from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model.identifiers import shown, storable
 from tcnn_jobs.model.jobs import Upload

@@ -5,7 +5,8 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import audit, now
+from tcnn_jobs.database.schema import audit
+from tcnn_jobs.database.types import now
 from tcnn_jobs.model.audit import AuditEntry, actor
 
 _FIELDS = tuple(AuditEntry.model_fields)

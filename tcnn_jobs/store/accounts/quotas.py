@@ -11,7 +11,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Row, bindparam, case, delete, func, insert, literal_column, select
 
 from tcnn_jobs.database.engine import upsert
-from tcnn_jobs.database.schema import SHARDS, jobs, now, stored, tenants, usage
+from tcnn_jobs.database.schema import SHARDS, jobs, stored, tenants, usage
+from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
 from tcnn_jobs.model.jobs import Status, Upload
 from tcnn_jobs.model.tenants import DAYS, Use

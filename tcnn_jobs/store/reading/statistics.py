@@ -3,7 +3,8 @@
 from sqlalchemy import Text, func, literal_column, select
 
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import jobs, now, tallies
+from tcnn_jobs.database.schema import jobs, tallies
+from tcnn_jobs.database.types import now
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.monitoring import Statistics
 from tcnn_jobs.store import fleet

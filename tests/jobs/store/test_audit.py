@@ -8,6 +8,7 @@ from deeds import RESULT, hold, new
 from sqlalchemy import update
 
 from tcnn_jobs.database import schema
+from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import QuotaExceeded, WrongState
 from tcnn_jobs.model.access import NewKey
 from tcnn_jobs.model.audit import Actor, acting
@@ -102,7 +103,7 @@ def test_it_is_forgotten_after_its_time(store: Store, ann: None) -> None:
     old, young = store.enqueue(new()), store.enqueue(new())
     with store.writing() as connection:
         mine = schema.audit.c.resource == old.id
-        connection.execute(update(schema.audit).where(mine).values(at=schema.now() - 11 * 86400))
+        connection.execute(update(schema.audit).where(mine).values(at=now() - 11 * 86400))
     store.forget_audit(12)
     assert len(_log(store)) == 2
     store.forget_audit(10)

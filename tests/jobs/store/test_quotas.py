@@ -10,6 +10,7 @@ from deeds import OUCH, RESULT, hold, new
 from sqlalchemy import delete, insert, text, update
 
 from tcnn_jobs.database import schema
+from tcnn_jobs.database.types import now
 from tcnn_jobs.database.upgrade import alembic_config
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
 from tcnn_jobs.model.identifiers import new_id
@@ -36,9 +37,7 @@ def _ran(store: Store, seconds: float) -> Job:
     taken = store.claim("w1")
     assert taken is not None
     with store.writing() as connection:
-        connection.execute(
-            update(schema.jobs).where(schema.jobs.c.id == taken.id).values(started_at=schema.now() - seconds)
-        )
+        connection.execute(update(schema.jobs).where(schema.jobs.c.id == taken.id).values(started_at=now() - seconds))
     return taken
 
 
@@ -180,7 +179,7 @@ def test_wide_jobs_use_as_many_hours_as_they_have_slots(store: Store) -> None:
     job = store.claim("w1", slots=4)
     assert job is not None
     with store.writing() as connection:
-        connection.execute(update(schema.jobs).values(started_at=schema.now() - HOUR))
+        connection.execute(update(schema.jobs).values(started_at=now() - HOUR))
     store.finish(hold(job), RESULT)
     assert _use(store).gpu_hours == pytest.approx(4.0, abs=0.01)
 

@@ -4,7 +4,7 @@ import pytest
 from deeds import OUCH, RESULT, hold, new
 from sqlalchemy.dialects import sqlite
 
-from tcnn_jobs.database import schema
+from tcnn_jobs.database.types import Document
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
 from tcnn_jobs.model.jobs import Kind, Status, Upload
 from tcnn_jobs.store import Store
@@ -145,6 +145,6 @@ def test_uploads(store: Store) -> None:
 
 def test_no_document_is_null_in_sql() -> None:
     """Not the text `null`, which no query would find."""
-    column = schema.Document()
+    column = Document()
     assert column.process_bind_param(None, sqlite.dialect()) is None
     assert column.process_bind_param({"a": [None, 1.5, float("nan")]}, sqlite.dialect()) == '{"a":[null,1.5,null]}'

@@ -11,6 +11,7 @@ from houses import House
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.attempts.stages import Stage, resumable
 from tcnn_jobs.database import schema
+from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.model.audit import Actor, acting
@@ -148,7 +149,7 @@ def test_the_audit_log_is_kept_for_so_many_days(house: House) -> None:
         old, young = house.submit(), house.submit()
     with house.store.writing() as connection:
         mine = schema.audit.c.resource == old.id
-        connection.execute(schema.audit.update().where(mine).values(at=schema.now() - 3 * 86400))
+        connection.execute(schema.audit.update().where(mine).values(at=now() - 3 * 86400))
     janitor.sweep(house.home, house.store, house.settings, LocalArtifacts(house.home))
     assert len(house.store.audit()[0]) == 2
     settings = house.settings.model_copy(update={"audit_days": 2})
