@@ -10,7 +10,7 @@ from tcnn_jobs.cli import submit
 from tcnn_jobs.cli.session import AsJson, JobId, Key, Server, connect, print_json
 
 if TYPE_CHECKING:
-    from tcnn_jobs.client.client import Json
+    from tcnn_jobs.client.connection import Json
 
 EXAMPLES = (
     "tcnn jobs submit transform resnet50d --data photos/ --preset quick --watch",

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tcnn_jobs.client.client import Client, Json
+    from tcnn_jobs.client.client import Client
+    from tcnn_jobs.client.connection import Json
 
 
 def dataset_of(client: "Client", given: str, key: str | None) -> str:

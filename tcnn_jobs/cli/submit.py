@@ -10,7 +10,8 @@ from tcnn_jobs.cli.named import dataset_of, model_of, training_of, weights_of
 from tcnn_jobs.cli.session import AsJson, Key, Server, connect, print_json
 
 if TYPE_CHECKING:
-    from tcnn_jobs.client.client import Client, Json
+    from tcnn_jobs.client.client import Client
+    from tcnn_jobs.client.connection import Json
 
 app = typer.Typer(no_args_is_help=True, help="Queue a job.")
 

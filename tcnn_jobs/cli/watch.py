@@ -9,7 +9,8 @@ from tcnn.cli.output import console
 from tcnn_jobs.cli.session import print_json
 
 if TYPE_CHECKING:
-    from tcnn_jobs.client.client import Client, Json
+    from tcnn_jobs.client.client import Client
+    from tcnn_jobs.client.connection import Json
 
 INTERRUPTED = 130
 CANCELLED = 75

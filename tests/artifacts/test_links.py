@@ -101,7 +101,7 @@ def test_the_client_fetches_from_the_store_or_else_from_the_server(
         gate.refuse = lambda method, path: (403, "AccessDenied") if "Signature=" in path else None
     with _api(hosts, tmp_path) as api, Client("http://localhost", "key-of-alice") as client:
         api.headers.update(ALICE)
-        client._http = api
+        client._server.http = api
         out = client.download(job.id, tmp_path / "got.safetensors")
     assert out.read_bytes() == CONTENT
     assert len(told) == 1 and "authorization" not in told[0]

@@ -74,7 +74,7 @@ class There:
         file = client.download(made, folder / "model.safetensors")
         checkpoints = [client.upload_checkpoint(file)["id"] for _ in range(6)]
         self.gone = [self._cancelled() for _ in range(6)]
-        self.names = [one["name"] for one in client._json("GET", f"/jobs/{made}/checkpoints")["data"]]
+        self.names = [one["name"] for one in client._server.json("GET", f"/jobs/{made}/checkpoints")["data"]]
         self._ids = {
             ("/jobs", False): cycle(self.jobs), ("/jobs", True): cycle(self.gone),
             ("/datasets", False): cycle(sets[:2]), ("/datasets", True): cycle(sets[2:]),

@@ -67,6 +67,6 @@ class TestMessages:
             return httpx.Response(200, headers={"content-type": "text/event-stream; charset=utf-8"}, content=pieces)
 
         with Client("http://server", "key-of-alice") as client:
-            client._http = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://server")
+            client._server.http = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://server")
             found = tuple((said.event, said.data, said.id) for said in client.stream("job_1", after=6))
         assert found == self.EXPECTED
