@@ -126,6 +126,9 @@ def initialise_file(
         model = create_source(name, False, **(model_args or {}))  # type: ignore[arg-type]
     report = initialise(model, initialisation, progress=progress, **options)  # type: ignore[arg-type]
     report = report.model_copy(update={"model": name})
+    cfg: dict[str, object] = model.pretrained_cfg  # type: ignore[assignment]
+    for word in ("tag", "license"):  # of weights that these are not
+        cfg.pop(word, None)
     state = {key: value.contiguous() for key, value in model.state_dict().items()}
     metadata = {"format": "pt", "tcnn_init": report.model_dump_json()}
     with replacing(output, force) as temporary:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import tcnn
+from tcnn.analysis.reading.info import info
 from tcnn.errors import RequestError
 from tcnn.vit.initialise import initialise_file, photograph_noise
 from tcnn.vit.positions import coordinates, fourier_features, neighbours
@@ -224,3 +225,13 @@ def test_files_are_timms_own(tmp_path: Path) -> None:
         assert json.loads(opened.metadata()["tcnn_init"]) == json.loads(report.model_dump_json())
     with pytest.raises(RequestError, match="exists already"):
         initialise_file("vit_tiny_patch16_224", file)
+
+
+def test_info_tells_what_was_built_and_not_what_is_published(tmp_path: Path) -> None:
+    """Random weights have no tag and no licence; size and parameters are the file's."""
+    initialise_file("vit_tiny_patch16_224", tmp_path / "vit", "mimetic", model_args={"img_size": 64, "depth": 2})
+    model = timm.create_model(f"local-dir:{tmp_path / 'vit'}", pretrained=True)
+    found = info(str(tmp_path / "vit"))
+    assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert (found.input_size, found.license, found.flops) == ((3, 64, 64), None, None)
+    assert not model.pretrained_cfg.get("tag")

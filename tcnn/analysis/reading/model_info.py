@@ -79,13 +79,17 @@ def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
 
 
 def of_config(name: str, config: Mapping[str, Any], **more: Any) -> ModelInfo:
-    """What timm's config.json says, with the catalogue; `more` goes over it."""
+    """What timm's config.json says, with the catalogue where the model was built as there; `more` goes over it."""
     labels = config.get("label_names")
-    told = {
+    known = of_name(str(config["architecture"]))
+    shape = tuple((config.get("pretrained_cfg") or {}).get("input_size") or known.input_size or ())
+    told: dict[str, Any] = {
         "name": name, "weights": "file", "classes": config.get("num_classes"),
         "label_names": tuple(labels) if labels else None,
     }  # fmt: skip
-    return of_name(str(config["architecture"])).model_copy(update=told | more)
+    if config.get("model_args") or shape != known.input_size:
+        told |= {"input_size": shape or None, "flops": None, "parameters": None, "parameters_before": None}
+    return known.model_copy(update=told | more)
 
 
 def of_name(name: str) -> ModelInfo:

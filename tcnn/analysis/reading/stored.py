@@ -1,6 +1,7 @@
 """What a checkpoint is, read from the head of its file, without torch."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tcnn.errors import RequestError
 
 TEMPERATURES = ("gate_temperature", "position_temperature", "temperature")
 """Names of the layers' τ in files; the last until version 0.2."""
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def of_file(name: str, file: Path) -> ModelInfo:
@@ -37,7 +40,15 @@ def _of_timms(name: str, file: Path, size: dict[str, Any]) -> ModelInfo | None:
         return None
     if not named or not Path(name.removeprefix("local-dir:")).is_dir():
         return None
-    return of_config(name, config, **size)
+    counted = _parameters(file)
+    return of_config(name, config, **size, parameters=counted, parameters_before=counted)
+
+
+def _parameters(file: Path) -> int:
+    """Numbers in a file of a model's state that are not the statistics of its normalisation."""
+    with safe_open(file, framework="numpy") as handle:
+        names = [key for key in handle.keys() if key.rpartition(".")[2] not in STATISTICS]  # noqa: SIM118
+        return sum(math.prod(handle.get_slice(name).get_shape()) for name in names)
 
 
 def _beside(file: Path) -> Any:
