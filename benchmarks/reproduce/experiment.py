@@ -7,7 +7,7 @@
     arms:
       cnn: {label: "CNN, fine-tuned", convert: false}
       t-cnn: {control: cnn}         # which arm is the CNN of the same geometry
-      long: {like: cnn, equal_time_to: t-cnn}
+      long: {like: cnn, equal_time_to: t-cnn}  # compared with it, as any arm with those of `beside`
     reference: cnn
     seeds: [0, 1, 2]
 
@@ -50,6 +50,8 @@ class Arm(Frozen):
     label: str = ""
     control: str | None = None
     """The arm that is the CNN of the same geometry."""
+    beside: tuple[str, ...] = ()
+    """Further arms that it is compared with, as a CNN that trained for longer."""
     like: str | None = None
     """The arm whose settings these go over."""
     equal_time_to: str | None = None
@@ -180,6 +182,8 @@ def _check(experiment: Experiment) -> None:
         for key in ("control", "like", "equal_time_to"):
             if getattr(arm, key) is not None:
                 known(f"arms.{name}.{key}", getattr(arm, key), arms)
+        for other in arm.beside:
+            known(f"arms.{name}.beside", other, arms)
         _check_relations(experiment, name, arm)
     if experiment.corrupted:
         for corruption in experiment.corrupted.corruptions:

@@ -101,7 +101,7 @@ def accuracies(summary: Sequence[Result]) -> str:
 
 
 def differences(result: Result) -> str:
-    """Percentage points that an arm is above its control and above the reference, with their paired intervals."""
+    """Percentage points that an arm is above those that it is compared with, with their paired intervals."""
     labels = {entry["arm"]: entry["label"] for entry in result["summary"]}
     lines = [
         "Differences in percentage points, image by image and seed by seed, with 95 % intervals over both:", "",

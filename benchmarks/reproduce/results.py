@@ -78,7 +78,7 @@ class Results:
         return unpacked(self.right[_key(row, kind)], row["images"][kind]).mean(0)
 
     def summary(self) -> list[Row]:
-        """Every arm: means over seeds, what it differs by from its control and from the reference, with intervals."""
+        """Every arm: means over seeds, what it differs by from those that it is compared with, with intervals."""
         return [self._arm(arm) for arm in self.experiment.arms if self.of(arm)]
 
     def _arm(self, arm: str) -> Row:
@@ -90,8 +90,9 @@ class Results:
         for key in ("updates", "train_seconds", "images_per_second", "parameters"):
             if values := [row[key] for row in rows if row.get(key) is not None]:
                 entry[key] = round(statistics.mean(values), 1)
-        control, reference = self.experiment.arms[arm].control, self.experiment.reference
-        for other in dict.fromkeys(name for name in (control, reference) if name and name != arm):
+        one = self.experiment.arms[arm]
+        others = (one.control, self.experiment.reference, *one.beside, one.equal_time_to)
+        for other in dict.fromkeys(name for name in others if name and name != arm):
             if gains := self.against(arm, other):
                 entry.setdefault("against", {})[other] = gains
         return entry

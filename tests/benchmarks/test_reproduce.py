@@ -178,12 +178,14 @@ def test_equal_time_gives_the_epochs_that_fit(whole: Path, data: Path, tmp_path:
     for row in content["rows"]:
         row["train_seconds"] = {"t-cnn": 9.0, "cnn": 3.0}.get(row["arm"], 1.0)
     (tmp_path / "copy" / "r.json").write_text(json.dumps(content))
-    longer = {**TINY["arms"], "long": {"like": "cnn", "equal_time_to": "t-cnn"}}
+    longer = {**TINY["arms"], "long": {"like": "cnn", "equal_time_to": "t-cnn", "beside": ["start"]}}
     file = write(tmp_path / "copy" / "tiny.yaml", arms=longer, seeds=[0, 1])
     assert call(file, data, tmp_path / "copy", "--arms", "long", "--seeds", "1") == 0
     row = next(row for row in rows(tmp_path / "copy") if row["arm"] == "long")
     assert (row["seed"], row["updates"], row["settings"]["epochs"]) == (1, 30, 6)
     assert row["settings"]["warmup_epochs"] == 1.5 and row["settings"]["convert"] is False
+    told = json.loads((tmp_path / "copy" / "r.json").read_text())["summary"]
+    assert list(next(entry for entry in told if entry["arm"] == "long")["against"]) == ["cnn", "start", "t-cnn"]
 
 
 def test_a_cnn_of_another_geometry_is_measured_as_it_was_trained(data: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({"reference": "cn"}, "reference: no arm 'cn'; did you mean cnn?"),
         ({"arms": {"cnn": {"convert": False}, "a": {"control": "dnn"}}}, "arms.a.control: no arm 'dnn'; did you"),
+        ({"arms": {"cnn": {"beside": ["dnn"]}}}, "arms.cnn.beside: no arm 'dnn'; did you mean cnn?"),
         ({"arms": {"cnn": {}, "a": {"control": "cnn"}}}, "arms.a.control: cnn is no CNN"),
         ({"arms": {"cnn": {"epoch": 3}}}, "arms.cnn: epoch: no such setting; did you mean epochs?"),
         ({"arms": {"cnn": {"conversion": {"strde": 1}}}}, "conversion.strde: no such setting; did you mean"),
