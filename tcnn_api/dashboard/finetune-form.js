@@ -50,7 +50,7 @@ export function finetune(form, query, signal) {
   const filledToo = fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map((one) => [one.id, describeCheckpoint(one)]), "None was uploaded yet", query.get("checkpoint"));
 
   return {
-    lead: "Train a converted model on your own images: its temperature rises from 1/46 to 1, and its heads learn to look further than the convolution could.",
+    lead: "Train a model on your own images; a CNN is converted first. With the presets for small data heads that look by content learn beside the convolution’s taps; with the paper’s the taps learn to look elsewhere, too.",
     parts: [
       h("section", { class: "card" }, h("h2", {}, "What to begin with"),
         h("fieldset", { class: "choice" }, h("legend", {}, "Begin with"), radios), Object.values(sources)),
