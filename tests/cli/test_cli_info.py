@@ -37,10 +37,17 @@ def test_a_run_is_told(tcnn: Run, file: Path) -> None:
     assert told["temperature"] == pytest.approx([0.25, 0.25])
     assert told["verification"]["passed"]
     assert told["verification"]["errors"]["float32"] < 1e-5
-    assert told["training"] == {"data": "p", "epoch": 2, "top1": 0.5, "top5": None, "images": 8}
+    assert told["training"] == {
+        "data": "p",
+        "epoch": 2,
+        "top1": 0.5,
+        "top5": None,
+        "images": 8,
+        "top1_interval": [0.215216, 0.784784],
+    }
     shown = tcnn("info", "run").out
     for words in ("T-CNN of test_resnet.r160_in1k", "2 layers of stage layer4", "0.25", "größe", "equal when it was ",
-                  "on p, epoch 2", "top-1 50.0% of 8 images"):  # fmt: skip
+                  "on p, epoch 2", "top-1 50.0% (21.5–78.5) of 8 images"):  # fmt: skip
         assert words in shown
 
 
@@ -65,7 +72,14 @@ def test_a_file_of_timms_train_py_is_told(tcnn: Run, lively: Callable[..., nn.Mo
     found = tcnn("info", "model_best.pth.tar", "--json").json
     assert (found["kind"], found["classes"]) == ("T-CNN" if name.startswith("t_") else "timm model", 4)
     assert found["input_size"] == [3, 48, 48]
-    assert found["training"] == {"data": "photos", "epoch": 7, "top1": 0.625, "top5": None, "images": None}
+    assert found["training"] == {
+        "data": "photos",
+        "epoch": 7,
+        "top1": 0.625,
+        "top5": None,
+        "images": None,
+        "top1_interval": None,
+    }
     assert found["layers"] == 2
     assert (found["temperature"] is None) == (name == "test_resnet")
     shown = tcnn("info", "model_best.pth.tar").out

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import computed_field
+
 from tcnn.errors import RequestError
+from tcnn.evaluation import intervals
 from tcnn.records import Record
 from tcnn.zoo import catalogue
 from tcnn.zoo.names import architecture, is_converted
@@ -29,6 +32,15 @@ class Trained(Record):
     top5: float | None = None
     images: int | None = None
     """Validation images."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def top1_interval(self) -> tuple[float, float] | None:
+        """Between these other images might have put the accuracy: a 95 % score interval."""
+        if self.top1 is None or not self.images:
+            return None
+        found = intervals.share(round(self.top1 * self.images), self.images)
+        return round(found.low, 6), round(found.high, 6)
 
 
 class ModelInfo(Record):

@@ -47,7 +47,9 @@ def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
     names = found.label_names or ()
     listed = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
     checked, trained = found.verification, found.training
-    measured_on = f" of {console.some(trained.images, 'image')}" if trained and trained.images else ""
+    range_ = trained and trained.top1_interval
+    sure = f" ({100 * range_[0]:.1f}–{100 * range_[1]:.1f})" if range_ else ""
+    measured_on = f"{sure} of {console.some(trained.images, 'image')}" if trained and trained.images else ""
     return [
         ("what", f"{found.kind}{' of ' + found.source if found.source and found.source != found.name else ''}"),
         ("file", found.file and f"{found.file}{size}"),
