@@ -273,7 +273,8 @@ def test_written_whole_or_not_at_all(run: Path, tmp_path: Path) -> None:
 def test_without_images_no_torch_is_loaded(run: Path) -> None:
     script = (
         "import sys, tcnn; tcnn.report(sys.argv[1])\n"
-        "print([name for name in ('torch', 'timm', 'torchvision') if name in sys.modules])"
+        "heavy = ('torch', 'timm', 'torchvision', 'matplotlib.pyplot', 'tkinter')\n"
+        "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script, str(run)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

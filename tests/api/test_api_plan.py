@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hosting import ask_here
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
@@ -46,8 +47,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], str, in
     return found
 
 
-def test_it_is_what_the_command_says(alice: TestClient, upload: Upload) -> None:
+@pytest.mark.parametrize("where", ["here", pytest.param("in a process", marks=pytest.mark.slow)])
+def test_it_is_what_the_command_says(
+    alice: TestClient, upload: Upload, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     """Really computed: with counts of images alone, for none of them is there."""
+    if where == "here":
+        monkeypatch.setattr(route, "ask", ask_here)
     data = upload(images=50)
     body = {"model": "test_resnet", "dataset": data, "config": TINY, "pretrained": False, "baseline": True}
     answer = alice.post("/plan", json={"finetune": body})

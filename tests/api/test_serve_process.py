@@ -131,6 +131,7 @@ def test_a_worker_that_cannot_be_started_is_started_later(tmp_path: Path, monkey
     assert len(refused) == 2
 
 
+@pytest.mark.slow
 @needs_proc
 def test_a_worker_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
     with serving(tmp_path / "home") as (process, url):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from apart import URL, Host
+from houses import migrated
 from s3 import Gate, s3
 
 from tcnn_jobs.artifacts.bucket import Bucket
@@ -33,6 +34,7 @@ def bucket(gate: Gate) -> Bucket:
 @pytest.fixture
 def hosts(gate: Gate, tmp_path: Path) -> Iterator[list[Host]]:
     """Two of them, on one database."""
+    (tmp_path / "shared.db").write_bytes(migrated())
     database = f"sqlite:///{tmp_path / 'shared.db'}"
     hosts = [Host(tmp_path / name / "home", database) for name in ("first", "second")]
     yield hosts

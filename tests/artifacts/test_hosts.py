@@ -69,6 +69,7 @@ def test_a_host_is_cut_off_and_another_goes_on_from_its_newest_resume_point(host
     assert {key.split("/")[2] for key in keys(gate)} == {"2"}, "what lost is swept"
 
 
+@pytest.mark.slow
 def test_mirrored_resume_points_outlive_attempts_that_got_nowhere(hosts: list[Host], gate: Gate) -> None:
     first, second = hosts
     script = """

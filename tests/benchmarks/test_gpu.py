@@ -69,6 +69,7 @@ def test_every_part_is_there_on_both_devices() -> None:
     assert [pattern for pattern in gpu.SOURCES if not any(ROOT.glob(pattern))] == []
 
 
+@pytest.mark.slow
 def test_tests_run_side_by_side_and_are_read_together(tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text("def test_a(): pass\n")
     (tmp_path / "test_two.py").write_text("def test_b(): assert False\ndef test_c(): pass\n")

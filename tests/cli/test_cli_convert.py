@@ -110,6 +110,7 @@ def test_a_local_directory_is_a_source(
     assert tcnn("verify", "out.safetensors").code == 0
 
 
+@pytest.mark.slow
 def test_a_weights_file_takes_the_place_of_a_local_directorys(
     tcnn: Run, local_source: str, lively: Lively, assert_same_state: AssertSame
 ) -> None:
@@ -128,10 +129,22 @@ def test_force_replaces_a_file(tcnn: Run, weights: Path) -> None:
     assert library.load("out.safetensors").num_classes == 10
 
 
+@pytest.mark.slow
 def test_the_current_directory_can_be_the_output(tcnn: Run, weights: Path) -> None:
     assert tcnn("convert", "test_resnet", ".", "--weights", weights, "--num-classes", 10, "--force").code == 0
     assert library.load(".").num_classes == 10
     assert weights.exists()
+
+
+def test_each_option_reaches_the_conversion(tcnn: Run) -> None:
+    """What they do then is in tests/conversion, and slow below."""
+    options = ("--target", r"layer3\..*conv2", "--head-dim", 4, "--num-classes", 7, "--temperature", 0.5)
+    shown = tcnn("convert", "test_resnet", "--dry-run", "--json", *options).json["conversion"]
+    assert [layer["name"] for layer in shown["layers"]] == ["layer3.0.conv2"]
+    assert (shown["config"]["head_dim"], shown["config"]["temperature"]) == (4, 0.5)
+    assert shown["model_args"]["num_classes"] == 7
+    shown = tcnn("convert", "test_resnet", "--dry-run", "--json", "--stage", 3).json["conversion"]
+    assert shown["stage"] == "layer3"
 
 
 class TestOptions:
@@ -144,11 +157,13 @@ class TestOptions:
         assert done.json["verification"]["statistics_randomised"]
         return done.json, library.load("out.safetensors")
 
+    @pytest.mark.slow
     def test_stage(self, tcnn: Run) -> None:
         result, _ = self.converted(tcnn, "--stage", 3)
         assert result["conversion"]["stage"] == "layer3"
         assert all(layer["name"].startswith("layer3.") for layer in result["conversion"]["layers"])
 
+    @pytest.mark.slow
     def test_target(self, tcnn: Run) -> None:
         result, model = self.converted(tcnn, "--target", r"layer4\..*conv2")
         assert [layer["name"] for layer in result["conversion"]["layers"]] == ["layer4.0.conv2"]
@@ -177,6 +192,7 @@ class TestOptions:
         assert written["temperature"] == 0.5
         assert 0 < written["logits"]["relative"] < drift["logits"]["relative"]
 
+    @pytest.mark.slow
     def test_head_dim(self, tcnn: Run) -> None:
         _, model = self.converted(tcnn, "--head-dim", 4)
         assert model.layer4[0].conv1.query.shape == (9 * 4, 192)
@@ -191,6 +207,7 @@ class TestOptions:
         assert "content attention: window:900\n" in shown
         assert "note: content window:900 acts as global: the map is " in shown
 
+    @pytest.mark.slow
     def test_num_classes(self, tcnn: Run) -> None:
         _, model = self.converted(tcnn, "--num-classes", 7)
         assert model.num_classes == 7
@@ -206,6 +223,7 @@ class TestOptions:
         assert not torch.equal(other.conv1[0].weight, first.conv1[0].weight)
         assert not torch.equal(other.layer4[0].conv1.query, first.layer4[0].conv1.query)
 
+    @pytest.mark.slow
     def test_tolerance_is_what_the_errors_are_held_to(self, tcnn: Run, listing: Callable[[], list[str]]) -> None:
         error = tcnn("convert", "test_resnet", "out.safetensors", "--no-pretrained", "--tolerance", "1e-12").error(3)
         assert "equivalence error" in error

@@ -41,6 +41,7 @@ def test_a_page_of_an_equal_model(tcnn: Callable[..., Result], file: Path) -> No
     assert "The models compute the same function." in Path("why.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_page_of_another_model(tcnn: Callable[..., Result], file: Path, directories: tuple[Path, Path]) -> None:
     found = tcnn("verify", file, "--against", f"local-dir:{directories[0]}", "--explain", "why.html")
     assert found.code == 3

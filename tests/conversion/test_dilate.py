@@ -26,7 +26,7 @@ def last_map(model: nn.Module, x: Tensor) -> Tensor:
     ("name", "size"),
     sampled(
         [(name, size) for name in EXACT for size in SIZES],
-        [("resnet18", SIZES[2]), ("resnet26d", SIZES[1]), ("resnetblur18", SIZES[0]), ("repvgg_a0", SIZES[2])],
+        [("resnet26d", SIZES[1]), ("resnetblur18", SIZES[2])],
     ),
 )
 def test_the_pixels_of_the_old_map_are_what_they_were(name: str, size: tuple[int, int]) -> None:
@@ -41,10 +41,8 @@ def test_the_pixels_of_the_old_map_are_what_they_were(name: str, size: tuple[int
 
 
 def test_between_them_the_stage_sees_its_map_moved_by_a_pixel() -> None:
-    stage = with_random_statistics(seeded_model("resnet18")).double().eval().layer4
-    dilated = tcnn.without_stride(
-        with_random_statistics(seeded_model("resnet18")).double().eval(), stride="dilate"
-    ).layer4
+    source = with_random_statistics(seeded_model("resnet18")).double().eval()
+    stage, dilated = source.layer4, tcnn.without_stride(source, stride="dilate").layer4
     x = torch.randn(1, 256, 40, 40, dtype=torch.float64)
     inner = slice(5, 15)  # what the border cannot reach
     with torch.no_grad():
@@ -61,7 +59,7 @@ def test_equals_what_timm_builds_with_an_output_stride() -> None:
     assert relative_error(last_map(theirs, x), last_map(ours, x)) <= 1e-12
 
 
-@pytest.mark.parametrize("name", sampled(["resnet18", "convnext_atto", "repvgg_a0"], ["resnet18"]))
+@pytest.mark.parametrize("name", sampled(["resnet10t", "resnet18", "convnext_atto", "repvgg_a0"], ["resnet10t"]))
 def test_is_verified_saved_loaded_and_folded(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("dilate") / "t.safetensors"
     source = with_random_statistics(seeded_model(name)).eval()

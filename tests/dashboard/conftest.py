@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,31 @@ def alone() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Of a module and no longer: until it ends its process has an event loop, which others would stumble over."""
-    with sync_api.sync_playwright() as playwright:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if "browser" not in getattr(nextitem, "fixturenames", ()):
+        _browser.close()
+
+
+_browser = ExitStack()
+_started: list[Any] = []
+"""The browser, while there is one."""
+
+
+@pytest.fixture
+def browser() -> Any:
+    """One for all tests that follow each other, whatever their file: to start it takes a second.
+
+    And no longer: until it ends its process has an event loop, which others would stumble over.
+    """
+    if not _started:
+        playwright = _browser.enter_context(sync_api.sync_playwright())
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium's sandbox refuses to run as root
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield browser
-        browser.close()
+        _started.append(playwright.chromium.launch(executable_path=CHROMIUM, args=arguments))
+        _browser.callback(_started.clear)
+        _browser.callback(_started[0].close)
+    return _started[0]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import LOOKS, Open, inaccessible, sync_api
+from browsing import ALL_LOOKS, Open, inaccessible, sync_api
 from hosting import hosted
 from serving import Server
 
@@ -33,7 +33,7 @@ def test_it_is_read_on_a_phone_in_the_dark(server: Server, open_page: Open) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@pytest.mark.parametrize(("width", "scheme"), ALL_LOOKS)
 def test_an_operation_is_tried(server: Server, open_page: Open, width: int, scheme: str) -> None:
     page = opened(server.url, open_page, width, scheme)
     assert inaccessible(page) == []

@@ -140,6 +140,7 @@ DROPPED = """([names, content]) => {
 }"""
 
 
+@pytest.mark.slow
 def test_several_files_are_dropped(server: Server, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/data")
     content = base64.b64encode(pictures(broken=False)).decode()

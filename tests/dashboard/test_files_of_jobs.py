@@ -111,6 +111,7 @@ def test_the_report_of_an_evaluation(server: Server, story: Finished, open_page:
     expect(report.locator("body")).not_to_contain_text(str(story.house.home.root))
 
 
+@pytest.mark.slow
 def test_the_report_says_what_weights_and_which_images(server: Server, story: Finished, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.random.job}")
     told = page.get_by_role("region", name="Errors by precision").get_by_role("row").nth(1).get_by_role("cell").first
@@ -199,6 +200,7 @@ def test_single_images_of_an_evaluation(server: Server, story: Finished, open_pa
         assert inaccessible(page) == [], (width, scheme)
 
 
+@pytest.mark.slow
 def test_an_uploaded_checkpoint_is_evaluated(server: Server, story: Finished, open_page: Open) -> None:
     told = {"base_model": "resnet18", "tcnn_version": "0.1", "layers": 3, "parameters": 44_600_000, "trained": False}
     classes: dict[str, Any] = {"classes": ["cat", "dog"], "images": 60, "splits": {}}
@@ -244,6 +246,7 @@ def test_an_uploaded_checkpoint_is_evaluated(server: Server, story: Finished, op
     expect(page.locator("#main")).to_contain_text("44.6\u00a0M")
 
 
+@pytest.mark.slow
 def test_ids_stay_on_one_line(server: Server, story: Finished, open_page: Open) -> None:
     page = open_page(server.url, viewport={"width": 390, "height": 860})
     lines = """[...document.querySelectorAll('#main *')]

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from browsing import LOOKS, Open, archive, client_of, inaccessible, sync_api
 from hosting import hosted
+from sampled import sampled
 from serving import Server
 from story import Story
 
@@ -83,7 +84,7 @@ def requests(data: str, job: str) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", sampled(KINDS, ["finetune"]))
 def test_what_is_copied_makes_the_same_job(
     kind: str, server: Server, story: Story, client: httpx.Client, data: str, open_page: Open, tmp_path: Path
 ) -> None:

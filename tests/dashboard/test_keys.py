@@ -59,6 +59,7 @@ def test_a_key_is_asked_for_once_and_not_kept_on_disk(server: Server, story: Sto
     expect(other.locator(".jobs li")).to_have_count(5)  # a wrong key takes no good one's place
 
 
+@pytest.mark.slow
 def test_the_dialog_says_why_it_asks(server: Server, open_page: Open) -> None:
     page = open_page(server.url)
     expect(page.get_by_role("dialog", name="This server needs a key")).to_be_visible()

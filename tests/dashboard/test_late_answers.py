@@ -57,6 +57,7 @@ def test_a_form_that_is_filled_and_sent_while_its_lists_still_load(
     story.house.store.cancel(made["id"])
 
 
+@pytest.mark.slow
 def test_what_is_open_stays_open_when_a_name_arrives_late(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page("about:blank")
     held: list[Any] = []
@@ -76,6 +77,7 @@ def test_what_is_open_stays_open_when_a_name_arrives_late(server: Server, story:
     expect(page.locator(".changed a").first).to_be_visible()
 
 
+@pytest.mark.slow
 def test_an_answer_that_comes_after_its_page_was_left_is_not_shown(
     server: Server, story: Faults, open_page: Open
 ) -> None:

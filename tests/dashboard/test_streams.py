@@ -60,6 +60,7 @@ def test_windows_that_look_at_the_same_have_one_stream(server: Server, story: St
     until(seen[7], lambda: streams(server) == 0)  # nobody looks any more
 
 
+@pytest.mark.slow
 def test_windows_that_look_at_different_things_have_two(server: Server, story: Story, open_page: Open) -> None:
     jobs = [f"jobs/{job}" for job in (story.running.job, story.queued.id)]
     lists = ["?status=running", "?kind=finetune", "?kind=finetune&status=running"]

@@ -99,6 +99,7 @@ def uploaded(server: Server) -> str:
     return str(made.json()["id"])
 
 
+@pytest.mark.slow
 def test_on_a_phone_tables_fade_where_they_go_on(
     server: Server, story: Measured, open_page: Open, uploaded: str
 ) -> None:

@@ -247,6 +247,7 @@ def test_what_the_models_list_knows_is_refused_in_the_form(server: Server, open_
         assert client.get("/jobs?limit=1").json()["data"] == before
 
 
+@pytest.mark.slow
 def test_the_page_speaks_of_jobs_and_not_of_commands(server: Server, story: Faults, open_page: Open) -> None:
     """What a task says in the words of the command line, a job's page says in its own; no label is odd."""
     page = open_page(f"{server.url}/#/jobs/{story.advised.job}")
@@ -261,6 +262,7 @@ def test_the_page_speaks_of_jobs_and_not_of_commands(server: Server, story: Faul
         assert "now" not in [line.strip() for line in said.splitlines()]
 
 
+@pytest.mark.slow
 def test_names_as_long_as_they_may_be(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page(server.url)
     for width, scheme in LOOKS:

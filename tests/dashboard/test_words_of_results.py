@@ -74,6 +74,7 @@ def server(story: Named) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.slow
 def test_the_report_calls_data_sets_and_models_by_their_names(server: Server, story: Named) -> None:
     job = story.measured
     with server.client(None) as client:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from data_pictures import picture
 from s3 import BUCKET, Gate, s3
+from sampled import sampled
 
 from tcnn.data.image_set import ImageSet, open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
@@ -99,7 +100,9 @@ def epoch(data: ImageSet, workers: int, start_step: int = 0) -> list[torch.Tenso
     return [batch.images for batch in batches]
 
 
-@pytest.mark.parametrize("spec", ["", "/train-{000..002}.tar", "/train-*.tar", "/train-001.tar"])
+@pytest.mark.parametrize(
+    "spec", sampled(["", "/train-{000..002}.tar", "/train-*.tar", "/train-001.tar"], ["", "/train-001.tar"])
+)
 def test_they_are_what_they_are_on_the_disk(gate: Gate, on_disk: Path, spec: str) -> None:
     ours, theirs = open_dataset(f"wds/s3://{BUCKET}/set{spec}"), open_dataset(f"wds/{on_disk}{spec}")
     assert ours.class_names == theirs.class_names == ("zero", "one", "two")
@@ -112,7 +115,7 @@ def test_they_are_what_they_are_on_the_disk(gate: Gate, on_disk: Path, spec: str
 def test_order_and_resume_are_those_of_the_disk(gate: Gate, on_disk: Path) -> None:
     ours, theirs = open_dataset(f"s3://{BUCKET}/set"), open_dataset(f"wds/{on_disk}")
     expected = epoch(theirs, workers=0)
-    found = epoch(ours, workers=2)
+    found = epoch(ours, workers=1)
     resumed = epoch(ours, workers=0, start_step=2)
     assert len(expected) == 5
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

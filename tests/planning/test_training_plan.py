@@ -15,6 +15,7 @@ import tcnn
 from tcnn.config import FinetuneConfig
 from tcnn.layers.backends import convolution
 from tcnn.planning import machine
+from tcnn.planning import plan as planned
 from tcnn.planning.memory import step_bytes
 from tcnn.planning.plan import Target, epoch_seconds, plan
 from tcnn.planning.trial import Pace, Phase, Trial
@@ -205,7 +206,8 @@ class TestPlan:
         assert made.memory.measured >= made.memory.computed
         assert not made.problems
 
-    def test_before_and_after_are_counted(self, photos: Path) -> None:
+    def test_before_and_after_are_counted(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(planned, "step_bytes", lambda model, made, shape, *others: shape[0] << 20)  # see above
         made = plan("test_resnet", str(photos), config=tiny(size=32), seconds=0)
         cnn = plan("test_resnet", str(photos), config=tiny(size=32, convert=False), seconds=0)
         assert cnn.source is None
@@ -271,8 +273,10 @@ class TestPlan:
         assert (made.device, made.memory.free, made.problems) == ("cuda", 8 << 30, ())
         little = plan(TwoConvs(), str(photos), config=tiny(), seconds=0, target=gpu._replace(free=1 << 20))
         assert "do not fit into the 0.00105 GB free on cuda" in little.problems[0]
-        # One image of 32×32 leaves one pixel, of which batch normalisation cannot learn.
-        one = plan("test_resnet", str(photos), config=tiny(size=32), seconds=0, target=gpu._replace(free=1 << 20))
+        # One image of 2×2 leaves one pixel, of which batch normalisation cannot learn.
+        normed = nn.Sequential(TwoConvs().stem, nn.BatchNorm2d(8), nn.Conv2d(8, 3, 3, padding=1), nn.Flatten())
+        tight = gpu._replace(free=1 << 10)
+        one = plan(normed, str(photos), config=tiny(size=2), seconds=0, target=tight)
         assert "nor does one" in one.problems[0] and one.memory.micro_batch == 0
         with pytest.raises(tcnn.TcnnError, match="a plan for another one needs seconds=0"):
             plan("test_resnet", str(photos), config=tiny(), target=gpu)

@@ -67,6 +67,7 @@ def matched(out: Path, images: Path) -> None:
     share(out, images, **MATCHED)
 
 
+@pytest.mark.slow
 def test_several_processes_match_what_one_does(images: Path, tmp_path: Path) -> None:
     matched(tmp_path / "one", images)
     assert ranks(2, matched, tmp_path / "two", images) == [0, 0]
@@ -77,6 +78,7 @@ def test_several_processes_match_what_one_does(images: Path, tmp_path: Path) -> 
         torch.testing.assert_close(second[key], tensor, rtol=1e-4, atol=1e-5, msg=key)
 
 
+@pytest.mark.slow
 def test_a_run_of_two_goes_on_with_one(images: Path, tmp_path: Path) -> None:
     assert ranks(2, share, tmp_path / "run", images) == [0, 0]
     run = RunDirectory(tmp_path / "run")

@@ -138,7 +138,7 @@ def test_an_average_never_spoils_an_annealed_model(data: Path, tmp_path: Path, l
     ("options", "tops", "best"),
     [
         ({"anneal_epochs": 2}, [0.9, 0.3, 0.5, 0.4], [1, 2, 3, 3]),
-        ({"convert": False}, [0.9, 0.3, 0.5, 0.4], [1, 1, 1, 1]),
+        pytest.param({"convert": False}, [0.9, 0.3, 0.5, 0.4], [1, 1, 1, 1], marks=pytest.mark.slow),
         pytest.param({"anneal_epochs": 5}, [0.9, 0.3, 0.5, 0.4], [1, 2, 3, 4], marks=pytest.mark.slow),
         pytest.param({"anneal_epochs": 1, "convert_at": 1}, [0.9, 0.5, 0.8, 0.8], [1, 2, 3, 3], marks=pytest.mark.slow),
         pytest.param({"anneal_epochs": 2}, [0.9, 0.7, 0.5, 0.7], [1, 2, 2, 2], marks=pytest.mark.slow),

@@ -70,7 +70,7 @@ def test_a_module_without_any_is_left_alone() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-@pytest.mark.parametrize("micro", [4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("micro", [8, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_run_takes_them_over_the_first_batches_of_an_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, micro: int
 ) -> None:

@@ -5,14 +5,28 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import Server, serving
+from hosting import ask_here, hosted
+from serving import Server
 from upload_server import SMALL, problem
+
+from tcnn_api.routes.uploads import checkpoints, datasets
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("service") / "home", "--no-worker", **SMALL) as running:
+    allowed = {name.removeprefix("TCNN_").lower(): value for name, value in SMALL.items()}
+    with hosted(tmp_path_factory.mktemp("service") / "home", **allowed) as running:
         yield running
+
+
+@pytest.fixture
+def looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads are looked at by a thread of the server: a process for each takes a quarter of a second.
+
+    What such a process is has `test_confined.py`; bombs, galleries and what is accepted otherwise have real ones.
+    """
+    for route in (checkpoints, datasets):
+        monkeypatch.setattr(route, "ask", ask_here)
 
 
 @pytest.fixture

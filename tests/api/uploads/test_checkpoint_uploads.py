@@ -90,6 +90,7 @@ def refused_here(path: Path) -> str:
     return str(caught.value)
 
 
+@pytest.mark.usefixtures("looked_at_here")
 class TestHeaders:
     """Refused before torch is loaded."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from hosting import ask_here
 from houses import wait_for
 from jobs_line import Run
 from played import Worker
@@ -16,6 +17,7 @@ from safetensors.torch import save_file
 from serving import Server
 from tiny_runs import colours
 
+from tcnn_api.routes.uploads import weights
 from tcnn_jobs.cli.watch import result_lines
 from tcnn_jobs.model.jobs import Claim, NewEvent
 
@@ -206,7 +208,10 @@ class TestErrors:
         assert (refused.code, refused.err) == (2, "")
         assert words in refused.json["error"]["message"]
 
-    def test_weights_of_ones_own_are_uploaded_and_named(self, run: Run, tmp_path: Path) -> None:
+    def test_weights_of_ones_own_are_uploaded_and_named(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(weights, "ask", ask_here)
         cnn = timm.create_model("test_resnet", num_classes=3)
         torch.save({"arch": "test_resnet", "state_dict": cnn.state_dict()}, tmp_path / "best.pth.tar")
         save_file(cnn.state_dict(), tmp_path / "mine.safetensors")

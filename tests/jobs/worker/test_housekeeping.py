@@ -88,6 +88,7 @@ def test_chores_of_all_are_the_housekeepers_and_a_home_of_its_own_is_each_worker
     assert chores("w2") == ["home"]
 
 
+@pytest.mark.slow
 def test_a_killed_housekeeper_is_followed_within_its_lease(house: House, tmp_path: Path) -> None:
     """Of real workers."""
     workers = RealWorkers(house.settings.root, TCNN_LEASE="2")
