@@ -4,9 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-
-import pytest
+from typing import NamedTuple
 
 WITHOUT = """
 import sys
@@ -19,39 +19,68 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Missing())
-from tcnn.cli.main import main
-main({arguments!r})
 """
+ASK = """
+import json, os, sys
+from tcnn.cli.main import main
+
+codes = []
+for number, arguments in enumerate(json.loads(sys.argv[1])):
+    if os.fork() == 0:
+        for place, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{sys.argv[2]}/{number}.{name}", os.O_WRONLY | os.O_CREAT), place)
+        main(arguments)
+        sys.exit(0)
+    codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
+print(json.dumps(codes))
+"""
+"""One Python loads the command line, and a fork of it runs each."""
 EXTRA = ("fastapi", "starlette", "uvicorn", "sqlalchemy", "pydantic_settings", "structlog", "httpx")
 
 
-def run(script: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+def run(script: str, *paths: Path, given: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "COLUMNS": "200"}
     return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300, check=False
+        [sys.executable, "-c", script, *given],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
     )
 
 
-def without(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(WITHOUT.format(names=EXTRA, arguments=list(arguments)))
+class Ended(NamedTuple):
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-@pytest.mark.parametrize("command", ["serve", "worker"])
-def test_without_the_extra_a_command_says_what_to_install(command: str) -> None:
-    done = without(command)
-    assert done.returncode == 4
-    assert done.stdout == ""
-    assert done.stderr.startswith(f"error: `tcnn {command}` needs ")
-    assert done.stderr.endswith('which is not installed: pip install "tcnn[serve]"\n')
-    assert done.stderr.count("\n") == 1
+def run_all(folder: Path, *commands: tuple[str, ...], before: str = "", paths: Sequence[Path] = ()) -> list[Ended]:
+    """Each in a process of its own, after the statements of `before`."""
+    done = run(before + ASK, *paths, given=(json.dumps(commands), str(folder)))
+    assert done.returncode == 0, done.stderr
+    codes = json.loads(done.stdout)
+    said = [[(folder / f"{number}.{name}").read_text() for name in ("out", "err")] for number in range(len(codes))]
+    return [Ended(code, *texts) for code, texts in zip(codes, said, strict=True)]
 
 
-def test_without_the_extra_everything_else_works() -> None:
-    done = without("--help")
-    assert done.returncode == 0
-    assert all(name in done.stdout for name in ("convert", "serve", "worker"))
-    assert without("serve", "--help").returncode == 0
-    assert without("models", "resnet18").returncode == 0
+def test_without_the_extra_a_command_says_what_to_install_and_all_others_work(tmp_path: Path) -> None:
+    serve, worker, overview, *others = run_all(
+        tmp_path, ("serve",), ("worker",), ("--help",), ("serve", "--help"), ("models", "resnet18"),
+        before=WITHOUT.format(names=EXTRA),
+    )  # fmt: skip
+    for command, done in (("serve", serve), ("worker", worker)):
+        assert done.returncode == 4
+        assert done.stdout == ""
+        assert done.stderr.startswith(f"error: `tcnn {command}` needs ")
+        assert done.stderr.endswith('which is not installed: pip install "tcnn[serve]"\n')
+        assert done.stderr.count("\n") == 1
+    assert overview.returncode == 0
+    assert all(name in overview.stdout for name in ("convert", "serve", "worker"))
+    assert [done.returncode for done in others] == [0, 0]
 
 
 def test_a_command_of_another_package(tmp_path: Path) -> None:
@@ -74,17 +103,16 @@ def test_a_command_of_another_package(tmp_path: Path) -> None:
         "[tcnn.commands]\ngreet = guest:command\nmany = guest:app\nbroken = no_such_module:app\n"
     )
 
-    def tcnn(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return run(f"from tcnn.cli.main import main; main({list(arguments)!r})", tmp_path)
-
-    assert tcnn("greet", "--name", "me").stdout == "hello me\n"
-    assert tcnn("many", "one").stdout == "one\n"
-    help_text = tcnn("--help")
+    failing = {("broken",): 4, ("many", "two"): 1, ("many", "three"): 2, ("greet", "--x"): 2}
+    greeted, one, help_text, misspelt, *failed = run_all(
+        tmp_path, ("greet", "--name", "me"), ("many", "one"), ("--help",), ("gret",), *failing, paths=[tmp_path]
+    )
+    assert greeted.stdout == "hello me\n"
+    assert one.stdout == "one\n"
     assert help_text.returncode == 0
     assert "Greet." in help_text.stdout and "Many." in help_text.stdout and "broken" not in help_text.stdout
-    assert "'greet'" in tcnn("gret").stderr
-    for arguments, code in ((("broken",), 4), (("many", "two"), 1), (("many", "three"), 2), (("greet", "--x"), 2)):
-        done = tcnn(*arguments)
+    assert "'greet'" in misspelt.stderr
+    for done, code in zip(failed, failing.values(), strict=True):
         assert (done.returncode, done.stdout) == (code, "")
         assert done.stderr.startswith("error: ")
         assert done.stderr.count("\n") == 1

@@ -89,6 +89,7 @@ def test_nor_is_one_ignored_in_python(
     assert not Path("run").exists()
 
 
+@pytest.mark.slow  # `verify` of a run is in test_cli_names.py, too, and its best checkpoint by name everywhere
 def test_a_run_stands_for_its_best_checkpoint(tcnn: Any, files: Path) -> None:
     short = (
         "--val-split",

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.distributed as dist
-from layer_forms import REORDERED, Form, every_form, every_trained_form, image
+from layer_forms import FORMS, REORDERED, TRAINED, Form, every_form, every_trained_form, image
+from sampled import crossed
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
@@ -76,10 +77,10 @@ def one_process() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-@every_trained_form
-def test_nothing_is_stale(form: Form, write: Callable[[nn.Module], object], relative_error: RelativeError) -> None:
+@pytest.mark.parametrize(("name", "way"), crossed(TRAINED, list(WRITES), 2))
+def test_nothing_is_stale(name: str, way: str, relative_error: RelativeError) -> None:
     """In eval mode, after every ordinary way to write to parameters: as a fresh layer with these parameters."""
+    form, write = FORMS[name], WRITES[way]
     module = form().eval()
     with one_process(), torch.no_grad():
         before = module(image())
@@ -91,7 +92,7 @@ def test_nothing_is_stale(form: Form, write: Callable[[nn.Module], object], rela
 
 
 @every_trained_form
-@pytest.mark.parametrize("static", [False, True], ids=["", "static graph"])
+@pytest.mark.parametrize("static", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "static graph"])
 def test_data_parallel(form: Form, static: bool, relative_error: RelativeError) -> None:
     module, alone = form(), form()
     with one_process():

@@ -17,6 +17,8 @@ RelativeError = Callable[[Tensor, Tensor], float]
 
 most_forms = parametrized(FORMS, slow=["fused hard", "fused window"])
 """Fused layers are the others with one product made in advance: those two differ from `fused` as the others do."""
+few_forms = parametrized(FORMS, slow=["fused hard", "fused window", "fused", "pooled", "window"])
+"""Attention, a convolution, and both in one."""
 
 
 def parameters_of(module: nn.Module) -> dict[str, Tensor]:
@@ -29,7 +31,7 @@ def test_the_meta_device(form: Form) -> None:
     assert module(image().to("meta")).shape == (2, 6, 7, 6)
 
 
-@most_forms
+@few_forms
 def test_nothing_poisons_the_process(form: Form) -> None:
     """What runs on the meta device, or on fake tensors, leaves nothing behind for real layers of the same geometry."""
     module, x = form(), image(5, 9)
@@ -123,7 +125,7 @@ def test_symbolic_tracing(form: Form, relative_error: RelativeError) -> None:
         assert relative_error(traced(image()), model(image())) < REORDERED, "it reads its parameters in every call"
 
 
-@most_forms
+@few_forms
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 def test_jit_tracing(form: Form, relative_error: RelativeError) -> None:
     """PyTorch's own check of the trace runs, and raises where the trace differs from the layer."""
@@ -132,7 +134,7 @@ def test_jit_tracing(form: Form, relative_error: RelativeError) -> None:
     assert relative_error(traced(image().flip(0)), module(image().flip(0))) < REORDERED
 
 
-@parametrized(FORMS, slow=["soft", "hard", "pooled", "fused window", "window", "fused", "fused hard"])
+@parametrized(FORMS, slow=["soft", "hard", "pooled", "fused window", "window", "fused", "fused hard", "folded"])
 def test_export_with_dynamic_sizes(form: Form, relative_error: RelativeError) -> None:
     """Any batch, and any map but for windows, whose number depends on it (docs/export.md)."""
     module, dim = form().eval(), torch.export.Dim
@@ -145,7 +147,7 @@ def test_export_with_dynamic_sizes(form: Form, relative_error: RelativeError) ->
         assert relative_error(program(x), module(x)) < REORDERED
 
 
-@parametrized(FORMS, slow=["soft", "window", "pooled", "hard", "fused", "fused window", "folded"])
+@parametrized(FORMS, slow=["soft", "window", "pooled", "hard", "fused", "fused window", "fused hard", "folded"])
 def test_one_graph_for_all_sizes(form: Form, relative_error: RelativeError) -> None:
     torch.compiler.reset()
     module = form().eval()
@@ -155,7 +157,7 @@ def test_one_graph_for_all_sizes(form: Form, relative_error: RelativeError) -> N
     torch.compiler.reset()
 
 
-@most_forms
+@few_forms
 def test_make_fx(form: Form, relative_error: RelativeError) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 

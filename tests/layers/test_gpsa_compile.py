@@ -45,6 +45,12 @@ def test_compiles_to_one_graph_for_every_size(relative_error: RelativeError) -> 
         x = torch.randn(shape)
         assert relative_error(compiled(x), layer(x)) < SAME_GRAPH
     assert len(graphs) <= 2, "one graph for the first size, one for all others"
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_compiled_layer_keeps_the_memory_format() -> None:
+    compiled = torch.compile(make_layer(stride=2), fullgraph=True, backend="eager")
     x = torch.randn(3, 4, 8, 10).to(memory_format=torch.channels_last)
     assert compiled(x).is_contiguous(memory_format=torch.channels_last)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled import crossed
 from timm.layers import Conv2dSame, ScaledStdConv2d, ScaledStdConv2dSame, StdConv2d, StdConv2dSame
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
@@ -63,7 +64,7 @@ def convolutions(draw: st.DrawFn) -> Drawn:
     return Drawn(arguments, (draw(st.integers(1, 2)), channels[0], *size), draw(st.integers(0, 2**31)))
 
 
-@pytest.mark.parametrize("examples", [75, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [25, pytest.param(1500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 def test_every_convolution(dtype: torch.dtype, examples: int) -> None:
@@ -102,8 +103,7 @@ SPECIAL: dict[str, Callable[[], nn.Conv2d]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize(("kind", "dtype"), crossed(list(SPECIAL), [torch.float64, torch.float32], 2), ids=str)
 @torch.no_grad()
 def test_timm_and_baked_convolutions(kind: str, dtype: torch.dtype, relative_error: RelativeError) -> None:
     torch.manual_seed(1)

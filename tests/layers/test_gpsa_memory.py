@@ -7,6 +7,7 @@ from typing import Protocol
 
 import pytest
 import torch
+from sampled import crossed
 from torch import Tensor
 
 from tcnn.layers import GPSA2d
@@ -99,10 +100,16 @@ def test_large_maps_run_in_chunks_of_rows(
         assert relative_error(cut_gradients[name], expected) < REORDERED, name
 
 
-@pytest.mark.parametrize(("images", "lines", "kept"), [(1, 2, 0), (2, 99, 0), (1, 3, 2**30), (3, 99, 700)])
-@pytest.mark.parametrize("options", [{}, {"stride": 2, "groups": 2}, {"content": "global,unpadded"}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    crossed(
+        [{}, {"stride": 2, "groups": 2}, {"content": "global,unpadded"}],
+        [(1, 2, 0), (2, 99, 0), (1, 3, 2**30), (3, 99, 700)], 3,
+    ),
+    ids=str,
+)  # fmt: skip
 def test_content_heads_in_parts(
-    options: dict[str, object], images: int, lines: int, kept: int, relative_error: RelativeError,
+    options: dict[str, object], parts: tuple[int, int, int], relative_error: RelativeError,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Heads without positions have parts of their own: the function and the gradients of whole maps, twice as well."""
@@ -124,7 +131,7 @@ def test_content_heads_in_parts(
     with use_backend("dense"):
         expected = run()
     assert not calls
-    monkeypatch.setattr(chunks, "plan_for", lambda heads: ChunkPlan(images, lines, kept))
+    monkeypatch.setattr(chunks, "plan_for", lambda heads: ChunkPlan(*parts))
     for found, wanted in zip(run(), expected, strict=True):
         assert relative_error(found, wanted) < 1e-13
     assert calls

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from sampled import sampled
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -66,7 +67,7 @@ def test_what_does_not_fit_is_cut_into_as_few_parts_as_fit() -> None:
     assert backward.count < 80 + 30 * few
 
 
-@pytest.mark.parametrize("batch", [2, 64, pytest.param(256, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batch", sampled([2, 64, 256], [2]))
 def test_a_processor_gets_few_parts(batch: int) -> None:
     """Cut for its caches, but into three at most; a call costs microseconds there, and the work milliseconds."""
     forward, backward = launches("cpu", batch, 16, 14)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from sampled import crossed, sampled
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -125,12 +126,12 @@ def formula(kind: str, p: dict[str, Tensor], taus: tuple[float, float], x: Tenso
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("options", "size"), CASES, ids=str)
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize(("kind", "case"), crossed(OTHERS, CASES, 3), ids=str)
 def test_output_and_every_gradient(
-    kind: str, options: dict[str, Any], size: tuple[int, int], taus: tuple[float, float], way: Any,
+    kind: str, case: tuple[dict[str, Any], tuple[int, int]], taus: tuple[float, float], way: Any,
     relative_error: RelativeError,
 ) -> None:  # fmt: skip
+    options, size = case
     layer = arbitrary(kind, options, 1.0)
     layer.set_temperatures(*taus)
     x = torch.randn(2, 4, *size, dtype=torch.float64, requires_grad=True)
@@ -250,7 +251,7 @@ def test_chunks_add_up(kind: str, relative_error: RelativeError, monkeypatch: py
     assert all(relative_error(one, other) < 1e-12 for one, other in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", sampled(OTHERS, OTHERS[1:2]))
 def test_finite_differences_and_second_derivatives(kind: str) -> None:
     layer = arbitrary(kind, {"padding": 1, "kernel_size": (2, 1), "content_heads": 1}, 0.7)
     names, parameters = zip(*layer.named_parameters(), strict=True)
@@ -263,7 +264,7 @@ def test_finite_differences_and_second_derivatives(kind: str) -> None:
     assert torch.autograd.gradgradcheck(run, (x, *parameters), fast_mode=True)
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", sampled(OTHERS, OTHERS[:1]))
 def test_half_precision_and_compilers_know_them(kind: str, relative_error: RelativeError) -> None:
     layer = arbitrary(kind, {"padding": 1}, 0.4)
     x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
