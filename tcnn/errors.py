@@ -6,6 +6,7 @@
     ├── RequestError (2)               what was asked for cannot be done
     │   ├── UnknownModelError          no such model; names close ones
     │   ├── NothingToConvertError      no convolution left to convert; says what was looked at
+    │   ├── NoAttentionError           a model without attention to look at
     │   ├── UnsupportedLayerError      a convolution that cannot be reproduced, with the reason
     │   ├── EmptyMapError              a map that is smaller than the kernel
     │   ├── WeightsError               weights that do not fit the model
@@ -43,6 +44,10 @@ class UnknownModelError(RequestError):
 
 class NothingToConvertError(RequestError):
     """No convolution matched, or none that matched can be converted."""
+
+
+class NoAttentionError(RequestError):
+    """The model has no attention that can be looked at."""
 
 
 class UnsupportedLayerError(RequestError):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tcnn.analysis.recorded import Grid, Kind, RecordedLayer, record_gpsa2d, record_self_attention
 from tcnn.analysis.timm_attention import patch_grid, record_timm
 from tcnn.conversion.report import refuse_folded
-from tcnn.errors import RequestError, one_line, shorten
+from tcnn.errors import NoAttentionError, RequestError, one_line, shorten
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair, Quad
@@ -117,7 +117,7 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
             why = shorten(one_line(error), 160)
             raise RequestError(f"the model does not run on images of {what} ({why}); choose its own size") from error
     if not kept:
-        raise RequestError(
+        raise NoAttentionError(
             f"{type(model).__name__} has no attention to look at: expected GPSA layers (tcnn convert makes them), "
             "those of cordonnier_…, or timm's attention over a map of patches (ViT, DeiT, ConViT)"
         )

@@ -1,4 +1,4 @@
-"""Model card (README) of a T-CNN in the Hub's form: what it was made from, how it was checked, how to load it."""
+"""Model card (README) in the form of the Hub: what a model was made from, how it was checked, how to load it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,8 @@ from torch import nn
 from tcnn.conversion.report import ConversionReport
 from tcnn.verification.report import VerificationReport
 
-TAGS = ["image-classification", "timm", "tcnn", "transformed-cnn", "gpsa"]
+TAGS = ["image-classification", "timm", "tcnn"]
+OF_TCNNS = ["transformed-cnn", "gpsa"]
 
 
 def model_card(
@@ -23,7 +24,7 @@ def model_card(
     results: Sequence[EvalResult] = (),
     parts: Sequence[str] = (),
 ) -> str:
-    """The card of a converted model: a YAML head, description, how to load it, conversion, verification.
+    """The card of a model: a YAML head, description, how to load it, and of a T-CNN conversion and verification.
 
     Args:
         sections: of its file; `weights` says what they were before the conversion.
@@ -45,10 +46,15 @@ def model_card(
         pipeline_tag="image-classification",
         license=license or cfg.get("license") or "unknown",
         base_model=cfg.get("hf_hub_id") if weights == "pretrained" else None,
-        tags=TAGS,
+        tags=[*TAGS, *(OF_TCNNS if report.layers else ())],
         model_name=title if results else None,
         eval_results=list(results) or None,
     )
+    licence = " The licence is that of the source weights." if weights != "random" and not license else ""
+    if not report.layers:
+        said = f"timm's `{base}`, trained by tcnn as it is: nothing in it is converted.\nWeights before training: "
+        made = [f"# {title}", f"{said}{weights or 'unknown'}.{licence}", *parts, _loading(place, "import timm")]
+        return f"---\n{head}\n---\n\n" + "\n\n".join(made) + "\n"
     times = "×".join
     layers = "\n".join(
         f"| `{layer.name}` | {layer.source} {times(map(str, layer.kernel_size))} | {layer.heads} | {layer.head_dim} |"
@@ -59,16 +65,10 @@ def model_card(
         f"A Transformed CNN (d'Ascoli et al. 2021) made from timm's `{base}` by tcnn: {len(report.layers)} "
         f"convolutions\nof stage `{report.stage}` are gated positional self-attention layers that "
         f"{_claim(report, bool(training))}.\n"
-        f"Weights before conversion: {weights or 'unknown'}."
-        + (" The licence is that of the source weights." if weights != "random" and not license else ""),
+        f"Weights before conversion: {weights or 'unknown'}.{licence}",
         *parts,
-        f"""## Loading
-
-```python
-import tcnn, timm
-
-model = timm.create_model("{place}", pretrained=True)  # or tcnn.load of this directory
-```
+        _loading(place, "import tcnn, timm", "  # or tcnn.load of this directory")
+        + """
 
 Without tcnn `model.safetensors` is a plain safetensors file of named tensors; `tcnn fold` turns heads that still are
 convolutions back into them, up to a plain timm checkpoint, and `tcnn export` writes ONNX.""",
@@ -83,6 +83,16 @@ Parameters: {report.parameters_before:,} before, {report.parameters_after:,} aft
         _verified(verification, bool(training)),
     ]
     return f"---\n{head}\n---\n\n" + "\n\n".join(made) + "\n"
+
+
+def _loading(place: str, imports: str, also: str = "") -> str:
+    return f"""## Loading
+
+```python
+{imports}
+
+model = timm.create_model("{place}", pretrained=True){also}
+```"""
 
 
 def _claim(report: ConversionReport, trained: bool) -> str:

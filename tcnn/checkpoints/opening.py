@@ -11,7 +11,7 @@ from torch import nn
 
 from tcnn.checkpoints.arguments import refuse_in_files
 from tcnn.checkpoints.checkpoint import Checkpoint, assemble, contents, existing, of_contents, read
-from tcnn.checkpoints.places import checkpoint_file
+from tcnn.checkpoints.places import is_ours
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, RequestError, shorten
 from tcnn.zoo import catalogue
@@ -25,15 +25,6 @@ ARCHITECTURE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 HUB = ("hf-hub", "hf_hub")
 Opener = Callable[[str], nn.Module]
 """Makes a model of its name."""
-
-
-def is_ours(name: str | Path) -> bool:
-    """Whether a name is that of a file or directory of tcnn, or of timm's train.py, not of a model to be built."""
-    path = Path(name)
-    if path.suffix == ".safetensors" or isinstance(name, Path):
-        return True
-    named = cnn_of(str(name)).partition(".")[0] in catalogue.entries()  # a folder may be called resnet18, too
-    return is_weights_file(path) or (path.is_dir() and (checkpoint_file(path) is not None or not named))
 
 
 def open_model(name: str, weights: Path | None = None, say: Say = lambda note: None, **model_args: Any) -> nn.Module:

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from tcnn.zoo import catalogue
+from tcnn.zoo.names import cnn_of, is_weights_file
+
 CHECKPOINTS = ("best.safetensors", "last.safetensors", "converted.safetensors", "model.safetensors")
 """Checkpoint files of a run, or of a job, in order of preference."""
 
@@ -15,6 +18,20 @@ def checkpoint_file(path: str | Path) -> Path | None:
         return path / "model.safetensors"
     found = (place / name for place in (path, path / "run") for name in CHECKPOINTS)
     return next((file for file in found if file.is_file() and not _untrained(file)), None)
+
+
+def is_ours(name: str | Path) -> bool:
+    """Whether a name is that of a file or directory of tcnn, or of timm's train.py, not of a model to be built."""
+    path = Path(name)
+    if path.suffix == ".safetensors" or isinstance(name, Path):
+        return True
+    named = cnn_of(str(name)).partition(".")[0] in catalogue.entries()  # a folder may be called resnet18, too
+    return is_weights_file(path) or (path.is_dir() and (checkpoint_file(path) is not None or not named))
+
+
+def is_stored(name: str | Path) -> bool:
+    """Whether a name is that of a file or directory of tcnn that is there."""
+    return is_ours(name) and Path(name).exists() and not is_weights_file(name)
 
 
 def _untrained(file: Path) -> bool:

@@ -49,7 +49,10 @@ def trainings_of(name: str) -> tuple[Training, ...]:
         return ()
     try:
         with safe_open(file, framework="numpy") as handle:
-            record: Any = json.loads((handle.metadata() or {}).get("training", "null"))
+            metadata = handle.metadata() or {}
+        record: Any = json.loads(metadata.get("training", "null"))
+        if record is None:  # a CNN was trained, and converted then
+            record = json.loads(metadata.get("source", "{}"))["training"]
         config: Mapping[str, Any] = record["config"]
         latest = Training(
             str(record["data"]), record.get("val"), config.get("val_split"), int(config.get("seed", 0)),

@@ -8,6 +8,7 @@ from torch import nn
 
 from tcnn.analysis.extra import has_plots
 from tcnn.analysis.inspect import inspect
+from tcnn.errors import NoAttentionError
 
 SHOWN = 2
 """Pictures whose attention maps are drawn."""
@@ -21,9 +22,10 @@ class Drawn(NamedTuple):
 
 
 def draw(model: nn.Module, images: str | Path | None, folder: Path) -> Sequence[Drawn]:
-    """Draw a model's heads into a folder; none where matplotlib is not installed and no images are given.
+    """Draw a model's heads into a folder; unless images are given, none without attention, or without matplotlib.
 
-    Raises: `EnvironmentFailure` for images without matplotlib, `RequestError` for images that cannot be read.
+    Raises: `EnvironmentFailure` for images without matplotlib, `NoAttentionError` for images without attention,
+    `RequestError` for images that cannot be read.
     """
     if images is None and not has_plots():
         return ()
@@ -33,8 +35,14 @@ def draw(model: nn.Module, images: str | Path | None, folder: Path) -> Sequence[
     from tcnn.analysis.plots import style
     from tcnn.analysis.plots.gallery import inspection_plots
 
+    try:
+        found = inspect(model, images, shown=SHOWN)
+    except NoAttentionError:
+        if images is not None:
+            raise
+        return ()
     drawn = []
-    for plot in inspection_plots(inspect(model, images, shown=SHOWN)):
+    for plot in inspection_plots(found):
         if plot.name.startswith("attention-") and "combined" not in plot.name:
             continue
         style.write(plot.figure, folder / plot.name, ("png",))

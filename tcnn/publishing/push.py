@@ -13,8 +13,8 @@ from torch import nn
 
 from tcnn.checkpoints import checkpoint, hub
 from tcnn.checkpoints.card import model_card
-from tcnn.checkpoints.opening import is_ours, open_checkpoint
-from tcnn.checkpoints.places import checkpoint_file
+from tcnn.checkpoints.opening import open_checkpoint
+from tcnn.checkpoints.places import checkpoint_file, is_ours
 from tcnn.errors import DownloadError, RequestError, one_line
 from tcnn.exporting.export import export
 from tcnn.publishing import accuracy
@@ -67,7 +67,8 @@ def push_to_hub(
     dry_run: bool = False,
     say: Say = lambda message: None,
 ) -> PushReport:
-    """Publish a T-CNN on the Hugging Face Hub: weights, timm's config, model card, pictures, in one commit.
+    """Publish a T-CNN, or a model trained as it is, on the Hugging Face Hub: weights, config, card and pictures, in one
+    commit.
 
     Afterwards ``timm.create_model("hf-hub:ORG/NAME", pretrained=True)`` builds it wherever tcnn is imported.
 

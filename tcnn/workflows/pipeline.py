@@ -3,14 +3,16 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint, hub
+from tcnn.checkpoints.checkpoint import assemble, read
 from tcnn.checkpoints.opening import architecture_of, open_model, refuse_arguments
+from tcnn.checkpoints.places import is_stored
 from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import convert, without_stride
@@ -36,6 +38,8 @@ class Source(BaseModel):
     seed: int = 0
     num_classes: int | None = None
     digest: str | None = None
+    training: dict[str, Any] | None = None
+    """The record of the run that made the weights, if it was one of ours."""
 
 
 class ConversionResult(BaseModel):
@@ -70,12 +74,13 @@ def convert_to_file(
     """Create the source, convert it, verify, write, read back and verify again; atomically.
 
     Args:
-        name: a timm name, `local-dir:PATH` or `hf-hub:ORG/NAME`; `t_resnet50d` is what resnet50d becomes.
+        name: a timm name, `local-dir:PATH` or `hf-hub:ORG/NAME`; `t_resnet50d` is what resnet50d becomes. Or a file of
+            timm's train.py, or a run or checkpoint of ours of a CNN that was trained as it is.
         output: a `.safetensors` file, or a directory for timm's hub layout.
         pretrained, weights, num_classes: as for `create_source`. Random weights are drawn from the config's seed.
         device: where the models are compared.
         images: gives for the model the batch (B, C, H, W) on which it is compared; noise where it gives None.
-        model_args: arguments for `timm.create_model`; a file of timm's train.py brings its own.
+        model_args: arguments for `timm.create_model`; files bring their own.
 
     Raises: `VerificationError` when the models differ by more than the tolerance; nothing is written then.
     """
@@ -86,10 +91,12 @@ def convert_to_file(
     check_output(output, force)
     place = usable_device(device)
     name = cnn_of(name)
-    if is_weights_file(name):
+    stored = is_stored(name)
+    if stored or is_weights_file(name):
         if weights is not None:
             raise RequestError(f"--weights: {name} brings weights of its own; leave it out, or name the architecture")
         refuse_arguments(name, model_args)
+    if is_weights_file(name):
         architecture, model_args = architecture_of(Path(name))
         if is_converted(architecture):
             return _adopt(Path(name), output, config, force)
@@ -97,9 +104,12 @@ def convert_to_file(
 
     progress("building the source")
     notes: list[str] = []
-    source, origin = open_source(
-        name, pretrained, weights, config.seed, place, num_classes=num_classes, say=notes.append, **model_args
-    )
+    if stored:
+        source, origin = _open_cnn(name, num_classes, place)
+    else:
+        source, origin = open_source(
+            name, pretrained, weights, config.seed, place, num_classes=num_classes, say=notes.append, **model_args
+        )
     progress("converting")
     model, report = convert(source, config)
     reference = source if config.stride == "keep" else without_stride(source, config)
@@ -143,6 +153,22 @@ def convert_to_file(
     )
 
 
+def _open_cnn(name: str, num_classes: int | None, device: torch.device) -> tuple[nn.Module, Source]:
+    """The CNN that a checkpoint of ours holds, trained as it is, and the record of its weights."""
+    content = read(name)
+    if content.conversion.layers:
+        raise RequestError(f"{name}: is a T-CNN already, there is nothing to convert")
+    if num_classes is not None:
+        raise RequestError(f"--num-classes: {name} has classes of its own, which it was trained for; leave it out")
+    model = assemble(content, None, name)
+    fingerprint = checkpoint.digest(dict(model.state_dict()), {})
+    classes = getattr(model, "num_classes", None)
+    base = content.conversion.base_model
+    training = content.section("training")
+    origin = Source(name=base, weights="file", num_classes=classes, digest=fingerprint, training=training)
+    return model.to(device), origin
+
+
 def _adopt(path: Path, output: Path, config: ConversionConfig, force: bool) -> ConversionResult:
     """Write a T-CNN that timm's train.py has trained as a checkpoint of ours; it equals no CNN: nothing is verified."""
     started = time.monotonic()
@@ -166,12 +192,17 @@ def plan(name: str, config: ConversionConfig, num_classes: int | None = None, **
     started = time.monotonic()
     name = cnn_of(name)
     structure = name
-    if is_weights_file(name):
+    if is_stored(name):
         refuse_arguments(name, model_args)
-        structure, model_args = architecture_of(Path(name))
-    if is_converted(structure):
-        raise RequestError(f"{name}: is a T-CNN already, there is nothing to convert")
-    report = convert(create_structure(structure, num_classes, **model_args), config).report
+        model, _ = _open_cnn(name, num_classes, torch.device("cpu"))
+    else:
+        if is_weights_file(name):
+            refuse_arguments(name, model_args)
+            structure, model_args = architecture_of(Path(name))
+        if is_converted(structure):
+            raise RequestError(f"{name}: is a T-CNN already, there is nothing to convert")
+        model = create_structure(structure, num_classes, **model_args)
+    report = convert(model, config).report
     return ConversionResult(model=name, output=None, seconds=round(time.monotonic() - started, 3), conversion=report)
 
 

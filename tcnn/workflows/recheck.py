@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
-from tcnn.checkpoints.opening import is_ours, open_checkpoint
+from tcnn.checkpoints.opening import open_checkpoint
+from tcnn.checkpoints.places import is_ours
 from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride

@@ -11,10 +11,12 @@ import torch
 import yaml
 from hub_server import TOKEN, Hub, serving
 from timm.models._hub import push_to_hf_hub
+from tiny_runs import colours, tiny
 from torch import nn
 
 import tcnn
 from tcnn.analysis.reading.info import info
+from tcnn.errors import NoAttentionError
 
 
 @pytest.fixture
@@ -228,3 +230,24 @@ def test_a_repository_of_timms_and_one_of_something_else(hub: Hub) -> None:
         info("hf-hub:me/llm")
     with pytest.raises(tcnn.TcnnError, match="could not be downloaded"):
         info("hf-hub:me/none")
+
+
+def test_a_model_that_was_trained_as_it_is(hub: Hub, tmp_path: Path) -> None:
+    """Nothing in it is converted: the card says so, has no pictures of attention, and timm alone builds it."""
+    data = colours(tmp_path / "photos", images=4)
+    torch.manual_seed(0)
+    source = timm.create_model("test_resnet", num_classes=3)
+    config = tiny(convert=False, epochs=1, size=32, batch_size=4)
+    tcnn.finetune(source, str(data), None, config, tmp_path / "cnn")
+    report = tcnn.push_to_hub(tmp_path / "cnn", "me/cnn", token=TOKEN)
+    assert {file.name for file in report.files} == {"README.md", "config.json", "model.safetensors"}
+    _, head, body = report.card.split("---\n", 2)
+    assert yaml.safe_load(head)["tags"] == ["image-classification", "timm", "tcnn"]
+    assert "trained by tcnn as it is: nothing in it is converted" in body
+    assert "Transformed" not in body and "Verification" not in body and "import timm\n" in body
+    published = timm.create_model("hf-hub:me/cnn", pretrained=True).eval()
+    trained = tcnn.load(tmp_path / "cnn" / "best.safetensors").eval()
+    x = torch.rand(1, 3, 32, 32)
+    assert torch.equal(published(x), trained(x))
+    with pytest.raises(NoAttentionError, match="has no attention to look at"):
+        tcnn.push_to_hub(tmp_path / "cnn", "me/cnn", images=tmp_path / "photos", dry_run=True)

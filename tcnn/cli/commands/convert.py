@@ -18,7 +18,9 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
-            help="A timm name, local-dir:PATH, hf-hub:ORG/NAME, or a file of timm's train.py.", metavar="MODEL"
+            help="A timm name, local-dir:PATH, hf-hub:ORG/NAME, a file of timm's train.py, or the run of a CNN "
+            "that was trained as it is.",
+            metavar="MODEL",
         ),
     ],
     output: Annotated[
@@ -88,6 +90,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Replace the k×k convolutions of the last stage by attention that computes the same function, and prove it."""
+    from tcnn.checkpoints.places import is_stored
     from tcnn.config import ConversionConfig, VerificationConfig, build
     from tcnn.errors import RequestError
     from tcnn.zoo import catalogue
@@ -112,7 +115,7 @@ def command(
         from tcnn.files import check_output
 
         check_output(output, force)  # before torch is loaded: a wrong path is answered at once
-    if not is_weights_file(model):
+    if not is_stored(model) and not is_weights_file(model):
         catalogue.check(model, default_choice=stage == -1 and target is None)
 
     with loading():

@@ -10,8 +10,8 @@ from timm.layers import DropPath
 from torch import nn
 
 from tcnn.checkpoints import checkpoint
-from tcnn.checkpoints.opening import as_source, is_ours, open_checkpoint, open_model
-from tcnn.checkpoints.places import checkpoint_file
+from tcnn.checkpoints.opening import as_source, open_checkpoint, open_model
+from tcnn.checkpoints.places import checkpoint_file, is_ours
 from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
 from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
@@ -100,7 +100,8 @@ def prepare(
             try:
                 cnn, model = model, convert(model, conversion_at(config, size)).model
             except NothingToConvertError as error:
-                raise NothingToConvertError(f"{error}; to train it as it is, give --no-convert") from error
+                hint = "" if "--no-convert" in str(error) else "; to train it as it is, give --no-convert"
+                raise NothingToConvertError(f"{error}{hint}") from error
             converted(cnn, model, size)
         elif not given and record is None:
             unconverted(model)

@@ -1,0 +1,58 @@
+"""`tcnn convert RUN`: a CNN that was trained as it is, and becomes a T-CNN afterwards."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from data_pictures import draw_classes
+from tiny_runs import tiny
+from torch import nn
+
+import tcnn as library
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def cnn(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
+    """A run that trained a CNN of timm's and held a part of its images out."""
+    draw_classes(tmp_path / "p", ["a", "b", "c"], 8)
+    config = tiny(convert=False, epochs=1, size=48, batch_size=8, val_split=0.25)
+    with torch.random.fork_rng(devices=[]):
+        library.finetune(lively(num_classes=3), str(tmp_path / "p"), None, config, tmp_path / "cnn")
+    return tmp_path / "cnn"
+
+
+def test_it_is_the_same_function_and_knows_what_it_learned_from(tcnn: Run, cnn: Path) -> None:
+    done = tcnn("convert", "cnn", "t.safetensors", "--content-heads", 2, "--json").json
+    assert done["model"] == "cnn" and done["conversion"]["layers"]
+    source, converted = library.load(cnn / "best.safetensors").eval(), library.load("t.safetensors").eval()
+    x = torch.randn(2, 3, 48, 48)
+    with torch.no_grad():
+        torch.testing.assert_close(converted(x), source(x), rtol=1e-5, atol=1e-5)
+    told = tcnn("info", "t.safetensors", "--json").json
+    assert (told["kind"], told["label_names"], told["weights"]) == ("T-CNN", ["a", "b", "c"], "file")
+    shown = tcnn("evaluate", "t.safetensors").out  # on what the CNN was trained and validated on, and no other part
+    assert "6 images" in " ".join(shown.split()) and "that training had held out" in shown
+    assert tcnn("verify", "t.safetensors", "--weights", "cnn/best.safetensors").code == 0
+    planned = tcnn("convert", "cnn", "--content-heads", 2, "--dry-run", "--json").json["conversion"]
+    assert planned == done["conversion"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (("t.safetensors",), "t.safetensors: is a T-CNN already, there is nothing to convert"),
+        (("cnn", "--weights", "cnn/last.safetensors"), "--weights: cnn brings weights of its own; leave it out"),
+        (("cnn", "--num-classes", 2), "--num-classes: cnn has classes of its own, which it was trained for"),
+        (("cnn", "--model-kwargs", "in_chans=1"), "--model-kwargs: cnn records what its model was built with"),
+        ((".",), ".: expected a tcnn checkpoint, found no model.safetensors; cnn has one"),
+        (("gone.safetensors",), "gone.safetensors: no such file"),
+    ],
+)
+def test_bad_input(tcnn: Run, cnn: Path, given: tuple[Any, ...], error: str) -> None:
+    if given[0] == "t.safetensors":
+        assert tcnn("convert", "cnn", "t.safetensors").code == 0
+    assert tcnn("convert", given[0], "o.safetensors", *given[1:]).error(2).startswith(error)
