@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
-from tcnn_jobs.model.jobs import Kind, Status
+from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.requests import KINDS
 
 Refusal = Callable[..., dict[str, Any]]
@@ -151,140 +151,6 @@ def test_weights_and_strides_are_known_from_the_catalogue(alice: TestClient, ref
     assert alice.post("/transform", json={"model": bare.name, "pretrained": False}).status_code == 202
     found = refusal(alice.post("/transform", json={"model": fixed.name, "stride": "remove"}), 422, "stride")
     assert "use keep" in found["detail"]
-
-
-@pytest.mark.parametrize(
-    ("config", "field", "words"),
-    [
-        ({"lrr": 1}, "config.lrr", "did you mean lr"),
-        ({"lr": "fast"}, "config.lr", "valid number"),
-        ({"epochs": 0}, "config.epochs", "greater than or equal to 1"),
-        ({"epochs": 3, "warmup_epochs": 4}, "config.warmup_epochs", "at most the 3 epochs"),
-        ({"conversion": {"strid": "keep"}}, "config.conversion.strid", "did you mean stride"),
-        ({"batch_size": 4002}, "config.batch_size", "4000 training images"),
-        ({"device": "abacus"}, "config.device", "cuda:N"),
-        ({"workers": 10_000}, "config.workers", "at most 16"),
-        ({"teacher": "/etc/passwd"}, "config.teacher", "expected a timm name"),
-        ({"teacher": "resnet51"}, "config.teacher", "did you mean"),
-        ({"clip_grad": 1e999}, "config.clip_grad", "finite"),
-        ({"teacher": "\ud800"}, "config.teacher", "lone surrogates"),
-        ({"conversion": {"stride": "keep"}}, "config.conversion", "the request's own"),
-        ({"convert": False}, "config.convert", "T-CNN already"),
-        ({"convert_at": 1}, "config.convert_at", "T-CNN already"),
-    ],
-)
-def test_finetuning_settings_are_checked_at_once(
-    config: dict[str, Any], field: str, words: str, alice: TestClient, upload: Callable[..., str], refusal: Refusal
-) -> None:
-    import json
-
-    body = {"model": "test_resnet", "finetune": {"dataset": upload(**BIG), "preset": "quick", "config": config}}
-    answer = alice.post("/transform", content=json.dumps(body), headers={"Content-Type": "application/json"})
-    assert words in refusal(answer, 422, f"finetune.{field}")["detail"]
-
-
-def test_finetune_of_each_kind_of_model(
-    alice: TestClient, upload: Callable[..., str], make: Make, service: Service
-) -> None:
-    job, checkpoint, data = make(Status.SUCCEEDED).id, upload("checkpoint"), upload(**BIG)
-    for model in ({"job": job}, {"checkpoint": checkpoint}, {"model": "resnet18"}):
-        answer = alice.post("/finetune", json={**model, "dataset": data})
-        assert answer.status_code == 202, answer.text
-        assert service.store.get(answer.json()["id"]).kind is Kind.FINETUNE
-    answer = alice.post(
-        "/finetune", json={"model": "vit_base_patch16_224", "dataset": data, "config": {"convert": False}}
-    )
-    assert answer.status_code == 202, "a model that is not converted need not be convertible"
-
-
-def test_models_that_cannot_be_finetuned(
-    alice: TestClient, upload: Callable[..., str], make: Make, refusal: Refusal
-) -> None:
-    data = upload(**BIG)
-    failed, bare, theirs = make(Status.FAILED).id, make(Status.SUCCEEDED, content=None).id, make(owner="bob").id
-    for model, field, words in (
-        ({"job": failed}, "job", "which is failed"),
-        ({"job": bare}, "job", "makes no checkpoint"),
-        ({"job": theirs}, "job", "no job"),
-        ({"job": "nonsense"}, "job", "no job"),
-        ({"checkpoint": upload("checkpoint", owner="bob")}, "checkpoint", "POST /checkpoints"),
-        ({"checkpoint": data}, "checkpoint", "POST /checkpoints"),
-        ({"model": "vit_base_patch16_224"}, "model", "no k×k convolution"),
-        ({}, "body", "exactly one of job, checkpoint, model"),
-        ({"job": failed, "model": "resnet18"}, "body", "job and model"),
-    ):
-        found = refusal(alice.post("/finetune", json={**model, "dataset": data}), 422, field)
-        assert words in found["detail"]
-
-
-def test_data_sets_that_cannot_be_used(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:
-    for name, words in (
-        (upload(owner="bob", **BIG), "POST /datasets"),
-        ("ds_0123456789abcdef01234567", "POST /datasets"),
-        ("pets/../../secret", "below the directories"),
-        ("/etc", "below the directories"),
-        ("way-out", "below the directories"),
-        ("absent", "below the directories"),
-        ("x" * 400, "below the directories"),
-        ("hfds/stranger/data", "only hfds/timm/*"),
-        ("hfds/timm/../../etc", "only hfds/timm/*"),
-        ("wds//shared/../etc", "only wds//shared/*"),
-        ("wds/s3://others/a.tar", "only wds//shared/*, wds/s3://data/*"),
-        ("wds//shared/s3://data/a.tar", "only wds//shared/*"),
-        ("wds/s3://data/../others/a.tar", "only wds//shared/*"),
-        ("s3://data/a.tar", "allows no s3:/ names"),
-        ("wds//shared/{..,x}/etc", "only wds//shared/*"),
-        ("torch/cifar10:/etc", "no torch/ names"),
-    ):
-        answer = alice.post("/finetune", json={"model": "resnet18", "dataset": name})
-        assert words in refusal(answer, 422, "dataset")["detail"], name
-
-
-def test_data_sets_of_the_server(alice: TestClient, service: Service) -> None:
-    pets = str(service.settings.dataset_roots[0] / "pets")
-    for name, kept in (
-        ("pets", pets),
-        (pets, pets),
-        ("./pets/.", pets),
-        ("hfds/timm/oxford-iiit-pet", "hfds/timm/oxford-iiit-pet"),
-        ("wds//shared/train-{000..127}.tar", "wds//shared/train-{000..127}.tar"),
-        ("wds/s3://data/train-{000..127}.tar", "wds/s3://data/train-{000..127}.tar"),
-    ):
-        body = {"model": "resnet18", "dataset": name, "val": name}
-        answer = alice.post("/finetune", json=body)
-        assert answer.status_code == 202, answer.text
-        request = answer.json()["request"]
-        assert (request["dataset"], request["val"]) == (kept, kept), "the job opens what was checked"
-
-
-def test_a_short_path_that_leads_to_one_that_no_worker_reads(
-    alice: TestClient, service: Service, refusal: Refusal
-) -> None:
-    """It passes as a name of ten characters; the job would be given 630."""
-    root = service.settings.dataset_roots[0]
-    deep = root.joinpath(*["x" * 210] * 3)
-    deep.mkdir(parents=True)
-    (root / "short-name").symlink_to(deep)
-    answer = alice.post("/finetune", json={"model": "resnet18", "dataset": "short-name"})
-    assert "characters, 500 at most" in refusal(answer, 422, "dataset")["detail"]
-
-
-def test_an_uploaded_data_set_must_suffice(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:
-    def ask(dataset: str, status: int = 422, field: str | None = None, **more: Any) -> str:
-        config = {"batch_size": 64, **more.pop("config", {})}
-        body = {"model": "resnet18", "dataset": dataset, "preset": "quick", "config": config, **more}
-        answer = alice.post("/finetune", json=body)
-        assert answer.status_code == status, answer.text
-        return "" if status == 202 else refusal(answer, 422, field)["detail"]
-
-    undivided = upload(classes=["a", "b"], images=100, splits={})
-    ask(undivided, 202)  # a tenth is held out
-    assert "90 training images" in ask(undivided, field="config.batch_size", config={"batch_size": 91})
-    ask(undivided, 202, config={"val_split": 0.3})
-    assert "50 training images" in ask(undivided, field="config.batch_size", config={"val_split": 0.5})
-    ask(undivided, 202, val=upload(**BIG))
-    assert "no split 'val'" in ask(undivided, field="val", val=upload(images=9, splits={"train": 9}))
-    assert "no split 'train'" in ask(upload(images=9, splits={"test": 9}), field="dataset")
 
 
 def test_evaluate(alice: TestClient, upload: Callable[..., str], make: Make, refusal: Refusal) -> None:

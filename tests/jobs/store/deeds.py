@@ -5,9 +5,12 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pytest
 from forked import processes
 
 from tcnn_jobs.errors import StoreUnavailable
@@ -41,6 +44,16 @@ def kinds(store: Store, job: str) -> list[str]:
     events = store.events(job)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     return [event.kind for event in events]
+
+
+@contextmanager
+def unavailable(match: str, within: float) -> Iterator[None]:
+    """The store says within so many seconds, on one line, that the database cannot be used."""
+    start = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=match) as caught:
+        yield
+    assert time.monotonic() - start < within
+    assert "\n" not in str(caught.value)
 
 
 class Child:
