@@ -27,7 +27,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import tcnn
-from benchmarks.reproduce.resnet20 import pretrained
+from benchmarks.reproduce.networks.resnet20 import pretrained
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.models.differences import errors
 from tcnn.models.randomise import randomised

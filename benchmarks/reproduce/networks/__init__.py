@@ -7,12 +7,9 @@ from typing import Any
 import timm
 import timm.data
 import torch
-from resnet20 import ResNet20
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from squeezenet import SqueezeNet11
 from timm.models.convmixer import ConvMixer
-from tiny_darknet import TinyDarknet
 from torch import nn
 
 import tcnn
@@ -21,6 +18,10 @@ from tcnn.errors import RequestError, WeightsError, one_line
 from tcnn.training.preparing.prepare import conversion_at
 from tcnn.training.recipe.model_defaults import drop_path_for
 from tcnn.zoo.sources import create_source, create_structure
+
+from .resnet20 import ResNet20
+from .squeezenet import SqueezeNet11
+from .tiny_darknet import TinyDarknet
 
 OWN: dict[str, Callable[[], nn.Module]] = {
     "resnet20": ResNet20, "squeezenet1_1": SqueezeNet11, "tiny_darknet": TinyDarknet,
