@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 from apart import URL, Host
+from houses import migrated
 from s3 import Gate
 from starlette.testclient import TestClient
 
@@ -23,12 +24,38 @@ ETAG = f'"{hashlib.sha256(CONTENT).hexdigest()}"'
 ALICE, BOB = ({"Authorization": f"Bearer key-of-{name}"} for name in ("alice", "bob"))
 
 
+@pytest.fixture(scope="module")
+def made(server: Gate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Job]]:
+    """A host, and a job of alice's that has succeeded on it, for all tests of this file."""
+    root = tmp_path_factory.mktemp("links")
+    (root / "shared.db").write_bytes(migrated())
+    with pytest.MonkeyPatch.context() as here:
+        server.empty()
+        for name, value in server.environment.items():
+            here.setenv(name, value)
+        host = Host(root / "first" / "home", f"sqlite:///{root / 'shared.db'}")
+        job = host.submit(owner="alice")
+        host.courier("succeed()").run(until_empty=True)
+        yield host, job
+        host.store.close()
+
+
 @pytest.fixture
-def job(hosts: list[Host]) -> Job:
-    """One of alice's that has succeeded."""
-    job = hosts[0].submit(owner="alice")
-    hosts[0].courier("succeed()").run(until_empty=True)
-    return job
+def gate(server: Gate) -> Gate:
+    """The server, with what that job left in it."""
+    server.refuse = lambda method, path: None
+    server.seen.clear()
+    return server
+
+
+@pytest.fixture
+def hosts(made: tuple[Host, Job], gate: Gate) -> list[Host]:
+    return [made[0]]
+
+
+@pytest.fixture
+def job(made: tuple[Host, Job]) -> Job:
+    return made[1]
 
 
 @contextmanager
@@ -61,13 +88,6 @@ def test_the_owner_is_sent_to_the_store(hosts: list[Host], job: Job, gate: Gate,
             assert api.get(path, params={"redirect": "true"}).status_code == 401
             assert api.get(path, headers=ALICE).content == CONTENT, "who cannot be sent elsewhere gets it here"
             assert api.head(path, headers=ALICE, params={"redirect": "true"}).headers["content-length"] == "7000"
-
-
-def test_a_file_that_is_gone_is_not_linked_to(hosts: list[Host], job: Job, tmp_path: Path) -> None:
-    hosts[0].artifacts.bucket.remove(*hosts[0].artifacts.bucket.keys("jobs"))
-    with _api(hosts, tmp_path) as api:
-        gone = api.get(f"/jobs/{job.id}/checkpoint", params={"redirect": "true"}, headers=ALICE)
-        assert gone.status_code == 404 and "no longer on the server" in gone.json()["detail"]
 
 
 def test_without_the_setting_the_server_answers(hosts: list[Host], job: Job, gate: Gate, tmp_path: Path) -> None:
@@ -106,3 +126,11 @@ def test_the_client_fetches_from_the_store_or_else_from_the_server(
     assert out.read_bytes() == CONTENT
     assert len(told) == 1 and "authorization" not in told[0]
     assert any("Signature=" in path for method, path in gate.seen if method == "GET")
+
+
+def test_a_file_that_is_gone_is_not_linked_to(hosts: list[Host], job: Job, tmp_path: Path) -> None:
+    """The last one, for it takes the job's files away."""
+    hosts[0].artifacts.bucket.remove(*hosts[0].artifacts.bucket.keys("jobs"))
+    with _api(hosts, tmp_path) as api:
+        gone = api.get(f"/jobs/{job.id}/checkpoint", params={"redirect": "true"}, headers=ALICE)
+        assert gone.status_code == 404 and "no longer on the server" in gone.json()["detail"]

@@ -43,10 +43,15 @@ def test_versions_are_compared_as_numbers() -> None:
     assert gpu.unmet() == []
 
 
-def test_without_a_gpu_it_says_so_and_what_to_do(tmp_path: Path) -> None:
-    done = run(sys.executable, *SCRIPT, "--out", str(tmp_path / "out"), CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 2
-    assert done.stderr == "gpu: torch sees no GPU; for a dry run without one: make gpu DEVICE=cpu\n"
+def test_without_a_gpu_it_says_so_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(sys, "argv", ["gpu", "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as ended:
+        gpu.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "gpu: torch sees no GPU; for a dry run without one: make gpu DEVICE=cpu\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -19,7 +19,8 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 LATENCY = int(os.environ.get("TCNN_TEST_LATENCY", "0"))
 """Milliseconds that an answer takes at most, drawn anew for each: what a slow network would show is seen here, too."""
-PICTURES = Path(__file__).parents[2] / "test-pictures"
+HERE = Path(__file__).parent
+PICTURES = HERE.parents[1] / "test-pictures"
 FAILED = pytest.StashKey[bool]()
 SLOWLY = """{
   const ask = window.fetch.bind(window);
@@ -57,7 +58,8 @@ def alone() -> Iterator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
-    if "browser" not in getattr(nextitem, "fixturenames", ()):
+    module = getattr(nextitem, "module", None)
+    if module is None or Path(module.__file__).parent != HERE or hasattr(module, "asyncio"):
         _browser.close()
 
 
@@ -70,7 +72,7 @@ _started: list[Any] = []
 def browser() -> Any:
     """One for all tests that follow each other, whatever their file: to start it takes a second.
 
-    And no longer: until it ends its process has an event loop, which others would stumble over.
+    And no longer: until it ends its process has an event loop, which those that start another would stumble over.
     """
     if not _started:
         playwright = _browser.enter_context(sync_api.sync_playwright())

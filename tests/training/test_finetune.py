@@ -122,6 +122,7 @@ def test_the_moving_average_is_what_is_saved(data: Path, tmp_path: Path) -> None
     assert not torch.equal(seen[9]["ema.fc.weight"], seen[9]["model.fc.weight"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [1, pytest.param(None, marks=pytest.mark.slow)])
 def test_an_average_never_spoils_an_annealed_model(data: Path, tmp_path: Path, late: int | None) -> None:
     """Weights of another τ are no part of it: while τ moves, what is measured and saved is the model itself."""
@@ -186,6 +187,7 @@ def test_distillation_from_the_source(data: Path, tmp_path: Path, source: str, k
     assert rows(Path(plain.out))[0]["train_loss"] != pytest.approx(losses[0], rel=0.5)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"not finite in epoch 1, step \d of 3 \(update \d\)") as caught:
         run("test_resnet", data, tmp_path / "run", lr=1e30, checkpoint_steps=1)
@@ -216,6 +218,7 @@ def test_mixup_and_the_whole_recipe(data: Path, tmp_path: Path) -> None:
     assert math.isfinite(rows(tmp_path / "run")[0]["train_loss"])
 
 
+@pytest.mark.slow
 def test_random_filters_after_a_late_conversion_resume_alike(data: Path, tmp_path: Path) -> None:
     """What is drawn at the conversion depends on the seed, not on when the process was started."""
     options: dict[str, Any] = {"convert_at": 1, "filters": "random", "keep": 9, "gating": False}

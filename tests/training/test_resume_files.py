@@ -1,6 +1,7 @@
 """Resume points as files: whole or absent, the newest that can be read, and none lost to a full disk."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,12 +144,22 @@ def test_a_point_of_another_model_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.fixture(scope="module")
+def one_epoch(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one epoch, finished."""
+    out = tmp_path_factory.mktemp("one") / "run"
+    run("test_resnet", data, out, epochs=1)
+    return out
+
+
 @pytest.fixture
-def begun(data: Path, tmp_path: Path) -> Callable[..., Any]:
-    """Runs in one directory; what is said is kept in `.said`."""
+def begun(data: Path, tmp_path: Path, one_epoch: Path) -> Callable[..., Any]:
+    """Runs in one directory; what is said is kept in `.said`. One epoch is a copy of `one_epoch`."""
 
     def begin(**options: Any) -> Any:
         begin.said = []  # type: ignore[attr-defined]
+        if options == {"epochs": 1}:
+            return shutil.copytree(one_epoch, tmp_path / "run")
         return run("test_resnet", data, tmp_path / "run", say=begin.said.append, **options)  # type: ignore[attr-defined]
 
     return begin
@@ -193,6 +204,7 @@ def test_other_data_are_refused(begun: Callable[..., Any], tmp_path: Path) -> No
         run("test_convnext", other, tmp_path / "run", resume=True, epochs=1)
 
 
+@pytest.mark.slow
 def test_settings_of_the_machine_may_change(begun: Callable[..., Any]) -> None:
     begun(epochs=1)
     result = begun(resume=True, epochs=1, workers=1, keep=5, log_steps=1, checkpoint_steps=1, checkpoint_minutes=1)
@@ -217,6 +229,7 @@ def test_the_first_step_of_every_start_is_saved(begun: Callable[..., Any], tmp_p
     assert {read_point(path).position.updates for path in points(tmp_path / "run" / "resume")} == {1, 3, 4, 6}
 
 
+@pytest.mark.slow
 def test_without_a_point_nothing_is_measured_twice(begun: Callable[..., Any], tmp_path: Path) -> None:
     """Killed before the first point, or with all of them broken: the run begins again, and so do its records."""
     begun(log_steps=1)
