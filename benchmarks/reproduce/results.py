@@ -29,9 +29,13 @@ class Results:
         self.file, self.images = file, file.with_suffix(".npz")
         self.experiment, self.device = experiment, device
         self.rows: list[Row] = []
+        self.told: Row = {}
         self.right: dict[str, NDArray[numpy.uint8]] = {}
         if file.is_file() and self.images.is_file():
-            self.rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+            self.told = json.loads(file.read_text(encoding="utf-8"))
+            self.rows = self.told["rows"]
+            for row in self.rows:  # files of before have one machine for all
+                row.setdefault("hardware", self.told["hardware"])
             with numpy.load(self.images) as content:
                 self.right = dict(content)
 
@@ -46,6 +50,7 @@ class Results:
     def take(self, place: Path) -> None:
         """Add what an arm has left, in place of an older row of its own, and write."""
         row: Row = json.loads((place / "row.json").read_text(encoding="utf-8"))
+        row["hardware"] = hardware(self.device)
         names = list(self.experiment.arms)
         own = (row["arm"], row["seed"])
         kept = [r for r in self.rows if (r["arm"], r["seed"]) != own and r["arm"] in names]
@@ -54,19 +59,29 @@ class Results:
             self.right |= {_key(row, kind): bits for kind, bits in content.items()}
         wanted = {_key(r, kind) for r in self.rows for kind in r["images"]}
         self.right = {key: bits for key, bits in sorted(self.right.items()) if key in wanted}
+        self.told = {}
         self.write()
+
+    def refresh(self) -> None:
+        """Write what is told of the rows anew, if the experiment says it otherwise since, as by another label."""
+        if self.told and self._content() != self.told:
+            self.write()
+
+    def _content(self) -> Row:
+        machines = " and ".join(dict.fromkeys(str(row["hardware"]) for row in self.rows))
+        return {
+            "experiment": self.experiment.model_dump(mode="json"), "hardware": machines,
+            "versions": self.told.get("versions") or versions("tcnn", "torch", "timm"), "summary": self.summary(),
+            "rows": self.rows,
+        }  # fmt: skip
 
     def write(self) -> None:
         """Both files."""
         make_directory(self.file.parent)
         with replacing(self.images, force=True) as temporary, temporary.open("wb") as handle:
             numpy.savez_compressed(handle, **self.right)  # type: ignore[arg-type]
-        content = {
-            "experiment": self.experiment.model_dump(mode="json"), "hardware": hardware(self.device),
-            "versions": versions("tcnn", "torch", "timm"), "summary": self.summary(), "rows": self.rows,
-        }  # fmt: skip
         with replacing(self.file, force=True) as temporary:
-            temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(self._content(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def of(self, arm: str) -> dict[int, Row]:
         """The rows of an arm by seed."""

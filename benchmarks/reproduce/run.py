@@ -92,6 +92,7 @@ def go(job: Job, todo: list[Task], workers: int, results: Results, say: Say = pr
     results.keep({(arm, s): digest(job, arm, s) for arm in job.experiment.arms for s in job.experiment.seeds_of(arm)})
     done = {task for task in rows if results.has(task.arm, task.seed, digest(job, task.arm, task.seed))}
     if len(done) == len(rows):
+        results.refresh()
         say("every row is there already")
         return ENDED
     failed: dict[Task, int] = {}

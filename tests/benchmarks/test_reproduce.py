@@ -146,6 +146,25 @@ def test_nothing_is_begun_when_all_is_there(whole: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out == "every row is there already\n"
 
 
+def test_another_label_is_told_of_the_rows_that_are_there(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "copy")
+    before = json.loads((whole / "r.json").read_text())
+    named = {name: arm | {"label": "As it was"} if name == "cnn" else arm for name, arm in TINY["arms"].items()}
+    file = write(tmp_path / "copy" / "tiny.yaml", arms=named, seeds=TINY["seeds"])
+    assert call(file, whole / "no data", tmp_path / "copy") == 0
+    after = json.loads((tmp_path / "copy" / "r.json").read_text())
+    assert [entry["label"] for entry in after["summary"] if entry["arm"] == "cnn"] == ["As it was"]
+    assert after["rows"] == before["rows"] and (after["hardware"], after["versions"]) == (
+        before["hardware"], before["versions"],
+    )  # fmt: skip
+
+
+def test_rows_of_two_machines(whole: Path) -> None:
+    results = Results(whole / "r.json", load(whole / "tiny.yaml"))
+    results.rows[0] = results.rows[0] | {"hardware": "another one"}
+    assert results._content()["hardware"] == f"another one and {results.rows[1]['hardware']}"
+
+
 def test_an_arm_that_changed_is_run_again_and_no_other(
     whole: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
