@@ -86,7 +86,7 @@ def open_checkpoint(
         )
     model = open_model(str(name), weights, say, **model_args)
     if not isinstance(getattr(model, "conversion_report", None), ConversionReport):
-        raise CheckpointError(f"{name}: is a CNN, in which nothing is converted; convert it first: tcnn convert")
+        raise CheckpointError(f"{name}: nothing in it is converted; convert it first: tcnn convert")
     sections: dict[str, object] = {"weights": "file"}
     if weights is None and is_converted(str(name)):
         sections = {"weights": "pretrained", "source": {"name": cnn_of(str(name)), "weights": "pretrained"}}

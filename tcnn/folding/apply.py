@@ -42,7 +42,7 @@ def checked(model: nn.Module, max_error: float | None) -> ConversionReport:
             "the conversion"
         )
     if not any(isinstance(module, GPSA2d) for module in model.modules()):
-        raise NothingToConvertError(f"{record.base_model}: has no GPSA layer, it is a CNN; there is nothing to fold")
+        raise NothingToConvertError(f"{record.base_model}: nothing in it is converted, so there is nothing to fold")
     if max_error is not None and not 0 <= max_error < torch.inf:
         raise RequestError(f"max_error: expected a relative error of 0 or more, found {max_error}")
     return record

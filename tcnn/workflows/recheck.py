@@ -93,7 +93,7 @@ def open_pair(
     content = open_checkpoint(path, **(model_args if built or against is None else {}))
     refuse_folded(content.conversion, str(path), "verify")
     if not content.conversion.layers:
-        raise RequestError(f"{path}: is a CNN, in which nothing is converted: there is nothing to verify")
+        raise RequestError(f"{path}: nothing in it is converted, so there is nothing to verify")
     model = checkpoint.assemble(content, name=str(path)).to(place)
     recorded = Source.model_validate(content.section("source")) if "source" in content.metadata else None
     unknown = against is None and weights is None

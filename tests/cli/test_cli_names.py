@@ -120,7 +120,7 @@ def test_a_cnn_that_timm_trained_is_converted(tcnn: Run, trained: Path) -> None:
         assert file.get_tensor("fc.weight").shape[0] == 3
     assert tcnn("verify", "c.safetensors", "--weights", "cnn/model_best.pth.tar").code == 0
     error = tcnn("fold", "cnn/model_best.pth.tar", "f.safetensors").error(2)
-    assert error == "cnn/model_best.pth.tar: is a CNN, in which nothing is converted; convert it first: tcnn convert"
+    assert error == "cnn/model_best.pth.tar: nothing in it is converted; convert it first: tcnn convert"
 
 
 def test_a_file_opens_nothing_that_it_names(tcnn: Run, trained: Path) -> None:
@@ -151,7 +151,7 @@ def test_verify_says_what_a_run_is(tcnn: Run, trained: Path) -> None:
     short = ("--preset", "quick", "--epochs", 1, "--batch-size", 4, "--size", 32, "--device", "cpu", "--workers", 0)
     common = ("--weights", "cnn/model_best.pth.tar", "--data", "p", "--val-split", 0.25, *short)
     assert tcnn("finetune", "test_resnet", *common, "--no-convert", "--out", "run").code == 0
-    assert tcnn("verify", "run").error(2) == "run: is a CNN, in which nothing is converted: there is nothing to verify"
-    assert tcnn("verify", "run/best.safetensors").error(2).startswith("run/best.safetensors: is a CNN")
+    assert tcnn("verify", "run").error(2) == "run: nothing in it is converted, so there is nothing to verify"
+    assert tcnn("verify", "run/best.safetensors").error(2).startswith("run/best.safetensors: nothing in it is ")
     assert tcnn("finetune", TRAINED, "--data", "p", "--val-split", 0.25, *short, "--out", "tuned").code == 0
     assert tcnn("verify", "tuned").error(2).startswith("tuned: has been trained since it was converted")

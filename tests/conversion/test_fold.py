@@ -141,7 +141,7 @@ def test_no_head_to_fold(lively: Lively) -> None:
 def test_what_is_not_a_tcnn(lively: Lively) -> None:
     with pytest.raises(RequestError, match="not converted by tcnn"):
         tcnn.fold(lively())
-    with pytest.raises(NothingToConvertError, match="it is a CNN"):
+    with pytest.raises(NothingToConvertError, match="nothing in it is converted, so there is nothing to fold"):
         tcnn.fold(unconverted(lively()))
     with pytest.raises(RequestError, match="max_error: expected"):
         tcnn.fold(tcnn.convert(lively()).model, max_error=float("nan"))
