@@ -40,6 +40,7 @@ def test_the_pixels_of_the_old_map_are_what_they_were(name: str, size: tuple[int
     assert relative_error(old, new[..., ::2, ::2][..., : old.shape[-2], : old.shape[-1]]) <= 1e-10
 
 
+@pytest.mark.slow
 def test_between_them_the_stage_sees_its_map_moved_by_a_pixel() -> None:
     source = with_random_statistics(seeded_model("resnet18")).double().eval()
     stage, dilated = source.layer4, tcnn.without_stride(source, stride="dilate").layer4

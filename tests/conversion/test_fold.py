@@ -147,7 +147,7 @@ def test_what_is_not_a_tcnn(lively: Lively) -> None:
         tcnn.fold(tcnn.convert(lively()).model, max_error=float("nan"))
 
 
-@pytest.mark.parametrize("content", ["window:2", "pooled:3"])
+@pytest.mark.parametrize("content", [pytest.param("window:2", marks=pytest.mark.slow), "pooled:3"])
 def test_attention_to_less_than_the_map_stays_that(content: str, lively: Lively, tmp_path: Path) -> None:
     model, _ = tcnn.convert(lively(), content=content, temperature=1)
     assert tcnn.fold(tcnn.convert(lively(), content=content).model).report.complete

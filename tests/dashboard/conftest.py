@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 from browsing import Open, sync_api
+from hosting import ask_here
 from serving import Server, serving
+
+from tcnn_api.routes.uploads import datasets, gallery
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """The first that is there is used; the shell draws the same pages in a third of the others' time."""
@@ -48,8 +51,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="module", autouse=True)
 def alone() -> Iterator[None]:
-    """What servers start computes with one thread, and asks no hub."""
+    """What servers start computes with one thread, and asks no hub.
+
+    Data sets are looked at by servers' threads: a process for each takes a quarter of a second, and `tests/api/uploads`
+    has those.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        for route in (datasets, gallery):
+            patch.setattr(route, "ask", ask_here)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield

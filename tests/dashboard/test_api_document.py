@@ -26,6 +26,12 @@ def opened(url: str, open_page: Open, width: int, scheme: str) -> Any:
     return page
 
 
+def test_an_operation_is_opened_with_the_keyboard(server: Server, open_page: Open) -> None:
+    page = opened(server.url, open_page, 1280, "light")
+    expect(page.get_by_role("button", name="Try it out")).to_be_visible()
+
+
+@pytest.mark.slow
 def test_it_is_read_on_a_phone_in_the_dark(server: Server, open_page: Open) -> None:
     page = opened(server.url, open_page, 390, "dark")
     expect(page.locator("#docs")).to_have_css("filter", "invert(0.92) hue-rotate(180deg)")

@@ -87,6 +87,7 @@ def test_a_chart_of_a_page(server: Server, story: Story, open_page: Open) -> Non
     assert float(said) == pytest.approx(row["loss"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_report_has_the_same_charts(server: Server, story: Story, open_page: Open, tmp_path: Path) -> None:
     run = story.house.home.attempt(story.succeeded.job, story.succeeded.number)
     (run / "run" / "best.safetensors").rename(tmp_path / "best.safetensors")  # a thousand zeros: no checkpoint

@@ -193,6 +193,7 @@ def test_a_lost_server_is_told_and_found_again(story: Story, open_page: Open) ->
         expect(job.get_by_role("progressbar")).to_have_js_property("value", 80, timeout=60_000)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_files_do_not_come_is_started_again(server: Server, story: Story, open_page: Open) -> None:
     """As where the server goes away between the page and the worker's files: the browser says so, once."""
     page = open_page("about:blank")

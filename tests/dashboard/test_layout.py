@@ -71,6 +71,7 @@ def test_fields_stand_in_line(server: Server, open_page: Open, form: str) -> Non
                 assert words.evaluate(LINES) == 1, (width, words.inner_text())
 
 
+@pytest.mark.slow
 def test_names_of_rows_stay_in_view(server: Server, story: Runs, open_page: Open) -> None:
     jobs = ",".join((story.succeeded.job, story.second.job, story.failed.job))
     page = open_page(f"{server.url}/#/compare?jobs={jobs}", viewport={"width": 390, "height": 860})
@@ -103,6 +104,7 @@ def test_names_of_rows_stay_in_view(server: Server, story: Runs, open_page: Open
     assert name.bounding_box() == before
 
 
+@pytest.mark.slow
 def test_nothing_and_one_run_to_compare(server: Server, story: Runs, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/compare")
     expect(page.get_by_text("Select runs in the table first.")).to_be_visible()

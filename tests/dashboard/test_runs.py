@@ -85,6 +85,7 @@ def test_runs_are_named_found_and_sorted(server: Server, story: Two, open_page: 
     expect(page.locator("th[aria-sort=descending]")).to_have_text("mixup ▼")
 
 
+@pytest.mark.slow
 def test_runs_are_compared_without_one_that_was_deleted(server: Server, story: Two, open_page: Open) -> None:
     gone = "job_" + "9" * 24
     page = open_page(f"{server.url}/#/compare?jobs={story.succeeded.job},{gone},{story.second.job}")

@@ -65,6 +65,7 @@ def test_a_job_is_shared_and_the_link_revoked(server: Server, story: Story, open
     assert inaccessible(guest) == []
 
 
+@pytest.mark.slow
 def test_a_link_changes_nothing_for_whoever_has_a_key(server: Server, story: Story, open_page: Open) -> None:
     share, secret = story.house.store.create_share(story.failed.job, "local", 60)
     page = open_page(f"{server.url}/#/")

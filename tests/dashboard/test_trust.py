@@ -105,6 +105,7 @@ def test_images_on_which_models_differ_open_in_the_explorer(server: Server, stor
     expect(page.get_by_role("alert")).to_contain_text("no uploaded data set of this id")  # none was uploaded here
 
 
+@pytest.mark.slow
 def test_numbers_of_results(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.evaluated.job}")
     result = page.locator(".card", has=page.get_by_role("heading", name="Result"))
@@ -201,6 +202,7 @@ def test_how_an_untrained_transformer_begins_is_chosen(server: Server, story: Fa
     expect(page.get_by_label("Settings, NAME=VALUE")).to_have_value("convert=false")
 
 
+@pytest.mark.slow
 def test_the_model_that_is_meant_is_offered_first(server: Server, open_page: Open) -> None:
     """Exactly so named, then names that begin so, then the widely used; none that cannot be converted."""
     page = open_page(f"{server.url}/#/transform")

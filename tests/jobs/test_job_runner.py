@@ -70,6 +70,7 @@ def test_a_stop_that_a_library_turns_into_its_own_error_is_still_a_stop(tmp_path
     assert decide(75, None, draining=True, attempt=1, max_attempts=1, delay=0) == HandBack()
 
 
+@pytest.mark.slow
 def test_another_worker_goes_on_with_files_that_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads and resume points of one job, in the home of one worker and then of another."""
     request = {
