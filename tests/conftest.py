@@ -42,6 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"several tests have one name: {', '.join(twice)}")
 
 
+@pytest.hookimpl(optionalhook=True)  # `make mutation` runs without xdist
 def pytest_xdist_auto_num_workers() -> int:
     """With `-n auto`: three for two cores, as memory allows. A third of their time tests wait for other processes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
