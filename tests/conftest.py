@@ -36,7 +36,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several tests under one name pytest-xdist runs a single one."""
+    """Of several tests under one name pytest-xdist runs a single one.
+
+    The whole journeys beside this file come first: last, each would keep one process busy for half a minute while the
+    others have nothing left to do.
+    """
+    items.sort(key=lambda item: item.path.parent != SLOW.parent)
     twice = [name for name, count in Counter(item.nodeid for item in items).items() if count > 1]
     if twice:
         raise pytest.UsageError(f"several tests have one name: {', '.join(twice)}")
