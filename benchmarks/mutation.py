@@ -52,7 +52,11 @@ ROOMS = {
     "terms": Room(
         ("tcnn/layers/terms",),
         tests("layers", "positions", "products", "scope_formula", "gpsa_formula"),
-        tests("layers", "scope_layer", "initialise", "dense", "folded", "fused", "gpsa_torch_features"),
+        (
+            *tests("layers", "position_kinds", "scope_layer", "initialise", "dense", "folded", "fused"),
+            *tests("layers", "gpsa_torch_features", "exposed", "hard", "terms"),
+            *tests("conversion", "position_kinds_of_models"),
+        ),
         tests("layers", "citizenship_transforms", "gpsa_compile", "operator_calls"),
     ),
     "layer": Room(
@@ -60,6 +64,7 @@ ROOMS = {
         tests("layers", "gpsa_formula", "gpsa_equivalence", "scope_layer"),
         (
             *tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "initialise", "triton_attention"),
+            *tests("layers", "triton_operators", "position_kinds", "exposed", "dtensor"),
             *tests("layers", "hard", "citizenship", "scope_formula"),
             *tests("files", "load_older"),
         ),
@@ -68,7 +73,11 @@ ROOMS = {
     "verification": Room(
         ("tcnn/verification",),
         tests("conversion", "verify", "verify_differences"),
-        (*tests("conversion", "verify_harmless", "as_run", "precision"), *tests("cli", "cli_verify")),
+        (
+            *tests("verification", "explain"),
+            *tests("conversion", "verify_harmless", "as_run", "precision"),
+            *tests("cli", "cli_verify", "cli_explain"),
+        ),
     ),
     "conversion": Room(
         tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),

@@ -207,6 +207,7 @@ class TestTemperature:
         assert report.written is not None
         assert (report.written.lowest, report.written.temperature) == (pytest.approx(HARD_TEMPERATURE), 0.25)
         assert report.written.range == "0.02174 to 0.25" == report.range
+        assert report.model_copy(update={"temperatures": {}}).range == "unknown"  # of a report of 0.1.0
         second.set_temperature(0.25)
         both = tcnn.verify(*pair, randomise=True, **OPTIONS).written
         assert both is not None and both.lowest is None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import tcnn
-from tcnn.verification.explain import explain
+from tcnn.verification.explain import DECADES, _histogram, _worst, explain
 
 IMAGES = torch.randn(3, 3, 48, 40, generator=torch.Generator().manual_seed(0))
 
@@ -159,3 +159,51 @@ def test_the_page_says_it_all(source: nn.Module, converted: nn.Module, tmp_path:
     assert "Conv2d → GPSA2d" in page
     assert 'src="http' not in page
     assert 'href="http' not in page
+
+
+class Several(nn.Module):
+    """A layer with a parameter and a child, one without parameters, and one that gives a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled = Scaled()
+        self.flat = nn.Flatten(2)
+        self.recurrent = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.recurrent(self.flat(self.scaled(x)).transpose(1, 2))[0].mean(1)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.act = nn.Tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.scale * x)
+
+
+def test_every_layer_that_gives_a_tensor_is_compared() -> None:
+    torch.manual_seed(0)
+    one, other = Several(), Several()
+    other.load_state_dict(one.state_dict())
+    found = explain(one, other, IMAGES)
+    assert found.equal and [layer.name for layer in found.passes[0].layers] == ["scaled.act", "scaled", "flat"]
+    with torch.no_grad():
+        other.scaled.scale += 0.25
+    assert [one.first for one in explain(one, other, IMAGES).passes] == ["scaled.act", "scaled.act"]
+
+
+def test_differences_are_counted_by_powers_of_ten_of_the_largest_value() -> None:
+    expected = torch.tensor([[100.0, 1.0, 2.0, 3.0, 4.0, 5.0]])
+    found = expected + torch.tensor([[0.0, 0.5, 0.05, 1e15, torch.inf, 5e-4]])
+    assert _histogram(expected, found) == {DECADES.start: 1, -3: 1, -4: 1, -6: 1, DECADES.stop - 1: 2}
+
+
+def test_the_worst_place_is_told_however_small_it_is() -> None:
+    expected, found = torch.zeros(2, 3, 4, 5), torch.zeros(2, 3, 4, 5)
+    assert _worst(expected, found) is None
+    found[1, 2, 3, 4] = -0.25
+    worst = _worst(expected, found)
+    assert worst is not None and (worst.image, worst.index, worst.found) == (1, (2, 3, 4), -0.25)
