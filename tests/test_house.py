@@ -1,5 +1,6 @@
 """The house: nothing is imported in a circle, neither files nor rooms, and every room says what it is for."""
 
+import ast
 import subprocess
 import sys
 from collections import Counter
@@ -66,3 +67,18 @@ def test_text_is_utf8_wherever_it_is_read_or_written() -> None:
     call = [sys.executable, "-m", "ruff", "check", *rules, *(str(ROOT / wing) for wing in WINGS)]
     done = subprocess.run(call, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_text_is_read_and_written_in_a_named_encoding() -> None:
+    """The locale's may know ASCII alone; `tests/slow/test_ascii_locale.py` runs every command there."""
+    unnamed = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for wing in WINGS
+        for path in sorted((ROOT / wing).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("read_text", "write_text")
+        and not any(keyword.arg == "encoding" for keyword in node.keywords)
+    ]
+    assert unnamed == []

@@ -27,10 +27,12 @@ def _group_bytes() -> Iterator[int]:
         place = GROUPS / own.removeprefix("0::").lstrip("/")
         for group in (place, *place.parents):
             with suppress(OSError, ValueError):  # there is no limit: "max", or no such file
-                limit = int((group / "memory.max").read_text())
-                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                limit = int((group / "memory.max").read_text(encoding="utf-8"))
+                stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="utf-8").splitlines())
                 # The page cache counts, but is given up for a process that needs the memory.
-                yield max(0, limit - int((group / "memory.current").read_text()) + int(stat["inactive_file"]))
+                yield max(
+                    0, limit - int((group / "memory.current").read_text(encoding="utf-8")) + int(stat["inactive_file"])
+                )
             if group == GROUPS:
                 return
 

@@ -49,7 +49,9 @@ def style() -> str:
 @cache
 def colours() -> str:
     """The colours of the dashboard's pages, light and dark, as custom properties: text, grounds, lines, verdicts."""
-    found = re.search(r":root \{.*?\}", (files("tcnn.explorer") / "page" / "base.css").read_text(), re.DOTALL)
+    found = re.search(
+        r":root \{.*?\}", (files("tcnn.explorer") / "page" / "base.css").read_text(encoding="utf-8"), re.DOTALL
+    )
     assert found is not None  # noqa: S101 - ours
     return found[0]
 
@@ -57,7 +59,7 @@ def colours() -> str:
 @cache
 def attention() -> tuple[str, str]:
     """The colours of attention and of the pixel that asks in the attention viewer, as #rrggbb."""
-    text = (files("tcnn.explorer") / "page" / "maps.js").read_text()
+    text = (files("tcnn.explorer") / "page" / "maps.js").read_text(encoding="utf-8")
     heat, query = re.search(r"HEAT = \[(\d+), (\d+), (\d+)\]", text), re.search(r'QUERY = "(#\w{6})"', text)
     assert heat is not None and query is not None  # noqa: S101 - ours
     return "#" + "".join(f"{int(part):02x}" for part in heat.groups()), query[1]
