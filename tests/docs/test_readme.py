@@ -66,6 +66,12 @@ def test_commands_parse(page: str) -> None:
             assert [word for word in words if not any(word in value for value in values)] == [], arguments
 
 
+def test_what_is_typed_on_a_terminal_begins_with_a_prompt() -> None:
+    """Also on pages that are run with what is slow."""
+    typed = [pages.commands(block) for page in RUN for block in pages.blocks(page) if block.language == "console"]
+    assert all(typed) and len(typed) >= 8
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_make_targets_exist(page: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
