@@ -82,7 +82,11 @@ ROOMS = {
     "conversion": Room(
         tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),
         tests("conversion", "plan", "surgery", "stride", "dilate"),
-        (*tests("conversion", "carry", "select", "ties", "fold", "every_resnet"), *tests("files", "load_older")),
+        (
+            *tests("conversion", "carry", "select", "ties", "fold", "every_resnet", "content_heads"),
+            *tests("training", "baseline"),
+            *tests("files", "load_older"),
+        ),
         (
             *tests(
                 "conversion", "named_models", "paper_table2", "content_heads", "reparameterise", "export", "annealing"
