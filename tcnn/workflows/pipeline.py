@@ -95,6 +95,8 @@ def convert_to_file(
     if stored or is_weights_file(name):
         if weights is not None:
             raise RequestError(f"--weights: {name} brings weights of its own; leave it out, or name the architecture")
+        if not pretrained:
+            raise RequestError(f"--no-pretrained: {name} brings weights of its own; leave it out")
         refuse_arguments(name, model_args)
     if is_weights_file(name):
         architecture, model_args = architecture_of(Path(name))

@@ -46,6 +46,7 @@ def test_it_is_the_same_function_and_knows_what_it_learned_from(tcnn: Run, cnn: 
     [
         (("t.safetensors",), "t.safetensors: is a T-CNN already, there is nothing to convert"),
         (("cnn", "--weights", "cnn/last.safetensors"), "--weights: cnn brings weights of its own; leave it out"),
+        (("cnn", "--no-pretrained"), "--no-pretrained: cnn brings weights of its own; leave it out"),
         (("cnn", "--num-classes", 2), "--num-classes: cnn has classes of its own, which it was trained for"),
         (("cnn", "--model-kwargs", "in_chans=1"), "--model-kwargs: cnn records what its model was built with"),
         ((".",), ".: expected a tcnn checkpoint, found no model.safetensors; cnn has one"),

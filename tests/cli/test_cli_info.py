@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import tcnn as package
+from tcnn.analysis.reading.model_info import of_config
 
 Run = Callable[..., Any]
 
@@ -120,3 +121,11 @@ def test_quiet_says_results_alone(tcnn: Run, lively: Callable[..., nn.Module]) -
     assert done.code != 0
     assert done.err.startswith("error: ")
     assert tcnn("-q", "models", "resnet18").out == tcnn("models", "resnet18").out
+
+
+def test_a_cnn_for_images_of_another_size_has_its_parameters() -> None:
+    """Its FLOPs are those of another size, and not known; a network that was built otherwise counts otherwise."""
+    config = {"architecture": "resnet18", "num_classes": 1000, "pretrained_cfg": {"input_size": [3, 96, 96]}}
+    plain, built = of_config("x", config), of_config("x", config | {"model_args": {"depth": 2}})
+    assert (plain.input_size, plain.flops, plain.parameters) == ((3, 96, 96), None, 11689512)
+    assert (built.flops, built.parameters) == (None, None)

@@ -100,7 +100,9 @@ def of_config(name: str, config: Mapping[str, Any], **more: Any) -> ModelInfo:
         "label_names": tuple(labels) if labels else None,
     }  # fmt: skip
     if config.get("model_args") or shape != known.input_size:
-        told |= {"input_size": shape or None, "flops": None, "parameters": None, "parameters_before": None}
+        told |= {"input_size": shape or None, "flops": None}
+    if config.get("model_args"):
+        told |= {"parameters": None, "parameters_before": None}
     return known.model_copy(update=told | more)
 
 
