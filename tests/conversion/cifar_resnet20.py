@@ -5,6 +5,7 @@ import io
 import os
 import tarfile
 from pathlib import Path
+from types import ModuleType
 
 import numpy
 import torch
@@ -19,15 +20,23 @@ MEAN = torch.tensor([0.485, 0.456, 0.406])
 STD = torch.tensor([0.229, 0.224, 0.225])
 
 
-def load_model() -> nn.Module:
+def _script() -> ModuleType:
     """The network of the benchmark, which is a script beside the package, not a part of it."""
-    path = Path(__file__).parents[2] / "benchmarks" / "reproduce" / "resnet20.py"
+    path = Path(__file__).parents[2] / "benchmarks" / "reproduce" / "networks" / "resnet20.py"
     spec = importlib.util.spec_from_file_location("reproduce_resnet20", path)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.pretrained(WEIGHTS)
+    return module
+
+
+# At import, so that a script that has moved is noticed also where the images and weights are absent.
+SCRIPT = _script()
+
+
+def load_model() -> nn.Module:
+    return SCRIPT.pretrained(WEIGHTS)
 
 
 def load_validation_images() -> tuple[Tensor, Tensor]:
