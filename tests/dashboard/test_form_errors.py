@@ -1,0 +1,129 @@
+"""Forms of jobs: what is wrong stands beside its field before there is a job, and nothing that was typed is lost."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from browsing import Open, sync_api
+from hosting import hosted
+from serving import Server
+from story import Story
+
+from tcnn_jobs.model.jobs import Upload
+
+expect = sync_api.expect
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(tmp_path_factory.mktemp("forms") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Story) -> Iterator[Server]:
+    with hosted(story.house.home.root) as running:
+        yield running
+
+
+def test_forms_tell_all_errors_and_forget_nothing(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/finetune")
+    settings = page.get_by_label("Settings, NAME=VALUE")
+    page.get_by_text("All other settings").click()
+    settings.fill("size")
+    page.get_by_label("An uploaded checkpoint").check()
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(page.locator(".error:visible")).to_have_count(3)  # what to begin with, the data set, the settings
+    settings.fill("size=64")
+    expect(settings).not_to_have_attribute("aria-invalid", "true")  # it is no longer what was wrong
+    expect(page.locator(".error:visible")).to_have_count(2)
+    page.get_by_label("A timm model").check()
+    model = page.get_by_role("combobox", name="Model")
+    model.fill("resnet")
+    expect(page.get_by_role("option").first).to_contain_text("resnet50")
+    expect(page.get_by_role("option").first).to_contain_text("25.6\u00a0M")
+    model.press("Escape")
+    page.get_by_label("Epochs").fill("7")
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    expect(page.locator(".jobs li").first).to_be_visible()
+    page.go_back()
+    expect(page.get_by_label("Epochs")).to_have_value("7")
+    expect(model).to_have_value("resnet")
+    expect(model).to_be_visible()
+
+
+def test_how_an_untrained_transformer_begins_is_chosen(server: Server, story: Story, open_page: Open) -> None:
+    details = {"classes": ["a", "b"], "images": 900, "splits": {"train": 800, "val": 100}}
+    data = "ds_00000000000000000000beef"
+    story.house.store.add_upload(
+        Upload(id=data, owner="local", kind="dataset", name="p", path=data, size=1, sha256="0" * 64, details=details)
+    )
+    page = open_page(f"{server.url}/#/finetune?dataset={data}")
+    page.get_by_label("A timm model").check()
+    page.get_by_role("combobox", name="Model").fill("convit_tiny")
+    expect(page.get_by_label("Data set", exact=True)).to_have_value(data)
+    page.get_by_text("All other settings").click()
+    init = page.get_by_label("How an untrained transformer begins")
+    init.select_option("impulse")
+    page.get_by_label("Settings, NAME=VALUE").fill("convert=false")
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(page.locator(".error:visible")).to_contain_text("convit_tiny takes convolution or random, found impulse")
+    expect(init).to_have_attribute("aria-invalid", "true")
+    init.select_option("convolution")
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(page.locator(".error:visible")).to_contain_text("the model has weights, which an initialisation would lose")
+    page.get_by_label("Pretrained weights").uncheck()
+    page.get_by_role("button", name="Fine-tune").click()
+    expect(page.get_by_role("heading", name="convit_tiny")).to_be_visible()
+    job = page.url.rpartition("/")[2]
+    assert story.house.store.get(job).request["config"] == {"init": "convolution", "convert": False}
+    page.goto(f"{server.url}/#/finetune?from={job}")
+    expect(init).to_have_value("convolution")
+    expect(init).to_be_visible()
+    expect(page.get_by_label("Settings, NAME=VALUE")).to_have_value("convert=false")
+
+
+@pytest.mark.slow
+def test_the_model_that_is_meant_is_offered_first(server: Server, open_page: Open) -> None:
+    """Exactly so named, then names that begin so, then the widely used; none that cannot be converted."""
+    page = open_page(f"{server.url}/#/transform")
+    model, options = page.get_by_role("combobox", name="Model"), page.get_by_role("option")
+    for query, first in (
+        ("resnet", ["resnet50", "resnet18", "resnet34"]),
+        ("resnet101", ["resnet101", "resnet101_clip"]),
+        ("50d", ["resnet50d", "cspresnet50d"]),
+        ("convnext", ["convnext_tiny", "convnext_small", "convnext_base", "convnextv2_tiny", "convnext_atto"]),
+        ("vgg1", ["vgg16", "vgg11"]),
+    ):
+        model.fill(query)
+        expect(options.first.locator("span").first).to_have_text(first[0])
+        assert options.locator("span:first-child").all_inner_texts()[: len(first)] == first
+    model.fill("beit")
+    expect(page.get_by_text("No model that can be converted has this in its name.")).to_be_visible()
+    model.fill("resnet50")
+    expect(options.first.locator("span").first).to_have_text("resnet50")
+    expect(options.first).to_contain_text("25.6\u00a0M")
+    model.press("ArrowDown")
+    model.press("Enter")
+    expect(model).to_have_value("resnet50")
+
+
+def test_what_the_models_list_knows_is_refused_in_the_form(server: Server, open_page: Open) -> None:
+    """Before there is a job: a stage, a convolution and heads that the model has not."""
+    page = open_page(f"{server.url}/#/transform")
+    page.get_by_role("combobox", name="Model").fill("resnet18")
+    page.get_by_role("combobox", name="Model").press("Escape")
+    page.get_by_text("More about the conversion").click()
+    with server.client(None) as client:
+        before = client.get("/jobs?limit=1").json()["data"]
+        for label, value, words in (
+            ("Stage", "9", "resnet18 has 5 stages, found 9"),
+            ("Head width", "100000", "expected at most 512"),
+            ("Convolutions by name", "layer9", "the whole name of no convolution of resnet18"),
+        ):
+            field = page.get_by_label(label, exact=True)
+            field.fill(value)
+            page.get_by_role("button", name="Convert", exact=True).click()
+            expect(field).to_have_accessible_description(re.compile(re.escape(words)))
+            expect(field).to_be_focused()
+            field.fill("")
+        assert client.get("/jobs?limit=1").json()["data"] == before
