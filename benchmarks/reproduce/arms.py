@@ -12,7 +12,7 @@ import numpy
 import torch
 from experiment import identity
 from job import Job, Sets, adapted, digest, place, sets
-from networks import network, shaped
+from networks.building import network, shaped
 from torch import nn
 
 import tcnn

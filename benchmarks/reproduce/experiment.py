@@ -1,6 +1,6 @@
 """What is compared: arms × seeds, from one start, on the same batches. One YAML file describes one experiment.
 
-    model: resnet20                 # a timm name, or one of networks.OWN
+    model: resnet20                 # a timm name, or one of networks.building.OWN
     preset: cifar                   # of tcnn.config.PRESETS
     recipe: {epochs: 4, size: 32}   # settings of FinetuneConfig for all
     adapt: {epochs: 3}              # the CNN is fitted to the data first, once: every arm starts from there

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from networks import OWN
+from networks.building import OWN
 from safetensors.torch import load_file
 from torch import Tensor, nn
 

@@ -215,7 +215,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", type=Path, help="a YAML file, see experiment.py")
     parser.add_argument("--data", required=True, help="a data set with a train and a validation split (docs/data.md)")
-    parser.add_argument("--model", help="another network than the file names: a timm name, or one of networks.OWN")
+    parser.add_argument(
+        "--model", help="another network than the file names: a timm name, or one of networks.building.OWN"
+    )
     parser.add_argument("--weights", type=Path, help="the network's weights, where timm does not have them")
     parser.add_argument("--workers", type=int, default=1, help="arms that are trained at the same time")
     parser.add_argument("--threads", type=int, help="of each worker; default the cores, shared among them")

@@ -11,7 +11,7 @@ import numpy
 import pytest
 from experiment import load
 from job import Job, place
-from networks import shaped
+from networks.building import shaped
 from results import Results
 from tiny_experiment import TINY, call, images, right, rows, write
 

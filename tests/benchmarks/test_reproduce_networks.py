@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import network, shaped
+from networks.building import network, shaped
 
 import tcnn
 from tcnn.config import FinetuneConfig

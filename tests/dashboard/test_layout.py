@@ -156,3 +156,12 @@ def test_shares_are_not_rounded_to_nothing_or_to_all(server: Server, open_page: 
         "0%", "0%", "<0.1%", "<1%", "<0.1%", "<1%", "0.1%", "<1%", "50%", "50%", "99.9%", ">99%", ">99.9%", ">99%",
         "100%", "100%",
     ]  # fmt: skip
+
+
+def test_powers_of_ten_have_no_zeros_at_the_end(server: Server, open_page: Open) -> None:
+    page = open_page(server.url)
+    said: Any = page.evaluate(
+        """import('./static/dashboard/numbers.js').then(({ number }) =>
+            [1e-4, 1.25e-4, 2.05e-5, 1e-10, -3e-7, 1.1e7, 0.001, 0].map(value => number(value, 4)))"""
+    )
+    assert said == ["1e-4", "1.25e-4", "2.05e-5", "1e-10", "-3e-7", "1.1e+7", "0.001", "0"]

@@ -12,7 +12,7 @@ export function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return NONE;
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e5 || size < 1e-3) return value.toExponential(digits - 1);
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(digits - 1).replace(/\.?0+e/, "e");
   return new Intl.NumberFormat(undefined, { maximumSignificantDigits: digits }).format(value);
 }
 
