@@ -18,6 +18,7 @@ import structlog
 
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn_jobs.confined.frames import GONE, HEAD, OK, frame
+from tcnn_jobs.confined.last_words import last_line
 from tcnn_jobs.engines.environment import environment
 
 log = structlog.get_logger("tcnn.explorers")
@@ -48,6 +49,8 @@ class _Child:
         """Questions that are asked or wait to be."""
         self.used = time.monotonic()
         self.process: asyncio.subprocess.Process | None = None
+        self._reason: asyncio.Task[str] | None = None
+        """What the process writes to its standard error, up to its end."""
 
     async def ask(self, asked: dict[str, Any], content: bytes) -> bytes:
         """The answer's JSON; any failure ends the process, since its pipe could hold half an answer."""
@@ -67,7 +70,7 @@ class _Child:
             loading = STARTING if asked["do"] == "predict" else 0.0  # other models may come first
             return await asyncio.wait_for(self._exchange(frame(OK, asked, content)), loading + ANSWERING)
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            log.warning("explorer failed", error=type(error).__name__)
+            log.warning("explorer failed", error=type(error).__name__, reason=await self.end())
             raise EnvironmentFailure(
                 "the explorer gave no answer: the image needs too much memory or time; send a smaller one, or try again"
             ) from error
@@ -81,15 +84,17 @@ class _Child:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tcnn_jobs.confined.explorer", str(os.getpid()), str(memory),
                 str(self.checkpoint),
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 env=environment() | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}, start_new_session=True,
             )  # fmt: skip
+            assert self.process.stderr is not None  # noqa: S101
+            self._reason = asyncio.create_task(last_line(self.process.stderr))
             await asyncio.wait_for(self._exchange(b""), STARTING)
         except RequestError:
             await self.end()
             raise
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            log.warning("explorer did not start", error=type(error).__name__)
+            log.warning("explorer did not start", error=type(error).__name__, reason=await self.end())
             raise EnvironmentFailure("the model could not be loaded here just now; try again later") from error
 
     async def _exchange(self, question: bytes) -> bytes:
@@ -104,18 +109,23 @@ class _Child:
             return answer
         raise (ImageGone if status == GONE else RequestError)(json.loads(answer)["error"])
 
-    async def end(self) -> None:
-        """Kill the process, and read its pipes to their ends, so that nothing of it is left in the event loop."""
+    async def end(self) -> str:
+        """Kill the process, and read its pipes to their ends, so that nothing of it is left in the event loop.
+
+        Returns the last line that it wrote to its standard error, "" for none.
+        """
         process = self.process
         if process is None:
-            return
+            return ""
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+        reason = "" if self._reason is None else await self._reason
         with contextlib.suppress(RuntimeError):  # somebody still waits for an answer, and sees the end first
             await process.communicate()
         await process.wait()
         if self.process is process:
             self.process = None
+        return reason
 
 
 class Explorers:

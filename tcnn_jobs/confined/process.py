@@ -27,19 +27,25 @@ async def ask(module: str, function: str, *arguments: str, memory: int, seconds:
     Raises `RequestError` for what the function refuses and for what needs more than it may have, `StorageError` for a
     full disk, `EnvironmentFailure` when the process could not be started.
     """
-    import asyncio  # the child has no use for it, and would spend half of its start on it
+    import asyncio  # the child has no use for these, and would spend half of its start on them
+
+    import structlog
+
+    from tcnn_jobs.confined.last_words import last_line
 
     limits = str(os.getpid()), str(memory), str(seconds)
     try:
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tcnn_jobs.confined.process", *limits, module, function, *arguments,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=environment() | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         )  # fmt: skip
     except OSError as error:
         raise EnvironmentFailure("the upload cannot be checked just now; try again later") from error
+    assert child.stdout is not None and child.stderr is not None  # noqa: S101
     try:
-        output, _ = await asyncio.wait_for(child.communicate(), seconds)
+        output, reason = await asyncio.wait_for(asyncio.gather(child.stdout.read(), last_line(child.stderr)), seconds)
+        await child.wait()
     except TimeoutError:
         raise RequestError(f"checking it takes more than {seconds} s; send less at once") from None
     finally:
@@ -47,6 +53,8 @@ async def ask(module: str, function: str, *arguments: str, memory: int, seconds:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
             await child.wait()
+    if not output and reason:
+        structlog.get_logger("tcnn.confined").warning("a check failed", function=f"{module}.{function}", reason=reason)
     return _answer(output, memory)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from houses import processes_of, wait_for
+from structlog.testing import capture_logs
 
 from tcnn.errors import RequestError, StorageError
 from tcnn_jobs.confined.process import ask
@@ -27,6 +28,7 @@ def spin():
     while True: pass
 def sleep(folder): time.sleep(60)
 def crash(): os.abort()
+def err(): return {}["no such key"]
 """
 
 
@@ -54,6 +56,13 @@ def test_refusals() -> None:
         run("grow")
     with pytest.raises(RequestError, match="checking it needs"):
         run("crash")
+
+
+def test_the_log_says_what_a_check_died_of() -> None:
+    with capture_logs() as logged, pytest.raises(RequestError, match="checking it needs"):
+        run("err")
+    (line,) = logged
+    assert line["function"] == "some_checks.err" and line["reason"] == "KeyError: 'no such key'"
 
 
 @pytest.mark.parametrize("function", ["spin", "sleep"])
