@@ -13,6 +13,7 @@ from tcnn.config import FinetuneConfig, build
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet
 from tcnn.evaluation.comparing.before_after import BeforeAfter
+from tcnn.models.autocast import emulated
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.before_after import FILE, Ran, before_and_after
 from tcnn.training.distributed import Processes, join_processes, process_device
@@ -211,7 +212,7 @@ def _finetune(
     # Before an existing run is replaced: an optimizer that cannot be created must not cost it.
     create_optimizer(start.model, config)
     notes = [*start.notes, *annealing_notes(start.model, config, loader.steps)]
-    notes.extend(filter(None, (leaked(record),)))
+    notes.extend(filter(None, (leaked(record), emulated(config.amp, device))))
     if config.val_split != asked_split:
         notes.insert(0, f"no validation split, so {DEFAULT_SPLIT:.0%} of the images of every class are held out")
     check_tensorboard(config)

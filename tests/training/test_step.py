@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tcnn import convert
 from tcnn.config import ConversionConfig
 from tcnn.errors import EnvironmentFailure, RequestError
+from tcnn.models.autocast import emulated
 from tcnn.training.recipe.objective import create_task
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.runs.resume import latest_point
@@ -170,3 +171,4 @@ def test_a_run_in_half_precision(data: Path, tmp_path: Path, amp: str) -> None:
     result = run("test_resnet", data, tmp_path / "run", amp=amp, epochs=1)
     assert result.updates == 3
     assert result.layers == 2
+    assert (emulated(amp, torch.device("cpu")) in result.notes) == (emulated(amp, torch.device("cpu")) is not None)

@@ -137,8 +137,12 @@ def command(
         from tcnn.evaluation.comparing.report import csv_rows
         from tcnn.evaluation.comparing.timm_results import timm_rows
         from tcnn.evaluation.held_out import measured_by_default
+        from tcnn.models.autocast import emulated
+        from tcnn.workflows.pipeline import usable_device
 
-    opening = partial(open_model, weights=weights, say=_tell, **arguments)
+    if slow := emulated(config.amp, usable_device(config.device)):
+        console.note(slow)
+    opening = partial(open_model, weights=weights, say=console.note, **arguments)
     if shape is not None:
         from tcnn.cli.output.shape_bias import measure
 
@@ -158,11 +162,6 @@ def command(
         _write_csv(list(csv_rows(found)), csv_file, force)
     if results_csv is not None:
         _write_csv(timm_rows(found), results_csv, force)
-
-
-def _tell(note: str) -> None:
-    if not console.silenced:
-        typer.echo(f"note: {note}", err=True)
 
 
 def _corruptions(every: bool, some: str | None) -> tuple[str, ...]:

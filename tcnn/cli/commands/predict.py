@@ -59,9 +59,12 @@ def command(
     with loading():
         from tcnn.checkpoints.opening import open_model
         from tcnn.evaluation.predict import class_names, image_files, predict, side_by_side
+        from tcnn.models.autocast import emulated
         from tcnn.workflows.pipeline import usable_device
 
     files, place = image_files(images), usable_device(device)
+    if slow := emulated(amp, place):
+        console.note(slow)
     names = [model] if compare is None else [model, compare]
     found: dict[str, list[Prediction]] = {}
     classes: dict[str, tuple[str, ...]] = {}

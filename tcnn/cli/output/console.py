@@ -54,6 +54,14 @@ def stdout() -> "Console":
     return console if console.is_terminal else Results(highlight=False, width=120)
 
 
+def note(text: str) -> None:
+    """Print a note on stderr, unless `--quiet` was given."""
+    import typer
+
+    if not silenced:
+        typer.echo(f"note: {text}", err=True)
+
+
 @contextmanager
 def steps(total: int, quiet: bool = False) -> Iterator[Steps]:
     """Progress bar on stderr that advances with every named step; silent when stderr is no terminal."""
