@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 import { field, numeric, put, read, select, text, tick, together } from "./form.js";
 import { modelPicker } from "./models.js";
 import { ownWeights } from "./own-weights.js";
+import { contentScope } from "./scope-fields.js";
 import { trainingFields } from "./training-form.js";
 
 /** Its parts; `others` are the names of what stands in every form. */
@@ -17,12 +18,14 @@ export function transform(query, others) {
     temperature: numeric({ placeholder: "1/46 = 0.0217" }),
     head_dim: numeric({ placeholder: "automatic" }),
     content_heads: numeric({ placeholder: "0" }),
+    position_reach: numeric({ placeholder: "15" }),
     seed: numeric({ placeholder: "0" }),
   };
   const weights = ownWeights({ model, pretrained: own.pretrained, wanted: query.get("weights") });
   const stride = select([["keep", "Keep: equivalent to the CNN"], ["remove", "Remove: as in the paper"], ["dilate", "Remove, and dilate what follows"]]);
   const queryKey = select([["normal", "Normal, small"], ["mimetic", "Mimetic: like looks for like"]]);
   const position = select([["isotropic", "Around a centre (isotropic)"], ["quadratic", "Gaussian of any shape (quadratic)"], ["relative", "Learned shifts (relative)"], ["relative-content", "Learned shifts, by content too"]]);
+  const scope = contentScope();
   const also = tick(false, { id: "also-finetune" });
   const training = trainingFields("finetune.");
   const box = h("div", { hidden: true }, training.parts);
@@ -41,8 +44,9 @@ export function transform(query, others) {
       stride.value = request.stride ?? "keep";
       queryKey.value = request.query_key ?? "normal";
       position.value = request.position ?? "isotropic";
+      scope.fill(request.content);
       more = { ...request };
-      for (const name of [...others, ...Object.keys(own), "model", "weights", "stride", "query_key", "position", "finetune"]) delete more[name];
+      for (const name of [...others, ...Object.keys(own), "model", "weights", "stride", "query_key", "position", "content", "finetune"]) delete more[name];
       for (const [name, control] of Object.entries(own)) if (name !== "pretrained") control.value = request[name] ?? "";
       also.checked = Boolean(request.finetune);
       also.dispatchEvent(new Event("change"));
@@ -63,19 +67,22 @@ export function transform(query, others) {
           field("head_dim", "Head width", own.head_dim, { hint: "Channels of a head’s queries and keys." }),
           field("content_heads", "Content heads", own.content_heads, { hint: "Beside the taps; they add nothing at first." }),
           field("query_key", "Query and key weights", queryKey, { half: true }),
+          scope.parts,
           field("position", "Positional attention", position, { half: true }),
+          field("position_reach", "Farthest shift", own.position_reach, { hint: "Pixels; for learned shifts only." }),
           field("seed", "Seed", own.seed)))),
       h("section", { class: "card" }, h("h2", {}, "Fine-tuning"),
         h("div", { class: "field tick" }, also, h("label", { for: "also-finetune" }, "Fine-tune it in the same job")), box),
     ],
     body() {
-      const [body, trained] = together(() => {
+      const [body, content, trained] = together(() => {
         if (!model.input.value.trim()) throw Object.assign(new Error("Choose a model."), { control: model.input });
         const made = weights.into({ ...more, model: model.input.value.trim(), stride: stride.value, query_key: queryKey.value });
         if (position.value !== "isotropic") made.position = position.value; // older workers know no other, and refuse the word
         for (const [name, control] of Object.entries(own)) if (name !== "pretrained") put(made, name, read(control));
         return made;
-      }, () => (also.checked ? training.body() : null));
+      }, () => scope.body(), () => (also.checked ? training.body() : null));
+      if (content !== "global") body.content = content;
       if (trained) body.finetune = trained;
       return body;
     },

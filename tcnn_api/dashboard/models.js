@@ -115,8 +115,10 @@ export function modelPicker({ value = "" } = {}) {
     } else if (event.key === "Enter" && !list.hidden && active >= 0) {
       event.preventDefault();
       choose(active);
-    } else if (event.key === "Escape" && !list.hidden) {
-      event.preventDefault();
+    } else if (event.key === "Escape") {
+      if (!list.hidden) event.preventDefault();
+      clearTimeout(timer); // nor does a list that is still to come open
+      asking.abort();
       close();
     }
   });
