@@ -21,6 +21,8 @@ from tcnn.models.trace import evaluating
 Runner = Callable[[Tensor], object]
 """Runs an exported file: images (B, C, H, W) to its outputs, in the model's output structure."""
 Shape = tuple[int, int, int, int]
+STEPS = (2, 4, 8, 16, 32)
+"""Sides are multiples of one of these where a model does not run on any: of patches that become channels, say."""
 
 
 def shapes_to_try(axes: Sequence[ExportAxis], channels: int) -> list[Shape]:
@@ -48,11 +50,13 @@ def reference(model: nn.Module, batch: Tensor, dtype: torch.dtype = torch.float3
 
 
 def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 0) -> list[ExportCheck]:
-    """Compare the file with the model on noise of every shape; raises `VerificationError` if the file refuses one."""
+    """Compare the file with the model on noise of every shape, or of one near it where the model does not run on that.
+
+    Raises: `VerificationError` if the file refuses one on which the model runs.
+    """
     checks = []
-    for shape in shapes:
-        batch = noise(shape, seed)
-        expected = reference(model, batch)
+    for wanted in shapes:
+        shape, batch, expected = _runs_on(model, wanted, seed)
         try:
             found = flat(run(batch), len(batch))
         except Exception as error:  # onnxruntime and torch raise whatever they like
@@ -63,6 +67,34 @@ def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 
         same = top1_agreement(expected, found)
         checks.append(ExportCheck(shape=shape, error=errors(expected, found), top1_agreement=same))
     return checks
+
+
+def _runs_on(model: nn.Module, wanted: Shape, seed: int) -> tuple[Shape, Tensor, Tensor]:
+    """The wanted shape, or with larger sides that are multiples of a step; noise of it, and the model's outputs."""
+    for step in (1, *STEPS):
+        shape = _rounded(wanted, step)
+        batch = noise(shape, seed)
+        try:
+            return shape, batch, reference(model, batch)
+        except Exception as error:  # whatever a layer raises on a size that it does not take
+            if step == STEPS[-1]:
+                raise VerificationError(
+                    f"{type(model).__name__} does not run on an image of {'×'.join(map(str, wanted[1:]))} nor of sides "
+                    f"that are multiples of {step} ({one_line(error)}); nothing was written, try --fixed"
+                ) from error
+    raise AssertionError("the last step returns or raises")
+
+
+def multiples(shapes: Sequence[Shape], checks: Sequence[ExportCheck]) -> str | None:
+    """A note where the model took no sides but multiples of some number, or None."""
+    found = [check.shape for check in checks]
+    step = next(step for step in (1, *STEPS) if [_rounded(shape, step) for shape in shapes] == found)
+    return None if step == 1 else f"height and width must be multiples of {step}, as the model takes no others"
+
+
+def _rounded(shape: Shape, step: int) -> Shape:
+    """With the next larger sides that are multiples of a step."""
+    return (*shape[:2], -(-shape[2] // step) * step, -(-shape[3] // step) * step)
 
 
 def check_tolerance(model: nn.Module, checks: Sequence[ExportCheck], tolerance: float, seed: int = 0) -> None:

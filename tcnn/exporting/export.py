@@ -19,7 +19,7 @@ from torch.export import save as save_program
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.exporting import onnx_file as export_onnx
-from tcnn.exporting.check import Runner, check_tolerance, compare, reference, shapes_to_try
+from tcnn.exporting.check import Runner, check_tolerance, compare, multiples, reference, shapes_to_try
 from tcnn.exporting.options import check_options, format_of, parse_axes, require_onnx
 from tcnn.exporting.program import Program, free_axes, output_tensors, silence_logging, trace
 from tcnn.exporting.report import AXES, Axis, ExportReport, Format
@@ -100,9 +100,10 @@ def export(
             temporary.write_bytes(exported.onnx.SerializeToString())  # type: ignore[attr-defined]
         progress("checking the written file")
         run = export_onnx.run_onnx(temporary) if kind == "onnx" else run_program(temporary)
-        checks = compare(model, run, shapes_to_try(axes, channels))
+        shapes = shapes_to_try(axes, channels)
+        checks = compare(model, run, shapes)
         check_tolerance(model, checks, tolerance)
-        notes += filter(None, [_dead_branch_warning(model)])
+        notes += filter(None, [multiples(shapes, checks), _dead_branch_warning(model)])
     progress("done")
     return ExportReport(
         output=str(path),

@@ -6,6 +6,9 @@ is positions' alone and the same for every image; with content one softmax is ta
 Shapes: B batch, C channels, H×W map, N = H·W pixels, K heads, d head width, E width of an embedding.
 """
 
+import copy
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -91,6 +94,22 @@ class SelfAttention2d(nn.Module):
         assert found is not None  # noqa: S101 - the parameters are there
         return found
 
+    def take(self, heads: Sequence[int]) -> "SelfAttention2d":
+        """A copy with these heads only; embeddings are those of all heads."""
+        made, chosen = copy.deepcopy(self), list(heads)
+        made.heads = len(chosen)
+        for name, tensor in kinds.parameters_of(self.position, self.term.take(chosen)).items():
+            if name in made._parameters:
+                trained = made.get_parameter(name).requires_grad
+                made.register_parameter(name, nn.Parameter(tensor.detach().clone(), trained))
+        made.proj.in_features = len(chosen) * self.proj.out_features
+        _replace(made.proj, self.proj.weight.unflatten(1, (self.heads, -1))[:, chosen].flatten(1))
+        for layer in (made.query, made.key):
+            if layer is not None:
+                _replace(layer, layer.weight.unflatten(0, (self.heads, -1))[chosen].flatten(0, 1))
+                layer.out_features = layer.weight.shape[0]
+        return made
+
     def summary(self) -> tuple[Tensor, Tensor]:
         """Strength (K,) and centre (K, 2), row and column in pixels, of every head's positional attention."""
         return self.term.summary(self.proj.weight.new_ones(()))
@@ -136,3 +155,7 @@ class SelfAttention2d(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.proj.out_features}, heads={self.heads}, position={self.position!r}, content={self.content}"
+
+
+def _replace(layer: nn.Linear, weight: Tensor) -> None:
+    layer.weight = nn.Parameter(weight.detach().clone(), layer.weight.requires_grad)

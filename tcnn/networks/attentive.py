@@ -4,7 +4,9 @@ An image is down-sampled 2×2 without loss (Jacobsen et al. 2018), six blocks of
 of two dense layers follow, as in BERT, and a mean over pixels is classified. There is no convolution.
 """
 
+import copy
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcnn.config import PositionKind
+from tcnn.errors import RequestError
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import kinds
 
@@ -56,7 +59,8 @@ class AttentiveNet(nn.Module):
 
     Args:
         num_classes, in_chans, drop_rate, drop_path_rate: as in timm.
-        depth, heads, embed_dim, mlp_dim: of Table 2 by default.
+        depth, heads, embed_dim, mlp_dim: of Table 2 by default; heads may be one number for every block, as they are
+            after pruning.
         position, content: of every `SelfAttention2d`.
         patch_size: side of the squares whose pixels become channels.
 
@@ -68,7 +72,7 @@ class AttentiveNet(nn.Module):
         num_classes: int = 10,
         in_chans: int = 3,
         depth: int = 6,
-        heads: int = 9,
+        heads: int | Sequence[int] = 9,
         embed_dim: int = 400,
         mlp_dim: int = 512,
         position: PositionKind = "isotropic",
@@ -78,12 +82,18 @@ class AttentiveNet(nn.Module):
         drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__()
+        own = (heads,) * depth if isinstance(heads, int) else tuple(heads)
+        if len(own) != depth or min(own, default=1) < 1:
+            raise RequestError(f"heads: expected a number of at least 1, or {depth} of them, one a block, got {heads}")
         self.num_classes, self.num_features, self.in_chans = num_classes, embed_dim, in_chans
         self.head_hidden_size, self.patch_size = embed_dim, patch_size
         self.stem = nn.Linear(in_chans * patch_size**2, embed_dim)
         rates = torch.linspace(0, drop_path_rate, depth, device="cpu").tolist()
         self.blocks = nn.Sequential(
-            *(Block(embed_dim, mlp_dim, heads, position, content, drop_rate, rate) for rate in rates)
+            *(
+                Block(embed_dim, mlp_dim, count, position, content, drop_rate, rate)
+                for count, rate in zip(own, rates, strict=True)
+            )
         )
         self.head = nn.Linear(embed_dim, num_classes) if num_classes else nn.Identity()
 
@@ -99,6 +109,19 @@ class AttentiveNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
+
+    def attention_layers(self) -> dict[str, SelfAttention2d]:
+        """The attention of every block by dotted name, in their order."""
+        return {name: module for name, module in self.named_modules() if isinstance(module, SelfAttention2d)}
+
+    def with_heads(self, kept: Sequence[Sequence[int]]) -> "AttentiveNet":
+        """A copy of which every block has some of its heads only, and which timm builds again as it is."""
+        made = copy.deepcopy(self)
+        for block, heads in zip(made.blocks.children(), kept, strict=True):
+            attention: SelfAttention2d = block.get_submodule("attn")  # type: ignore[assignment]
+            block.add_module("attn", attention.take(heads))
+        made._model_args = {**getattr(self, "_model_args", {}), "heads": [len(heads) for heads in kept]}  # type: ignore[assignment]
+        return made
 
     def get_classifier(self) -> nn.Module:
         """The classifier, as timm's models have it."""

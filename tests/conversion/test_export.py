@@ -23,6 +23,7 @@ from tcnn.folding.fuse import fused
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.trace import evaluating
+from tcnn.networks.attentive import AttentiveNet
 
 SIZE = (24, 20)
 Runner = Callable[[Tensor], Tensor]
@@ -151,6 +152,32 @@ def test_axes_that_hang_together_are_fixed(tmp_path: Path) -> None:
     assert [axis.dynamic for axis in report.axes] == [True, False, False]
     assert report.notes == ("height and width fixed: the model ties or fixes batch and height and width",)
     assert [check.shape for check in report.checks] == [(2, 3, 8, 8), (1, 3, 8, 8), (3, 3, 8, 8)]
+
+
+def test_sides_that_are_multiples(tmp_path: Path) -> None:
+    """Patches that become channels: the model runs on no odd side, and neither does the file."""
+    model = AttentiveNet(embed_dim=8, mlp_dim=8, depth=1, heads=2)
+    report = tcnn.export(model, tmp_path / "m.pt2", size=(16, 20))
+    assert [check.shape[2:] for check in report.checks] == [(16, 20), (14, 26), (18, 14)]
+    assert [axis.dynamic for axis in report.axes] == [True, True, True]
+    assert report.notes == ("height and width must be multiples of 2, as the model takes no others",)
+
+
+class Picky(nn.Conv2d):
+    """Traced by one size, it runs on no other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and x.shape[-1] != 20:
+            raise RuntimeError("20 is the best width")
+        return super().forward(x)
+
+
+def test_a_model_that_runs_on_no_other_size(tmp_path: Path) -> None:
+    with pytest.raises(
+        VerificationError, match=r"Picky does not run on an image of 3×13×25 .*multiples of 32 .*--fixed"
+    ):
+        tcnn.export(Picky(3, 2, 3), tmp_path / "m.pt2", size=(16, 20))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_differs_is_not_written(tmp_path: Path) -> None:

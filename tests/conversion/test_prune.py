@@ -84,5 +84,18 @@ def test_heads_that_are_taps_exactly_stay() -> None:
     torch.manual_seed(0)
     source = PlainNet().eval()
     model = tcnn.convert(source, input_size=SIZE).model
-    with pytest.raises(NothingToConvertError):
+    message = r"every centre but those of \d+ heads that are exactly a tap .* lies within 0\.1 pixels"
+    with pytest.raises(NothingToConvertError, match=message):
         pruned(model, source, far=0.1)
+
+
+def test_a_layer_keeps_a_head_that_brings_something() -> None:
+    """One that brings nothing is dropped as well, and does not count as what is left."""
+    source, model = soft()
+    name, layer = next(iter(gpsa_layers(model).items()))
+    with torch.no_grad():
+        layer.gating_param.fill_(2.0)
+        layer.attention_centers.add_(40.0)
+        layer.proj.unflatten(1, (9, -1))[:, 3] = 0
+    with pytest.raises(RequestError, match=f"{name}: all of its 9 heads would be removed"):
+        pruned(model, source)

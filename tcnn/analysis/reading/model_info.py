@@ -78,7 +78,7 @@ def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
     cfg, training = told.get("pretrained_cfg") or {}, told.get("training") or {}
     labels = told.get("label_names") or cfg.get("label_names")
     found = ModelInfo(
-        name=name, kind="T-CNN" if report.get("layers") else "CNN",
+        name=name, kind=_kind(report),
         source=report.get("base_model"), weights=training.get("weights") or _plain(told.get("weights")),
         stage=report.get("stage"), layers=len(report.get("layers") or ()),
         stride=(report.get("config") or {}).get("stride"), parameters_before=report.get("parameters_before"),
@@ -124,6 +124,14 @@ def of_name(name: str) -> ModelInfo:
         parameters=entry.converted_parameters if converted else entry.parameters,
         flops=entry.converted_flops if converted else entry.flops, input_size=entry.input_size,
     )  # fmt: skip
+
+
+def _kind(report: Mapping[str, Any]) -> str:
+    """A transformer that was trained as it is has no convolution to convert, and is no CNN."""
+    if report.get("layers"):
+        return "T-CNN"
+    entry = catalogue.entries().get(str(report.get("base_model")).partition(".")[0])
+    return "CNN" if entry is None or entry.convertible else "timm model"
 
 
 def _plain(value: Any) -> str | None:

@@ -1,0 +1,111 @@
+"""Which heads of a layer look too far away, where another looks, everywhere alike, or along a line.
+
+Cordonnier et al. 2020, App. E, remove heads whose Gaussian is degenerate (the largest eigenvalue of Σ⁻¹ below 1e-5, or
+a condition number above 1e5). Heads that look at one place are of one attention, so that one of them takes over the
+output weights of the other.
+
+Shapes: P heads with a positional part.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tcnn.errors import NothingToConvertError, RequestError
+from tcnn.folding.report import PrunedHead
+from tcnn.layers.terms.kinds import Position
+from tcnn.layers.terms.positions import Pair
+from tcnn.layers.terms.quadratic import Quadratic
+
+SAME = 0.5
+"""Distance in pixels of two centres below which they look at one place."""
+FLATTEST = 1e-5
+"""Largest eigenvalue of Σ⁻¹, in 1/pixel², below which attention is the same everywhere (their threshold)."""
+THINNEST = 1e5
+"""Ratio of the eigenvalues of Σ⁻¹ above which attention is a line (their threshold)."""
+
+
+class Looking(NamedTuple):
+    """Where the heads of a layer look, and how much they bring."""
+
+    centres: list[list[float]]
+    """Row and column in pixels from the query."""
+    eigenvalues: Tensor
+    """Of Σ⁻¹, (P, 2) ascending, in 1/pixel²."""
+    weights: list[float]
+    """Norm of W_out of every head."""
+    size: Pair
+    """(H, W) of the layer's map with its padding."""
+
+
+def looking(term: Position, temperature: Tensor, proj: Tensor, size: Pair) -> Looking:
+    """What a positional term says at a temperature τ; `proj` is W_out, (C_out, K, C), of the P heads and any behind."""
+    strength, centres = term.summary(temperature)
+    # A head is exp(−½ δᵀ Σ⁻¹ δ), so that Σ⁻¹ = 2 M/τ.
+    if isinstance(term, Quadratic):
+        values = 2 * torch.linalg.eigvalsh(term.precision.double()) / temperature.double()
+    else:
+        values = (2 * strength.double() / temperature.double())[:, None].expand(-1, 2)
+    weights = proj.double().norm(dim=(0, 2))
+    return Looking(centres.double().tolist(), values, weights.tolist(), size)
+
+
+def degenerate(name: str, seen: Looking, spared: Collection[int], far: float | None, same: float) -> list[PrunedHead]:
+    """The heads of a layer to remove, with the reason.
+
+    Args:
+        spared: heads that stay, whatever they look at.
+        far: pixels from the query beyond which a centre is too far; None: beyond the map.
+        same: pixels within which two centres are the same.
+    """
+    flat = (seen.eigenvalues[:, 1] < FLATTEST).tolist()
+    thin = (seen.eigenvalues[:, 1] > THINNEST * seen.eigenvalues[:, 0]).tolist()
+    found: list[PrunedHead] = []
+    kept: list[int] = []
+    # The heads with the most weight first, so that those are kept where several look at one place.
+    for head in sorted(range(len(seen.centres)), key=lambda one: -seen.weights[one]):
+        if head in spared:
+            continue
+        row, column = centre = seen.centres[head]
+        outside = abs(row) >= seen.size[0] or abs(column) >= seen.size[1]
+        twin = next((one for one in kept if _distance(seen.centres[one], centre) <= same), None)
+        away = outside if far is None else _distance(centre, [0.0, 0.0]) > far
+        reasons = {"flat": flat[head], "thin": thin[head], "far": away, "same": twin is not None}
+        reason = next((why for why, holds in reasons.items() if holds), None)
+        if reason is None:
+            kept.append(head)
+            continue
+        into = twin if reason == "same" else None
+        found.append(PrunedHead(layer=name, head=head, reason=reason, centre=(row, column), into=into))  # type: ignore[arg-type]
+    return sorted(found, key=lambda head: head.head)
+
+
+def hand_over(parts: Tensor, removed: Sequence[PrunedHead]) -> None:
+    """Give output weights of heads that look where others do to those, in place; `parts` is W_out, (C_out, K, C)."""
+    for head in removed:
+        if head.into is not None:
+            parts[:, head.into] += parts[:, head.head]
+
+
+def nothing_left(name: str, heads: int, removed: Sequence[PrunedHead], far: float | None) -> RequestError:
+    """The refusal where a layer would have no head."""
+    return RequestError(
+        f"{name}: all of its {heads} heads would be removed "
+        f"({', '.join(sorted({head.reason for head in removed}))}), and nothing would be left of the layer"
+        + ("" if far is None else f"; give a larger distance than {far:g} pixels")
+    )
+
+
+def nothing_to_prune(far: float | None, same: float, taps: int = 0) -> NothingToConvertError:
+    """The refusal where every head stays, as many of them because they are `taps` of a convolution."""
+    but = f" but those of {taps} heads that are exactly a tap of a convolution (tcnn fold folds them)" if taps else ""
+    return NothingToConvertError(
+        f"no head to prune: every centre{but} lies within {'the map' if far is None else f'{far:g} pixels'} and more "
+        f"than {same:g} pixels from those of its layer"
+    )
+
+
+def _distance(one: list[float], other: list[float]) -> float:
+    return float(((one[0] - other[0]) ** 2 + (one[1] - other[1]) ** 2) ** 0.5)
