@@ -25,6 +25,11 @@ def checked(model: nn.Module) -> tuple[VisionTransformer, Tokens]:
     """The model as a timm ViT with positional embedding and ordinary attention, or `RequestError` in one line."""
     kind = type(model).__name__
     if not isinstance(model, VisionTransformer):
+        if any(part in type(module).__name__.lower() for module in model.modules() for part in ("relpos", "rotary")):
+            raise RequestError(
+                f"{kind}: its positions are relative or rotary, inside of its attention; expected a transformer with a "
+                "positional embedding that is added to tokens, such as vit_tiny_patch16_224"
+            )
         raise RequestError(
             f"{kind}: expected a timm vision transformer (vit_*, deit_*), whose blocks have queries, keys and values"
         )

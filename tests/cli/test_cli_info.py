@@ -30,7 +30,8 @@ def test_a_run_is_told(tcnn: Run, file: Path) -> None:
     told = tcnn("info", "run", "--json").json
     expected = {
         "kind": "T-CNN", "source": "test_resnet.r160_in1k", "weights": "pretrained", "stage": "layer4", "layers": 2,
-        "stride": "keep", "classes": 3, "label_names": ["größe", "b", "c"], "license": "apache-2.0",
+        "stride": "keep", "position": "isotropic", "classes": 3, "label_names": ["größe", "b", "c"],
+        "license": "apache-2.0",
         "file": "run/best.safetensors", "bytes": file.stat().st_size,
     }  # fmt: skip
     assert {key: told[key] for key in expected} == expected
@@ -50,6 +51,11 @@ def test_a_run_is_told(tcnn: Run, file: Path) -> None:
     for words in ("T-CNN of test_resnet.r160_in1k", "2 layers of stage layer4", "0.25", "größe", "equal when it was ",
                   "on p, epoch 2", "top-1 50.0% (21.5–78.5) of 8 images"):  # fmt: skip
         assert words in shown
+
+
+def test_the_kind_of_positions_is_told(tcnn: Run, lively: Callable[..., nn.Module]) -> None:
+    package.save(package.convert(lively(), position="quadratic").model, "q.safetensors")
+    assert "2 layers of stage layer4, stride keep, positions quadratic" in tcnn("info", "q.safetensors").out
 
 
 def test_names_are_told_from_the_catalogue(tcnn: Run) -> None:

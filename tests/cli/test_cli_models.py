@@ -53,6 +53,11 @@ class TestModels:
     def test_a_single_model_that_cannot_be_converted_gets_its_reason(self, tcnn: Run) -> None:
         assert "no k×k convolution to convert" in tcnn("models", "test_vit2").error(2)
 
+    def test_what_can_begin_as_convolutions_is_said(self, tcnn: Run) -> None:
+        for name in ("vit_tiny_patch16_224", "convit_small"):
+            assert tcnn("models", name).error(2).endswith("; untrained, it can begin as convolutions: tcnn init")
+        assert "tcnn init" not in tcnn("models", "swin_tiny_patch4_window7_224").error(2)
+
     def test_many_that_cannot_are_counted(self, tcnn: Run) -> None:
         error = tcnn("models", "vit_base_patch16").error(2)
         assert "models match, none can be converted; --all says why" in error

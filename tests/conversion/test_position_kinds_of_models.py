@@ -1,5 +1,7 @@
 """Kinds of positional attention wherever a converted model goes: verified, saved, folded, inspected, trained."""
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +45,33 @@ def lively(kind: str, **options: Any) -> nn.Module:
     return model
 
 
+DEPARTURES: dict[str, dict[str, Callable[[GPSA2d], object]]] = {
+    "quadratic": {
+        "attention_centers": lambda layer: layer.attention_centers[4, 0].add_(1),
+        "precision_raw": lambda layer: layer.precision_raw[4, :2].fill_(-1),
+    },
+    "relative": {
+        "position_vector": lambda layer: layer.position_vector[4].copy_(layer.position_vector[3]),
+        "row_embedding": lambda layer: layer.row_embedding[14].fill_(0.9),
+        "column_embedding": lambda layer: layer.column_embedding[14].fill_(0.9),
+    },
+    "relative-content": {
+        "position_vector": lambda layer: layer.position_vector[4].neg_(),
+        "position_query": lambda layer: layer.position_query[4, 0, 0].fill_(1e3),
+    },
+}
+"""A departure of each parameter of each kind that changes what the network computes."""
+
+
 @pytest.mark.parametrize("kind", OTHERS)
-def test_a_conversion_is_equivalent_and_verification_sees_a_departure(kind: str) -> None:
+def test_a_conversion_is_equivalent_and_verification_sees_every_departure(kind: str) -> None:
     source, model = converted(kind, content_heads=1)
     assert tcnn.verify(source, model, input_size=SIZE).passed
-    layer = next(iter(gpsa_layers(model).values()))
-    with torch.no_grad():
-        if kind == "quadratic":
-            layer.attention_centers[4, 0] += 1
-        else:
-            layer.position_vector[4] = layer.position_vector[3]
-    assert not tcnn.verify(source, model, input_size=SIZE).passed
+    for depart in DEPARTURES[kind].values():
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            depart(next(iter(gpsa_layers(other).values())))
+        assert not tcnn.verify(source, other, input_size=SIZE).passed
 
 
 @pytest.mark.parametrize("kind", sampled(OTHERS, ["relative-content"]))

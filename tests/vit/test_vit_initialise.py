@@ -9,6 +9,7 @@ import timm
 import torch
 from data_pictures import picture
 from safetensors import safe_open
+from timm.layers import build_sincos2d_pos_embed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -118,6 +119,18 @@ def test_without_content_it_is_the_pseudo_inverse(monkeypatch: pytest.MonkeyPatc
         assert (found - factor * expected).norm() < 2e-3 * found.norm()
 
 
+def test_a_sin_cos_embedding_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fixed one, whose frequencies are not the grid's harmonics: nine of ten patches still hit."""
+    model = vit(class_token=False, global_pool="avg")
+    fixed = build_sincos2d_pos_embed([8, 8], dim=96, temperature=100.0)[None]
+    model.pos_embed = nn.Parameter(fixed, requires_grad=False)
+    report = tcnn.initialise(model, positions="keep")
+    assert report.positions == "keep" and torch.equal(model.pos_embed, fixed)
+    for layer, found in zip(report.layers, attention_of(model, pictures((32, 32)), monkeypatch), strict=True):
+        aimed = torch.tensor([aimed_at((8, 8), offset, 0) for offset in layer.offsets])
+        assert (found.argmax(3) == aimed).double().mean() >= 0.9
+
+
 @pytest.mark.parametrize("kind", ["impulse", "mimetic", "default"])
 def test_only_attention_and_positions_change(kind: Any) -> None:
     model = vit(reg_tokens=2)
@@ -187,6 +200,8 @@ def test_distillation_tokens_are_prefix_tokens() -> None:
     [
         (lambda: timm.create_model("resnet18"), {}, "ResNet: expected a timm vision transformer"),
         (lambda: nn.Linear(2, 2), {}, "Linear: expected a timm vision transformer"),
+        (lambda: timm.create_model("vit_relpos_small_patch16_224", depth=1), {}, "positions are relative or rotary"),
+        (lambda: timm.create_model("eva02_tiny_patch14_224", depth=1), {}, "positions are relative or rotary"),
         (lambda: vit(pos_embed="none"), {}, "has no positional embedding, from which"),
         (lambda: vit(qk_norm=True), {}, "blocks.0 normalises queries and keys"),
         (lambda: vit(img_size=4), {}, "1×1 patches have no neighbours"),

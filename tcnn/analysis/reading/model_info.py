@@ -58,6 +58,8 @@ class ModelInfo(Record):
     stage: str | None = None
     layers: int | None = None
     stride: str | None = None
+    position: str | None = None
+    """How heads attend by position."""
     parameters_before: int | None = None
     parameters: int | None = None
     flops: int | None = None
@@ -81,8 +83,9 @@ def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
         name=name, kind=_kind(report),
         source=report.get("base_model"), weights=training.get("weights") or _plain(told.get("weights")),
         stage=report.get("stage"), layers=len(report.get("layers") or ()),
-        stride=(report.get("config") or {}).get("stride"), parameters_before=report.get("parameters_before"),
-        parameters=report.get("parameters_after"), input_size=tuple(cfg.get("input_size") or ()) or None,
+        stride=(report.get("config") or {}).get("stride"), position=_position(report),
+        parameters_before=report.get("parameters_before"), parameters=report.get("parameters_after"),
+        input_size=tuple(cfg.get("input_size") or ()) or None,
         classes=cfg.get("num_classes"), label_names=tuple(labels) if labels else None, license=cfg.get("license"),
         verification=_verified(told.get("verification")), training=_trained(training),
         tcnn_version=str(told.get("tcnn_version")),
@@ -124,6 +127,11 @@ def of_name(name: str) -> ModelInfo:
         parameters=entry.converted_parameters if converted else entry.parameters,
         flops=entry.converted_flops if converted else entry.flops, input_size=entry.input_size,
     )  # fmt: skip
+
+
+def _position(report: Mapping[str, Any]) -> str | None:
+    """Files from before there was a choice do not say."""
+    return (report.get("config") or {}).get("position", "isotropic") if report.get("layers") else None
 
 
 def _kind(report: Mapping[str, Any]) -> str:

@@ -47,6 +47,7 @@ def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
     names = found.label_names or ()
     listed = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
     checked, trained = found.verification, found.training
+    kind = f", positions {found.position}" if found.position not in (None, "isotropic") else ""
     range_ = trained and trained.top1_interval
     sure = f" ({100 * range_[0]:.1f}–{100 * range_[1]:.1f})" if range_ else ""
     measured_on = f"{sure} of {console.some(trained.images, 'image')}" if trained and trained.images else ""
@@ -54,7 +55,8 @@ def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
         ("what", f"{found.kind}{' of ' + found.source if found.source and found.source != found.name else ''}"),
         ("file", found.file and f"{found.file}{size}"),
         ("weights", found.weights),
-        ("converted", f"{console.some(found.layers, 'layer')} of stage {found.stage}, stride {found.stride or 'keep'}"
+        ("converted", f"{console.some(found.layers, 'layer')} of stage {found.stage}, "
+         f"stride {found.stride or 'keep'}{kind}"
          if found.layers and found.kind == "T-CNN" else None),
         ("can convert", f"{console.some(found.layers, 'layer')} of stage {found.stage}"
          if found.layers and found.kind == "timm model" else None),

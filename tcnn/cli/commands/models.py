@@ -34,7 +34,7 @@ def command(
     if not shown:
         words = " ".join(query)
         if len(found) == 1:
-            raise RequestError(found[0].reason or f"{found[0].name} cannot be converted")
+            raise RequestError(_why(found[0]))
         if found:
             raise RequestError(f"{words}: {len(found)} models match, none can be converted; --all says why")
         raise RequestError(catalogue.unknown(words, list(catalogue.entries())))
@@ -60,10 +60,18 @@ def _print_table(shown: "list[Entry]") -> None:
             _change(entry.parameters, entry.converted_parameters),
             _change(entry.flops, entry.converted_flops),
             str(entry.input_size[-1]),
-            entry.stage if entry.convertible else entry.reason,
+            entry.stage if entry.convertible else _why(entry),
         )
     out.print(table)
     out.print(f"{console.some(len(shown), 'model')}; FLOPs are 2 × multiply-adds of one image of the given size")
+
+
+def _why(entry: "Entry") -> str:
+    """Why it cannot be converted, and what can be done with it."""
+    from tcnn.vit.families import TAKEN_BY
+
+    begins = "; untrained, it can begin as convolutions: tcnn init" if entry.family in TAKEN_BY else ""
+    return f"{entry.reason or f'{entry.name} cannot be converted'}{begins}"
 
 
 def _change(before: int | None, after: int | None) -> str:
