@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
-from tcnn.checkpoints.opening import open_checkpoint
+from tcnn.checkpoints.opening import check_exists, open_checkpoint, open_model
 from tcnn.checkpoints.places import is_ours
 from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import refuse_folded
@@ -15,13 +15,13 @@ from tcnn.conversion.surgery import without_stride
 from tcnn.errors import RequestError
 from tcnn.models.noise import noise_images
 from tcnn.models.randomise import randomised
+from tcnn.models.trace import input_shape
 from tcnn.verification.explain import Explanation, explain
 from tcnn.verification.images import load_images
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.workflows.pipeline import Progress, Source, open_source, usable_device
-from tcnn.zoo.names import canonical, is_converted, is_weights_file
-from tcnn.zoo.sources import check_name
+from tcnn.zoo.names import is_converted, is_weights_file
 
 TCNNS = (*ConversionConfig.model_fields, "anneal_steps")
 """Model arguments that a T-CNN has and its CNN has not."""
@@ -56,9 +56,15 @@ def recheck(
 def compare(pair: Pair, settings: VerificationConfig, progress: Progress = lambda step: None) -> VerificationReport:
     """Compare a converted model with its source."""
     return verify(
-        pair.reference, pair.model, settings, pair.images, randomise=pair.random,
+        pair.reference, pair.model, _sized(settings, pair.model), pair.images, randomise=pair.random,
         progress=lambda step: progress(f"verifying {step}"),
     )  # fmt: skip
+
+
+def _sized(settings: VerificationConfig, model: nn.Module) -> VerificationConfig:
+    """With the size of the images that the converted model takes: its source may have been built for another."""
+    size = settings.input_size or input_shape(model)[1:]
+    return settings.model_copy(update={"input_size": size})
 
 
 def is_plain(name: str) -> bool:
@@ -78,7 +84,7 @@ def open_pair(
     """A checkpoint's model and the source recorded in it, or another one.
 
     Args:
-        against: a timm name (with its pretrained weights), `local-dir:PATH` or `hf-hub:ORG/NAME`.
+        against: a timm name (with its pretrained weights), `local-dir:PATH`, `hf-hub:ORG/NAME`, or a CNN's file or run.
         weights: the source's weights file; needed again when the checkpoint was made from a file.
         images: a directory of images to compare on.
         model_args: arguments for `timm.create_model` of what is built of a name.
@@ -87,7 +93,7 @@ def open_pair(
     """
     place = usable_device(device)
     if against is not None:
-        check_name(canonical(against))  # before anything is read or downloaded for it
+        check_exists(against)  # before anything is read or downloaded for it
     progress("reading")
     built = not is_ours(path)
     content = open_checkpoint(path, **(model_args if built or against is None else {}))
@@ -113,21 +119,34 @@ def open_pair(
     args |= {key: value for key, value in model_args.items() if key not in TCNNS}
     if recorded is not None and recorded.num_classes is not None:
         args["num_classes"] = recorded.num_classes
-    source, origin = open_source(
-        against or (recorded.name if recorded else content.conversion.base_model), not random, weights,
-        recorded.seed if recorded else 0, place, **args,
-    )  # fmt: skip
+    if against is not None and is_ours(against):
+        source, found = _cnn(against, weights).to(place), None
+    else:
+        source, origin = open_source(
+            against or (recorded.name if recorded else content.conversion.base_model), not random, weights,
+            recorded.seed if recorded else 0, place, **args,
+        )  # fmt: skip
+        found = origin.digest
     _refuse_other_classes(model, str(path), source, against or str(weights or content.conversion.base_model))
     known = recorded is not None and recorded.digest is not None
-    if against is None and recorded is not None and known and origin.digest != recorded.digest:
+    if against is None and recorded is not None and known and found != recorded.digest:
         raise RequestError(
             f"{path}: the {'random weights drawn' if random else 'weights found'} for {recorded.name} are not those it "
             "was converted from; name the right ones with --weights or --against"
         )
     config = content.conversion.config
     reference = source if config.stride == "keep" else without_stride(source, config)
-    batch = None if images is None else load_images(images, reference).to(place)
+    batch = None if images is None else load_images(images, model).to(place)
     return Pair(reference, model, batch, random)
+
+
+def _cnn(name: str, weights: Path | None = None) -> nn.Module:
+    """The CNN of a file or run; raises `RequestError` for a T-CNN."""
+    model = open_model(name, weights)
+    report = getattr(model, "conversion_report", None)
+    if report is not None and report.layers:
+        raise RequestError(f"--against {name}: expected a CNN, found a T-CNN; name the CNN that it was made from")
+    return model
 
 
 def _refuse_other_classes(model: nn.Module, name: str, source: nn.Module, other: str) -> None:
@@ -152,14 +171,18 @@ def open_two(
     """Two models of one architecture that need not be converted, by their names; arguments as for `open_pair`."""
     place = usable_device(device)
     progress("building the models")
+    check_exists(against)
     model = open_source(name, True, None, 0, place, **model_args)[0]
-    reference = open_source(against, True, weights, 0, place, **model_args)[0]
+    if is_ours(against):
+        reference = _cnn(against, weights).to(place)
+    else:
+        reference = open_source(against, True, weights, 0, place, **model_args)[0]
     return Pair(reference, model, None if images is None else load_images(images, reference).to(place), False)
 
 
 def explained(pair: Pair, settings: VerificationConfig) -> Explanation:
     """Why the two differ, on the pair's images or on noise."""
-    batch = noise_images(pair.reference, settings) if pair.images is None else pair.images
+    batch = noise_images(pair.model, settings) if pair.images is None else pair.images
     bounds = {torch.float32: settings.tolerance_float32, torch.float64: settings.tolerance_float64}
     if not pair.random:
         return explain(pair.reference, pair.model, batch, bounds)

@@ -36,9 +36,35 @@ def test_it_is_the_same_function_and_knows_what_it_learned_from(tcnn: Run, cnn: 
     assert (told["kind"], told["label_names"], told["weights"]) == ("T-CNN", ["a", "b", "c"], "file")
     shown = tcnn("evaluate", "t.safetensors").out  # on what the CNN was trained and validated on, and no other part
     assert "6 images" in " ".join(shown.split()) and "that training had held out" in shown
-    assert tcnn("verify", "t.safetensors", "--weights", "cnn/best.safetensors").code == 0
+    for source in (("--weights", "cnn/best.safetensors"), ("--against", "cnn"), ("--against", "cnn/best.safetensors")):
+        verified = tcnn("verify", "t.safetensors", *source)
+        assert verified.code == 0 and "noise 2×3×48×48" in verified.out, source  # the run's size, not timm's
     planned = tcnn("convert", "cnn", "--content-heads", 2, "--dry-run", "--json").json["conversion"]
     assert planned == done["conversion"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (("--against", "t.safetensors"), "--against t.safetensors: expected a CNN, found a T-CNN; name the CNN that"),
+        (("--against", "gone.safetensors"), "gone.safetensors: expected a tcnn checkpoint, found nothing"),
+        (("--against", "cnn", "--weights", "cnn/best.safetensors"), "--weights: cnn brings weights of its own"),
+        ((), "t.safetensors: made from a weights file; give it again with --weights FILE, or --against MODEL"),
+    ],
+)
+def test_what_it_cannot_be_verified_against(tcnn: Run, cnn: Path, given: tuple[str, ...], error: str) -> None:
+    assert tcnn("convert", "cnn", "t.safetensors").code == 0
+    assert tcnn("verify", "t.safetensors", *given).error(2).startswith(error)
+
+
+def test_another_cnn_than_its_own_differs(tcnn: Run, cnn: Path) -> None:
+    assert tcnn("convert", "cnn", "t.safetensors").code == 0
+    model = library.load(cnn / "best.safetensors")
+    with torch.no_grad():
+        for bias in (m.bias for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
+            bias.add_(0.1)
+    library.save(model, cnn.parent / "other.safetensors")
+    assert tcnn("verify", "t.safetensors", "--against", "other.safetensors").code == 3
 
 
 @pytest.mark.parametrize(
