@@ -63,19 +63,30 @@ export function show(main, query) {
   main.append(h("div", { class: "head" }, h("h1", {}, "Evaluate a model")),
     h("p", { class: "lead" }, "Accuracy on images that a model has not seen, beside other models: by class, by corruption and severity, by size, image by image."), form);
 
+  const references = new Map(); // of uploaded weights, by their id
   const source = () => form.querySelector("input[name=source]:checked").value;
   function choose() {
     for (const [name, part] of Object.entries(parts)) part.hidden = name !== source();
     weights.parts.hidden = source() !== "model";
+    apart();
   }
-  choose();
+
+  /** What is measured is not offered beside itself. */
+  function apart() {
+    const measured = source() === "model" ? weights.value() : own[source()].value;
+    for (const option of against.options) {
+      const reference = references.get(option.value);
+      const same = Boolean(measured) && option.value === measured && (!reference || reference.model === own.model.input.value.trim());
+      option.hidden = option.disabled = same;
+      if (same) option.selected = false;
+    }
+  }
 
   const kept = keeping(form);
   const jobs = get("jobs?limit=100&status=succeeded", { signal }).then((page) =>
     page.data.filter((one) => one.kind !== "evaluate").map((one) => [one.id, `${title(one)} · ${one.kind}, ${date(one.finished_at)}`]));
   const checkpoints = get("checkpoints?limit=100", { signal }).then((page) => page.data.map((one) => [one.id, describeCheckpoint(one)]));
   const known = get("weights?limit=100", { signal }).then((page) => page.data.filter((one) => one.architecture));
-  const references = new Map(); // of uploaded weights, by their id
   const ofWeights = async () => (await known).map((one) => {
     references.set(one.id, { model: one.architecture, weights: one.id });
     return [one.id, `${one.name} · ${one.architecture}, weights of your own`];
@@ -87,7 +98,9 @@ export function show(main, query) {
     fill(against, async () => [...await jobs, ...await checkpoints, ...await ofWeights()], "Neither a job’s model nor a checkpoint is there").then(() => (against.selectedIndex = -1)),
     fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map((one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`]),
       "None was uploaded yet: the fine-tuning form takes one", query.get("dataset")),
-  ]);
+  ]).then(apart);
+  form.addEventListener("change", apart);
+  choose();
   if (kept.before) kept.restore(() => filled).then(choose);
   else if (query.has("checkpoint") || query.has("weights")) {
     form.querySelector(query.has("checkpoint") ? "#source-checkpoint" : "#source-model").checked = true;

@@ -219,6 +219,14 @@ def test_an_uploaded_checkpoint_is_evaluated(server: Server, story: Finished, op
         re.compile("checkpoint.zip · resnet18")
     )
     page.get_by_label("Data set").select_option("ds_" + "3" * 24)
+    beside = page.get_by_label("Beside it", exact=True)
+    itself = beside.locator(f"option[value=ckpt_{'3' * 24}]")
+    expect(itself).to_be_disabled()
+    page.get_by_label("What a job made").check()
+    expect(itself).to_be_enabled()
+    beside.select_option("ckpt_" + "3" * 24)
+    page.get_by_label("An uploaded checkpoint").check()
+    assert beside.evaluate("select => select.selectedOptions.length") == 0
     page.get_by_role("button", name="Evaluate").click()
     expect(page.locator(".titled .badge")).to_contain_text("Queued")
     with server.client(None) as client:
