@@ -10,7 +10,7 @@ from typing import Any
 import measuring
 import numpy
 import torch
-from experiment import identity
+from experiment import Arm, identity
 from job import Job, Sets, adapted, digest, place, sets
 from networks.building import network, shaped
 from torch import nn
@@ -50,6 +50,7 @@ def prepare(job: Job) -> None:
         config = experiment.config(arm, experiment.seeds[0])
         # Weights are of no matter, only how the network takes its images.
         model = network(experiment.model_of(arm), None, images.train.class_names, config, pretrained=False)
+        config = sized(experiment.arms[arm], config, model)
         for case in measuring.cases(experiment, size(model, config)):
             data, file = of_case(job, case, images)
             if not file.is_file():
@@ -65,6 +66,7 @@ def run(job: Job, arm: str, seed: int, say: Callable[[str], None]) -> None:
     config = timed(job, arm, experiment.config(arm, seed, job.options))
     images = sets(job)
     source = start(job, experiment.start_of(arm), config, images.train.class_names, experiment.model_of(arm))
+    config = sized(experiment.arms[arm], config, source)
     if experiment.arms[arm].initialise is not None:
         tcnn.initialise(source, experiment.arms[arm].initialise, seed=seed)
     model = shaped(source, config, size(source, config))
@@ -153,6 +155,14 @@ def _mean(by_layer: dict[str, float]) -> float | None:
 
 def _rounded(by_layer: dict[str, list[float]]) -> dict[str, list[float]]:
     return {layer: [round(value, 3) for value in values] for layer, values in by_layer.items()}
+
+
+def sized(arm: Arm, config: FinetuneConfig, model: nn.Module) -> FinetuneConfig:
+    """The configuration with the size that the network was published at, for an arm that asks for it."""
+    if not arm.published_size:
+        return config
+    cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+    return config.model_copy(update={"size": tuple(cfg["input_size"][1:])})
 
 
 def size(model: nn.Module, config: FinetuneConfig) -> tuple[int, int]:

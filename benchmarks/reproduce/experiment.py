@@ -17,14 +17,14 @@ is the network's own geometry: with its stride kept, removed, or dilated.
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import Field
 
-from tcnn.config import PRESETS, FinetuneConfig, Frozen, build, finetune_config
+from tcnn.config import PRESETS, FinetuneConfig, Frozen, assigned, build, finetune_config
 from tcnn.config.finetune import RUNTIME
 from tcnn.errors import RequestError, one_line
 from tcnn.evaluation.corruptions import CORRUPTIONS, SEVERITIES, check
@@ -62,6 +62,8 @@ class Arm(Frozen):
     """The weights it starts from. Default: the adapted ones if there are any, else the published."""
     train: bool = True
     """False measures the start as it is."""
+    published_size: bool = False
+    """Trained and measured at the size at which the network was published, timm's `input_size`, not the recipe's."""
     initialise: Literal["impulse", "mimetic", "convolution", "random", "default"] | None = None
     """How the attention of a vision transformer, or the filters of a ConvMixer, begin (`tcnn.initialise`)."""
     settings: dict[str, Any] = Field(default={})
@@ -159,6 +161,22 @@ def load(file: Path) -> Experiment:
     return experiment
 
 
+def changed(experiment: Experiment, model: str | None, assignments: Sequence[str]) -> Experiment:
+    """An experiment with another network, or with other settings of its recipe, under a name of its own.
+
+    What an arm sets itself stays. Raises `RequestError` as `load` does.
+    """
+    words = [*([model] if model else []), *(re.sub("[^A-Za-z0-9.]+", "-", one).strip("-") for one in assignments)]
+    recipe = merged(experiment.recipe, assigned(assignments))
+    own = {"model": model or experiment.model, "recipe": recipe, "name": "-".join([experiment.name, *words])}
+    found = experiment.model_copy(update=own)
+    try:
+        _check(found)
+    except RequestError as error:  # the file itself was checked before
+        raise RequestError(f"--set {' '.join(assignments)}: {error}") from error
+    return found
+
+
 def _arm(name: object, values: object) -> Arm:
     if not isinstance(name, str) or re.fullmatch(NAME, name) is None:
         raise RequestError(
@@ -212,6 +230,8 @@ def _check_relations(experiment: Experiment, name: str, arm: Arm) -> None:
         raise RequestError(f"arms.{name}.control: {arm.control} is no CNN; expected an arm with `convert: false`")
     if arm.model is not None and experiment.start_of(name) == "adapted":
         raise RequestError(f"arms.{name}: {arm.model} is another network than the one that is adapted; give it a start")
+    if arm.published_size and "size" in experiment.settings_of(name):
+        raise RequestError(f"arms.{name}: it has a size of its own beside published_size; give it one of them")
     if arm.start == "adapted" and experiment.adapt is None:
         raise RequestError(f"arms.{name}.start: there is no `adapt` to start from")
 

@@ -89,6 +89,7 @@ def digest(job: Job, arm: str, seed: int) -> str:
             "config": identity(experiment.config(arm, seed)), "sizes": experiment.sizes,
             **({"initialise": relation.initialise} if relation.initialise else {}),
             **({"model": relation.model} if relation.model else {}),
+            **({"published_size": True} if relation.published_size else {}),
             "corrupted": experiment.corrupted and experiment.corrupted.model_dump(mode="json"),
             "equal_time": relation.equal_time_to and digest(job, relation.equal_time_to, seed),
         }

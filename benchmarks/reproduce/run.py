@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import arms
 import torch
-from experiment import Experiment, known, load
+from experiment import Experiment, changed, known, load
 from job import Job, digest, place, sets
 from results import Results
 
@@ -170,10 +170,7 @@ def _child(job: Job, task: Task, parent: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     try:
-        experiment = load(options.experiment)
-        if options.model is not None:
-            name = f"{experiment.name}-{options.model}"
-            experiment = experiment.model_copy(update={"model": options.model, "name": name})
+        experiment = changed(load(options.experiment), options.model, options.settings)
         chosen = [known("--arms", arm, experiment.arms) for arm in options.arms or experiment.arms]
         if options.weights is not None and not options.weights.is_file():
             raise RequestError(f"--weights: {options.weights} is no file")
@@ -218,6 +215,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--model", help="another network than the file names: a timm name, or one of networks.building.OWN"
     )
+    parser.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE",
+        help="another setting of the recipe, as for tcnn finetune; what an arm sets itself stays. With --model and "
+        "--set results have a name of their own",
+    )  # fmt: skip
     parser.add_argument("--weights", type=Path, help="the network's weights, where timm does not have them")
     parser.add_argument("--workers", type=int, default=1, help="arms that are trained at the same time")
     parser.add_argument("--threads", type=int, help="of each worker; default the cores, shared among them")

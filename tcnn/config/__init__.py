@@ -3,7 +3,7 @@
 from tcnn.config.base import Frozen, Size, build
 from tcnn.config.conversion import CONTENT, HARD_TEMPERATURE, ConversionConfig, PositionKind, VerificationConfig
 from tcnn.config.finetune import FinetuneConfig
-from tcnn.config.presets import PRESETS, finetune_config, is_presets_conversion
+from tcnn.config.presets import PRESETS, assigned, finetune_config, is_presets_conversion
 
 __all__ = [
     "CONTENT",
@@ -15,6 +15,7 @@ __all__ = [
     "PositionKind",
     "Size",
     "VerificationConfig",
+    "assigned",
     "build",
     "finetune_config",
     "is_presets_conversion",

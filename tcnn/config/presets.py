@@ -57,15 +57,22 @@ def finetune_config(
     values: dict[str, Any] = {}
     if file is not None:
         _merge(values, _read(file))
+    _merge(values, assigned(assignments))
+    _merge(values, dict(options or {}))
+    made = _shortened(PRESETS[preset], values.get("epochs"))
+    _merge(made, values)
+    return build(FinetuneConfig, made)
+
+
+def assigned(assignments: Sequence[str]) -> dict[str, Any]:
+    """The settings of ``KEY=VALUE`` assignments, nested where a key has dots; raises `RequestError` with one line."""
+    values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key:
             raise RequestError(f"--set {assignment}: expected KEY=VALUE, for example --set weight_decay=0.01")
         _merge(values, _nested(key.strip(), _value(text)))
-    _merge(values, dict(options or {}))
-    made = _shortened(PRESETS[preset], values.get("epochs"))
-    _merge(made, values)
-    return build(FinetuneConfig, made)
+    return values
 
 
 def is_presets_conversion(conversion: ConversionConfig) -> bool:

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 import run as runner
-from arms import training
-from experiment import load
+import timm
+import torch
+from arms import size, sized, training
+from experiment import changed, load
 from tiny_experiment import TINY, call, images, write
 
 from tcnn.config import FinetuneConfig
@@ -32,6 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"arms": {"cnn": {"equal_time_to": "cnn"}}}, "arms.cnn: equal_time_to needs `like: ARM`"),
         ({"arms": {"cnn": {"start": "adopted"}}}, "start: input should be 'adapted', 'published' or 'untrained'"),
         ({"arms": {"cnn": {"start": "adapted"}}, "adapt": None}, "arms.cnn.start: there is no `adapt`"),
+        ({"arms": {"cnn": {"published_size": True, "size": 8}}}, "arms.cnn: it has a size of its own beside published"),
         ({"arms": {}}, "expected `model: …`, `arms: …`"),
         ({"preset": "cifa"}, "preset: 'cifa'; expected one of paper"),
         ({"corrupted": {"corruptions": ["mist"]}}, "'mist' is no ImageNet-C corruption"),
@@ -60,6 +63,8 @@ def test_missing_data_weights_and_names_are_told(
         (["--arms", "cn"], "run: --arms: no arm 'cn'; did you mean cnn?"),
         (["--seeds", "7"], "run: --seeds: [7] are none of the experiment's [0, 1]"),
         (["--weights", "gone"], "run: --weights: gone is no file"),
+        (["--set", "epohcs=3"], "run: --set epohcs=3: adapt: epohcs: no such setting; did you mean epochs?"),
+        (["--set", "epochs"], "run: --set epochs: expected KEY=VALUE"),
     ):
         assert call(file, data, tmp_path, *more) == 2
         assert capsys.readouterr().err.startswith(message)
@@ -88,6 +93,31 @@ def test_every_experiment_loads_and_every_arm_has_its_recipe(file: Path) -> None
         configs = [experiment.config(arm, seed) for seed in experiment.seeds]
         assert [config.seed for config in configs] == list(experiment.seeds)
     assert runner.tasks(experiment, list(experiment.arms), experiment.seeds)
+
+
+@pytest.mark.parametrize(("model", "published", "tuned"), [("resnetrs50", 160, 224), ("resnetrs152", 256, 320)])
+def test_table_1_has_the_papers_sizes_for_every_model(model: str, published: int, tuned: int) -> None:
+    """Transformed CNNs, Table 1: the resolution of training and of fine-tuning."""
+    experiment = changed(load(REPRODUCE / "experiments" / "table1.yaml"), model, [])
+    with torch.device("meta"):
+        network = timm.create_model(model)
+    found = {
+        name: size(network, sized(arm, experiment.config(name, 0), network)) for name, arm in experiment.arms.items()
+    }
+    assert found == {name: (published,) * 2 if name == "published" else (tuned,) * 2 for name in experiment.arms}
+
+
+def test_another_recipe_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """So that its rows do not take the place of the experiment's; what an arm sets itself stays."""
+    arms = {**TINY["arms"], "long": {"like": "cnn", "epochs": 5}}
+    experiment = load(write(tmp_path / "tiny.yaml", arms=arms))
+    found = changed(experiment, "resnet18_32", ["epochs=3", "conversion.stride=dilate"])
+    assert (found.name, found.model) == ("tiny-resnet18_32-epochs-3-conversion.stride-dilate", "resnet18_32")
+    configs = {arm: found.config(arm, 0) for arm in found.arms}
+    assert {arm: config.epochs for arm, config in configs.items()} == dict.fromkeys(arms, 3) | {"long": 5}
+    assert all(config.conversion.stride == "dilate" and config.batch_size == 6 for config in configs.values())
+    assert found.adapt_config().epochs == 4, "the first phase says itself how long it is"
+    assert changed(experiment, None, []) == experiment
 
 
 @pytest.mark.parametrize(("rates", "seconds"), [([100.0, None], 2.0), ([None, None], None)])
