@@ -105,6 +105,10 @@ class FinetuneConfig(Frozen):
     attention_lr: Rate | None = Field(
         default=None, description="Learning rate of W_qry and W_key after the warm-up, if not lr (the paper)."
     )
+    value_lr: Rate | None = Field(default=None, description="Learning rate of W_val after the warm-up, if not lr.")
+    output_lr: Rate | None = Field(
+        default=None, description="Learning rate of W_out, the filters, after the warm-up, if not lr."
+    )
     position_lr: Rate | None = Field(
         default=None, description="Learning rate of strengths α and centres Δ after the warm-up, if not lr (the paper)."
     )

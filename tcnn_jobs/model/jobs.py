@@ -38,7 +38,7 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 """The state machine: status → the statuses that may follow it. The store refuses every other transition."""
 
 
-REQUEST_VERSION = 2
+REQUEST_VERSION = 3
 """The newest requests that this code understands (`tcnn_jobs.model.requests.ADDED`); a worker leaves newer ones to
 others. 0.2.0 understands 2: what comes after it is of version 3."""
 

@@ -1,8 +1,8 @@
 """Workers of two releases, each installed from a wheel of its own, at one queue: one leaves, the other comes, no job is
 lost.
 
-The releases before are the last commit with the schema 0014, whose workers know nothing of request versions, and the
-last one with 0015. Today's is installed as 0.2.0. The release after it is made here: a migration, a setting and a
+The release before is the last commit with the schema 0015, whose workers understand requests of version 2, as those of
+0.2.0 do. Today's is installed as 0.3.0. The release after it is made here: a migration, a setting and a
 request version more.
 """
 
@@ -25,7 +25,6 @@ from tcnn_jobs.store import Store
 
 ROOT = Path(__file__).parents[2]
 BEFORE = {
-    "0014": ("c2ee744ee7b782502f4a0640fead3346ff9818f0", 1),
     "0015": ("f4eb9398e38bdef4a27c6f3b77ea411830ee83fb", 2),
 }
 """By its schema: the commit, and the newest requests that its workers understand."""
@@ -86,7 +85,7 @@ def _copy(folder: Path) -> Path:
 def today(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where today's release is installed."""
     folder = tmp_path_factory.mktemp("today")
-    return _installed(_copy(folder / "source"), "0.2.0", folder)
+    return _installed(_copy(folder / "source"), "0.3.0", folder)
 
 
 def _workers_of(store: Store, job: Job) -> list[str]:
@@ -122,7 +121,7 @@ def test_todays_worker_joins_those_of_the_release_before(tmp_path: Path, today: 
     with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
         archive.extractall(tmp_path / "source", filter="data")
     root.mkdir()
-    old, new = _of(root, _installed(tmp_path / "source", "0.1.0", tmp_path)), _of(root, today)
+    old, new = _of(root, _installed(tmp_path / "source", "0.2.0", tmp_path)), _of(root, today)
     try:
         first = old.start()
         wait_for(lambda: "working" in (root / "worker-0.log").read_text())
@@ -131,7 +130,7 @@ def test_todays_worker_joins_those_of_the_release_before(tmp_path: Path, today: 
         house = wait_for(lambda: _opened(root))
         assert len(wait_for(lambda: (there := house.store.workers())[1:] and there)) == 2
         told = {state.info.version.split(",")[0]: state.info.request_version for state in house.store.workers()}
-        assert told == {"tcnn 0.1.0": understands, "tcnn 0.2.0": REQUEST_VERSION}
+        assert told == {"tcnn 0.2.0": understands, "tcnn 0.3.0": REQUEST_VERSION}
         _one_by_each(house, _name(old, 0), _name(new, 0))
         second.send_signal(signal.SIGTERM)
         assert second.wait(30) == 0
@@ -163,9 +162,13 @@ def _next_release(folder: Path) -> Path:
     _copy(folder)
     jobs = folder / "tcnn_jobs"
     for file, was, now in (
-        ("model.py", f"REQUEST_VERSION = {REQUEST_VERSION}", f"REQUEST_VERSION = {REQUEST_VERSION + 1}"),
-        ("requests.py", "ADDED: dict[str, int] = {", f'ADDED: dict[str, int] = {{"colour": {REQUEST_VERSION + 1}, '),
-        ("requests.py", "    webhook: Annotated[", '    colour: str = "red"\n    webhook: Annotated['),
+        ("model/jobs.py", f"REQUEST_VERSION = {REQUEST_VERSION}", f"REQUEST_VERSION = {REQUEST_VERSION + 1}"),
+        (
+            "model/requests.py",
+            "ADDED: dict[str, int] = {",
+            f'ADDED: dict[str, int] = {{"colour": {REQUEST_VERSION + 1}, ',
+        ),
+        ("model/requests.py", "    webhook: Annotated[", '    colour: str = "red"\n    webhook: Annotated['),
     ):
         text = (jobs / file).read_text()
         assert text.count(was) == 1

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tcnn import convert
 from tcnn.training.distributed import Processes
 from tcnn.training.recipe.optim import gpsa_layers
-from tcnn.training.runs.resume import points, read_point
+from tcnn.training.runs.resume import Position, points, read_point, save_point
 from tcnn.training.updates.learner import Learner
 from tcnn.training.updates.step import MixedPrecision
 
@@ -106,18 +106,34 @@ def test_held_for_good() -> None:
     assert own.temperatures == before == (0.5, 0.5)
 
 
-def test_queries_and_keys_learn_at_a_rate_of_their_own() -> None:
-    own = learner(attention_lr=0.02)
+@pytest.mark.parametrize(
+    ("setting", "names"), [("attention_lr", {"query", "key"}), ("value_lr", {"value"}), ("output_lr", {"proj"})]
+)
+def test_parts_of_a_layer_learn_at_a_rate_of_their_own(setting: str, names: set[str]) -> None:
+    own = learner(**{setting: 0.02})
     for update in range(1, 4):
         learn(own, update)  # the warm-up
     rates = {id(p): group["lr"] for group in own.optimizer.param_groups for p in group["params"]}
     decays = {id(p): group["weight_decay"] for group in own.optimizer.param_groups for p in group["params"]}
     common = rates[id(own.model.fc.weight)]
     for layer in gpsa_layers(own.model).values():
-        for parameter in (layer.query, layer.key):
-            assert rates[id(parameter)] == pytest.approx(20 * common, rel=0.01)
-            assert decays[id(parameter)] == own.config.weight_decay
-        assert rates[id(layer.proj)] == common
+        for name in ("query", "key", "value", "proj"):
+            parameter = layer.get_parameter(name)
+            assert rates[id(parameter)] == (pytest.approx(20 * common, rel=0.01) if name in names else common), name
+            assert decays[id(parameter)] == (0 if name == "value" else own.config.weight_decay), name
+
+
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_a_resumed_run_tells_the_temperatures_of_its_last_update(done: int, tmp_path: Path) -> None:
+    """A validation that was cut off is told with them; layers have them in float32, 0.70000005 for 0.7."""
+    own = learner(gate_temperature=0.7, position_temperature=0.4)
+    for update in range(1, done + 1):
+        learn(own, update)
+    point = save_point(tmp_path, Position(updates=done), own.model, own.optimizer, None, {}, keep=1)
+    resumed = learner(gate_temperature=0.7, position_temperature=0.4)
+    resumed.restore(read_point(point))
+    assert resumed.temperatures == own.temperatures
+    assert done < 3 or resumed.temperatures == (0.7, 0.4)
 
 
 def test_annealed_on_the_way(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from data_pictures import draw_classes
 from forked import processes
@@ -37,6 +38,23 @@ WAYS: dict[str, dict[str, Any]] = {
         "freeze": "trunk",
         "conversion": {"content_heads": 2, "query_key": "mimetic", "content": "pooled:2"},
     },
+    "dilated": {
+        "anneal_epochs": 5 / 3,
+        "hold": "gates",
+        "crop_padding": 4,
+        "train_interpolation": "random",
+        "teacher": "source",
+        "position_lr": 0.02,
+        "value_lr": 1e-4,
+        "output_lr": 2e-4,
+        "conversion": {"stride": "dilate", "content_heads": 1, "content": "global,unpadded"},
+    },
+    "relative": {
+        "anneal_epochs": 5 / 3,
+        "convert_at": 1,
+        "ema": None,
+        "conversion": {"position": "relative-content", "position_reach": 4, "content": "window:2"},
+    },
     "annealed late": ANNEALED | {"convert_at": 1, "anneal_epochs": 2 / 3},
 }
 
@@ -57,7 +75,10 @@ def train(out: Path, images: Path, when: str, way: str) -> None:
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     config = finetune_config("quick", options=OPTIONS | WAYS[way])
-    finetune("test_resnet", str(images), config=config, out=out, resume=True, pretrained=False, report=report)
+    torch.manual_seed(0)
+    own = timm.create_model("test_resnet", num_classes=3, drop_path_rate=0.1)  # a teacher must know the classes
+    model = own if config.teacher else "test_resnet"
+    finetune(model, str(images), config=config, out=out, resume=True, pretrained=False, report=report)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +116,8 @@ def uninterrupted(
         pytest.param("annealed", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("annealed", "in a validation", -signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("held", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("dilated", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("relative", "in a validation", -signal.SIGKILL, marks=pytest.mark.slow),
     ],
     indirect=["uninterrupted"],
 )

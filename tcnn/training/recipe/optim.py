@@ -26,14 +26,15 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str,
     """Parameter groups for a PyTorch optimizer, with learning rates and weight decay; without frozen parameters.
 
     The gating parameters λ have a learning rate of their own (0.1 in the paper, §3); strengths and centres, W_qry and
-    W_key have the common one unless configured otherwise. λ, α and Δ do not decay, for a decayed gate is a decision and
-    a decayed centre is a shifted filter. Nor does W_val, which begins as the identity: decay would pull it to 0, not
-    there, and W_out behind it decays as the filter did. All other parameters are divided as timm divides them: biases
-    and normalisation do not decay.
+    W_key, W_val and W_out have the common one unless configured otherwise. A filter is the product of the last two,
+    and moves faster than a convolution's if both learn at the common rate. λ, α and Δ do not decay, for a decayed gate
+    is a decision and a decayed centre is a shifted filter. Nor does W_val, which begins as the identity: decay would
+    pull it to 0, not there, and W_out behind it decays as the filter did. All other parameters are divided as timm
+    divides them: biases and normalisation do not decay.
     """
     rates = {
         "gating_param": config.gating_lr, "query": config.attention_lr, "key": config.attention_lr,
-        **dict.fromkeys(kinds.PARAMETERS, config.position_lr),
+        "value": config.value_lr, "proj": config.output_lr, **dict.fromkeys(kinds.PARAMETERS, config.position_lr),
     }  # fmt: skip
     layers = [name for name, module in model.named_modules() if isinstance(module, GPSA2d | SelfAttention2d)]
     own = {f"{layer}.{name}": rate for layer in layers for name, rate in rates.items() if rate is not None}

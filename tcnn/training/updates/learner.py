@@ -137,6 +137,10 @@ class Learner:
         if self.matching is not None and point.position.updates < self.annealing.ends:
             self.matching.load(point.tensors_with_prefix("matching."))
         self.schedule.step_update(point.position.updates)
+        if point.position.updates > (point.position.converted_at or 0):
+            # Those of the update before, as they were set: a layer has them in its own precision.
+            taus = self.annealing.temperatures(point.position.updates - 1)
+            self._taus = taus if self._layers else None
 
     def set_temperatures(self, updates: int) -> None:
         """Set the temperatures for the next update in every layer, also those of the moving average."""

@@ -15,7 +15,7 @@ router = APIRouter(tags=["operation"], dependencies=[*AUTHENTICATED, OperatorOnl
 
 EXAMPLE: dict[str, Any] = {
     "name": "gpu1-4242-9f86d0", "host": "gpu1", "version": f"tcnn {__version__}, torch 2.15.0", "slots": 2, "busy": 1,
-    "request_version": 2, "present": True, "keeps_house": True, "started_at": "2026-11-21T08:00:00.123Z",
+    "request_version": 3, "present": True, "keeps_house": True, "started_at": "2026-11-21T08:00:00.123Z",
     "heartbeat_at": "2026-11-21T12:00:00.123Z", "lease": 60.0,
     "gpus": [{"index": 0, "name": "NVIDIA H100", "memory_used": 3221225472, "memory_total": 85899345920}],
 }  # fmt: skip

@@ -74,6 +74,7 @@ def test_a_request_takes_the_version_of_its_newest_field() -> None:
     assert version_of({"model": "resnet18", "finetune": {"dataset": "depends_on"}}) == 1
     assert version_of({"model": "resnet18", "depends_on": ["job_1"]}) == 2
     assert version_of({"job": "job_1", "against": [{"model": "resnet18", "weights": "wts_1"}]}) == 2
+    assert version_of({"job": "job_1", "config": {"depends_on": 1, "value_lr": 1e-4}}) == 3
     assert version_of({"job": "job_1", "against": [{"config": {"depends_on": 1}}]}) == 2
 
 
