@@ -14,7 +14,6 @@ from tcnn.analysis.recorded import RecordedLayer, record_gpsa2d
 from tcnn.conversion.report import ConversionReport, refuse_folded
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.terms.kinds import FACTORISED
 from tcnn.models.prepared import refuse_prepared
 from tcnn.models.running import watch_layers
 from tcnn.models.trace import evaluating
@@ -26,7 +25,8 @@ MOST_BYTES = 2**28
 class WithAttention(nn.Module):
     """A T-CNN, (B, C, height, width) to a dict of `logits` (B, classes) and of `content_N` (B, K, M, N) of layer N.
 
-    Layers count in the order in which they run. Without `logits` where the model returns something else.
+    Layers count in the order in which they run. Without `logits` where the model returns something else. Positional
+    attention that is no product of rows and columns is `positional_N`, (B, K, M, N), or (1, K, M, N) for all images.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -38,7 +38,10 @@ class WithAttention(nn.Module):
         found = {"logits": output} if isinstance(output, Tensor) and output.dim() == 2 else {}
         for number, layer in enumerate(layers):
             queries = torch.arange(layer.query.shape[2], device=images.device)
-            found[f"content_{number}"] = layer.maps(queries).content
+            maps = layer.maps(queries)
+            found[f"content_{number}"] = maps.content
+            if maps.positional is not None and not _is_product(layer):
+                found[f"positional_{number}"] = maps.positional if maps.positional.dim() == 4 else maps.positional[None]
         return found
 
 
@@ -70,13 +73,6 @@ def check_attention(model: nn.Module) -> None:
         raise RequestError(
             f"{type(model).__name__} has no GPSA layers, and so no heads to look at; convert it first: tcnn convert"
         )
-    for name in gpsa_layers(model):
-        kind = getattr(model.get_submodule(name), "position", None)
-        if kind not in FACTORISED:
-            raise RequestError(
-                f"{name}: its positional attention is {kind}, whose maps are no products of rows and columns, which is "
-                "what the page knows; look at them with tcnn inspect"
-            )
 
 
 def describe_layers(model: nn.Module, example: Tensor) -> list[dict[str, Any]]:
@@ -86,7 +82,10 @@ def describe_layers(model: nn.Module, example: Tensor) -> list[dict[str, Any]]:
     """
     with torch.no_grad(), evaluating(model):
         _, layers = run(model, example)
-    size = sum(layer.heads * layer.query.shape[2] * layer.key.shape[2] * 4 for layer in layers)
+    maps = [1 if _is_product(layer) else 2 for layer in layers]
+    size = sum(
+        n * layer.heads * layer.query.shape[2] * layer.key.shape[2] * 4 for n, layer in zip(maps, layers, strict=True)
+    )
     if size > MOST_BYTES:
         raise RequestError(
             f"the attention maps of one image take {size / 2**20:,.0f} MiB, a page should hold "
@@ -95,10 +94,14 @@ def describe_layers(model: nn.Module, example: Tensor) -> list[dict[str, Any]]:
     return [_described(model, layer) for layer in layers]
 
 
+def _is_product(layer: RecordedLayer) -> bool:
+    """Whether its positional attention is a product of a row factor and a column factor, the same for all images."""
+    return layer.factors is not None and layer.factors[1] is not None
+
+
 def _described(model: nn.Module, layer: RecordedLayer) -> dict[str, Any]:
     assert layer.factors is not None and layer.gate is not None  # noqa: S101 - every GPSA2d has both
-    rows, columns = layer.factors
-    assert columns is not None  # noqa: S101 - `check_attention` has refused the others
+    rows, columns = layer.factors if _is_product(layer) else (None, None)
     module = model.get_submodule(layer.name)
     assert isinstance(module, GPSA2d)  # noqa: S101 - nothing else was watched
     grid = layer.grid
@@ -119,6 +122,8 @@ def _described(model: nn.Module, layer: RecordedLayer) -> dict[str, Any]:
     }
 
 
-def _packed(factor: Tensor) -> str:
-    """A factor of the positional attention as base64 of little-endian float32."""
+def _packed(factor: Tensor | None) -> str | None:
+    """A factor of the positional attention as base64 of little-endian float32; None where the network gives maps."""
+    if factor is None:
+        return None
     return base64.b64encode(factor.detach().float().contiguous().numpy().astype("<f4").tobytes()).decode()

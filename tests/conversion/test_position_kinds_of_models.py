@@ -16,7 +16,6 @@ from tcnn.analysis.plots.centres import centres
 from tcnn.config import FinetuneConfig
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError
-from tcnn.explorer.network import check_attention
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import kinds
@@ -163,13 +162,3 @@ def test_impossible_choices_are_refused_in_one_line() -> None:
         with pytest.raises(RequestError, match=message):
             tcnn.convert(PlainNet().eval(), input_size=SIZE, **options)
     assert isinstance(GPSA2d(4, 4, 3, position="relative").position_vector, nn.Parameter)
-
-
-@pytest.mark.parametrize(("kind", "drawn"), [("isotropic", True), ("relative", True), ("quadratic", False)])
-def test_a_page_takes_the_kinds_that_are_products_of_rows_and_columns(kind: str, drawn: bool) -> None:
-    model = converted(kind)[1]
-    if drawn:
-        check_attention(model)
-        return
-    with pytest.raises(RequestError, match=r"positional attention is quadratic.*tcnn inspect"):
-        check_attention(model)

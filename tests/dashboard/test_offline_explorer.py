@@ -1,6 +1,7 @@
 """The page of `tcnn export --explorer`: what is written and refused, and in Chromium the numbers that Python has."""
 
 import base64
+import contextlib
 import functools
 import http.server
 import json
@@ -27,6 +28,7 @@ from tcnn.errors import OutputError, RequestError, VerificationError
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.explorer import network
 from tcnn.explorer.export import check_network, export_explorer
+from tcnn.layers.terms import kinds
 
 SIZE = (24, 20)
 CFG = {
@@ -42,18 +44,22 @@ SIDES = ((61, 47), (300, 200), (9, 14), (24, 500), (40, 30))
 """Images' (width, height): larger and smaller than what the network takes, and a strip."""
 
 
-def t_cnn(content: str = "global") -> nn.Module:
+def t_cnn(content: str = "global", position: str = "isotropic", content_heads: int = 0) -> nn.Module:
     """At τ = 1, with gates and centres of every kind."""
     model, _ = library.convert(
-        tiny_runs.seeded(tiny_runs.TwoConvs).eval(), target="last", content=content, temperature=1.0
-    )
+        tiny_runs.seeded(tiny_runs.TwoConvs).eval(), target="last", content=content, temperature=1.0,
+        position=position, content_heads=content_heads,
+    )  # fmt: skip
     layer: Any = model.last
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         layer.query.normal_()
         layer.key.normal_()
         layer.gating_param.copy_(torch.linspace(-3, 3, 9))
-        layer.attention_centers.add_(0.3)
+        for name in kinds.NAMES[layer.position]:
+            getattr(layer, name).add_(
+                0.3 if name == "attention_centers" else 0.3 * torch.randn(getattr(layer, name).shape)
+            )
     return model
 
 
@@ -168,13 +174,19 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def url(written: tuple[nn.Module, Path]) -> Iterator[str]:
+    with served(written[1]) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
     """Python's own file server, which knows nothing of the page."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=written[1])) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
@@ -217,10 +229,26 @@ def test_images_are_prepared_as_timm_does_it(url: str, open_page: Open, images: 
 def test_the_browser_computes_what_python_does(
     url: str, open_page: Open, written: tuple[nn.Module, Path], images: list[Path]
 ) -> None:
-    model, _ = written
-    page = open_page(url)
+    compared(written[0], open_page(url), images[:2])
+
+
+@pytest.mark.parametrize("position", ["quadratic", "relative-content"])
+def test_positions_that_are_no_products_come_out_of_the_network(
+    position: str, open_page: Open, images: list[Path], tmp_path: Path
+) -> None:
+    """A map for all images, and one for each; the content head beside the taps has none."""
+    model = t_cnn(position=position, content_heads=1)
+    model.pretrained_cfg = CFG  # type: ignore[assignment]
+    export_explorer(model, tmp_path / "page", size=SIZE)
+    assert json.loads((tmp_path / "page/model.json").read_text())["layers"][0]["rows"] is None
+    with served(tmp_path / "page") as url:
+        compared(model, open_page(url), images[:2])
+
+
+def compared(model: nn.Module, page: Any, images: list[Path]) -> None:
+    """What the page computes of images against `encode`."""
     places = [(0.0, 0.0), (0.5, 0.3), (0.999, 0.9)]
-    for file in images[:2]:
+    for file in images:
         batch = transform_for(model)(Image.open(file)).unsqueeze(0)
         encoded = encode(model, batch)
         found = page.evaluate(LOOK, [batch.flatten().tolist(), places])

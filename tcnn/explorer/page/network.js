@@ -1,5 +1,5 @@
 // The network in this page: onnxruntime's WebAssembly runs it, on one thread, and every layer's content attention comes
-// out beside its answer. Position is a product of two factors that are the same for all images.
+// out beside its answer. Position is a product of two factors that are the same for all images, or comes out as well.
 
 import { floats, mixed } from "./maps.js";
 import * as ort from "./ort.js";
@@ -30,17 +30,18 @@ export async function load(told, tell) {
   Object.assign(ort.env.wasm, { numThreads: 1, wasmBinary: runtime });
   ort.env.logLevel = "error";
   const session = await ort.InferenceSession.create(weights, { executionProviders: ["wasm"] });
-  const layers = told.layers.map((layer) => ({ ...layer, rows: floats(layer.rows), columns: floats(layer.columns) }));
+  const factor = (packed) => (packed === null ? null : floats(packed));
+  const layers = told.layers.map((layer) => ({ ...layer, rows: factor(layer.rows), columns: factor(layer.columns) }));
   const [height, width] = told.input.size;
   return {
     /** Put an image through it; returns the answer, and `at(place)` for its maps. */
     async look(tensor) {
       const input = new ort.Tensor("float32", tensor, [1, told.input.mean.length, height, width]);
       const outputs = await session.run({ images: input });
-      const content = layers.map((_, number) => outputs[`content_${number}`].data);
+      const all = layers.map((_, number) => ["content", "positional"].map((part) => outputs[`${part}_${number}`]?.data));
       return {
         logits: outputs.logits?.data ?? null,
-        at: (place) => layers.map((layer, number) => at(layer, content[number], place)),
+        at: (place) => layers.map((layer, number) => at(layer, ...all[number], place)),
       };
     },
   };
@@ -58,8 +59,8 @@ function nearest(layer, place) {
   });
 }
 
-/** A layer's maps, (K, H, W) one after the other, from the query that is nearest to a place. */
-function at(layer, all, place) {
+/** A layer's maps, (K, H, W) one after the other, from the query nearest to a place; of all queries content, and position where it is no product. */
+function at(layer, allContent, allPositional, place) {
   const [i, j] = nearest(layer, place);
   const [height, width] = layer.size;
   const [down, across] = layer.queries;
@@ -68,8 +69,9 @@ function at(layer, all, place) {
   const positional = new Float32Array(layer.heads * pixels);
   for (let head = 0; head < layer.heads; head += 1) {
     const start = ((head * down + i) * across + j) * pixels;
-    content.set(all.subarray(start, start + pixels), head * pixels);
-    for (let y = 0; y < height; y += 1) {
+    content.set(allContent.subarray(start, start + pixels), head * pixels);
+    if (allPositional) positional.set(allPositional.subarray(start, start + pixels), head * pixels);
+    for (let y = 0; y < height && !allPositional; y += 1) {
       const row = layer.rows[(head * down + i) * height + y];
       for (let x = 0; x < width; x += 1) positional[head * pixels + y * width + x] = row * layer.columns[(head * across + j) * width + x];
     }

@@ -34,8 +34,6 @@ NAMES: dict[PositionKind, tuple[str, ...]] = {
 """Names of the parameters of every kind."""
 PARAMETERS = tuple(dict.fromkeys(name for names in NAMES.values() for name in names))
 """Names of the parameters of all kinds."""
-FACTORISED: tuple[PositionKind, ...] = ("isotropic", "relative")
-"""Kinds whose attention is a product of a row factor and a column factor."""
 _TERMS: dict[PositionKind, Callable[..., Position]] = {
     "isotropic": Isotropic, "quadratic": Quadratic, "relative": Relative, "relative-content": Relative,
 }  # fmt: skip
