@@ -11,6 +11,9 @@ S of S seeds would find only (S − 1)/S of their variance, with three of them t
 cover the truth in 89 of 100 cases instead of 95. One seed says nothing about others: then only images are drawn.
 """
 
+import math
+import statistics
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy
@@ -18,6 +21,8 @@ from numpy.typing import NDArray
 
 RESAMPLES = 10_000
 LEVEL = 0.95
+FEWEST = 3
+"""Seeds of which an interval over seeds alone is told."""
 CELLS = 4_000_000
 """Draws at a time, for the memory's sake."""
 
@@ -45,6 +50,20 @@ def interval(values: NDArray[numpy.float64], level: float = LEVEL, resamples: in
         deviations += _resampled(values.mean(1) - mean, len(values) - 1, resamples, generator)
     low, high = numpy.quantile(mean + deviations, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(mean), float(low), float(high))
+
+
+def over_seeds(values: Sequence[float], level: float = LEVEL) -> Interval:
+    """The mean of one value a seed, and its interval over other seeds on the same images, by Student's t.
+
+    Raises `ValueError` for fewer than `FEWEST` seeds, of which nobody can tell how they spread.
+    """
+    from scipy.stats import t
+
+    if len(values) < FEWEST:
+        raise ValueError(f"expected values of at least {FEWEST} seeds, found {len(values)}")
+    mean = statistics.mean(values)
+    reach = t.ppf((1 + level) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean, mean - reach, mean + reach)
 
 
 def _resampled(

@@ -6,7 +6,7 @@ python benchmarks/reproduce/page.py      writes between the marks on the page, a
 import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import budget
@@ -103,14 +103,19 @@ def accuracies(summary: Sequence[Result]) -> str:
 def differences(result: Result) -> str:
     """Percentage points that an arm is above those that it is compared with, with their paired intervals."""
     labels = {entry["arm"]: entry["label"] for entry in result["summary"]}
+    every = [gains for entry in result["summary"] for gains in entry.get("against", {}).values()]
+    losses = any("loss" in gains for gains in every)
+    also = " Cross-entropy is of the clean images, its interval over seeds alone; less is better." if losses else ""
     lines = [
-        "Differences in percentage points, image by image and seed by seed, with 95 % intervals over both:", "",
-        "| | less | seeds | clean | corrupted |", "|---|---|---|---|---|",
+        f"Differences in percentage points, image by image and seed by seed, with 95 % intervals over both.{also}", "",
+        "| | less | seeds | clean | corrupted |" + " cross-entropy |" * losses,
+        "|---|---|---|---|---|" + "---|" * losses,
     ]  # fmt: skip
     for entry in result["summary"]:
         for other, gains in entry.get("against", {}).items():
             cells = [entry["label"], labels[other], str(gains["seeds"])]
             cells += [_points(gains[kind]) if kind in gains else "–" for kind in ("clean", "corrupted")]
+            cells += [_points(gains["loss"], _nats) if "loss" in gains else "–"] * losses
             lines.append(_line(cells))
     return "\n".join(lines)
 
@@ -154,15 +159,19 @@ def _share(found: Result) -> str:
     return f"{100 * found['mean']:.2f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def _points(found: Result) -> str:
-    """In bold where the interval leaves out 0."""
-    low, high = found["interval"]
-    text = f"{_signed(found['mean'])} ({_signed(low)} to {_signed(high)})"
-    return f"**{text}**" if low > 0 or high < 0 else text
+def _nats(loss: float) -> str:
+    return f"{loss:+.4f}".replace("-", "−")
 
 
 def _signed(share: float) -> str:
     return f"{100 * share:+.2f}".replace("-", "−")
+
+
+def _points(found: Result, signed: Callable[[float], str] = _signed) -> str:
+    """In bold where the interval leaves out 0."""
+    low, high = found["interval"]
+    text = f"{signed(found['mean'])} ({signed(low)} to {signed(high)})"
+    return f"**{text}**" if low > 0 or high < 0 else text
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-from bootstrap import LEVEL, Interval, interval
+from bootstrap import FEWEST, LEVEL, Interval, interval, over_seeds
 from experiment import Experiment
 from measuring import unpacked
 from numpy.typing import NDArray
@@ -113,7 +113,10 @@ class Results:
         return entry
 
     def against(self, arm: str, other: str) -> Row:
-        """Differences arm − other, clean and corrupted, over the seeds that both have."""
+        """Differences arm − other over the seeds that both have.
+
+        Clean and corrupted accuracy have intervals over images and seeds, the cross-entropy of clean images over seeds.
+        """
         mine, theirs = self.of(arm), self.of(other)
         once = next(iter(theirs)) if len(theirs) == 1 and not self.experiment.arms[other].train else None
         pairs = [(seed, seed if once is None else once) for seed in mine if once is not None or seed in theirs]
@@ -122,6 +125,10 @@ class Results:
             if all(kind in row["images"] for row in (*mine.values(), *theirs.values())):
                 cells = [self.each(arm, seed, kind) - self.each(other, their, kind) for seed, their in pairs]
                 gains[kind] = _told(interval(numpy.stack(cells)))
+        losses = [(mine[seed].get("loss"), theirs[their].get("loss")) for seed, their in pairs]
+        told = [own - its for own, its in losses if own is not None and its is not None]
+        if gains and len(told) == len(pairs) >= FEWEST:
+            gains["loss"] = _told(over_seeds(told))
         return {"seeds": len(pairs), **gains} if gains else {}
 
 

@@ -2,7 +2,7 @@
 
 import numpy
 import pytest
-from bootstrap import interval
+from bootstrap import interval, over_seeds
 
 NORMAL = 1.959964
 """Of the standard normal distribution 95 % lie between minus and plus this."""
@@ -75,3 +75,19 @@ def test_no_difference_is_known_exactly() -> None:
 def test_no_values_are_refused() -> None:
     with pytest.raises(ValueError, match=r"at least one seed and image, found \(0, 5\)"):
         interval(numpy.zeros((0, 5)))
+
+
+def test_over_seeds_alone_it_is_students() -> None:
+    """Gosset's own ten differences in hours of sleep (Student 1908): mean 1.58, s 1.23, t(9) = 2.262."""
+    sleep = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
+    mean, low, high = over_seeds(sleep)
+    assert mean == pytest.approx(1.58) and (high - low) / 2 == pytest.approx(0.8799, abs=1e-3)
+    assert (low + high) / 2 == pytest.approx(mean)
+    with pytest.raises(ValueError, match="at least 3 seeds, found 2"):
+        over_seeds(sleep[:2])
+
+
+def test_over_seeds_it_covers_the_truth_as_often_as_it_says() -> None:
+    drawn = numpy.random.default_rng(5).normal(0, 1, (2000, 3))
+    held = sum(low <= 0 <= high for _, low, high in map(over_seeds, drawn.tolist()))
+    assert 0.935 <= held / 2000 <= 0.965

@@ -97,6 +97,18 @@ def test_differences_are_paired(whole: Path) -> None:
     )
 
 
+def test_cross_entropies_are_paired_too(whole: Path) -> None:
+    """Of three seeds: the mean of their differences. Two tell no interval."""
+    results = Results(whole / "r.json", load(whole / "tiny.yaml"))
+    assert "loss" not in results.against("t-cnn", "cnn")
+    for row in [row for row in results.rows if row["seed"] == 1 and row["arm"] in ("cnn", "t-cnn")]:
+        results.rows.append({**row, "seed": 2, "loss": row["loss"] + (0.5 if row["arm"] == "cnn" else 0.25)})
+        results.right |= {f"{row['arm']}/2/{kind}": results.right[f"{row['arm']}/1/{kind}"] for kind in row["images"]}
+    loss = {(row["arm"], row["seed"]): row["loss"] for row in results.rows}
+    expected = numpy.mean([loss["t-cnn", seed] - loss["cnn", seed] for seed in range(3)])
+    assert results.against("t-cnn", "cnn")["loss"]["mean"] == pytest.approx(expected, abs=1e-5)
+
+
 class Killed(BaseException):
     """As if the process were gone: nothing of ours catches it."""
 

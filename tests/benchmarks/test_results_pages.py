@@ -63,6 +63,14 @@ def test_the_tables_say_what_was_measured(result: dict[str, Any]) -> None:
     assert "| fog | 40.0 % | 50.0 % |" in text and "| snow | 60.0 % | 50.0 % |" in text
 
 
+def test_cross_entropy_has_a_column_where_seeds_suffice(result: dict[str, Any]) -> None:
+    assert "ross-entropy" not in page.section(result)
+    result["summary"][1]["against"]["cnn"]["loss"] = told(-0.01495, -0.02, -0.01)
+    text = page.section(result)
+    assert "its interval over seeds alone; less is better." in text and "| corrupted | cross-entropy |" in text
+    assert "| −1.00 (−3.00 to +1.00) | **−0.0149 (−0.0200 to −0.0100)** |" in text
+
+
 def test_the_page_keeps_all_else(result: dict[str, Any]) -> None:
     before = "# A\n<!-- experiments -->\nold\n<!-- /experiments -->\n## B\n"
     assert page.fill(before, []) == f"# A\n<!-- experiments -->\n{page.NONE}<!-- /experiments -->\n## B\n"
