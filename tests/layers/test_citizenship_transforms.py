@@ -5,6 +5,7 @@ Graphs for all sizes are also asked for in test_gpsa_compile.py and test_scope_l
 
 import warnings
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import torch
@@ -41,6 +42,7 @@ def test_nothing_poisons_the_process(form: Form) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         state = {name: mode.from_tensor(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
         assert functional_call(module, state, (mode.from_tensor(x),)).shape == (2, 6, 5, 9)
+        assert module(mode.from_tensor(x)).shape == (2, 6, 5, 9), "real parameters, of which operators compute fakes"
     form().to("meta")(x.to("meta"))
     assert torch.equal(module(x), expected)
     assert torch.equal(form()(x), expected)
@@ -157,10 +159,12 @@ def test_one_graph_for_all_sizes(form: Form, relative_error: RelativeError) -> N
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize("mode", ["real", pytest.param("fake", marks=pytest.mark.slow), "symbolic"])
 @few_forms
-def test_make_fx(form: Form, relative_error: RelativeError) -> None:
+def test_make_fx(form: Form, mode: Literal["real", "fake", "symbolic"], relative_error: RelativeError) -> None:
+    """Parameters that need gradients, as a convolution's may: those of a layer are constants of the graph."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    module = form().eval().requires_grad_(False)
-    traced = make_fx(module)(image())
+    module = form().eval()
+    traced = make_fx(module, tracing_mode=mode, _allow_non_fake_inputs=True)(image())
     assert relative_error(traced(image().flip(0)), module(image().flip(0))) < REORDERED

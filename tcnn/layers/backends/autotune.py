@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
-from torch.autograd import forward_ad
+
+from tcnn.layers.terms.eager import is_eager
 
 Implementation = Callable[..., Tensor]
 Timer = Callable[[Callable[[], object], torch.device], float]
@@ -78,11 +78,7 @@ def gpu_seconds(run: Callable[[], object], device: torch.device, runs: int = 5) 
 
 
 def _comparable(inputs: Sequence[Tensor], anywhere: bool) -> bool:
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
-        return False
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return False
-    if torch.are_deterministic_algorithms_enabled() or any(isinstance(tensor, FakeTensor) for tensor in inputs):
+    if torch.are_deterministic_algorithms_enabled() or not is_eager(*inputs):
         return False
     return anywhere or inputs[0].device.type == "cuda"
 

@@ -10,6 +10,8 @@ from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
+from torch._C import _TorchDispatchModeKey as _Mode
+from torch._ops import _get_dispatch_mode_pre_dispatch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
@@ -35,15 +37,21 @@ def runs_eagerly(*tensors: Tensor | None) -> bool:
 
 
 def is_eager(*tensors: Tensor | None) -> bool:
-    """Whether all of these (None counts as one) are ordinary tensors or parameters and execution is eager."""
-    return not is_transformed() and all(type(t) in (Tensor, nn.Parameter) for t in tensors if t is not None)
+    """Whether all of these (None counts as one) are ordinary tensors or parameters and execution is eager.
+
+    Under `FakeTensorMode` nothing is: what is computed of an ordinary parameter is fake there.
+    """
+    real = not is_transformed() and torch._C._get_dispatch_mode(_Mode.FAKE) is None
+    return real and all(type(t) in (Tensor, nn.Parameter) for t in tensors if t is not None)
 
 
 def is_transformed() -> bool:
-    """Whether a compiler, a tracer or a function transform is active."""
+    """Whether a compiler, a tracer (`make_fx`, too) or a function transform is active."""
     return bool(
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()  # type: ignore[attr-defined]
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
+        or torch._C._get_dispatch_mode(_Mode.PROXY)
+        or _get_dispatch_mode_pre_dispatch(_Mode.PROXY)
     )
