@@ -127,13 +127,13 @@ class FusedGPSA2d(ConvolutionShaped):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or cast the tensors, as `nn.Module._apply` does, and pack them again."""
-        self._tensors = {name: self._packed_copy(name, fn(_plain(matrix))) for name, matrix in self._tensors.items()}
+        self._tensors = {name: self._packed_copy(name, fn(_unpacked(matrix))) for name, matrix in self._tensors.items()}
         self._positional_cache.clear()
         return super()._apply(fn, recurse)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination.update({prefix + name: _plain(matrix) for name, matrix in self._tensors.items()})
+        destination.update({prefix + name: _unpacked(matrix) for name, matrix in self._tensors.items()})
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
@@ -146,7 +146,7 @@ class FusedGPSA2d(ConvolutionShaped):
             elif given.shape != matrix.shape:
                 error_msgs.append(f"{prefix}{name}: expected {tuple(matrix.shape)}, found {tuple(given.shape)}")
             else:
-                was = _plain(matrix)
+                was = _unpacked(matrix)
                 self._tensors[name] = self._packed_copy(name, given.detach().to(was.device, was.dtype, copy=True))
         self._positional_cache.clear()
         own = {prefix + name for name in self._tensors}
@@ -188,5 +188,5 @@ def _prepare(layer: AttentionLayer) -> tuple[int, dict[str, Tensor | None]]:
     }
 
 
-def _plain(matrix: Matrix) -> Tensor:
+def _unpacked(matrix: Matrix) -> Tensor:
     return matrix.plain() if isinstance(matrix, Packed) else matrix

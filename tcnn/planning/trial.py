@@ -176,7 +176,7 @@ class Trial:
         """Micro-batches, mixed and on the device, epoch after epoch."""
         for epoch in count():
             for batch in self.loader.epoch(epoch):
-                images, targets = self.learner.precision.place(batch.images, batch.targets)
+                images, targets = self.learner.precision.to_device(batch.images, batch.targets)
                 yield (images, targets) if self._mixup is None else self._mixup(images, targets, epoch)
 
     def _wait(self) -> None:

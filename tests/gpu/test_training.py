@@ -76,7 +76,7 @@ def test_batches_are_pinned_and_copied_without_waiting(device: torch.device, tmp
             assert batch.images.is_pinned() and batch.targets.is_pinned()
             precision = MixedPrecision(tiny(channels_last=bool(number % 2)), device)
             torch.cuda.set_sync_debug_mode("error")
-            images, targets = precision.place(batch.images, batch.targets)
+            images, targets = precision.to_device(batch.images, batch.targets)
             torch.cuda.set_sync_debug_mode("default")
             assert images.device.type == targets.device.type == "cuda"
             assert images.is_contiguous(memory_format=torch.channels_last) is bool(number % 2)

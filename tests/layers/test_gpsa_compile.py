@@ -88,3 +88,15 @@ def test_exports_with_dynamic_batch_and_size(options: dict[str, object], relativ
     for shape in ((2, 4, 9, 10), (3, 4, 7, 12), (5, 4, 16, 6)):
         x = torch.randn(shape)
         assert relative_error(program(x), layer(x)) < SAME_GRAPH
+
+
+@pytest.mark.parametrize("content", ["global", pytest.param("pooled:3", marks=pytest.mark.slow)])
+@torch.no_grad()
+def test_a_layer_with_a_stride_is_exported_for_named_sizes(content: str, relative_error: RelativeError) -> None:
+    """Named sizes are an error where anything is assumed of them: whether they are even, for one."""
+    layer = make_layer(stride=2, content=content).eval()
+    sizes = {0: Dim("batch"), 2: Dim("height", min=4, max=64), 3: Dim("width", min=4, max=64)}
+    program = export(layer, (torch.randn(2, 4, 10, 12),), dynamic_shapes=(sizes,)).module()
+    for shape in ((1, 4, 9, 8), (3, 4, 16, 11)):
+        x = torch.randn(shape)
+        assert relative_error(program(x), layer(x)) < SAME_GRAPH

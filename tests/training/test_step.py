@@ -121,9 +121,9 @@ def test_float16_leaves_a_step_out_whose_gradient_overflows() -> None:
 
 
 def test_channels_last_is_placed() -> None:
-    images, _ = MixedPrecision(tiny(channels_last=True), CPU).place(*batch())
+    images, _ = MixedPrecision(tiny(channels_last=True), CPU).to_device(*batch())
     assert images.is_contiguous(memory_format=torch.channels_last)
-    assert MixedPrecision(tiny(), CPU).place(*batch())[0].is_contiguous()
+    assert MixedPrecision(tiny(), CPU).to_device(*batch())[0].is_contiguous()
 
 
 def test_the_next_smaller_chunk() -> None:

@@ -136,6 +136,11 @@ def take_query_pixels(x: Tensor, geometry: Geometry) -> Tensor:
     """Take the query pixels of a padded map (…, H, W), the kernel centre of each output pixel: (…, Ho, Wo)."""
     rows, columns = output_size(x.shape[-2:], geometry)
     (top, left), (down, right) = geometry.centre, geometry.stride
+    if torch.compiler.is_exporting() and (down, right) != (1, 1):
+        # The end of a slice is one more size, of which a program for all of them would have to prove that it fits.
+        below = top + down * torch.arange(rows, device=x.device)
+        across = left + right * torch.arange(columns, device=x.device)
+        return x.index_select(-2, below).index_select(-1, across)
     return x[..., top : top + (rows - 1) * down + 1 : down, left : left + (columns - 1) * right + 1 : right]
 
 

@@ -156,7 +156,7 @@ class Trainer:
         position, micro_batches = self.position, []
         for batch in batches:
             self.recorder.add_unreadable(position.unreadable, batch.unreadable)
-            images, targets = self.precision.place(batch.images, batch.targets)
+            images, targets = self.precision.to_device(batch.images, batch.targets)
             if self._mixup is not None:
                 images, targets = self._mixup(
                     images, targets, step_seed(self.config.seed, position.epoch, position.step)
@@ -231,7 +231,7 @@ class Trainer:
         """Re-estimate batch normalisation statistics over the first batches of this epoch, without mixup."""
         count = self.config.bn_reestimate * self.train.micro_batches
         batches = islice(self.train.epoch(self.position.epoch), count)
-        images = (self.precision.place(batch.images, batch.targets)[0] for batch in batches)
+        images = (self.precision.to_device(batch.images, batch.targets)[0] for batch in batches)
         with sync_batch(self.processes), self.precision.autocast():
             reestimate_batch_norm(self.learner.result, images, self.learner.trunk)
 

@@ -52,7 +52,7 @@ class MixedPrecision:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype, cache_enabled=cache)
 
-    def place(self, images: Tensor, targets: Tensor) -> MicroBatch:
+    def to_device(self, images: Tensor, targets: Tensor) -> MicroBatch:
         """Move a batch to the device, in the memory format of the run."""
         images = images.to(self.device, non_blocking=True, memory_format=self.memory_format)
         return images, targets.to(self.device, non_blocking=True)
