@@ -7,7 +7,7 @@ Every layer loses one head after the other, until one is left, in several orders
 that look nearest first, those with the smallest output weights first, and by lot. Nothing is trained in between; with
 --statistics batch normalisation takes its statistics anew on training images, which is no training either. `tcnn fold
 --prune` is measured beside, with several distances. Results go to benchmarks/results/pruning.json, the picture to
-docs/img/pruned-heads.png.
+docs/img/pruned-heads.png. With --centres FILE nothing is measured: where the heads look is drawn there.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 import tcnn
 from tcnn.analysis.plots import style
+from tcnn.analysis.plots.centres import centres
 from tcnn.data.image_set import class_balanced, open_dataset
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.evaluation import intervals
@@ -204,6 +205,14 @@ def read(spec: str, model: nn.Module, count: int, training: int) -> Images:
     return Images(pixels, torch.as_tensor(data.targets), others)
 
 
+def draw_centres(model: nn.Module, images: Images, file: Path) -> None:
+    """Where every head looks, as Cordonnier's Figure 12 has it."""
+    size = images.pixels.shape[2], images.pixels.shape[3]
+    drawn = centres(tcnn.inspect(model, images=images.pixels[:BATCH], size=size).layers)
+    assert drawn is not None
+    style.write(drawn, file.with_suffix(""), ("png",), force=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     results = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {}
@@ -214,6 +223,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         source = None if options.network is None else OWN[options.network]()
         model = tcnn.load(file, source=source)
         images = read(options.data, model, options.images, options.statistics or BATCH)
+        if options.centres is not None:
+            draw_centres(model, images, options.centres)
+            continue
         rows = []
         for one in curve(model, source, images, bool(options.statistics)):
             rows.append(one)
@@ -222,7 +234,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results[name] = {"title": options.title or name, "rows": rows, **told}
         with replacing(options.out, force=True) as temporary:
             temporary.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    style.write(picture(results), options.picture.with_suffix(""), ("png",), force=True)
+    if options.centres is None:
+        style.write(picture(results), options.picture.with_suffix(""), ("png",), force=True)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -233,6 +246,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--title", help="of the network in the picture")
     parser.add_argument("--images", type=int, default=1000, help="validation images, the same of every class")
     parser.add_argument("--statistics", type=int, default=0, metavar="N", help="training images for statistics anew")
+    parser.add_argument("--centres", type=Path, metavar="FILE", help="draw where heads look, and nothing else")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--picture", type=Path, default=PICTURE)
     options = parser.parse_args(arguments)

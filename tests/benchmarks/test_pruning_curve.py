@@ -63,6 +63,8 @@ def test_a_t_cnn_is_measured_and_drawn(tmp_path: Path) -> None:
     out.write_text(json.dumps({"t": {"title": "T", "rows": rows}}))
     pruning.main(["--out", str(out), "--picture", str(tmp_path / "drawn.png")])
     assert (tmp_path / "drawn.png").stat().st_size > 10_000
+    pruning.draw_centres(model, pruning.read(str(data), model, 3, 3), tmp_path / "centres.png")
+    assert (tmp_path / "centres.png").stat().st_size > 10_000
     with pytest.raises(SystemExit, match="x: expected NAME=CHECKPOINT"):
         pruning.main(["x", "--data", str(data), "--out", str(tmp_path / "no.json")])
 

@@ -28,11 +28,14 @@ OWN: dict[str, Callable[[], nn.Module]] = {
     "convit_32": lambda: timm.create_model(
         "convit_tiny", img_size=32, patch_size=4, depth=6, num_heads=9, embed_dim=12, local_up_to_layer=4
     ),
+    "deit_32": lambda: timm.create_model(
+        "convit_tiny", img_size=32, patch_size=4, depth=6, num_heads=9, embed_dim=12, local_up_to_layer=0
+    ),
     "convmixer_32": lambda: ConvMixer(64, 8, kernel_size=5, patch_size=4, num_classes=10),
     "resnet18_32": lambda: _for_small_images(timm.create_model("resnet18")),
     "vit_tiny_32": lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=4, depth=6),
 }  # fmt: skip
-"""Of the last four nobody has published weights."""
+"""Of the last five nobody has published weights."""
 
 
 def _for_small_images(model: Any) -> nn.Module:
