@@ -161,5 +161,6 @@ def annealing_notes(model: nn.Module, config: FinetuneConfig, steps: int) -> lis
             "its best epoch is the last"
         )
     elif compared > 0:
-        lines.append(f"anneal_epochs: the best epoch is one from epoch {compared + 1} on, when annealing is over")
+        setting, what = ("anneal_epochs", "annealing is over") if annealing.length else ("convert_at", "it is a T-CNN")
+        lines.append(f"{setting}: the best epoch is one from epoch {compared + 1} on, when {what}")
     return lines
