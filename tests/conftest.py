@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import logging
 import os
 import resource
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from houses import House, RealWorkers
 
 if TYPE_CHECKING:  # the process that only hands out tests loads neither
@@ -21,6 +23,10 @@ if TYPE_CHECKING:  # the process that only hands out tests loads neither
 SLOW = Path(__file__).parent / "slow"
 MEMORY = Path("/dev/shm")
 """A file system in memory, on Linux."""
+SMALL = ("test_resnet", "test_efficientnet", "test_byobnet", "test_convnext", "test_nfnet")
+"""timm's smallest CNNs."""
+OF_ANY_SIZE = ("analysis", "cli", "jobs", "publishing", "training")
+"""Folders whose tests say something of a network, whatever the size of its images."""
 PROCESS = 4 << 30
 """Bytes that a process of tests takes, with what its tests start."""
 
@@ -64,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     takes. What ends a whole process is not tried again.
     """
     gc.disable()
+    logging.getLogger().addHandler(logging.NullHandler())  # else what nobody handles is written to stderr
     if hasattr(config, "workerinput") and hasattr(config, "failures_db"):
         from pytest_rerunfailures import StatusDB
 
@@ -124,6 +131,33 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_images(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The smallest CNNs take images of 96 pixels, not of 160, and compute a third: three by three places of a last map
+    have corners, edges and a middle. In processes of their own, and where conversion itself is tested, they are as
+    timm has them.
+    """
+    from timm.models import _registry
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.relative_to(SLOW.parent).parts[0] in OF_ANY_SIZE:
+            for name, known in _registry._model_pretrained_cfgs.items():
+                if name.partition(".")[0] in SMALL:
+                    patch.setattr(known, "input_size", (3, 96, 96))
+                    patch.setattr(known, "pool_size", (3, 3))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_tracebacks() -> None:
+    """Of exceptions that are logged: with the values of all variables, as structlog has them drawn, each takes a second
+    or three. The programs themselves log them as plainly (`tcnn_jobs/logs.py`).
+    """
+    for step in structlog.get_config()["processors"]:
+        if isinstance(step, structlog.dev.ConsoleRenderer):
+            step.exception_formatter = structlog.dev.plain_traceback
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from houses import migrated
 from serving import Server
 
 from tcnn_api.app import create_app
@@ -55,8 +56,12 @@ def listening(app: FastAPI, port: int = 0) -> Iterator[str]:
 def hosted(home: Path, port: int = 0, **settings: Any) -> Iterator[Server]:
     """A server of this home, with settings of its own, until the block ends. It has no worker.
 
-    Its log is on stderr as that is now, not on what a test looks at.
+    Its log is on stderr as that is now, not on what a test looks at. A new home's tables are made before it looks:
+    that each server can make them is in `tests/api/test_serve_process.py`.
     """
+    if not (home / "tcnn.db").exists():
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "tcnn.db").write_bytes(migrated())
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
         with listening(create_app(load(home=home, **settings)), port) as url:

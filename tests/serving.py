@@ -1,5 +1,6 @@
 """`tcnn serve` in a process of its own, for tests that talk to it over HTTP."""
 
+import functools
 import hashlib
 import os
 import re
@@ -12,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from httpx._transports import default
+
+# Every client reads all certificates first, which takes longer than what most tests ask.
+vars(default)["create_ssl_context"] = functools.cache(httpx.create_ssl_context)
 
 
 @dataclass

@@ -29,7 +29,7 @@ def kept_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("scenes", [(96, 60), pytest.param((1500, 900), marks=pytest.mark.slow)], ids=["few", "all"])
+@pytest.mark.parametrize("scenes", [(64, 36), pytest.param((1500, 900), marks=pytest.mark.slow)], ids=["few", "all"])
 def test_the_journey(
     scenes: tuple[int, int],
     tmp_path: Path,

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from hosting import listening
+from houses import migrated
 from starlette.testclient import TestClient
 
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
 from tcnn_api.settings import load
 from tcnn_jobs.model.jobs import Artifact, Claim, Failure, IdempotencyKey, Job, Kind, NewJob, Result, Status, Upload
+from tcnn_jobs.store import Store
 
 ALICE = {"Authorization": "Bearer key-of-alice"}
 BOB = {"Authorization": "Bearer key-of-bob"}
@@ -23,6 +25,25 @@ DATASET = {"classes": ["a", "b"], "images": 9, "splits": {}}
 CHECKPOINT = {"base_model": "resnet18", "tcnn_version": "0.1", "layers": 3, "parameters": 9, "trained": False}
 WEIGHTS = {"architecture": None, "tensors": 1, "parameters": 9, "dtypes": {"float32": 1}, "shapes": [["x", [9]]]}
 _numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables() -> Iterator[None]:
+    """A new SQLite file begins with its tables: to make them takes a server a quarter of a second.
+
+    Those of `test_serve_process.py` are processes, and make theirs.
+    """
+    made, migrate = migrated(), Store.migrate
+
+    def found(store: Store) -> None:
+        file = store.engine.url.database
+        if store.is_sqlite and file is not None and not Path(file).exists():
+            Path(file).write_bytes(made)
+        migrate(store)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "migrate", found)
+        yield
 
 
 @pytest.fixture

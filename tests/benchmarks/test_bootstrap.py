@@ -3,6 +3,7 @@
 import numpy
 import pytest
 from bootstrap import interval, over_seeds
+from sampled import sampled
 
 NORMAL = 1.959964
 """Of the standard normal distribution 95 % lie between minus and plus this."""
@@ -45,7 +46,9 @@ def test_what_is_hard_for_both_cancels() -> None:
     assert half(first - second.astype(float)) < 0.5 * half(first.astype(float))
 
 
-@pytest.mark.parametrize(("seeds", "effect"), [(1, 0.0), (3, 0.0), (3, 0.009), (5, 0.009)], ids=str)
+@pytest.mark.parametrize(
+    ("seeds", "effect"), sampled([(1, 0.0), (3, 0.0), (3, 0.009), (5, 0.009)], [(3, 0.0), (3, 0.009)]), ids=str
+)
 def test_it_covers_the_truth_as_often_as_it_says(seeds: int, effect: float) -> None:
     """Crossed effects of images, of seeds and of neither: at least about 95 in 100 intervals hold the true mean of 0,
     and the interval is not wide for nothing."""

@@ -11,7 +11,8 @@ from benchmarks.drawing import dogs
 def test_it_is_built_by_a_process_that_first_reads_checkpoints(tmp_path: Path) -> None:
     """As the explorer's does. What registers it must not need tcnn, which is only half imported then."""
     program = (
-        "from tcnn.checkpoints import checkpoint; import timm; print(timm.create_model('tiny_darknet').num_classes)"
+        "import gc, os; gc.disable(); from tcnn.checkpoints import checkpoint; import timm; "
+        "print(timm.create_model('tiny_darknet').num_classes, flush=True); os._exit(0)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, **dogs.environment(tmp_path)}, capture_output=True,

@@ -136,7 +136,7 @@ class TestImages:
         directory = pictures(tmp_path / "pictures")
         done = tcnn("verify", converted, "--weights", weights, "--images", directory, "--json")
         assert (done.code, done.err) == (0, "")
-        assert done.json["images"] == "images 4×3×160×160"
+        assert done.json["images"] == "images 4×3×96×96"
 
     @pytest.mark.slow
     def test_grey_pictures_for_a_grey_model(self, tcnn: Run, lively: Lively, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ class TestImages:
         assert tcnn("convert", "local-dir:grey", "out.safetensors").code == 0
         done = tcnn("verify", "out.safetensors", "--images", pictures(tmp_path / "pictures", "L"), "--json")
         assert done.code == 0
-        assert done.json["images"] == "images 4×1×160×160"
+        assert done.json["images"] == "images 4×1×96×96"
 
     @pytest.mark.parametrize("kind", ["missing", "file", "empty", "broken"])
     def test_what_is_no_directory_of_pictures(

@@ -182,6 +182,7 @@ def _rescoped(model: nn.Module, tmp_path: Path) -> Path:
     return tmp_path / "global.safetensors"
 
 
+@pytest.mark.slow
 def test_a_cnn_that_folding_gave_back_can_be_fine_tuned(lively: Lively, tmp_path: Path) -> None:
     cnn, _ = tcnn.fold(tcnn.convert(lively(num_classes=3)).model)
     tcnn.save(cnn, tmp_path / "cnn.safetensors")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from nets import PlainNet, image, relative_error
-from sampled import sampled
 from torch import nn
 
 import tcnn
@@ -73,7 +72,8 @@ def test_a_conversion_is_equivalent_and_verification_sees_every_departure(kind: 
         assert not tcnn.verify(source, other, input_size=SIZE).passed
 
 
-@pytest.mark.parametrize("kind", sampled(OTHERS, ["relative-content"]))
+@pytest.mark.slow  # content heads are so kept in test_content_heads.py
+@pytest.mark.parametrize("kind", OTHERS)
 def test_saved_and_loaded_fused_and_exported(kind: str, tmp_path: Path) -> None:
     model, x = lively(kind, position_reach=None if kind == "quadratic" else 5), image(SIZE)
     tcnn.save(model, tmp_path / "t.safetensors")

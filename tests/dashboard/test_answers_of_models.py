@@ -93,6 +93,7 @@ def odd_pictures() -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_attention_of_a_converted_model(server: Server, client: httpx.Client, open_page: Open, converted: str) -> None:
     page = open_page(f"{server.url}/#/jobs/{converted}/attention")
     tiles = page.locator("[data-layer='layer4.0.conv2'] .tile")

@@ -247,6 +247,7 @@ def test_without_a_point_nothing_is_measured_twice(begun: Callable[..., Any], tm
     assert latest_point(tmp_path / "run" / "resume")[1] == []
 
 
+@pytest.mark.slow
 def test_falling_back_ends_with_the_same_weights(begun: Callable[..., Any], tmp_path: Path) -> None:
     begun(checkpoint_steps=1, keep=9)
     last = tmp_path / "run" / "last.safetensors"

@@ -227,7 +227,7 @@ def test_is_refused_in_one_line(make: Any, options: dict[str, Any], said: str) -
 
 def test_files_are_timms_own(tmp_path: Path) -> None:
     """A file as checkpoint_path, a directory as local-dir: the same network, and it says how it began."""
-    arguments: dict[str, object] = {"img_size": 64, "num_classes": 3}
+    arguments: dict[str, object] = {"img_size": 64, "num_classes": 3, "depth": 2}
     file, folder = tmp_path / "vit.safetensors", tmp_path / "vit"
     report = initialise_file("vit_tiny_patch16_224", file, model_args=arguments, seed=5)
     initialise_file("vit_tiny_patch16_224", folder, model_args=arguments, seed=5)

@@ -40,11 +40,11 @@ def _assert_consistent(store: Store) -> None:
 def test_no_job_twice_and_none_lost(store: Store, url: str) -> None:
     """Four processes empty one queue, while this one puts more into it."""
     workers = [Child("work", url, f"w{number}") for number in range(4)]
-    ids = [store.enqueue(new(priority=number % 3)).id for number in range(60)]
+    ids = [store.enqueue(new(priority=number % 3)).id for number in range(40)]
     assert [worker.hear() for worker in workers] == ["ready"] * 4
     for worker in workers:
         worker.go()
-    ids += [store.enqueue(new()).id for _ in range(30)]
+    ids += [store.enqueue(new()).id for _ in range(15)]
     claimed = [worker.rest() for worker in workers]
     assert [worker.exitcode for worker in workers] == [0] * 4
     while (job := store.claim("last")) is not None:  # submitted when all had gone home
@@ -87,7 +87,7 @@ def test_killed_within_a_transaction(store: Store, url: str, where: str, status:
 def test_killed_at_any_time(store: Store, url: str) -> None:
     """Workers in full swing are killed at random; what they held is reaped, and all is finished once."""
     chance = random.Random(11)
-    ids = [store.enqueue(new()).id for _ in range(80)]
+    ids = [store.enqueue(new()).id for _ in range(50)]
     victims = [Child("work", url, f"victim{number}") for number in range(3)]
     for victim in victims:
         victim.go()
