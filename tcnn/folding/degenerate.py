@@ -2,9 +2,10 @@
 
 Cordonnier et al. 2020, App. E, remove heads whose Gaussian is degenerate (the largest eigenvalue of Σ⁻¹ below 1e-5, or
 a condition number above 1e5). Heads that look at one place are of one attention, so that one of them takes over the
-output weights of the other.
+output weights of the other. Two Gaussians are of one attention where their centres are the same; of learned embeddings,
+whose attention may have any form, that is asked for as well.
 
-Shapes: P heads with a positional part.
+Shapes: P heads with a positional part, H×W padded map.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,6 +19,7 @@ from tcnn.folding.report import PrunedHead
 from tcnn.layers.terms.kinds import Position
 from tcnn.layers.terms.positions import Pair
 from tcnn.layers.terms.quadratic import Quadratic
+from tcnn.layers.terms.relative import Relative
 
 SAME = 0.5
 """Distance in pixels of two centres below which they look at one place."""
@@ -25,6 +27,12 @@ FLATTEST = 1e-5
 """Largest eigenvalue of Σ⁻¹, in 1/pixel², below which attention is the same everywhere (their threshold)."""
 THINNEST = 1e5
 """Ratio of the eigenvalues of Σ⁻¹ above which attention is a line (their threshold)."""
+
+ALIKE = 0.3
+"""Share of a learned attention that may lie elsewhere than another's which looks at the same place.
+
+That of two Gaussians with α = 1 whose centres are half a pixel apart is 0.28.
+"""
 
 
 class Looking(NamedTuple):
@@ -38,18 +46,42 @@ class Looking(NamedTuple):
     """Norm of W_out of every head."""
     size: Pair
     """(H, W) of the layer's map with its padding."""
+    learned: Tensor | None = None
+    """Of learned embeddings the weights that its middle pixel gives, (P, H, W); NaN of a head whose query decides."""
+
+    def alike(self, one: int, other: int) -> bool:
+        """Whether two heads with the same centre are of one attention."""
+        return self.learned is None or bool((self.learned[one] - self.learned[other]).abs().sum() <= 2 * ALIKE)
 
 
 def looking(term: Position, temperature: Tensor, proj: Tensor, size: Pair) -> Looking:
     """What a positional term says at a temperature τ; `proj` is W_out, (C_out, K, C), of the P heads and any behind."""
+    weights: list[float] = proj.double().norm(dim=(0, 2)).tolist()
+    if isinstance(term, Relative):
+        return _of_embeddings(term, temperature.double(), weights, size)
     strength, centres = term.summary(temperature)
     # A head is exp(−½ δᵀ Σ⁻¹ δ), so that Σ⁻¹ = 2 M/τ.
     if isinstance(term, Quadratic):
         values = 2 * torch.linalg.eigvalsh(term.precision.double()) / temperature.double()
     else:
         values = (2 * strength.double() / temperature.double())[:, None].expand(-1, 2)
-    weights = proj.double().norm(dim=(0, 2))
-    return Looking(centres.double().tolist(), values, weights.tolist(), size)
+    return Looking(centres.double().tolist(), values, weights, size)
+
+
+def _of_embeddings(term: Relative, temperature: Tensor, weights: list[float], size: Pair) -> Looking:
+    """As the pixel in the middle of the layer's map sees it: a table of embeddings may have many more shifts."""
+    parts, means, spread = [], [], temperature.new_zeros(len(term.position_vector))
+    for logits, side in zip(term.logits, size, strict=True):
+        shift = torch.arange(side, device=temperature.device) - side // 2
+        own = torch.softmax(logits.double()[:, (shift + term.reach).clamp(0, 2 * term.reach)] / temperature, dim=1)
+        means.append(own @ shift.double())
+        spread = spread + (own * (shift - means[-1][:, None]).square()).sum(1)
+        parts.append(own)
+    learned = parts[0][:, :, None] * parts[1][:, None, :]
+    if term.position_query is not None:
+        learned[term.position_query.flatten(1).any(1)] = torch.nan
+    centres: list[list[float]] = torch.stack(means, dim=1).tolist()
+    return Looking(centres, (2 / spread)[:, None].expand(-1, 2), weights, size, learned)
 
 
 def degenerate(name: str, seen: Looking, spared: Collection[int], far: float | None, same: float) -> list[PrunedHead]:
@@ -70,7 +102,8 @@ def degenerate(name: str, seen: Looking, spared: Collection[int], far: float | N
             continue
         row, column = centre = seen.centres[head]
         outside = abs(row) >= seen.size[0] or abs(column) >= seen.size[1]
-        twin = next((one for one in kept if _distance(seen.centres[one], centre) <= same), None)
+        twins = (one for one in kept if _distance(seen.centres[one], centre) <= same)
+        twin = next((one for one in twins if seen.alike(one, head)), None)
         away = outside if far is None else _distance(centre, [0.0, 0.0]) > far
         reasons = {"flat": flat[head], "thin": thin[head], "far": away, "same": twin is not None}
         reason = next((why for why, holds in reasons.items() if holds), None)

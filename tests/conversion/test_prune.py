@@ -71,6 +71,29 @@ def test_a_degenerate_gaussian_goes() -> None:
     assert [(h.layer, h.head, h.reason) for h in report.pruned] == [(name, 0, "flat"), (name, 1, "thin")]
 
 
+@pytest.mark.parametrize("kind", ["relative", "relative-content"])
+def test_learned_positions_are_the_same_where_their_attention_is(kind: str) -> None:
+    """At τ = 1 they are broad, so that the means of many lie within half a pixel: that alone is not enough."""
+    torch.manual_seed(0)
+    source = PlainNet().eval()
+    model = tcnn.convert(source, position=kind, input_size=SIZE, temperature=1.0).model.eval()
+    with pytest.raises(NothingToConvertError, match="no head to prune"):
+        pruned(model, source)
+    name, layer = next(iter(gpsa_layers(model).items()))
+    with torch.no_grad():
+        layer.gating_param.fill_(1e3)
+        layer.position_vector[5] = layer.position_vector[4]
+        layer.proj.unflatten(1, (9, -1))[:, 5].mul_(0.1)
+    made, report = pruned(model, source)
+    assert [(head.layer, head.head, head.reason, head.into) for head in report.pruned] == [(name, 5, "same", 4)]
+    assert relative_error(model(image(SIZE)), made(image(SIZE))) < 1e-5
+    if kind == "relative-content":
+        with torch.no_grad():
+            layer.position_query[5, 0, 0, 0] = 0.1  # it looks for other shifts, image by image
+        with pytest.raises(NothingToConvertError):
+            pruned(model, source)
+
+
 def test_what_cannot_be_pruned_is_refused() -> None:
     source, model = soft()
     with pytest.raises(NothingToConvertError, match="every centre lies within the map and more than 0"):
