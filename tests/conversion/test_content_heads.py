@@ -54,10 +54,19 @@ def test_verification_sees_a_content_head_that_adds_something() -> None:
     assert not verdict.passed
 
 
-@pytest.mark.parametrize("temperature", [1 / 46, pytest.param(0.4, marks=pytest.mark.slow)])
-def test_saved_loaded_fused_folded_and_exported(tmp_path: Path, temperature: float) -> None:
+@pytest.mark.parametrize(
+    ("temperature", "content"),
+    [
+        (1 / 46, "global"),
+        pytest.param(0.4, "global", marks=pytest.mark.slow),
+        pytest.param(1 / 46, "global,unpadded", marks=pytest.mark.slow),
+        pytest.param(1 / 46, "pooled:2,unpadded", marks=pytest.mark.slow),
+        pytest.param(0.4, "window:2,unpadded", marks=pytest.mark.slow),
+    ],
+)
+def test_saved_loaded_fused_folded_and_exported(tmp_path: Path, temperature: float, content: str) -> None:
     source = with_random_statistics(seeded_model("test_resnet")).double().eval()
-    model = lively(tcnn.convert(source, content_heads=2, temperature=temperature).model)
+    model = lively(tcnn.convert(source, content_heads=2, temperature=temperature, content=content).model)
     x = image(SIZE, double=True)
     with torch.no_grad():
         expected = model(x)

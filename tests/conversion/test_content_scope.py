@@ -19,6 +19,7 @@ from tcnn.layers import GPSA2d
 from tcnn.models.running import watch_layers
 
 LOCAL = ("window:3", "pooled:2")
+UNPADDED = ("global,unpadded", "window:3,unpadded", "pooled:2,unpadded")
 
 
 def source() -> nn.Module:
@@ -33,8 +34,8 @@ def gpsa_layers(model: nn.Module) -> list[GPSA2d]:
 @pytest.mark.parametrize(
     ("content", "options"),
     sampled(
-        [(content, options) for content in LOCAL for options in ({}, {"stage": 3}, {"stride": "remove"})],
-        [(LOCAL[0], {"stride": "remove"}), (LOCAL[1], {})],
+        [(content, options) for content in (*LOCAL, *UNPADDED) for options in ({}, {"stage": 3}, {"stride": "remove"})],
+        [(LOCAL[0], {"stride": "remove"}), (LOCAL[1], {}), (UNPADDED[0], {})],
     ),
     ids=str,
 )
@@ -75,7 +76,7 @@ def test_nonsense_is_one_line(content: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", LOCAL)
+@pytest.mark.parametrize("content", sampled((*LOCAL, *UNPADDED), (*LOCAL, UNPADDED[0])))
 def test_files_bring_it_back(content: str, tmp_path: Path) -> None:
     model = tcnn.convert(source(), content=content, temperature=1.0).model
     image = torch.randn(1, 3, 96, 96)
@@ -117,7 +118,7 @@ def test_registered_models_take_it() -> None:
     assert model.conversion_report.config.content == "pooled:2"
 
 
-@pytest.mark.parametrize("content", ("global", *LOCAL))
+@pytest.mark.parametrize("content", sampled(("global", *LOCAL, *UNPADDED), ("global", *LOCAL, UNPADDED[0])))
 def test_what_is_looked_at_is_what_the_layer_does(content: str) -> None:
     """The maps that `tcnn inspect` shows are those of `GPSA2d.attention`, whatever the scope."""
     model = tcnn.convert(source(), content=content, temperature=1.0).model
