@@ -62,6 +62,7 @@ def hosted(home: Path, port: int = 0, **settings: Any) -> Iterator[Server]:
     if not (home / "tcnn.db").exists():
         home.mkdir(parents=True, exist_ok=True)
         (home / "tcnn.db").write_bytes(migrated())
+    structlog.reset_defaults()  # what a command of a test before this one has configured
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
         with listening(create_app(load(home=home, **settings)), port) as url:

@@ -94,6 +94,7 @@ def open_pair(
     place = usable_device(device)
     if against is not None:
         check_exists(against)  # before anything is read or downloaded for it
+    named = None if against is None or not is_ours(against) else _cnn(against, weights)
     progress("reading")
     built = not is_ours(path)
     content = open_checkpoint(path, **(model_args if built or against is None else {}))
@@ -119,8 +120,8 @@ def open_pair(
     args |= {key: value for key, value in model_args.items() if key not in TCNNS}
     if recorded is not None and recorded.num_classes is not None:
         args["num_classes"] = recorded.num_classes
-    if against is not None and is_ours(against):
-        source, found = _cnn(against, weights).to(place), None
+    if named is not None:
+        source, found = named.to(place), None
     else:
         source, origin = open_source(
             against or (recorded.name if recorded else content.conversion.base_model), not random, weights,

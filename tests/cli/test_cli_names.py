@@ -69,11 +69,9 @@ def test_what_is_not_there_is_said_to_be_missing(tcnn: Run, trained: Path) -> No
         data = ("--data", "p") if command == "finetune" else ()
         assert tcnn(command, name, *data).error(2) == expected
     save_file({"x": torch.zeros(1)}, trained / "w.safetensors")
-    file = "w.safetensors: a file, where a model's name is expected; weights stand beside it: MODEL --weights "
-    file += "w.safetensors"
     foreign = "w.safetensors: a safetensors file, but not written by tcnn; convert its model first: "
     assert tcnn("convert", "w.safetensors", "o.safetensors").error(2).startswith(foreign)
-    assert tcnn("verify", "t_test_resnet", "--against", "w.safetensors").error(2) == file, "and not that it is missing"
+    assert tcnn("verify", "t_test_resnet", "--against", "w.safetensors").error(2).startswith(foreign)
     (trained / "runs").mkdir()
     assert tcnn("convert", TRAINED, "runs/one").code == 0
     for command in (("predict", "runs", "p/a/0.jpg"), ("evaluate", "runs")):
