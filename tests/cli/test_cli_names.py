@@ -72,6 +72,8 @@ def test_what_is_not_there_is_said_to_be_missing(tcnn: Run, trained: Path) -> No
     foreign = "w.safetensors: a safetensors file, but not written by tcnn; convert its model first: "
     assert tcnn("convert", "w.safetensors", "o.safetensors").error(2).startswith(foreign)
     assert tcnn("verify", "t_test_resnet", "--against", "w.safetensors").error(2).startswith(foreign)
+    named = tcnn("models", "w.safetensors").error(2)
+    assert named.endswith("where a model's name is expected; weights stand beside it: MODEL --weights w.safetensors")
     (trained / "runs").mkdir()
     assert tcnn("convert", TRAINED, "runs/one").code == 0
     for command in (("predict", "runs", "p/a/0.jpg"), ("evaluate", "runs")):

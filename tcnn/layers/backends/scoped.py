@@ -115,8 +115,8 @@ def _windows(
     size, counts = values.shape[1:3], query.shape[1:3]
     down, across = (
         scopes.axis_windows(
-            scope.window(size[axis], inner[axis]), size[axis], geometry.centre[axis], geometry.stride[axis],
-            counts[axis], values.device,
+            scope.window(size[axis], inner[axis]), scope.windows(size[axis], inner[axis]), size[axis],
+            geometry.centre[axis], geometry.stride[axis], counts[axis], values.device,
         )
         for axis in (0, 1)
     )  # fmt: skip

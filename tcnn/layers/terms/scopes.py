@@ -53,8 +53,20 @@ class Scope:
 
     def window(self, size: int, inner: int) -> int:
         """Window length along an axis of `size` pixels, `inner` of them unpadded; for `global` the whole axis."""
-        windows = (inner + self.size - 1) // self.size if self.size else 1
+        windows = self._most(inner)
         return (size + windows - 1) // windows
+
+    def windows(self, size: int, inner: int) -> int:
+        """Number of windows along an axis: as few of their length as cover it.
+
+        Under `torch.export` with free sizes it is what their length was computed from, of which the last may be masked
+        altogether: of a quotient of quotients torch 2.15 cannot say what sizes it allows.
+        """
+        window = self.window(size, inner)
+        return (size + window - 1) // window if isinstance(size, int) else self._most(inner)
+
+    def _most(self, inner: int) -> int:
+        return (inner + self.size - 1) // self.size if self.size else 1
 
     def pools(self, size: int | Tensor) -> int:
         """Number of pools along an axis of `size` pixels; never more than pixels."""
@@ -94,9 +106,11 @@ class AxisWindows(NamedTuple):
     """Index of every query in the flattened `queries`, (queries,)."""
 
 
-def axis_windows(window: int, size: int, first: int, stride: int, count: int, device: torch.device) -> AxisWindows:
+def axis_windows(
+    window: int, windows: int, size: int, first: int, stride: int, count: int, device: torch.device
+) -> AxisWindows:
     """Index tables for windows of `window` pixels on an axis of `size`, with `count` queries at first + stride·i."""
-    starts = window * torch.arange((size + window - 1) // window, device=device)
+    starts = window * torch.arange(windows, device=device)
     pixels = starts[:, None] + torch.arange(window, device=device)
     earliest = ((starts - first + stride - 1) // stride).clamp(min=0)  # the first query at or behind each start
     slots = (window + stride - 1) // stride
