@@ -86,9 +86,12 @@ def _runs_on(model: nn.Module, wanted: Shape, seed: int) -> tuple[Shape, Tensor,
 
 
 def multiples(shapes: Sequence[Shape], checks: Sequence[ExportCheck]) -> str | None:
-    """A note where the model took no sides but multiples of some number, or None."""
+    """A note where the model did not run on every shape that was to be tried, or None."""
     found = [check.shape for check in checks]
-    step = next(step for step in (1, *STEPS) if [_rounded(shape, step) for shape in shapes] == found)
+    step = next((step for step in (1, *STEPS) if [_rounded(shape, step) for shape in shapes] == found), None)
+    if step is None:  # no one number: sides that are too small, say
+        sizes = ", ".join(f"{height}×{width}" for _, _, height, width in found)
+        return f"the model does not take every height and width; the file was checked at {sizes}"
     return None if step == 1 else f"height and width must be multiples of {step}, as the model takes no others"
 
 

@@ -94,7 +94,7 @@ def open_pair(
     place = usable_device(device)
     if against is not None:
         check_exists(against)  # before anything is read or downloaded for it
-    named = None if against is None or not is_ours(against) else _cnn(against, weights)
+    stored = _stored_cnn(against, weights)
     progress("reading")
     built = not is_ours(path)
     content = open_checkpoint(path, **(model_args if built or against is None else {}))
@@ -120,17 +120,17 @@ def open_pair(
     args |= {key: value for key, value in model_args.items() if key not in TCNNS}
     if recorded is not None and recorded.num_classes is not None:
         args["num_classes"] = recorded.num_classes
-    if named is not None:
-        source, found = named.to(place), None
+    if stored is not None:
+        source, digest = stored.to(place), None
     else:
         source, origin = open_source(
             against or (recorded.name if recorded else content.conversion.base_model), not random, weights,
             recorded.seed if recorded else 0, place, **args,
         )  # fmt: skip
-        found = origin.digest
+        digest = origin.digest
     _refuse_other_classes(model, str(path), source, against or str(weights or content.conversion.base_model))
     known = recorded is not None and recorded.digest is not None
-    if against is None and recorded is not None and known and found != recorded.digest:
+    if against is None and recorded is not None and known and digest != recorded.digest:
         raise RequestError(
             f"{path}: the {'random weights drawn' if random else 'weights found'} for {recorded.name} are not those it "
             "was converted from; name the right ones with --weights or --against"
@@ -141,8 +141,10 @@ def open_pair(
     return Pair(reference, model, batch, random)
 
 
-def _cnn(name: str, weights: Path | None = None) -> nn.Module:
-    """The CNN of a file or run; raises `RequestError` for a T-CNN."""
+def _stored_cnn(name: str | None, weights: Path | None) -> nn.Module | None:
+    """The CNN of a file or run, None for any other name; raises `RequestError` for a T-CNN."""
+    if name is None or not is_ours(name):
+        return None
     model = open_model(name, weights)
     report = getattr(model, "conversion_report", None)
     if report is not None and report.layers:
@@ -173,11 +175,9 @@ def open_two(
     place = usable_device(device)
     progress("building the models")
     check_exists(against)
+    stored = _stored_cnn(against, weights)
     model = open_source(name, True, None, 0, place, **model_args)[0]
-    if is_ours(against):
-        reference = _cnn(against, weights).to(place)
-    else:
-        reference = open_source(against, True, weights, 0, place, **model_args)[0]
+    reference = open_source(against, True, weights, 0, place, **model_args)[0] if stored is None else stored.to(place)
     return Pair(reference, model, None if images is None else load_images(images, reference).to(place), False)
 
 

@@ -18,12 +18,13 @@ from tcnn.errors import EnvironmentFailure, RequestError, VerificationError
 from tcnn.exporting import check as export_check
 from tcnn.exporting import options as export_options
 from tcnn.exporting.program import free_axes, trace
-from tcnn.exporting.report import AXES
+from tcnn.exporting.report import AXES, ExportCheck
 from tcnn.folding.fuse import fused
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.trace import evaluating
 from tcnn.networks.attentive import AttentiveNet
+from tcnn.records import ErrorStats
 
 SIZE = (24, 20)
 Runner = Callable[[Tensor], Tensor]
@@ -152,6 +153,17 @@ def test_axes_that_hang_together_are_fixed(tmp_path: Path) -> None:
     assert [axis.dynamic for axis in report.axes] == [True, False, False]
     assert report.notes == ("height and width fixed: the model ties or fixes batch and height and width",)
     assert [check.shape for check in report.checks] == [(2, 3, 8, 8), (1, 3, 8, 8), (3, 3, 8, 8)]
+
+
+def test_sides_that_follow_no_one_number_are_named() -> None:
+    """A side that was odd and one that was too small: each was tried as near as the model takes it."""
+    wanted = [(1, 3, 33, 41), (2, 3, 17, 40)]
+    error = ErrorStats(max_abs=0.0, relative=0.0, max_relative=0.0, cosine=1.0)
+    checks = [ExportCheck(shape=shape, error=error, top1_agreement=1.0) for shape in ((1, 3, 33, 41), (2, 3, 32, 64))]
+    assert export_check.multiples(wanted, checks) == (
+        "the model does not take every height and width; the file was checked at 33×41, 32×64"
+    )
+    assert export_check.multiples(wanted[:1], checks[:1]) is None
 
 
 def test_sides_that_are_multiples(tmp_path: Path) -> None:
