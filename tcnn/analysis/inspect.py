@@ -172,12 +172,12 @@ def _head(
     if layer.gate is not None:
         facts["gate"] = layer.gate[number].item()
     positional = layer.strength is not None and number < len(layer.strength)
-    if positional and layer.strength is not None and layer.centres is not None:
-        alpha = layer.strength[number].item()
-        if alpha > 0:
-            facts["span"] = 1 / alpha
+    if positional and layer.strength is not None and layer.spans is not None and layer.centres is not None:
+        strength = layer.strength[number].item()
+        if strength > 0:
+            facts["span"] = layer.spans[number].item()
             facts["centre"] = layer.centres[number].tolist()
-            facts["radius_50"], facts["radius_90"] = (circle(alpha, layer.temperature, s) for s in (0.5, 0.9))
+            facts["radius_50"], facts["radius_90"] = (circle(strength, share) for share in (0.5, 0.9))
         if layer.precision is not None:
             facts["precision"] = layer.precision[number].tolist()
     return Head(

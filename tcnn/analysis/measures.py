@@ -76,13 +76,16 @@ def measure(layer: RecordedLayer) -> Measures:
     return Measures(far, wide, sums["prefix"])
 
 
-def circle(strength: float, temperature: float, share: float) -> float:
+def circle(strength: float, share: float) -> float:
     """Radius in pixels around a head's centre that contains a share of its positional attention, on an unbounded map.
+
+    Args:
+        strength: α/τ, in 1/pixel².
 
     exp(−(α/τ)r²) is a Gaussian; the disc of radius r contains 1 − exp(−(α/τ)r²) of it (Cordonnier et al. 2020, Fig. 4,
     draws 50 % and 90 %). Below about half a pixel the grid is too coarse for it: the head attends to one pixel.
     """
-    return math.sqrt(-math.log1p(-share) * temperature / strength)
+    return math.sqrt(-math.log1p(-share) / strength)
 
 
 def circles(layer: RecordedLayer) -> dict[str, list[list[float] | None] | None]:
@@ -97,6 +100,6 @@ def circles(layer: RecordedLayer) -> dict[str, list[list[float] | None] | None]:
     for centre, strength in zip(layer.centres.tolist(), layer.strength.tolist(), strict=True):
         there = strength > 0 and all(map(math.isfinite, centre))
         centres.append(centre if there else None)
-        radii.append([circle(strength, layer.temperature, share) for share in (0.5, 0.9)] if there else None)
+        radii.append([circle(strength, share) for share in (0.5, 0.9)] if there else None)
     none: list[list[float] | None] = [None] * (layer.heads - len(centres))  # content heads look at no position
     return {"centres": centres + none, "radii": radii + none}

@@ -105,7 +105,9 @@ class RecordedLayer:
     gate: Tensor | None = None
     """Gate (K,)."""
     strength: Tensor | None = None
-    """Locality strength α, (P,), of the first P ≤ K heads, which have a positional part, in 1/pixel² at τ = 1."""
+    """Locality strength α/τ, (P,), of the first P ≤ K heads, which have a positional part, in 1/pixel²."""
+    spans: Tensor | None = None
+    """Attention span 1/α at τ = 1, (P,), in pixels²."""
     centres: Tensor | None = None
     """Attention centres Δ, (P, 2), (row, column), pixels; NaN where α is not above 0 and there is no centre."""
     precision: Tensor | None = None
@@ -184,7 +186,8 @@ def record_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> RecordedLayer:
         key,
         factors=factors,
         gate=layer.gate,
-        strength=layer.locality_strength,
+        strength=layer.strength,
+        spans=1 / layer.locality_strength,
         centres=layer.head_centres,
         precision=term.precision if isinstance(term, Quadratic) else None,
         temperature=layer.position_temperature.item(),
@@ -216,6 +219,7 @@ def record_self_attention(name: str, layer: SelfAttention2d, x: Tensor) -> Recor
         factors=layer.positional_factors(size),
         gate=x.new_ones(layer.heads),
         strength=strength,
+        spans=1 / strength,
         centres=centres,
         precision=term.precision if isinstance(term, Quadratic) else None,
     )

@@ -153,6 +153,7 @@ def _convit_gpsa(name: str, layer: Any, x: Tensor, grid: Pair) -> RecordedLayer 
         factors=(factors[0], factors[1]),
         gate=gate,
         strength=strength,
+        spans=1 / strength,
         centres=centres,
     )
 

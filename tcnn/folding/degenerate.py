@@ -64,7 +64,7 @@ def looking(term: Position, temperature: Tensor, proj: Tensor, size: Pair) -> Lo
     if isinstance(term, Quadratic):
         values = 2 * torch.linalg.eigvalsh(term.precision.double()) / temperature.double()
     else:
-        values = (2 * strength.double() / temperature.double())[:, None].expand(-1, 2)
+        values = (2 * strength.double())[:, None].expand(-1, 2)
     return Looking(centres.double().tolist(), values, weights, size)
 
 

@@ -96,20 +96,20 @@ class AttentionLayer(ConvolutionShaped):
     def locality_strength(self) -> Tensor:
         """Locality strength α > 0, (P,), in 1/pixel² at τ = 1, at least float32: (1/β)·log(1 + exp(β·raw)), β = 5.
 
-        Of other kinds of positional attention than the isotropic, that of a Gaussian like it (`summary`).
+        Of other kinds of positional attention than the isotropic, that of a Gaussian like it at τ = 1 (`summary`).
         """
-        return self._summary[0]
+        return self._summary(at_one=True)[0]
 
     @property
     def head_centres(self) -> Tensor:
         """Centre Δ of every head's positional attention, (P, 2), row and column, pixels, at least float32."""
-        return self._summary[1]
+        return self._summary()[1]
 
-    @property
-    def _summary(self) -> tuple[Tensor, Tensor]:
-        term = self.positional_term
+    def _summary(self, at_one: bool = False) -> tuple[Tensor, Tensor]:
+        """At the layer's temperature, or at τ = 1."""
+        term, temperature = self.positional_term, self.tensors.temperature
         assert term is not None  # noqa: S101 - a layer of content heads alone is never asked
-        return term.summary(self.tensors.temperature)
+        return term.summary(torch.ones_like(temperature) if at_one else temperature)
 
     @property
     def gate(self) -> Tensor:
@@ -118,11 +118,12 @@ class AttentionLayer(ConvolutionShaped):
 
     @property
     def strength(self) -> Tensor:
-        """Locality strength divided by its temperature, α/τ, (P,), in 1/pixel², at least float32.
+        """Strength at the layer's temperature, α/τ, (P,), in 1/pixel², at least float32.
 
-        It says how fast positional attention falls off around its centre.
+        It says how fast positional attention falls off around its centre. Of learned embeddings it is that of the
+        Gaussian like them at τ, which is not that at τ = 1 divided by τ.
         """
-        return self.locality_strength / self.tensors.temperature
+        return self._summary()[0]
 
     def positional_factors(self, size: positions.Pair, x: Tensor | None = None) -> Factors:
         """The positional attention on a padded map of `size` (H, W), as factors or maps (`positions.Factors`).

@@ -102,7 +102,7 @@ def test_even_attention_has_the_entropy_of_all_keys() -> None:
 @pytest.mark.parametrize(("strength", "temperature"), [(1.0, 1.0), (0.3, 1.0), (2.0, 0.2)])
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_circles_hold_their_share(strength: float, temperature: float, share: float) -> None:
-    radius = measures.circle(strength, temperature, share)
+    radius = measures.circle(strength / temperature, share)
     axis = torch.linspace(-12, 12, 2401, dtype=torch.float64)
     square = axis[:, None] ** 2 + axis[None] ** 2
     weights = torch.exp(-strength / temperature * square)

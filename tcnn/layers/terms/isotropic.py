@@ -51,8 +51,8 @@ class Isotropic(NamedTuple):
         return taps == positions.tap_coordinates(geometry)
 
     def summary(self, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """Strengths α (P,) and centres Δ (P, 2), for people and pictures."""
-        return self.strength, at_least_float32(self.attention_centers)
+        """Strengths α/τ (P,), in 1/pixel², and centres Δ (P, 2), for people and pictures."""
+        return self.strength / temperature, at_least_float32(self.attention_centers)
 
     def peaks(self, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """The pixel nearest to every head's centre, (P, 2), and its smallest weight on any map, (P,), in float64."""

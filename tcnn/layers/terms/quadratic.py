@@ -67,9 +67,9 @@ class Quadratic(NamedTuple):
         return taps == positions.tap_coordinates(geometry)
 
     def summary(self, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """Strengths √det M (P,), those of circles of the ellipses' area, and centres Δ (P, 2)."""
+        """Strengths √det M/τ (P,), those of circles of the ellipses' area, and centres Δ (P, 2)."""
         a, _, c = self.cholesky
-        return a * c, at_least_float32(self.attention_centers)
+        return a * c / temperature, at_least_float32(self.attention_centers)
 
     def peaks(self, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """The pixel with the largest weight, (P, 2), and its smallest weight on any map, (P,), in float64."""

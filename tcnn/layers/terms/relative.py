@@ -112,17 +112,18 @@ class Relative(NamedTuple):
         return bool(pixels.abs().max() < self.reach) and pixels.tolist() == positions.tap_coordinates(geometry)
 
     def summary(self, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the Gaussian with the same mean and spread on a map as large as the table: α (P,) and Δ (P, 2).
+        """Of the Gaussian with the same mean and spread on a map as large as the table: α/τ (P,) and Δ (P, 2).
 
-        Without what depends on content.
+        Without what depends on content. The spread is no multiple of τ: where τ is small a table may give all of its
+        weight to one pixel (α/τ is infinite then), and be wide at τ = 1.
         """
         shift = torch.arange(-self.reach, self.reach + 1, device=temperature.device, dtype=self.logits[0].dtype)
         weights = [torch.softmax(own / temperature, dim=1) for own in self.logits]
         means = [weight @ shift for weight in weights]
-        spread = sum(
-            (weight * (shift - mean[:, None]).square()).sum(1) for weight, mean in zip(weights, means, strict=True)
+        spread = torch.stack(
+            [(weight * (shift - mean[:, None]).square()).sum(1) for weight, mean in zip(weights, means, strict=True)]
         )
-        return temperature / spread, torch.stack(means, dim=1)
+        return 1 / spread.sum(0), torch.stack(means, dim=1)
 
     def peaks(self, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """The pixel with the largest weight, (P, 2), and that weight on a map with 64 pixels around it, in float64.
