@@ -15,6 +15,7 @@ from tcnn.models.differences import errors, top1_agreement
 from tcnn.models.noise import noise
 from tcnn.models.outputs import flat
 from tcnn.models.precision import exact_arithmetic
+from tcnn.models.refusal import failure, refuses_size
 from tcnn.models.running import in_dtype, logits_of
 from tcnn.models.trace import evaluating
 
@@ -70,13 +71,18 @@ def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 
 
 
 def _runs_on(model: nn.Module, wanted: Shape, seed: int) -> tuple[Shape, Tensor, Tensor]:
-    """The wanted shape, or with larger sides that are multiples of a step; noise of it, and the model's outputs."""
+    """The wanted shape, or with larger sides that are multiples of a step; noise of it, and the model's outputs.
+
+    Raises what says so if the model fails for another reason than the size.
+    """
     for step in (1, *STEPS):
         shape = _rounded(wanted, step)
         batch = noise(shape, seed)
         try:
             return shape, batch, reference(model, batch)
-        except Exception as error:  # whatever a layer raises on a size that it does not take
+        except Exception as error:
+            if not refuses_size(error):
+                raise failure(model, shape[1:], error, "try --fixed") from error
             if step == STEPS[-1]:
                 raise VerificationError(
                     f"{type(model).__name__} does not run on an image of {'×'.join(map(str, wanted[1:]))} nor of sides "

@@ -25,6 +25,7 @@ from tcnn.exporting.program import Program, free_axes, output_tensors, silence_l
 from tcnn.exporting.report import AXES, Axis, ExportReport, Format
 from tcnn.files import check_output, file_digest, replacing
 from tcnn.folding.fuse import fused
+from tcnn.models.refusal import failure
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.version import __version__
 
@@ -217,12 +218,8 @@ def _check_model(model: nn.Module, onnx: Path | None) -> None:
 def _check_size(model: nn.Module, example: torch.Tensor) -> None:
     try:
         reference(model, example)
-    except Exception as error:  # whatever a layer raises on a map that is too small
-        size = "×".join(map(str, example.shape[1:]))
-        raise RequestError(
-            f"{type(model).__name__} does not run on an image of {size} ({shorten(one_line(error), 160)}); "
-            "choose another size"
-        ) from error
+    except Exception as error:  # a map that is too small, say
+        raise failure(model, example.shape[1:], error, "choose another size") from error
 
 
 def _dead_branch_warning(model: nn.Module) -> str | None:

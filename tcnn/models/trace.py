@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from tcnn.errors import RequestError
 from tcnn.models.copying import empty_tables
+from tcnn.models.refusal import failure
 
 
 class Step(NamedTuple):
@@ -125,11 +125,7 @@ def _forward_in_place(model: nn.Module, shape: tuple[int, ...], look: Callable[[
         with evaluating(model):
             return look(model, torch.zeros(shape, device=reference.device, dtype=reference.dtype))
     except Exception as error:
-        size = "×".join(map(str, shape[1:]))
-        raise RequestError(
-            f"{type(model).__name__} does not run on an image of {size} ({_first_line(error)}); "
-            "choose another input size"
-        ) from error
+        raise failure(model, shape[1:], error, "choose another input size") from error
 
 
 @torch.no_grad()
@@ -188,7 +184,3 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def _shape(value: object) -> tuple[int, ...] | None:
     return tuple(value.shape) if isinstance(value, Tensor) else None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

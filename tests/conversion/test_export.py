@@ -14,7 +14,7 @@ from nets import relative_error
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.errors import EnvironmentFailure, RequestError, VerificationError
+from tcnn.errors import EmptyMapError, EnvironmentFailure, RequestError, VerificationError
 from tcnn.exporting import check as export_check
 from tcnn.exporting import options as export_options
 from tcnn.exporting.program import free_axes, trace
@@ -178,17 +178,53 @@ def test_sides_that_are_multiples(tmp_path: Path) -> None:
 class Picky(nn.Conv2d):
     """Traced by one size, it runs on no other."""
 
+    error: Exception = RuntimeError("20 is the best width")
+
     def forward(self, x: Tensor) -> Tensor:
         if not torch.compiler.is_compiling() and x.shape[-1] != 20:
-            raise RuntimeError("20 is the best width")
+            raise self.error
         return super().forward(x)
 
 
-def test_a_model_that_runs_on_no_other_size(tmp_path: Path) -> None:
+def picky(error: Exception) -> Picky:
+    model = Picky(3, 2, 3)
+    model.error = error
+    return model
+
+
+REFUSALS = (
+    RuntimeError("20 is the best width"), AssertionError("Input height (13) doesn't match model (16)."),
+    ValueError("Expected more than 1 spatial element"), IndexError("index 26 is out of bounds"), EmptyMapError("small"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+def test_a_model_that_runs_on_no_other_size(error: Exception, tmp_path: Path) -> None:
     with pytest.raises(
         VerificationError, match=r"Picky does not run on an image of 3×13×25 .*multiples of 32 .*--fixed"
     ):
-        tcnn.export(Picky(3, 2, 3), tmp_path / "m.pt2", size=(16, 20))
+        tcnn.export(picky(error), tmp_path / "m.pt2", size=(16, 20))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("bias"), TypeError("no number"), NotImplementedError("aten::x"), RecursionError("deep")], ids=str
+)
+def test_a_model_that_fails_for_another_reason_than_the_size(error: Exception, tmp_path: Path) -> None:
+    told = r"Picky: expected a model that runs on a batch .* on 3×13×25 ends in {} \(.*\), which no other size"
+    with pytest.raises(RequestError, match=told.format(type(error).__name__)) as raised:
+        tcnn.export(picky(error), tmp_path / "m.pt2", size=(16, 20))
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+              torch.OutOfMemoryError("CUDA out of memory.")], ids=lambda error: type(error).__name__
+)  # fmt: skip
+def test_a_model_for_which_there_is_no_memory(error: Exception, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match="out of memory: Picky on an image of 3×13×25; choose a smaller size"):
+        tcnn.export(picky(error), tmp_path / "m.pt2", size=(16, 20))
     assert not list(tmp_path.iterdir())
 
 

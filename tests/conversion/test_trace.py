@@ -128,6 +128,22 @@ def test_a_model_that_does_not_run_is_refused_with_the_size() -> None:
     assert model.training and model[1].training
 
 
+class TakesTwo(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left + right
+
+
+class Unfinished(nn.Module):
+    pass
+
+
+@pytest.mark.parametrize(("kind", "error"), [(TakesTwo, "TypeError"), (Unfinished, "NotImplementedError")])
+def test_a_model_that_runs_on_no_image_is_not_told_to_choose_a_size(kind: type[nn.Module], error: str) -> None:
+    with pytest.raises(RequestError, match=f"{kind.__name__}: expected a model that runs on a batch .*{error}") as e:
+        trace(kind(), (5, 6))
+    assert "choose another" not in str(e.value) and "\n" not in str(e.value)
+
+
 @pytest.mark.parametrize(
     ("model", "size", "expected"),
     [
