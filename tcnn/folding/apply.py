@@ -1,6 +1,7 @@
 """Apply a choice of what every head becomes: the folded model, its error, and the report from which it is rebuilt."""
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +12,14 @@ from tcnn.conversion.report import ConversionReport, FoldRecord
 from tcnn.conversion.surgery import rebuild
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.folding.foldable import Head
-from tcnn.folding.report import FoldedLayer
+from tcnn.folding.report import FoldedLayer, FoldReport, PrunedHead
+from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.standardise import load_filter
 from tcnn.models.differences import errors, top1_agreement
 from tcnn.models.parameters import parameter_count
+from tcnn.models.precision import exact_arithmetic
 from tcnn.models.prepared import refuse_prepared
 from tcnn.models.running import in_dtype, logits_of, replacements
 from tcnn.models.trace import evaluating, meta_copy
@@ -106,6 +109,44 @@ def logits(model: nn.Module, batch: Tensor) -> Tensor:
     wide = in_dtype(model, dtype)
     with evaluating(wide):
         return logits_of(wide, batch, dtype)
+
+
+def images_told(batch: Tensor, images: Tensor | None) -> str:
+    """What a model was compared on, in words: noise, unless images were given, and its shape."""
+    return f"{'noise' if images is None else 'images'} {'×'.join(map(str, batch.shape))}"
+
+
+def pruning_report(
+    model: nn.Module,
+    pruned: nn.Module,
+    batch: Tensor,
+    images: Tensor | None,
+    seed: int,
+    layers: tuple[FoldedLayer, ...],
+    removed: Sequence[PrunedHead],
+) -> FoldReport:
+    """The report of a pruning: what became of every layer, the heads that were removed, and the error on a batch.
+
+    Args:
+        images: those of the batch, None where it is noise. seed: of the noise.
+    """
+    # The attention runs, never a shortcut through a convolution: that would compare like with like.
+    with exact_arithmetic(), use_backend("fused"):
+        error, agreement = compare(logits(model, batch), pruned, batch)
+    return FoldReport(
+        complete=all(layer.becomes == "convolution" for layer in layers),
+        tolerance=0.0,
+        max_error=None,
+        layers=layers,
+        logits=error,
+        top1_agreement=agreement,
+        images=images_told(batch, images),
+        seed=seed,
+        statistics_randomised=False,
+        parameters_before=parameter_count(model),
+        parameters_after=parameter_count(pruned),
+        pruned=tuple(removed),
+    )
 
 
 def entry(

@@ -20,6 +20,7 @@ from tcnn.folding.apply import (
     convolutions_of,
     entry,
     fold_layers,
+    images_told,
     kinds_at,
     logits,
 )
@@ -110,7 +111,7 @@ def fold(
         layers=entries,
         logits=found[step][0],
         top1_agreement=found[step][1],
-        images=f"{'noise' if images is None else 'images'} {'×'.join(map(str, batch.shape))}",
+        images=images_told(batch, images),
         seed=config.seed,
         statistics_randomised=randomise,
         parameters_before=parameter_count(model),

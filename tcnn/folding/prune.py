@@ -12,7 +12,15 @@ from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig, build
 from tcnn.errors import RequestError
-from tcnn.folding.apply import attach_report, checked, compare, convolutions_of, entry, fold_layers, kinds_at, logits
+from tcnn.folding.apply import (
+    attach_report,
+    checked,
+    convolutions_of,
+    entry,
+    fold_layers,
+    kinds_at,
+    pruning_report,
+)
 from tcnn.folding.degenerate import (
     SAME,
     Looking,
@@ -25,15 +33,12 @@ from tcnn.folding.degenerate import (
 from tcnn.folding.fold import Folding
 from tcnn.folding.foldable import heads_of
 from tcnn.folding.prune_attentive import prune_attentive
-from tcnn.folding.report import FoldReport, PrunedHead
-from tcnn.layers.backends.selection import use_backend
+from tcnn.folding.report import PrunedHead
 from tcnn.layers.folded import HeadKind
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.noise import noise_images
-from tcnn.models.parameters import parameter_count
-from tcnn.models.precision import exact_arithmetic
 from tcnn.models.running import replacements, watch_layers
 from tcnn.models.trace import evaluating
 from tcnn.networks.attentive import AttentiveNet
@@ -95,23 +100,8 @@ def prune(
     if not removed:
         raise nothing_to_prune(far, same, sum(own.count("convolution") for own in kinds.values()))
     pruned, notes = fold_layers(merged, kinds, heads, convolutions_of(record, source, layers))
-    with exact_arithmetic(), use_backend("fused"):
-        error, agreement = compare(logits(model, batch), pruned, batch)
     entries = tuple(entry(name, layers[name], pruned.get_submodule(name), kinds[name], notes) for name in layers)
-    report = FoldReport(
-        complete=all(one.becomes == "convolution" for one in entries),
-        tolerance=0.0,
-        max_error=None,
-        layers=entries,
-        logits=error,
-        top1_agreement=agreement,
-        images=f"{'noise' if images is None else 'images'} {'×'.join(map(str, batch.shape))}",
-        seed=config.seed,
-        statistics_randomised=False,
-        parameters_before=parameter_count(model),
-        parameters_after=parameter_count(pruned),
-        pruned=tuple(removed),
-    )
+    report = pruning_report(model, pruned, batch, images, config.seed, entries, removed)
     return Folding(attach_report(pruned, record, entries, kinds), report)
 
 

@@ -8,15 +8,14 @@ from tcnn.config import VerificationConfig
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import unconverted
 from tcnn.errors import RequestError
-from tcnn.folding.apply import compare, logits
+from tcnn.folding.apply import pruning_report
 from tcnn.folding.degenerate import degenerate, hand_over, looking, nothing_left, nothing_to_prune
 from tcnn.folding.fold import Folding
-from tcnn.folding.report import FoldedLayer, FoldReport, PrunedHead
+from tcnn.folding.report import FoldedLayer, PrunedHead
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.noise import noise_images
 from tcnn.models.parameters import parameter_count
-from tcnn.models.precision import exact_arithmetic
 from tcnn.models.running import watch_layers
 from tcnn.models.trace import evaluating
 from tcnn.networks.attentive import AttentiveNet
@@ -57,30 +56,15 @@ def prune_attentive(
         pruned.conversion_report = record.model_copy(update={"parameters_after": parameter_count(pruned)})  # type: ignore[assignment]
     else:
         unconverted(pruned)
-    with exact_arithmetic():
-        error, agreement = compare(logits(model, batch), pruned, batch)
-    report = FoldReport(
-        complete=False,
-        tolerance=0.0,
-        max_error=None,
-        layers=tuple(
-            FoldedLayer(
-                name=name, becomes="attention", convolution=0, content=0, attention=made.heads,
-                dropped=layers[name].heads - made.heads, parameters_before=parameter_count(layers[name]),
-                parameters_after=parameter_count(made),
-            )
-            for name, made in pruned.attention_layers().items()
-        ),
-        logits=error,
-        top1_agreement=agreement,
-        images=f"{'noise' if images is None else 'images'} {'×'.join(map(str, batch.shape))}",
-        seed=config.seed,
-        statistics_randomised=False,
-        parameters_before=parameter_count(model),
-        parameters_after=parameter_count(pruned),
-        pruned=tuple(removed),
+    entries = tuple(
+        FoldedLayer(
+            name=name, becomes="attention", convolution=0, content=0, attention=made.heads,
+            dropped=layers[name].heads - made.heads, parameters_before=parameter_count(layers[name]),
+            parameters_after=parameter_count(made),
+        )
+        for name, made in pruned.attention_layers().items()
     )  # fmt: skip
-    return Folding(pruned, report)
+    return Folding(pruned, pruning_report(model, pruned, batch, images, config.seed, entries, removed))
 
 
 def _map_sizes(model: AttentiveNet, layers: dict[str, SelfAttention2d], image: Tensor) -> dict[str, Pair]:

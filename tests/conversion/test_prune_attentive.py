@@ -52,6 +52,7 @@ def test_every_reason_and_what_is_left(tmp_path: Path) -> None:
         ("attention", 2, 1), ("attention", 1, 2), ("attention", 3, 0), ("attention", 2, 1),
     ]  # fmt: skip
     assert report.parameters_after == sum(p.numel() for p in made.parameters()) < report.parameters_before
+    assert (report.complete, report.images, report.tolerance) == (False, "images 4×3×16×12", 0.0)
     # What is left computes what the network does whose pruned heads bring nothing; one was handed over.
     with torch.no_grad():
         for layer, gone in ((layers[0], [1]), (layers[1], [0, 2])):
