@@ -161,27 +161,46 @@ def _forward(heads: Heads, parameters: Parameters, plan: ChunkPlan, activations:
 
 
 class InputGradients:
-    """Gradients of queries, keys and values, accumulated over the chunks of a backward pass."""
+    """Gradients of queries, keys and values over the chunks of a backward pass, each product written where it belongs.
+
+    Where a chunk has all queries of its images nothing is written twice, and nothing need be zero before. Room is made
+    when it is first needed, beside fewer maps.
+    """
 
     def __init__(self, heads: Heads, plan: ChunkPlan) -> None:
-        self._whole = plan.covers(heads)
-        self.query, self.key, self.value = heads[:3]
-        if not self._whole:
-            self.query, self.key, self.value = (
-                torch.zeros_like(t, memory_format=torch.contiguous_format) for t in heads[:3]
-            )
+        self._once = plan.query_rows >= heads.query_rows
+        self._like = {"query": heads.query, "key": heads.key, "value": heads.value}
+        self._made: dict[str, Tensor] = {}
 
-    def add(self, chunk: Chunk, logits: Tensor, value: Tensor) -> None:
-        """Add a chunk's: `logits` is the gradient of its content logits, (b·K, m, R'), `value` that of its values."""
-        heads = chunk.query.shape[0] // chunk.value.shape[0]
-        query = torch.bmm(logits, chunk.key).unflatten(0, (-1, heads))
-        key = torch.bmm(logits.transpose(1, 2), chunk.query).unflatten(0, (-1, heads))
-        if self._whole:
-            self.query, self.key, self.value = query, key, value
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._made:
+            make = torch.empty_like if self._once else torch.zeros_like
+            self._made[name] = make(self._like[name], memory_format=torch.contiguous_format)
+        return self._made[name]
+
+    @property
+    def all(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of queries, keys and values."""
+        return self["query"], self["key"], self["value"]
+
+    def add_value(self, chunk: Chunk, maps: Tensor, mixed: Tensor) -> None:
+        """Add a chunk's: its maps, (b, m·K, R') or head-major, and the gradient of its mixed values in this order."""
+        self._add(self["value"][chunk.images], maps.transpose(1, 2), mixed)
+
+    def add_logits(self, chunk: Chunk, logits: Tensor) -> None:
+        """Add a chunk's, from the gradient of its content logits, (b·K, m, R')."""
+        query = self["query"][chunk.images, :, chunk.queries]
+        if self._once:
+            torch.bmm(logits, chunk.key, out=query.flatten(0, 1))
         else:
-            self.query[chunk.images, :, chunk.queries] = query
-            self.key[chunk.images] += key
-            self.value[chunk.images] += value
+            query.copy_(torch.bmm(logits, chunk.key).view_as(query))
+        self._add(self["key"][chunk.images].flatten(0, 1), logits.transpose(1, 2), chunk.query)
+
+    def _add(self, total: Tensor, one: Tensor, other: Tensor) -> None:
+        if self._once:
+            torch.bmm(one, other, out=total)
+        else:
+            total.baddbmm_(one, other)
 
 
 def _backward(
@@ -208,20 +227,20 @@ def _backward(
             proj = _accumulate(proj, grad_proj)
             grad_maps = torch.bmm(grad_mixed, chunk.value.transpose(1, 2))
             grad_maps = grad_maps.unflatten(1, (-1, len(share)))  # (b, m, K, R')
-            grad_value = torch.bmm(maps.transpose(1, 2), grad_mixed)
+            inputs.add_value(chunk, maps, grad_mixed)
             del maps, mixed, grad_mixed
             grad_gated = _accumulate(grad_gated, grad_maps.sum(0, dtype=gated.dtype))
             logits, sums = maps_from.gradients(kept, share, grad_maps)
             del grad_maps
             gate = _accumulate(gate, sums.sum((0, 2)).neg_())
-            inputs.add(chunk, logits, grad_value)
+            inputs.add_logits(chunk, logits)
         some_rows, some_gate, *some_columns = torch.autograd.grad(graph, leaves, grad_gated)
         grad_rows.append(some_rows)
         gate = _accumulate(gate, some_gate)
         columns = _accumulate(columns, some_columns[0]) if some_columns else None
     rows = grad_rows[0] if len(grad_rows) == 1 else torch.cat(grad_rows, dim=1)
     bias = None if parameters.bias is None else gradient.sum((0, 1))
-    return inputs.query, inputs.key, inputs.value, rows, columns, gate, proj, bias
+    return (*inputs.all, rows, columns, gate, proj, bias)
 
 
 def _accumulate(total: Tensor | None, more: Tensor) -> Tensor:

@@ -83,14 +83,14 @@ def _backward(
         grad_mixed, grad_proj = chunked.projection_gradients(gradient[chunk.images, chunk.queries], mixed, parameters)
         proj = grad_proj if proj is None else proj.add_(grad_proj)
         grad_mixed = _head_major(grad_mixed, count)
-        grad_value = torch.bmm(maps.transpose(1, 2), grad_mixed)
+        inputs.add_value(chunk, maps, grad_mixed)
         grad_maps = torch.bmm(grad_mixed, chunk.value.transpose(1, 2)).view_as(content)
         del maps, mixed, grad_mixed
         logits = torch._softmax_backward_data(grad_maps, content, -1, content.dtype)  # (b, K, m, R')
         del grad_maps
-        inputs.add(chunk, logits.flatten(0, 1), grad_value)
+        inputs.add_logits(chunk, logits.flatten(0, 1))
     bias = None if parameters.bias is None else gradient.sum((0, 1))
-    return inputs.query, inputs.key, inputs.value, proj, bias
+    return (*inputs.all, proj, bias)
 
 
 def _query_major(mixed: Tensor, heads: int) -> Tensor:
