@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 RESAMPLES = 10_000
 LEVEL = 0.95
 FEWEST = 3
-"""Seeds of which an interval over seeds alone is told."""
+"""Seeds of which an interval over seeds alone is told, and comparisons of which one over comparisons is."""
 CELLS = 4_000_000
 """Draws at a time, for the memory's sake."""
 
@@ -50,6 +50,38 @@ def interval(values: NDArray[numpy.float64], level: float = LEVEL, resamples: in
         deviations += _resampled(values.mean(1) - mean, len(values) - 1, resamples, generator)
     low, high = numpy.quantile(mean + deviations, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(mean), float(low), float(high))
+
+
+class Compared(NamedTuple):
+    """One comparison: an arm less its control, in S seeds, on N of all images."""
+
+    places: NDArray[numpy.int64]
+    """Which images, (N,)."""
+    values: NDArray[numpy.float64]
+    """(S, N), as `interval` takes them."""
+
+
+def pooled(comparisons: Sequence[Compared], images: int, level: float = LEVEL, resamples: int = RESAMPLES) -> Interval:
+    """The mean over the pairs of all comparisons, and its interval over other images and comparisons.
+
+    Whole comparisons are resampled, with all of their seeds: the seeds of one have more in common than those of two. An
+    image that several have measured is one image; each comparison may have its own. `images` counts all of them: their
+    mean is drawn as a normal one, as of thousands it is. Raises `ValueError` for fewer than `FEWEST` comparisons.
+    """
+    if len(comparisons) < FEWEST:
+        raise ValueError(f"expected at least {FEWEST} comparisons, found {len(comparisons)}")
+    generator = numpy.random.default_rng(0)
+    pairs = numpy.array([len(one.values) for one in comparisons])
+    means = numpy.array([one.values.mean() for one in comparisons])
+    mean = float((pairs * means).sum() / pairs.sum())
+    influence = numpy.zeros(images)  # of an image on the mean, times `images`
+    for one, own, count in zip(comparisons, means, pairs, strict=True):
+        influence[one.places] += (one.values.mean(0) - own) / len(one.places) * count / pairs.sum() * images
+    deviations = generator.normal(0, influence.std() / math.sqrt(images), resamples)
+    drawn = generator.integers(len(comparisons), size=(resamples, len(comparisons) - 1))
+    deviations += (pairs * means)[drawn].sum(1) / pairs[drawn].sum(1) - mean
+    low, high = numpy.quantile(mean + deviations, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(mean, float(low), float(high))
 
 
 def over_seeds(values: Sequence[float], level: float = LEVEL) -> Interval:

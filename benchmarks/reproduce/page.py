@@ -1,4 +1,4 @@
-"""What was measured, in docs/results.md: tables and pictures of experiments, of budgets, and the table of predictions.
+"""What was measured, in docs/results.md: tables and pictures of experiments, of all together, of budgets.
 
 python benchmarks/reproduce/page.py      writes between the marks on the page, and docs/img/results-*.png
 """
@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import budget
+import forest
+from bootstrap import Interval
 from figures import Result, draw, mean_curve, pictures
 
 from tcnn.analysis.plots import style
@@ -19,6 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "reproduce"
 PAGE = ROOT / "docs" / "results.md"
 MARK = re.compile(r"(<!-- experiments -->\n).*?(<!-- /experiments -->)", re.DOTALL)
 BUDGETS = re.compile(r"(<!-- budgets -->\n).*?(<!-- /budgets -->)", re.DOTALL)
+FOREST = re.compile(r"(<!-- forest -->\n).*?(<!-- /forest -->)", re.DOTALL)
 PREDICTIONS = ROOT / "benchmarks" / "results" / "predictions.json"
 PREDICTED = re.compile(r"(<!-- predictions -->\n).*?(<!-- /predictions -->)", re.DOTALL)
 NONE = "None of them has been run here to its end yet.\n"
@@ -33,11 +36,30 @@ def fill(page: str, results: Sequence[Result]) -> str:
     """The page with the experiments' part replaced."""
     text = "\n".join(section(result) for result in results) or NONE
     page = MARK.sub(lambda found: found[1] + text + found[2], page)
+    page = FOREST.sub(lambda found: found[1] + everything(compared(results)) + found[2], page)
     return BUDGETS.sub(lambda found: found[1] + budgets(budget.points(by_name(results))) + found[2], page)
 
 
 def by_name(results: Sequence[Result]) -> dict[str, Result]:
     return {result["experiment"]["name"]: result for result in results}
+
+
+def compared(results: Sequence[Result]) -> list[forest.Comparison]:
+    return forest.comparisons(by_name(results), RESULTS)
+
+
+def everything(found: list[forest.Comparison]) -> str:
+    """What the T-CNN is above the CNN in the mean of all comparisons, by what learned."""
+    lines = ["| what learned | comparisons | pairs of trainings | clean | corrupted |", "|---|---|---|---|---|"]
+    for name, groups in forest.POOLED.items():
+        count, pairs, told = forest.together(found, groups)
+        cells = [name, str(count), str(pairs), *(_points(_as_told(told[kind])) for kind in forest.KINDS)]
+        lines.append(_line(cells))
+    return "\n".join(lines) + f"\n\n![T-CNN less CNN in every comparison](img/{forest.PICTURE}.png)\n"
+
+
+def _as_told(found: Interval) -> Result:
+    return {"mean": found.mean, "interval": [found.low, found.high]}
 
 
 def budgets(points: Sequence[budget.Point]) -> str:
@@ -188,6 +210,7 @@ def main() -> None:
         draw(result, images)
     drawn = budget.picture(budget.points(by_name(results)))
     style.write(drawn, images / budget.PICTURE, ("png",), force=True)
+    style.write(forest.picture(compared(results)), images / forest.PICTURE, ("png",), force=True)
 
 
 if __name__ == "__main__":

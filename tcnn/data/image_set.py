@@ -149,7 +149,7 @@ def split_off(data: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, Ima
     keep the data set's order. Raises `RequestError` if the fraction is not between 0 and 1 or leaves either side empty.
     """
     held_out = torch.zeros(len(data), dtype=torch.bool)
-    for members in _shuffled_classes(data, fraction, seed, "validation"):
+    for members in _shuffled_classes(data.targets, fraction, seed, "validation"):
         held_out[members[: min(len(members) - 1, max(1, round(len(members) * fraction)))]] = True
     if not held_out.any():
         raise RequestError("no class has two images, so none can be held out; give a validation set with --val")
@@ -161,12 +161,18 @@ def class_balanced(data: ImageSet, fraction: float, seed: int) -> ImageSet:
 
     A larger fraction contains every image of a smaller one. Raises `RequestError` unless 0 < fraction ≤ 1.
     """
-    if fraction == 1:
-        return data
-    kept = torch.zeros(len(data), dtype=torch.bool)
-    for members in _shuffled_classes(data, fraction, seed, "fraction"):
+    return data if fraction == 1 else data.subset(balanced_places(data.targets, fraction, seed))
+
+
+def balanced_places(targets: Tensor, fraction: float, seed: int) -> Tensor:
+    """The indices of a class-balanced subset among all images, in order; `targets` (N,) are their classes.
+
+    A larger fraction contains every image of a smaller one. Raises `RequestError` unless 0 < fraction < 1.
+    """
+    kept = torch.zeros(len(targets), dtype=torch.bool)
+    for members in _shuffled_classes(targets, fraction, seed, "fraction"):
         kept[members[: max(1, round(len(members) * fraction))]] = True
-    return data.subset(kept.nonzero()[:, 0])
+    return kept.nonzero()[:, 0]
 
 
 def first_of_each(data: ImageSet, limit: int) -> ImageSet:
@@ -182,12 +188,12 @@ def first_of_each(data: ImageSet, limit: int) -> ImageSet:
     return data.subset(sorted(index for _, _, index in sorted(turns)[:limit]))
 
 
-def _shuffled_classes(data: ImageSet, fraction: float, seed: int, what: str) -> Iterable[Tensor]:
+def _shuffled_classes(targets: Tensor, fraction: float, seed: int, what: str) -> Iterable[Tensor]:
     """The indices of each class that has any, in an order that depends on seed and class only."""
     if not 0 < fraction < 1:
         raise RequestError(f"a fraction of the images must lie between 0 and 1, not {fraction}")
-    order = data.targets.argsort(stable=True)
-    for label, members in enumerate(order.split(data.targets.bincount().tolist())):
+    order = targets.argsort(stable=True)
+    for label, members in enumerate(order.split(targets.bincount().tolist())):
         if len(members):
             generator = torch.Generator().manual_seed(shuffle_seed(seed, what, label))
             yield members[torch.randperm(len(members), generator=generator)]

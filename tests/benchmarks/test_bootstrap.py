@@ -2,7 +2,7 @@
 
 import numpy
 import pytest
-from bootstrap import interval, over_seeds
+from bootstrap import Compared, interval, over_seeds, pooled
 from sampled import sampled
 
 NORMAL = 1.959964
@@ -94,3 +94,45 @@ def test_over_seeds_it_covers_the_truth_as_often_as_it_says() -> None:
     drawn = numpy.random.default_rng(5).normal(0, 1, (2000, 3))
     held = sum(low <= 0 <= high for _, low, high in map(over_seeds, drawn.tolist()))
     assert 0.935 <= held / 2000 <= 0.965
+
+
+def test_pooled_over_single_seeds_is_the_mean_with_the_intervals_of_images_and_comparisons() -> None:
+    """Comparisons of one seed on all images are what seeds are to `interval`."""
+    values = numpy.random.default_rng(5).normal(0.2, 1, (6, 300)) + numpy.random.default_rng(6).normal(0, 0.2, (6, 1))
+    found = pooled([Compared(numpy.arange(300), one[None]) for one in values], 300)
+    same = interval(values)
+    assert found.mean == pytest.approx(same.mean, abs=1e-12)
+    assert found.high - found.low == pytest.approx(same.high - same.low, rel=0.05)
+
+
+def test_pooled_counts_pairs_and_an_image_once() -> None:
+    """Means are over pairs. What is hard in an image does not average out where all measure it."""
+    one, two = Compared(numpy.arange(2), numpy.ones((3, 2))), Compared(numpy.arange(2), numpy.zeros((1, 2)))
+    assert pooled([one, two, two], 2).mean == pytest.approx(3 / 5)
+    generator = numpy.random.default_rng(7)
+    hard = numpy.tile(generator.normal(size=100), (8, 1))
+    shared = [Compared(numpy.arange(100), each[None]) for each in hard]
+    apart = [Compared(numpy.arange(100) + 100 * at, each[None]) for at, each in enumerate(hard)]
+    widths = [found.high - found.low for found in (pooled(shared, 100), pooled(apart, 800))]
+    assert widths[0] / widths[1] == pytest.approx(8**0.5, rel=0.1)
+
+
+def test_pooled_covers_the_truth_where_comparisons_differ() -> None:
+    """Comparisons with an effect of their own, of one to six seeds, on all images or a part."""
+    generator = numpy.random.default_rng(8)
+    runs, held = 200, 0
+    for _ in range(runs):
+        own = generator.normal(0, 0.1, 400)
+        some = []
+        for seeds in (1, 3, 3, 6, 2, 1, 3, 2, 3, 1):
+            places = numpy.arange(400) if seeds > 2 else numpy.sort(generator.permutation(400)[:200])
+            values = own[places] + generator.normal(0, 0.22, (seeds, len(places))) + generator.normal(0, 0.01)
+            some.append(Compared(places, values))
+        _, low, high = pooled(some, 400, resamples=500)
+        held += low <= 0 <= high
+    assert 0.9 <= held / runs <= 1.0, f"{held} of {runs}"
+
+
+def test_two_comparisons_are_too_few() -> None:
+    with pytest.raises(ValueError, match="at least 3 comparisons, found 2"):
+        pooled([Compared(numpy.arange(2), numpy.ones((3, 2)))] * 2, 2)
