@@ -25,10 +25,10 @@ def ask(script: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def loaded_after(statements: str) -> list[str]:
+def loaded_after(statements: list[str]) -> list[str]:
     """Which heavy packages are loaded once these statements ran."""
     loaded = f"[name for name in {HEAVY!r} if name in sys.modules]"
-    return ask(f"{statements}\nimport json, sys\nprint(json.dumps({loaded}))")
+    return ask("\n".join([*statements, "import json, sys", f"print(json.dumps({loaded}))"]))
 
 
 def command(*arguments: str) -> str:
@@ -37,33 +37,34 @@ def command(*arguments: str) -> str:
     return f"from tcnn.cli.main import main\ntry:\n{run}\nexcept SystemExit as end:\n    assert not end.code"
 
 
-@pytest.mark.parametrize(
-    "statements",
-    [
-        "import tcnn",
-        "import tcnn; dir(tcnn); tcnn.__version__; tcnn.TcnnError",
-        command("--help"),
-        command("--version"),
-    ],
-    ids=["import", "names", "help", "version"],
-)
-def test_next_to_nothing_is_loaded(statements: str) -> None:
-    assert loaded_after(statements) == []
+NOTHING = [
+    "import tcnn",
+    "import tcnn; dir(tcnn); tcnn.__version__; tcnn.TcnnError",
+    command("--help"),
+    command("--version"),
+]
+LITTLE = [
+    command("models", "resnet18"),
+    command("models", "resnet18", "--json"),
+    *(command(name, "--help") for name in ("convert", "verify", "models", "demo")),  # typer itself loads pydantic
+    "import tcnn\ntcnn.ConversionConfig(stride='remove')",
+    "from tcnn.zoo import catalogue\ncatalogue.check('resnet50d.ra2_in1k')",
+]
 
 
-@pytest.mark.parametrize(
-    "statements",
-    [
-        command("models", "resnet18"),
-        command("models", "resnet18", "--json"),
-        *(command(name, "--help") for name in ("convert", "verify", "models", "demo")),  # typer itself loads pydantic
-        "import tcnn\ntcnn.ConversionConfig(stride='remove')",
-        "from tcnn.zoo import catalogue\ncatalogue.check('resnet50d.ra2_in1k')",
-    ],
-    ids=["table", "json", "convert", "verify", "models", "demo", "config", "check"],
-)
-def test_the_catalogue_and_the_configuration_need_no_torch(statements: str) -> None:
-    assert set(loaded_after(statements)) <= {"pydantic"}
+def test_next_to_nothing_is_loaded() -> None:
+    """One after the other in one process, and so the less for those that come first."""
+    assert loaded_after(NOTHING) == []
+
+
+def test_the_catalogue_and_the_configuration_need_no_torch() -> None:
+    assert set(loaded_after(LITTLE)) <= {"pydantic"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("statements", [*NOTHING, *LITTLE])
+def test_each_alone_loads_what_it_needs(statements: str) -> None:
+    assert set(loaded_after([statements])) <= ({"pydantic"} if statements in LITTLE else set())
 
 
 def test_the_public_names_are_there() -> None:

@@ -28,14 +28,14 @@ def lively(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-NAMES = ["resnet18", "resnet26d", "convnext_atto", "regnety_002"]
+NAMES = ["resnet18", "resnet26d", "convnext_atto", "regnety_002", "test_byobnet"]
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
     sampled(
         [(name, options) for name in NAMES for options in OPTIONS],
-        [("regnety_002", OPTIONS[1])],
+        [("test_byobnet", OPTIONS[1])],
     ),
 )
 def test_a_conversion_is_equivalent_and_verified(name: str, options: dict[str, object]) -> None:

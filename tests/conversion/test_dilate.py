@@ -60,7 +60,9 @@ def test_equals_what_timm_builds_with_an_output_stride() -> None:
     assert relative_error(last_map(theirs, x), last_map(ours, x)) <= 1e-12
 
 
-@pytest.mark.parametrize("name", sampled(["resnet10t", "resnet18", "convnext_atto", "repvgg_a0"], ["resnet10t"]))
+@pytest.mark.parametrize(
+    "name", sampled(["test_resnet", "resnet10t", "resnet18", "convnext_atto", "repvgg_a0"], ["test_resnet"])
+)
 def test_is_verified_saved_loaded_and_folded(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("dilate") / "t.safetensors"
     source = with_random_statistics(seeded_model(name)).eval()

@@ -166,9 +166,19 @@ def test_sides_that_follow_no_one_number_are_named() -> None:
     assert export_check.multiples(wanted[:1], checks[:1]) is None
 
 
-def test_sides_that_are_multiples(tmp_path: Path) -> None:
-    """Patches that become channels: the model runs on no odd side, and neither does the file."""
-    model = AttentiveNet(embed_dim=8, mlp_dim=8, depth=1, heads=2)
+def patches() -> nn.Module:
+    """Patches that become channels."""
+    return nn.Sequential(nn.Conv2d(3, 2, 1), nn.PixelUnshuffle(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    "made",
+    [patches, pytest.param(lambda: AttentiveNet(embed_dim=8, mlp_dim=8, depth=1, heads=2), marks=pytest.mark.slow)],
+    ids=["patches", "with attention"],
+)
+def test_sides_that_are_multiples(made: Callable[[], nn.Module], tmp_path: Path) -> None:
+    """The model runs on no odd side, and neither does the file."""
+    model = made()
     report = tcnn.export(model, tmp_path / "m.pt2", size=(16, 20))
     assert [check.shape[2:] for check in report.checks] == [(16, 20), (14, 26), (18, 14)]
     assert [axis.dynamic for axis in report.axes] == [True, True, True]

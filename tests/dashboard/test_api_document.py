@@ -17,17 +17,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def opened(url: str, open_page: Open, width: int, scheme: str) -> Any:
-    """The page, with an operation opened by the keyboard."""
-    page = open_page(f"{url}/docs", viewport={"width": width, "height": 860}, color_scheme=scheme)
+def opened(url: str, open_page: Open, width: int, scheme: str, paths: str = "/") -> Any:
+    """The page of the paths that begin so, with an operation opened by the keyboard."""
+    page = open_page("about:blank", viewport={"width": width, "height": 860}, color_scheme=scheme)
+    page.route("**/openapi.json", lambda route: route.fulfill(json=_some(route.fetch().json(), paths)))
+    page.goto(f"{url}/docs")
     page.locator("#operations-models-models_models_get").get_by_role("button").first.press("Enter")
     expect(page).to_have_url(f"{url}/docs#/models/models_models_get")
     expect(page.locator(".microlight").first).to_be_visible()
     return page
 
 
+def _some(document: dict[str, Any], paths: str) -> dict[str, Any]:
+    return document | {"paths": {name: one for name, one in document["paths"].items() if name.startswith(paths)}}
+
+
 def test_an_operation_is_opened_with_the_keyboard(server: Server, open_page: Open) -> None:
-    page = opened(server.url, open_page, 1280, "light")
+    page = opened(server.url, open_page, 1280, "light", "/models")  # all fifty take it ten seconds
     expect(page.get_by_role("button", name="Try it out")).to_be_visible()
 
 

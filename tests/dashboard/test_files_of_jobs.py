@@ -36,7 +36,8 @@ class Finished(Story):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        made = convert_to_file("test_resnet.r160_in1k", root / "made.safetensors", ConversionConfig(), pretrained=False)
+        one = ConversionConfig(target="layer4.0.conv1")
+        made = convert_to_file("test_resnet.r160_in1k", root / "made.safetensors", one, pretrained=False)
         assert made.verification is not None
         self.random = self._succeed(verification=made.verification.model_dump(mode="json"), priority=100)
         run = self.house.home.attempt(self.random.job, self.random.number) / "run"

@@ -197,12 +197,12 @@ PREPARE = """async ([data, settings]) => {
   return Array.from((await prepare(await (await fetch(data)).blob(), settings)).tensor);
 }"""
 LOOK = """async ([tensor, places]) => {
-  const told = await (await fetch("model.json")).json();
-  const network = await (await import("./network.js")).load(told, () => {});
+  const model = await (await fetch("model.json")).json();
+  const network = await (await import("./network.js")).load(model, () => {});
   const { logits, at } = await network.look(new Float32Array(tensor));
-  const layers = places.map((place) => at(place)[0]);
-  return { logits: Array.from(logits), layers: layers.map(({ query, maps }) => ({ query,
-    ...Object.fromEntries(Object.entries(maps).map(([part, values]) => [part, Array.from(values)])) })) };
+  const told = ({ query, maps }) => ({ query,
+    ...Object.fromEntries(Object.entries(maps).map(([part, values]) => [part, Array.from(values)])) });
+  return { logits: Array.from(logits), places: places.map((place) => at(place).map(told)) };
 }"""
 
 
@@ -232,15 +232,27 @@ def test_the_browser_computes_what_python_does(
     compared(written[0], open_page(url), images[:2])
 
 
-@pytest.mark.parametrize("position", ["quadratic", "relative-content"])
+class Beside(nn.Module):
+    """The sum of two networks."""
+
+    def __init__(self, one: nn.Module, other: nn.Module) -> None:
+        super().__init__()
+        self.one, self.other = one, other
+        self.pretrained_cfg = CFG
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x) + self.other(x)
+
+
 def test_positions_that_are_no_products_come_out_of_the_network(
-    position: str, open_page: Open, images: list[Path], tmp_path: Path
+    open_page: Open, images: list[Path], tmp_path: Path
 ) -> None:
     """A map for all images, and one for each; the content head beside the taps has none."""
-    model = t_cnn(position=position, content_heads=1)
-    model.pretrained_cfg = CFG  # type: ignore[assignment]
+    kinds = ("quadratic", "relative-content")
+    model = Beside(*(t_cnn(position=position, content_heads=1) for position in kinds)).eval()
     export_explorer(model, tmp_path / "page", size=SIZE)
-    assert json.loads((tmp_path / "page/model.json").read_text())["layers"][0]["rows"] is None
+    layers = json.loads((tmp_path / "page/model.json").read_text())["layers"]
+    assert [layer["rows"] for layer in layers] == [None, None]
     with served(tmp_path / "page") as url:
         compared(model, open_page(url), images[:2])
 
@@ -253,12 +265,12 @@ def compared(model: nn.Module, page: Any, images: list[Path]) -> None:
         encoded = encode(model, batch)
         found = page.evaluate(LOOK, [batch.flatten().tolist(), places])
         numpy.testing.assert_allclose(found["logits"], encoded.output[0].detach(), rtol=1e-4, atol=1e-5)
-        for place, layer in zip(places, found["layers"], strict=True):
-            (expected,) = encoded.at(place)
-            assert tuple(layer["query"]) == expected.query
-            for part in ("content", "positional", "combined"):
-                maps = getattr(expected, part).detach().flatten()
-                numpy.testing.assert_allclose(layer[part], maps, atol=1e-6)
+        for place, layers in zip(places, found["places"], strict=True):
+            for layer, expected in zip(layers, encoded.at(place), strict=True):
+                assert tuple(layer["query"]) == expected.query
+                for part in ("content", "positional", "combined"):
+                    maps = getattr(expected, part).detach().flatten()
+                    numpy.testing.assert_allclose(layer[part], maps, atol=1e-6)
 
 
 def test_a_person_looks(

@@ -49,7 +49,9 @@ def test_every_reason_has_its_own_words(server: Server, house: House, open_page:
     both = house.submit(request={"model": "resnet50", "depends_on": [first.id, second.id]})
     wide = house.submit(request={"model": "resnet101"}, slots=3)
     jobs = open_page(server.url)
-    page = open_page(f"{server.url}/#/jobs/{first.id}")
+    page = open_page("about:blank")
+    page.clock.install()
+    page.goto(f"{server.url}/#/jobs/{first.id}")
 
     def told(job: str, words: str | re.Pattern[str]) -> None:
         """On the list, and on a page that is opened anew."""
@@ -78,6 +80,7 @@ def test_every_reason_has_its_own_words(server: Server, house: House, open_page:
     worker(house, "one", 1)
     running = begun(house, "one", request={"model": "resnet152"})
     full = "waits for a free slot; the only one is taken"
+    page.clock.fast_forward(5000)  # it looks so often
     expect(page.locator(".standing")).to_have_text(f"Next in line: {full}")  # where it was open all the time
     told(first.id, f"Next in line: {full}")
     told(second.id, f"1 before it: {full}")
@@ -89,4 +92,5 @@ def test_every_reason_has_its_own_words(server: Server, house: House, open_page:
     house.store.cancel(running.job)
     house.store.heartbeat(WorkerInfo(name="one", host="here", slots=2, version="1"), [])
     told(first.id, "Next in line")
+    page.clock.fast_forward(5000)
     expect(page.locator(".standing")).to_have_text("Next in line")
