@@ -137,9 +137,23 @@ def gated_positional(heads: Heads) -> Tensor:
     """Positional attention times its gate, gate_h · P_h, ([B,] M, K, R'), at least float32."""
     if heads.gated is not None:
         return heads.gated
-    positional = attention.positional_map((heads.rows, heads.columns))
-    gated = (heads.gate[:, None, None] * positional).transpose(-3, -2)
+    if torch.compiler.is_exporting() and heads.columns is not None:
+        gated = _query_major_product(heads.gate[:, None, None] * heads.rows, heads.columns)
+    else:
+        positional = attention.positional_map((heads.rows, heads.columns))
+        gated = (heads.gate[:, None, None] * positional).transpose(-3, -2)
     return gated if heads.sinks is None else F.pad(gated, (0, sink_count(heads.pixels)))
+
+
+def _query_major_product(rows: Tensor, columns: Tensor) -> Tensor:
+    """`attention.outer_product` with queries before heads: (K, Ho, h) and (K, Wo, w) to (M, K, R).
+
+    For programs that take maps of any size: the tracer orders the axes of a product by the strides of its factors, and
+    of Ho·h it cannot always say that it is more than h. With the heads inside there is no such stride, and stacked they
+    are no view of which it would have to say whether it is contiguous.
+    """
+    down, across = (torch.stack(factor.unbind(), dim=1) for factor in (rows, columns))
+    return (down[:, None, :, :, None] * across[:, :, None, :]).flatten(0, 1).flatten(2)
 
 
 def sink_count(pixels: int) -> int:
@@ -172,6 +186,12 @@ def crop_factors(factors: Factors, size: Sequence[int], geometry: Geometry) -> F
     if not positions.zero_padded(geometry):
         return rows, columns
     top, left = positions.origin(size, geometry)
+    if torch.compiler.is_exporting() and geometry.padding == "dynamic":
+        # The ends of slices are more sizes, of which a program for all of them would have to prove that they fit.
+        down, across = (first + torch.arange(n, device=rows.device) for first, n in zip((top, left), size, strict=True))
+        if columns is None:
+            return rows.index_select(-2, down).index_select(-1, across), None
+        return rows.index_select(-1, down), columns.index_select(-1, across)
     if columns is None:
         return rows[..., top : top + size[0], left : left + size[1]], None
     return rows[..., top : top + size[0]], columns[..., left : left + size[1]]

@@ -83,7 +83,8 @@ def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
     """TensorFlow's SAME padding along one axis: (before, after) so that the output has ceil(size / stride) pixels."""
     outputs = (size + stride - 1) // stride
     total = (outputs - 1) * stride + dilation * (kernel - 1) + 1 - size
-    total = max(total, 0) if isinstance(total, int) else torch.sym_max(total, 0)  # SymInt under export
+    if dilation * (kernel - 1) + 1 < stride:  # else it is never below 0, which a tracer need not ask of every size
+        total = max(total, 0) if isinstance(total, int) else torch.sym_max(total, 0)  # SymInt under export
     return total // 2, total - total // 2
 
 
