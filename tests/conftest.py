@@ -4,14 +4,16 @@ import atexit
 import gc
 import logging
 import os
+import re
 import resource
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
@@ -27,6 +29,7 @@ SMALL = ("test_resnet", "test_efficientnet", "test_byobnet", "test_convnext", "t
 """timm's smallest CNNs."""
 OF_ANY_SIZE = ("analysis", "cli", "jobs", "publishing", "training")
 """Folders whose tests say something of a network, whatever the size of its images."""
+STARTS = re.compile(r"^from (?P<module>forked|interpreted|deeds(?= import .*\bChild\b)) import", re.MULTILINE)
 PROCESS = 4 << 30
 """Bytes that a process of tests takes, with what its tests start."""
 
@@ -59,6 +62,29 @@ def pytest_xdist_auto_num_workers() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(cores + cores // 2, memory // PROCESS))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files whose tests share a process that takes seconds to start are run one after the other, by one process of
+    tests: else each of the three would start one.
+    """
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Shared(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _shared(nodeid.partition("::")[0]) or super()._split_scope(nodeid)
+
+    return Shared(config, log)
+
+
+@cache
+def _shared(file: str) -> str | None:
+    """The module of `tests/` through which a file starts such a process: `forked`, `deeds` or `interpreted`."""
+    found = STARTS.search((SLOW.parents[1] / file).read_text(encoding="utf-8"))
+    return None if found is None else found["module"].replace("deeds", "forked")
 
 
 @pytest.hookimpl(trylast=True)

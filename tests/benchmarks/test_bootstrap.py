@@ -47,7 +47,7 @@ def test_what_is_hard_for_both_cancels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seeds", "effect"), sampled([(1, 0.0), (3, 0.0), (3, 0.009), (5, 0.009)], [(3, 0.0), (3, 0.009)]), ids=str
+    ("seeds", "effect"), sampled([(1, 0.0), (3, 0.0), (3, 0.009), (5, 0.009)], [(3, 0.009)]), ids=str
 )
 def test_it_covers_the_truth_as_often_as_it_says(seeds: int, effect: float) -> None:
     """Crossed effects of images, of seeds and of neither: at least about 95 in 100 intervals hold the true mean of 0,

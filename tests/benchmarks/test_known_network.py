@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.drawing import dogs
 
 
+@pytest.mark.slow
 def test_it_is_built_by_a_process_that_first_reads_checkpoints(tmp_path: Path) -> None:
     """As the explorer's does. What registers it must not need tcnn, which is only half imported then."""
     program = (

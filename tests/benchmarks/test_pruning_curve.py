@@ -42,6 +42,7 @@ def test_without_heads_it_is_the_pruned_network(network: Any) -> None:
     assert not torch.allclose(made(x), network(x), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_t_cnn_is_measured_and_drawn(tmp_path: Path) -> None:
     """The script as it is called, on a converted ResNet-20 with attention at τ = 1."""
     torch.manual_seed(0)

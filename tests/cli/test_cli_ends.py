@@ -109,7 +109,7 @@ def test_a_closed_pipe_is_quiet(form: tuple[str, ...]) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell that closes what a command writes to")
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize("closed", [">&-", pytest.param("2>&-", marks=pytest.mark.slow), ">&- 2>&-"])
 def test_what_is_closed_is_not_written_to(closed: str) -> None:
     done = subprocess.run(f"{shlex.join(MODELS)} resnet18d {closed}", shell=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -35,7 +35,9 @@ def test_a_table(tcnn: Run, checkpoint: str, pictures: str) -> None:
     assert tcnn("inspect", checkpoint).out.count(" – ") > 3
 
 
-def test_files(tcnn: Run, checkpoint: str, pictures: str, tmp_path: Path) -> None:
+def test_files(tcnn: Run, lively: Callable[..., nn.Module], pictures: str, tmp_path: Path) -> None:
+    model = library.convert(lively(num_classes=3), target="layer4.0.conv1").model  # each layer takes a second to draw
+    checkpoint = library.save(model, tmp_path / "t.safetensors")
     arguments = ("inspect", checkpoint, "--images", pictures, "--size", 64, "--out", "looks", "--shown", 1)
     result = tcnn(*arguments, "--format", "svg", "--query", "0.25,0.75")
     assert result.code == 0, result

@@ -147,6 +147,7 @@ def test_weights_of_a_file_are_evaluated(tcnn: Run, trained: Path) -> None:
     assert error.startswith(f"--weights: {TRAINED} brings weights of its own")
 
 
+@pytest.mark.slow
 def test_verify_says_what_a_run_is(tcnn: Run, trained: Path) -> None:
     short = ("--preset", "quick", "--epochs", 1, "--batch-size", 4, "--size", 32, "--device", "cpu", "--workers", 0)
     common = ("--weights", "cnn/model_best.pth.tar", "--data", "p", "--val-split", 0.25, *short)

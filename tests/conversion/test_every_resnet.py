@@ -32,7 +32,9 @@ SAMPLE = [
     "seresnet18",
     "seresnext26d_32x4d",
 ]
-CHEAP = ["test_resnet", "resnet10t"]
+QUICK = ["test_resnet", "resnet18d", "resnet50_gn", "resnetaa34d", "resnetblur18", "ecaresnext26t_32x4d", "seresnet18"]
+"""A block of each kind, a norm, a pool and an attention of its own."""
+CHEAP = ["test_resnet"]
 
 
 def test_the_list_is_all_of_it() -> None:
@@ -42,7 +44,7 @@ def test_the_list_is_all_of_it() -> None:
     assert {new.split(".")[0] for new in others.values() if new} <= set(EVERY)
 
 
-@pytest.mark.parametrize("name", sampled(EVERY, SAMPLE))
+@pytest.mark.parametrize("name", sampled(EVERY, QUICK))
 def test_the_kxk_convolutions_of_layer4_are_converted_and_no_others(name: str) -> None:
     source = meta_model(name)
     converted, report = tcnn.convert(source)

@@ -120,7 +120,7 @@ def test_is_exported_to_onnx_under_its_own_names(tmp_path: Path) -> None:
     torch.manual_seed(0)
     source = TwoHeads(lambda scores, maps: {"relu": scores, "of": {"linear": [maps, None]}})
     model, _ = tcnn.convert(source.eval(), input_size=SIZE)
-    report = tcnn.export(model, tmp_path / "a.onnx", size=SIZE, dynamic=("batch",))
+    report = tcnn.export(model, tmp_path / "a.onnx", size=SIZE, batch=3, dynamic=())
     session = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"), providers=["CPUExecutionProvider"])
     assert report.outputs == tuple(output.name for output in session.get_outputs()) == ("relu", "of_linear_0")
     same(model, lambda x: [torch.from_numpy(part) for part in session.run(None, {"images": x.numpy()})])

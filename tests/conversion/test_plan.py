@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from nets import PlainNet, image, meta_model, relative_error, same_state, seeded_model, snapshot
+from sampled import crossed
 from torch import nn
 
 import tcnn
@@ -172,8 +173,10 @@ class TestReport:
         assert (first.padding, first.padding_mode, first.bias) == ((1, 1, 1, 1), "zeros", False)
         assert first.heads == 9
 
-    @pytest.mark.parametrize("name", ["resnext50_32x4d", "regnety_002", "resnetv2_50x1_bit", "convnext_atto"])
-    @pytest.mark.parametrize("head_dim", [None, 3])
+    @pytest.mark.parametrize(
+        ("name", "head_dim"),
+        crossed(["resnext50_32x4d", "regnety_002", "resnetv2_50x1_bit", "convnext_atto"], [None, 3], 2),
+    )
     def test_counts_every_parameter(self, name: str, head_dim: int | None) -> None:
         source = meta_model(name)
         converted, report = tcnn.convert(source, head_dim=head_dim)

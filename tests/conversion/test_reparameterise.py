@@ -68,7 +68,7 @@ def test_loaded_created_and_pickled_models_merge(lively: Lively, tmp_path: Path)
 
 @torch.no_grad()
 def test_what_a_fold_made_a_convolution_again_merges(lively: Lively) -> None:
-    source = lively("repvgg_a0")
+    source = lively("lcnetv2_small")
     folded = tcnn.fold(tcnn.convert(source).model).model.eval()
     assert attending(folded) == {}
     merged = reparameterize_model(folded)

@@ -215,7 +215,7 @@ def test_images_are_prepared_as_timm_does_it(url: str, open_page: Open, images: 
     page = open_page(url, bypass_csp=True)  # of the test's own data URLs
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
     for size, crop_pct, mode, interpolation in SETTINGS:
-        for channels in (3, 1):
+        for channels in (3, 1) if size == SETTINGS[0][0] else (3,):
             told: dict[str, Any] = {"mean": mean[:channels], "std": std[:channels], "crop_pct": crop_pct,
                                     "crop_mode": mode, "interpolation": interpolation}  # fmt: skip
             transform: Any = create_transform(input_size=(channels, *size), is_training=False, **told)

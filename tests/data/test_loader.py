@@ -109,7 +109,7 @@ def test_micro_batches_change_nothing(data: ImageSet, expected: list[Batch], mic
     assert_same(batches, expected)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_ranks_share_every_batch(data: ImageSet, expected: list[Batch], workers: int) -> None:
     """Two and three processes with micro-batches of their own: their shares of a step, in order, are the batch."""
     for world, micro_batch in ((2, 4), (3, 3)):
@@ -139,7 +139,7 @@ def states() -> tuple[object, ...]:
     return random.getstate(), kind, keys.tolist(), rest, torch.get_rng_state().tolist()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_callers_generators_are_left_alone(drawn: ImageSet, workers: int) -> None:
     loader = TrainingLoader(drawn, DEIT, batch_size=4, micro_batch=2, seed=0, workers=workers)
     before = states()
@@ -211,7 +211,7 @@ def damaged(tmp_path: Path) -> Iterator[ImageSet]:
     yield open_dataset(str(root))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_unreadable_images_are_replaced_in_training(damaged: ImageSet, workers: int) -> None:
     loader = TrainingLoader(damaged, PLAIN, batch_size=10, micro_batch=10, seed=0, workers=workers)
     (batch,) = loader.epoch(0)

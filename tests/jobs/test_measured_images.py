@@ -11,9 +11,11 @@ from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
 from tcnn_jobs.child import tasks
 from tcnn_jobs.model.jobs import Kind, Result
 
+QUICK: dict[str, Any] = {**TINY, "epochs": 1, "warmup_epochs": 0, "micro_batch": 8}
+"""As many images at once as a step has: so many are timed in the end."""
 TRAINED: dict[str, dict[str, Any]] = {
-    "job_1": {"dataset": "ds_1", "config": {**TINY, "epochs": 1, "warmup_epochs": 0}},
-    "job_2": {"dataset": "ds_1", "val": "ds_2", "config": {**TINY, "epochs": 1, "warmup_epochs": 0, "val_split": None}},
+    "job_1": {"dataset": "ds_1", "config": QUICK},
+    "job_2": {"dataset": "ds_1", "val": "ds_2", "config": {**QUICK, "val_split": None}},
 }
 """One holds a fifth of it out, the other learns from all of it."""
 

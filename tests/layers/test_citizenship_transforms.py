@@ -160,7 +160,7 @@ def test_one_graph_for_all_sizes(form: Form, relative_error: RelativeError) -> N
 
 
 @pytest.mark.parametrize("mode", ["real", pytest.param("fake", marks=pytest.mark.slow), "symbolic"])
-@few_forms
+@parametrized(FORMS, slow=[name for name in FORMS if name not in ("hard", "folded")])
 def test_make_fx(form: Form, mode: Literal["real", "fake", "symbolic"], relative_error: RelativeError) -> None:
     """Parameters that need gradients, as a convolution's may: those of a layer are constants of the graph."""
     from torch.fx.experimental.proxy_tensor import make_fx

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sampled import crossed
 from tiny_runs import TwoConvs, colours, run, tiny
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
@@ -110,9 +111,9 @@ def allocated(model: nn.Module, config: FinetuneConfig, images: Tensor) -> int:
 class TestMemory:
     """Bytes of a step, from shapes alone, against those that are allocated."""
 
-    @pytest.mark.parametrize("tau", [1 / 46, 1.0])
-    @pytest.mark.parametrize(("batch", "side"), [(6, (14, 11)), (4, (32, 28))])
-    def test_a_step_takes_what_pytorch_allocates(self, tau: float, batch: int, side: tuple[int, int]) -> None:
+    @pytest.mark.parametrize(("shape", "tau"), crossed([(6, (14, 11)), (4, (32, 28))], [1 / 46, 1.0], 2))
+    def test_a_step_takes_what_pytorch_allocates(self, shape: tuple[int, tuple[int, int]], tau: float) -> None:
+        batch, side = shape
         source = nn.Sequential(
             nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3, padding=1), nn.Flatten()
         )
@@ -251,6 +252,7 @@ class TestPlan:
         with pytest.raises(tcnn.TcnnError, match="seconds: expected 0 or more, found -1"):
             plan(TwoConvs(), str(photos), config=tiny(), seconds=-1)
 
+    @pytest.mark.slow
     def test_the_cnn_beside_it_is_planned_for_as_well(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         alone = plan(TwoConvs(), str(photos), config=tiny(), seconds=0)
         both = plan(TwoConvs(), str(photos), config=tiny(), seconds=0, baseline=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from timm.models import save_for_hf
-from tiny_runs import colours, run
+from tiny_runs import TwoConvs, colours, run, seeded
 from torch import nn
 
 import tcnn
@@ -60,7 +60,7 @@ def test_it_learns(data: Path, tmp_path: Path, options: dict[str, Any]) -> None:
 
 def test_progress_never_goes_back_and_ends_at_100(data: Path, tmp_path: Path) -> None:
     seen: list[Progress] = []
-    run("test_resnet", data, tmp_path / "run", report=seen.append)
+    run(seeded(TwoConvs), data, tmp_path / "run", report=seen.append)
     percents = [now.percent for now in seen]
     assert percents == sorted(percents)
     assert percents[-1] == 100
@@ -82,7 +82,8 @@ def test_annealing_and_its_absence(data: Path, tmp_path: Path) -> None:
     taus: dict[str, list[float]] = {}
     for anneal in ("warmup", "none"):
         seen: list[Progress] = []
-        run("test_resnet", data, tmp_path / anneal, anneal=anneal, report=seen.append)
+        source = "test_resnet" if anneal == "warmup" else seeded(TwoConvs)
+        run(source, data, tmp_path / anneal, anneal=anneal, report=seen.append)
         taus[anneal] = [now.temperature or 0 for now in seen if now.phase == "training"]
     assert taus["none"] == [1.0] * 6
     expected = [46 ** (-2 / 3), 46 ** (-1 / 3), 1, 1, 1, 1]
@@ -163,7 +164,7 @@ def test_the_best_epoch_is_one_after_annealing(
         return measure(*arguments, **more).model_copy(update={"top1": tops[len(rows(out))]})
 
     monkeypatch.setattr(loop, "evaluate", told)
-    result = run("test_resnet", data, out, epochs=4, **options)
+    result = run(seeded(TwoConvs), data, out, epochs=4, **options)
     assert [*found, saved()] == best
     assert (result.best_epoch + 1, result.best_top1) == (best[-1], tops[best[-1] - 1])
 
@@ -202,7 +203,7 @@ def test_a_loss_that_is_not_finite(data: Path, tmp_path: Path) -> None:
 
 def test_a_validation_that_is_not_finite_is_said_and_stays_json(data: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    run("test_resnet", data, tmp_path / "run", epochs=1, batch_size=24, warmup_epochs=0, lr=1e30, say=said.append)
+    run(seeded(TwoConvs), data, tmp_path / "run", epochs=1, batch_size=24, warmup_epochs=0, lr=1e30, say=said.append)
     assert "the validation loss is not finite after epoch 1" in said
     assert rows(tmp_path / "run")[0]["val"]["loss"] is None
     assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()

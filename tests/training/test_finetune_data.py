@@ -59,7 +59,7 @@ def test_how_crops_are_resized(tmp_path: Path, ways: list[str], choice: dict[str
 
 def test_half_of_the_data_twice_as_often(data: Path, tmp_path: Path) -> None:
     seen: list[Progress] = []
-    result = run("test_resnet", data, tmp_path / "run", fraction=0.5, batch_size=6, epochs=1, report=seen.append)
+    result = run(seeded(TwoConvs), data, tmp_path / "run", fraction=0.5, batch_size=6, epochs=1, report=seen.append)
     assert (result.train_images, result.epochs, result.updates) == (12, 2, 4)
     assert result.val_images == 6, "of the whole set"
     assert seen[-1].percent == 100
@@ -69,7 +69,7 @@ def test_half_of_the_data_twice_as_often(data: Path, tmp_path: Path) -> None:
 def test_a_validation_set_of_its_own(data: Path, tmp_path: Path) -> None:
     """One class is missing in it; the indices stay."""
     val = colours(tmp_path / "val", 4, ("green", "red"))
-    result = run("test_resnet", data, tmp_path / "run", val=str(val), val_split=None, epochs=1)
+    result = run(seeded(TwoConvs), data, tmp_path / "run", val=str(val), val_split=None, epochs=1)
     assert (result.train_images, result.val_images, result.classes) == (30, 8, 3)
 
 
@@ -77,7 +77,7 @@ def test_split_folders_and_opened_sets(data: Path, tmp_path: Path) -> None:
     both = tmp_path / "both"
     colours(both / "train")
     colours(both / "val", 2)
-    result = run("test_resnet", both, tmp_path / "a", val_split=None, epochs=1)
+    result = run(seeded(TwoConvs), both, tmp_path / "a", val_split=None, epochs=1)
     assert (result.train_images, result.val_images) == (30, 6)
     train, held_out = split_off(open_dataset(str(data)), 0.2, seed=0)
     result = run(seeded(TwoConvs), train, tmp_path / "b", val=held_out, val_split=None, epochs=1, size=16)
@@ -96,7 +96,7 @@ def test_unreadable_images_are_told_once(tmp_path: Path) -> None:
     root = colours(tmp_path / "data")
     bad = spoil(root, ["blue/3.png", "red/0.png", "green/9.png"])
     said: list[str] = []
-    result = run("test_resnet", root, tmp_path / "run", say=said.append, max_unreadable=3)
+    result = run(seeded(TwoConvs), root, tmp_path / "run", say=said.append, max_unreadable=3)
     assert sorted(result.unreadable) == sorted(bad)
     assert sorted(line for line in said if "unreadable" in line) == sorted(f"unreadable, left out: {n}" for n in bad)
     assert result.updates == 6
@@ -106,7 +106,7 @@ def test_too_many_unreadable_images(tmp_path: Path) -> None:
     root = colours(tmp_path / "data")
     spoil(root, ["blue/3.png", "red/0.png", "green/9.png"])
     with pytest.raises(RequestError, match=r"3 images are unreadable, at most 2 may be \(max_unreadable\); the first"):
-        run("test_resnet", root, tmp_path / "run", max_unreadable=2)
+        run(seeded(TwoConvs), root, tmp_path / "run", max_unreadable=2)
 
 
 def test_unreadable_images_of_the_validation_count_all(data: Path, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_unreadable_images_of_the_validation_count_all(data: Path, tmp_path: Pat
     val = colours(tmp_path / "val", 11)
     spoil(val, [f"{name}/{number}.png" for name in ("blue", "red", "green") for number in range(10)])
     with pytest.raises(RequestError, match="30 images are unreadable, at most 25 may be"):
-        run("test_resnet", data, tmp_path / "run", val=str(val), val_split=None, epochs=1, max_unreadable=25)
+        run(seeded(TwoConvs), data, tmp_path / "run", val=str(val), val_split=None, epochs=1, max_unreadable=25)
 
 
 def test_images_of_every_shape_and_mode(tmp_path: Path) -> None:
@@ -122,15 +122,15 @@ def test_images_of_every_shape_and_mode(tmp_path: Path) -> None:
     for place, (mode, size) in enumerate([("L", (3, 90)), ("RGBA", (90, 3)), ("P", (1, 1)), ("CMYK", (33, 31))]):
         suffix = "jpg" if mode == "CMYK" else "png"
         Image.new(mode, size, 0).save(root / "red" / f"odd{place}.{suffix}")
-    assert run("test_resnet", root, tmp_path / "run", epochs=1).unreadable == []
+    assert run(seeded(TwoConvs), root, tmp_path / "run", epochs=1).unreadable == []
 
 
 def test_without_a_validation_set_a_tenth_is_held_out_and_said(tmp_path: Path) -> None:
     data = colours(tmp_path / "data")
-    result = run("test_resnet", data, tmp_path / "run", val_split=None, epochs=1)
+    result = run(seeded(TwoConvs), data, tmp_path / "run", val_split=None, epochs=1)
     assert (result.train_images, result.val_images) == (27, 3)
     assert result.notes[0] == "no validation split, so 10% of the images of every class are held out"
     record = json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))
     assert record["config"]["val_split"] == 0.1, "so that `tcnn evaluate` finds the same images, and --resume"
-    again = run("test_resnet", data, tmp_path / "run", val_split=None, epochs=1, resume=True)
+    again = run(seeded(TwoConvs), data, tmp_path / "run", val_split=None, epochs=1, resume=True)
     assert again.updates == result.updates

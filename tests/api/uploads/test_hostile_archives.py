@@ -156,7 +156,7 @@ class TestBombs:
         zipped(tmp_path / "a.zip", ["cat/2.png"], bytes(128 << 20))
         assert "times its size" in refused("/datasets", tmp_path / "a.zip")
 
-    @pytest.mark.parametrize("name", ["cat/1.png", "cat/notes.txt"])
+    @pytest.mark.parametrize("name", ["cat/1.png", pytest.param("cat/notes.txt", marks=pytest.mark.slow)])
     def test_a_gigabyte_of_zeros_in_a_tar(self, refused: Refused, tmp_path: Path, name: str) -> None:
         """Also in a file that is skipped: it takes as long to skip it."""
         member = tarfile.TarInfo(name)
