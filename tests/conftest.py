@@ -73,11 +73,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class Shared(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return _shared(nodeid.partition("::")[0]) or super()._split_scope(nodeid)
-
-    return Shared(config, log)
+    scheduler: Any = LoadScopeScheduling(config, log)
+    own = scheduler._split_scope
+    scheduler._split_scope = lambda nodeid: _shared(nodeid.partition("::")[0]) or own(nodeid)
+    return scheduler
 
 
 @cache
