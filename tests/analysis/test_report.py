@@ -67,10 +67,10 @@ SECTIONS = ["What was converted", "Equivalence and drift", "Training", "Inside t
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real run, converted and trained."""
+    """A real run, converted and trained: one layer, for each takes a second to draw."""
     root = tmp_path_factory.mktemp("runs")
     data = tiny_runs.colours(root / "data")
-    tiny_runs.run("test_resnet", data, root / "run")
+    tiny_runs.run("test_resnet", data, root / "run", conversion={"target": "layer4.0.conv1"})
     return root
 
 

@@ -27,7 +27,7 @@ DOCUMENT = json.loads((ROOT / "docs/openapi.json").read_text(encoding="utf-8"))
 OPERATIONS = [(path, method, one) for path, methods in DOCUMENT["paths"].items() for method, one in methods.items()]
 NAMES = [f"{method.upper()} {path}" for path, method, _ in OPERATIONS]
 KEY = {"Authorization": "Bearer key-of-alice"}
-EXAMPLES = 3
+EXAMPLES = 2
 """Requests of each kind to each operation."""
 DEAR = (
     "/jobs/{id}/predict", "/jobs/{id}/attention/images", "/plan", "/weights", "/checkpoints", "/datasets", "/models",

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from nets import seeded_model
+from sampled import crossed
 from torch import Tensor, nn
 
 import tcnn
@@ -63,20 +64,23 @@ def weight_infinite(layer: GPSA2d) -> None:
 
 
 class TestDifferent:
-    @pytest.mark.parametrize("randomise", [True, False])
     @pytest.mark.parametrize(
-        "damage",
-        [
-            one_weight,
-            one_gate,
-            one_centre,
-            one_strength,
-            one_value,
-            padding_mode,
-            padding_side,
-            query_not_a_number,
-            weight_infinite,
-        ],
+        ("damage", "randomise"),
+        crossed(
+            [
+                one_weight,
+                one_gate,
+                one_centre,
+                one_strength,
+                one_value,
+                padding_mode,
+                padding_side,
+                query_not_a_number,
+                weight_infinite,
+            ],
+            [True, False],
+            2,
+        ),
     )
     def test_fails_and_names_the_layer(
         self, pair: tuple[nn.Module, nn.Module], damage: Callable[[GPSA2d], None], randomise: bool

@@ -148,7 +148,7 @@ def test_a_point_of_another_model_is_one_line(tmp_path: Path) -> None:
 def one_epoch(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one epoch, finished."""
     out = tmp_path_factory.mktemp("one") / "run"
-    run("test_resnet", data, out, epochs=1)
+    run(seeded(TwoConvs), data, out, epochs=1)
     return out
 
 
@@ -160,7 +160,7 @@ def begun(data: Path, tmp_path: Path, one_epoch: Path) -> Callable[..., Any]:
         begin.said = []  # type: ignore[attr-defined]
         if options == {"epochs": 1}:
             return shutil.copytree(one_epoch, tmp_path / "run")
-        return run("test_resnet", data, tmp_path / "run", say=begin.said.append, **options)  # type: ignore[attr-defined]
+        return run(seeded(TwoConvs), data, tmp_path / "run", say=begin.said.append, **options)  # type: ignore[attr-defined]
 
     return begin
 
@@ -199,8 +199,8 @@ def test_other_data_are_refused(begun: Callable[..., Any], tmp_path: Path) -> No
     begun(epochs=1)
     other = colours(tmp_path / "other")
     with pytest.raises(RequestError, match="data: "):
-        run("test_resnet", other, tmp_path / "run", resume=True, epochs=1)
-    with pytest.raises(RequestError, match="model: test_resnet → test_convnext"):
+        run(seeded(TwoConvs), other, tmp_path / "run", resume=True, epochs=1)
+    with pytest.raises(RequestError, match="model: TwoConvs → test_convnext"):
         run("test_convnext", other, tmp_path / "run", resume=True, epochs=1)
 
 
@@ -261,14 +261,12 @@ def test_falling_back_ends_with_the_same_weights(begun: Callable[..., Any], tmp_
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
-def test_a_disk_too_small_for_points_costs_no_training(
-    begun: Callable[..., Any], tmp_path: Path, file_size_limit: Any
-) -> None:
+def test_a_disk_too_small_for_points_costs_no_training(data: Path, tmp_path: Path, file_size_limit: Any) -> None:
     """A resume point holds the moments as well, so it is what no longer fits."""
+    said: list[str] = []
     with file_size_limit(2_500_000):
-        result = begun()
+        result = run("test_resnet", data, tmp_path / "run", say=said.append)
     assert result.updates == 6
-    said = begun.said  # type: ignore[attr-defined]
     assert any("no space left" in line and line.endswith("training goes on") for line in said)
     assert points(tmp_path / "run" / "resume") == []
     assert list((tmp_path / "run" / "resume").iterdir()) == []

@@ -100,8 +100,8 @@ class TestWatch:
             for number in range(20):
                 event = NewEvent(kind=f"step{number}", data={"text": "x" * 50})
                 worker.tell(claim, event, phase="training", percent=5.0 * (number + 1))
-                time.sleep(0.05)
-            time.sleep(1.5)  # longer than the server's poll, so that the last progress is seen
+                time.sleep(0.02)
+            time.sleep(1.2)  # longer than the server's poll, so that the last progress is seen
             worker.finish(claim)
 
         thread = threading.Thread(target=work)
@@ -198,13 +198,13 @@ class TestAway:
 
     def test_a_busy_server_is_asked_again_with_the_same_key(self) -> None:
         busy = (503, {"Retry-After": "1"}, b'{"detail": "the database is locked"}')
-        with scripted(busy, busy, (202, {}, b'{"id": "job_1"}')) as server, Client(server.url) as client:
+        with scripted(busy, (202, {}, b'{"id": "job_1"}')) as server, Client(server.url) as client:
             before = time.monotonic()
             assert client.submit("transform", {"model": "resnet18"}) == {"id": "job_1"}
-            assert time.monotonic() - before >= 2
+            assert time.monotonic() - before >= 1
         assert len({headers["idempotency-key"] for _, headers, _ in server.asked}) == 1
         assert len({body for _, _, body in server.asked}) == 1
-        assert len(server.asked) == 3
+        assert len(server.asked) == 2
 
     def test_patience_ends(self) -> None:
         busy = (503, {"Retry-After": "100"}, b'{"detail": "the database is locked"}')
