@@ -122,3 +122,8 @@ def test_the_table_of_predictions() -> None:
     text = page.predictions({"tiny_darknet": {"rows": [row]}})
     assert "| tiny_darknet | as it is | 2 | 1,000 of 1,000 | 653 | 653 | 1.2e-06 |" in text
     assert page.predictions({}) == ""
+
+
+def test_the_page_is_what_was_measured() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.fill(text, page.measured()) == text, "run python benchmarks/reproduce/page.py"
