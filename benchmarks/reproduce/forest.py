@@ -42,6 +42,8 @@ POOLED: dict[str, tuple[str, ...]] = {
 }
 """What is pooled, of which groups."""
 LEFT_OUT = {
+    ("cifar10_quick", "t-cnn-5e-4"): "the recipe and seeds of cifar10_value_rate, in 16 bits",
+    ("cifar10_quick_averaged", "t-cnn"): "trainings of cifar10_value_rate, with an average",
     ("cifar10_tuned", "t-cnn"): "the trainings of t-cnn-ema, without the average",
     ("cifar10_tuned", "t-cnn-1e-3"): "its CNN has twice its learning rate",
 }

@@ -14,7 +14,7 @@ from tcnn.conversion.plan import Plan, plan_conversion
 from tcnn.conversion.report import FoldRecord
 from tcnn.conversion.stride_one import NONE, StrideRemoval
 from tcnn.conversion.surgery import apply, rebuild, unconverted
-from tcnn.errors import NothingToConvertError, UnsupportedLayerError
+from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers.terms.positions import Geometry
 
 STAGE = [f"layer4.{block}.conv{conv}" for block in (0, 1) for conv in (1, 2)]
@@ -84,6 +84,16 @@ def test_options_are_resolved_layer_by_layer() -> None:
     assert [r.note for r in found.replacements] == [
         None, *["content window:7 acts as global: the map is 9×9, padding included"] * 3,
     ]  # fmt: skip
+
+
+def test_a_head_is_no_wider_than_what_it_reads_but_eight_may_always_be() -> None:
+    narrow, wide = (nn.Sequential(nn.Conv2d(channels, 4, 3, padding=1)) for channels in (3, 12))
+    for net, most, reads in ((narrow, 8, 3), (wide, 12, 12)):
+        (replacement,) = plan(net, input_size=SIZE, target="0", head_dim=most).replacements
+        assert replacement.head_dim == most
+        said = rf"^head_dim: 0 reads {reads} channels, .*; expected at most {most}, got {most + 1}$"
+        with pytest.raises(RequestError, match=said):
+            plan(net, input_size=SIZE, target="0", head_dim=most + 1)
 
 
 def test_what_is_tied_names_the_first_of_its_kind_and_what_stays_before_that() -> None:
