@@ -11,7 +11,7 @@ from serving import Server
 from story import Story
 
 expect = sync_api.expect
-MOST = 12
+MOST = 4
 """Streams that the server allows: those that are left are counted by opening them."""
 
 
