@@ -102,6 +102,17 @@ class StorageError(EnvironmentFailure):
     """The disk is full or refuses the write."""
 
 
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+"""What PyTorch's allocators say, whose errors on a CPU are plain RuntimeErrors."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is no memory left."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+
+
 def one_line(error: BaseException) -> str:
     """Text of a foreign error on one line; its class name if it has no text."""
     return shorten(str(error)) or type(error).__name__

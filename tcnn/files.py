@@ -65,6 +65,19 @@ def check_folder(path: Path, force: bool = False) -> None:
         raise OutputError(f"{path}: expected a folder or nothing, found a file; choose another name")
 
 
+def check_file(path: Path, force: bool = False) -> None:
+    """`check_output` for a file: raises `OutputError` for a directory there, which a file does not replace."""
+    check_output(path, force=True)
+    if _is_directory(path):
+        raise OutputError(f"{path}: expected a file or nothing, found a directory; choose another name")
+    check_output(path, force)
+
+
+def _is_directory(path: Path) -> bool:
+    """Whether a directory stands there, not a link to one, which a file may replace."""
+    return path.is_dir() and not path.is_symlink()
+
+
 def _absolute(path: Path) -> Path:
     """Absolute path, with its symbolic links: a link is replaced, not followed."""
     return Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow links
@@ -94,6 +107,8 @@ def replacing(path: Path, force: bool = False) -> Iterator[Path]:
             yield temporary
             if temporary.is_dir():
                 _replace_directory(temporary, path)
+            elif _is_directory(path):
+                raise OutputError(f"{given}: expected a file or nothing, found a directory; choose another name")
             else:
                 _finish(temporary)
                 temporary.replace(path)

@@ -17,6 +17,7 @@ from tcnn.errors import NoAttentionError, RequestError, one_line, shorten
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair, Quad
+from tcnn.models.refusal import refuses_size
 from tcnn.models.running import watch_layers
 from tcnn.models.trace import evaluating
 
@@ -112,7 +113,9 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
     ):
         try:
             output = model(images.to(device=reference.device, dtype=reference.dtype))
-        except (RuntimeError, ValueError, AssertionError) as error:  # what layers raise over maps of a wrong size
+        except Exception as error:
+            if not refuses_size(error):
+                raise
             what = "×".join(map(str, images.shape))
             why = shorten(one_line(error), 160)
             raise RequestError(f"the model does not run on images of {what} ({why}); choose its own size") from error

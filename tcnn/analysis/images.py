@@ -38,6 +38,8 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
     Only the first frame of an animation is used, any colour space is converted, and unreadable files are named and
     left out; that may be all of them. Raises `RequestError` if no file may be an image.
     """
+    if not str(where):  # Path("") is the working directory
+        raise RequestError("images: expected an image or a folder of images, found an empty name")
     files = select_files(Path(where), limit)
     transform, mode = transform_for(model, size), mode_of(input_settings(model)["input_size"][0])
     names, tensors, unreadable = [], [], []

@@ -252,7 +252,9 @@ def architecture(report: ConversionReport, name: str, model_args: dict[str, obje
     base, args = report.base_model, {**report.model_args, **model_args}
     refuse_in_files(name, report.model_args)
     if not timm.is_model(base.partition(".")[0]):
-        raise CheckpointError(f"{name}: made from {base}, which timm does not know; give its module as `source`")
+        raise CheckpointError(
+            f"{name}: made from {base}, which timm does not know; in Python, give its module as `source`"
+        )
     try:
         return timm.create_model(base, pretrained=False, **args)
     except Exception as error:

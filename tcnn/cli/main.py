@@ -18,7 +18,7 @@ from tcnn.cli.group import ALIASES, command_group, is_joined, spellings_of
 from tcnn.cli.options.renamed import TAKES_TIMMS, timms
 from tcnn.cli.output import console
 from tcnn.cli.output.advice import fitting
-from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError
+from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError, one_line, out_of_memory, shorten
 from tcnn.processes import QuickExit
 
 INTERRUPTED = 130
@@ -83,6 +83,12 @@ def _run(arguments: list[str], debug: bool) -> int:
             )
             _show(type(full).__name__, str(full), arguments, error if debug else None)
             return full.exit_code
+        if out_of_memory(error):
+            short = EnvironmentFailure(
+                f"out of memory ({shorten(one_line(error), 160)}); choose smaller images, or fewer at a time"
+            )
+            _show(type(short).__name__, str(short), arguments, error if debug else None)
+            return short.exit_code
         missing = _missing(error, arguments)
         message = (
             missing or f"unexpected {type(error).__name__}: {error}; run again with --debug and report what it shows"

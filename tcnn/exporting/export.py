@@ -23,7 +23,7 @@ from tcnn.exporting.check import Runner, check_tolerance, compare, multiples, re
 from tcnn.exporting.options import check_options, format_of, parse_axes, require_onnx
 from tcnn.exporting.program import Program, free_axes, output_tensors, silence_logging, trace
 from tcnn.exporting.report import AXES, Axis, ExportReport, Format
-from tcnn.files import check_output, file_digest, replacing
+from tcnn.files import check_file, file_digest, replacing
 from tcnn.folding.fuse import fused
 from tcnn.models.refusal import failure
 from tcnn.models.trace import evaluating, input_shape
@@ -80,7 +80,7 @@ def export(
     kind = format_of(path, format)
     check_options(size, batch, tolerance)
     dynamic = parse_axes(dynamic)
-    check_output(path, force)
+    check_file(path, force)
     if kind == "onnx":
         require_onnx()
         export_onnx.check_opset(opset)

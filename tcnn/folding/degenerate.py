@@ -131,8 +131,12 @@ def nothing_left(name: str, heads: int, removed: Sequence[PrunedHead], far: floa
     )
 
 
-def nothing_to_prune(far: float | None, same: float, taps: int = 0) -> NothingToConvertError:
-    """The refusal where every head stays, as many of them because they are `taps` of a convolution."""
+def nothing_to_prune(far: float | None, same: float, taps: int = 0, heads: int = 0) -> NothingToConvertError:
+    """The refusal where every one of the heads stays, as many of them because they are `taps` of a convolution."""
+    if taps and taps == heads:
+        return NothingToConvertError(
+            f"no head to prune: all {heads} are exactly a tap of a convolution, which tcnn fold folds them into"
+        )
     but = f" but those of {taps} heads that are exactly a tap of a convolution (tcnn fold folds them)" if taps else ""
     return NothingToConvertError(
         f"no head to prune: every centre{but} lies within {'the map' if far is None else f'{far:g} pixels'} and more "

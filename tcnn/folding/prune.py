@@ -98,7 +98,8 @@ def prune(
             raise nothing_left(name, layer.heads, own, far)
         removed += own
     if not removed:
-        raise nothing_to_prune(far, same, sum(own.count("convolution") for own in kinds.values()))
+        taps = sum(own.count("convolution") for own in kinds.values())
+        raise nothing_to_prune(far, same, taps, sum(map(len, kinds.values())))
     pruned, notes = fold_layers(merged, kinds, heads, convolutions_of(record, source, layers))
     entries = tuple(entry(name, layers[name], pruned.get_submodule(name), kinds[name], notes) for name in layers)
     report = pruning_report(model, pruned, batch, images, config.seed, entries, removed)

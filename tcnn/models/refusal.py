@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, shorten
+from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, out_of_memory, shorten
 
 REFUSALS = (RuntimeError, AssertionError, ValueError, IndexError, RequestError)
 """What is raised on a size that is not taken.
@@ -15,20 +15,11 @@ beyond a table of positions; timm asserts the size of its patches; `EmptyMapErro
 """
 OTHERS = (NotImplementedError, RecursionError, torch.OutOfMemoryError)
 """Kinds of RuntimeError that have nothing to do with shapes."""
-NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-"""What PyTorch's allocators say, whose errors on a CPU are plain RuntimeErrors."""
 
 
 def refuses_size(error: Exception) -> bool:
     """Whether an error may be a model's refusal of a size."""
     return isinstance(error, REFUSALS) and not isinstance(error, OTHERS) and not out_of_memory(error)
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Whether an error says that there is no memory left."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
 
 
 def failure(model: nn.Module, shape: Sequence[int], error: Exception, advice: str) -> TcnnError:

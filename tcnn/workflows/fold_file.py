@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tcnn.checkpoints import checkpoint
 from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.errors import OutputError, VerificationError
-from tcnn.files import check_output, file_digest
+from tcnn.files import check_file, file_digest
 from tcnn.folding.fold import Progress, fold
 from tcnn.folding.prune import prune
 from tcnn.folding.report import FoldResult, PruningAccuracy, Speed
@@ -104,7 +104,7 @@ def check_fold_output(output: Path, force: bool = False) -> None:
     """Raise `OutputError` unless the output can be one new file: timm's hub layout does not support folded models."""
     if is_directory(output):
         raise OutputError(f"{output}: expected one file, whose name ends in .safetensors, found a directory's name")
-    check_output(output, force)
+    check_file(output, force)
 
 
 def measure_speed(before: nn.Module, after: nn.Module, images: Tensor | None = None) -> Speed:

@@ -17,7 +17,7 @@ from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import convert, without_stride
 from tcnn.errors import EnvironmentFailure, OutputError, RequestError, VerificationError, one_line
-from tcnn.files import check_output, file_digest
+from tcnn.files import check_file, check_output, file_digest
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.zoo.names import cnn_of, is_converted, is_weights_file
@@ -88,7 +88,7 @@ def convert_to_file(
     config = config or ConversionConfig()
     settings = verification or VerificationConfig()
     directory = is_directory(output)
-    check_output(output, force)
+    (check_output if directory else check_file)(output, force)
     place = usable_device(device)
     name = cnn_of(name)
     stored = is_stored(name)

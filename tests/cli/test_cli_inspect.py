@@ -109,6 +109,10 @@ def test_wrong_requests(tcnn: Run, checkpoint: str, local_source: str, tmp_path:
             ("inspect", checkpoint, "--images", "absent"),
             "absent: expected an image or a folder of images, found",
         ),
+        (
+            ("inspect", checkpoint, "--images", ""),
+            "images: expected an image or a folder of images, found an empty name",
+        ),
         (("inspect", checkpoint, "--images", "empty"), "empty: expected images, found none"),
         (
             ("inspect", checkpoint, "--images", "empty", "--query", "2,3"),
@@ -133,4 +137,7 @@ def test_wrong_requests(tcnn: Run, checkpoint: str, local_source: str, tmp_path:
         (("report", "empty"), "found nothing of it"),
     ):
         assert message in tcnn(*arguments).error(2), arguments
+    # More than a process can address, so that no machine begins to fill its memory.
+    message = tcnn("inspect", checkpoint, "--size", 10_000_000).error(4)
+    assert message.startswith("out of memory (") and message.endswith("; choose smaller images, or fewer at a time")
     assert "not usable here" in tcnn("inspect", checkpoint, "--device", "cuda:77").error(4)

@@ -50,6 +50,7 @@ RUN = ("finetune", "t.safetensors", "--data", "p")
         (("evaluate", "t.safetensors", "--data", "p", "--baseline", "x"), "--baseline: nothing is corrupted; give "),
         (("evaluate", "t.safetensors", "--data", "p", "--seed", "0"), "--seed: nothing is drawn at random without "),
         (("export", "t.safetensors", "x.pt2", "--opset", "18"), "--opset: is of ONNX, and OUT is a program of "),
+        (("export", "t.safetensors", "x.PT2", "--opset", "18"), "--opset: is of ONNX, and OUT is a program of "),
         (("export", "t.safetensors", "d", "--explorer", "--fixed"), "--fixed: is of a single file; the page of "),
         (("export", "t.safetensors", "d", "--explorer", "--format", "onnx"), "--format: is of a single file; the page"),
         (("inspect", "t.safetensors", "--force"), "--force: nothing is written; name a directory with --out"),

@@ -81,6 +81,9 @@ def test_one_changed_weight_is_found_and_its_layer_named(tcnn: Run, converted: P
 
 
 def test_tolerance(tcnn: Run, converted: Path, weights: Path) -> None:
+    for wrong in ("0", "-1", "nan", "inf"):
+        message = tcnn("verify", converted, "--weights", weights, "--tolerance", wrong).error(2)
+        assert message == f"--tolerance: expected a relative error above 0, such as 1e-5, found {wrong}"
     done = tcnn("verify", converted, "--weights", weights, "--tolerance", "1e-30")
     assert done.code == 3
     assert "expected at most 1e-30" in done.err

@@ -107,9 +107,15 @@ def test_heads_that_are_taps_exactly_stay() -> None:
     torch.manual_seed(0)
     source = PlainNet().eval()
     model = tcnn.convert(source, input_size=SIZE).model
-    message = r"every centre but those of \d+ heads that are exactly a tap .* lies within 0\.1 pixels"
-    with pytest.raises(NothingToConvertError, match=message):
+    heads = sum(layer.heads for layer in gpsa_layers(model).values())
+    with pytest.raises(NothingToConvertError, match=f"no head to prune: all {heads} are exactly a tap"):
         pruned(model, source, far=0.1)
+    layer = next(iter(gpsa_layers(model).values()))
+    with torch.no_grad():
+        layer.gating_param.fill_(0.01)
+    message = f"every centre but those of {heads - layer.heads} heads that are exactly a tap .* lies within the map"
+    with pytest.raises(NothingToConvertError, match=message):
+        pruned(model, source)
 
 
 def test_a_layer_keeps_a_head_that_brings_something() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tcnn import files
 from tcnn.errors import OutputError, StorageError
-from tcnn.files import check_output, make_directory, replacing, storage_errors
+from tcnn.files import check_file, check_output, make_directory, replacing, storage_errors
 
 
 class TestOneFile:
@@ -167,6 +167,19 @@ class TestCheckOutput:
         with pytest.raises(OutputError, match="pipe: is a device, pipe or socket, which a file would replace; name a"):
             check_output(tmp_path / "pipe", force)
         assert (tmp_path / "pipe").is_fifo()
+
+    @pytest.mark.parametrize("force", [True, False])
+    def test_a_file_replaces_no_directory(self, force: bool, tmp_path: Path) -> None:
+        """And is not advised to with --force, nor after the work."""
+        (tmp_path / "a").mkdir()
+        with pytest.raises(OutputError, match="a: expected a file or nothing, found a directory; choose another name"):
+            check_file(tmp_path / "a", force)
+        with (
+            pytest.raises(OutputError, match="found a directory"),
+            replacing(tmp_path / "a", force=True) as temporary,
+        ):
+            temporary.write_text("page")
+        assert [(path.name, path.is_dir()) for path in tmp_path.iterdir()] == [("a", True)]
 
     def test_refuses_a_missing_directory(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match=r"the directory .*nowhere does not exist; create it first"):

@@ -116,9 +116,9 @@ def command(
     if weights is not None and len(models) > 1:
         raise RequestError("--weights: belong to one model; name one, or evaluate one after the other")
     for file in filter(None, (csv_file, results_csv, figure)):
-        from tcnn.files import check_output
+        from tcnn.files import check_file
 
-        check_output(file, force)  # before the work, not after hours of it
+        check_file(file, force)  # before the work, not after hours of it
     config = build(
         EvaluationConfig,
         {

@@ -48,14 +48,14 @@ def command(
         _explorer(checkpoint, arguments, output, shape, tolerance, force, as_json)
         return
     from tcnn.exporting.options import check_axes, check_options, format_of, parse_axes, require_onnx
-    from tcnn.files import check_output
+    from tcnn.files import check_file
 
     # Before torch is loaded: a wrong request is answered at once.
     kind = format_of(output, format)
     axes = () if fixed else parse_axes([name.strip() for name in dynamic.split(",") if name.strip()])
     check_axes(dynamic, fixed)
     check_options(shape, batch, tolerance)
-    check_output(output, force)
+    check_file(output, force)
     if kind == "onnx":
         require_onnx()
 

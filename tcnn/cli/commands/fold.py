@@ -45,13 +45,13 @@ def command(
 ) -> None:
     """Put convolutional heads back into one convolution, and drop what does nothing; exit code 3 beyond --max-error."""
     from tcnn.errors import RequestError
-    from tcnn.files import check_output
+    from tcnn.files import check_file
 
     if max_error is not None and not 0 <= max_error < float("inf"):
         raise RequestError(f"--max-error: expected a relative error of 0 or more, such as 1e-3, found {max_error}")
     if far is not None and not 0 < far < float("inf"):
         raise RequestError(f"--far: expected a distance in pixels above 0, such as 8, found {far:g}")
-    check_output(output, force)  # before torch is loaded: a wrong path is answered at once
+    check_file(output, force)  # before torch is loaded: a wrong path is answered at once
 
     with loading():
         from tcnn.evaluation.pruning import measure_on

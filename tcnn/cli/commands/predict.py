@@ -53,9 +53,9 @@ def command(
     if amp not in ("float32", "bfloat16", "float16"):
         raise RequestError(f"--amp: expected float32, bfloat16 or float16, found {amp!r}")
     if csv_file is not None:
-        from tcnn.files import check_output
+        from tcnn.files import check_file
 
-        check_output(csv_file, force)
+        check_file(csv_file, force)
     with loading():
         from tcnn.checkpoints.opening import open_model
         from tcnn.evaluation.predict import class_names, image_files, predict, side_by_side

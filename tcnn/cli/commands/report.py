@@ -24,12 +24,12 @@ def command(
 ) -> None:
     """Write what a run did into one HTML file: conversion, curves, gates, evaluations, settings. Needs no network."""
     from tcnn.analysis.extra import require_plots
-    from tcnn.files import check_output
+    from tcnn.files import check_file
 
     require_plots()
     file = run / "report.html" if out is None else out
     if run.is_dir():
-        check_output(file, force)
+        check_file(file, force)
 
     from tcnn.analysis.pages.report import write
 

@@ -47,6 +47,8 @@ def command(
     from tcnn.config import VerificationConfig, build
     from tcnn.errors import RequestError, VerificationError
 
+    if tolerance is not None and not 0 < tolerance < float("inf"):
+        raise RequestError(f"--tolerance: expected a relative error above 0, such as 1e-5, found {tolerance:g}")
     bounds = {} if tolerance is None else {"tolerance_float32": tolerance, "tolerance_float64": min(tolerance, 1e-10)}
     settings = build(VerificationConfig, bounds)
     arguments = model_arguments(model_kwargs)
@@ -54,10 +56,10 @@ def command(
         raise RequestError("--force: there is no --explain page to replace")
     if explain is not None:
         from tcnn.analysis.extra import require_plots
-        from tcnn.files import check_output
+        from tcnn.files import check_file
 
         require_plots()
-        check_output(explain, force)
+        check_file(explain, force)
     from tcnn.cli.commands.convert import show_verdict
 
     with loading():

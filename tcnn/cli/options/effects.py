@@ -95,7 +95,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 
 def _format(given: Parameters) -> str:
-    return str(given.get("format") or ("torch" if str(given.get("output")).endswith(".pt2") else "onnx"))
+    return str(given.get("format") or ("torch" if str(given.get("output")).lower().endswith(".pt2") else "onnx"))
 
 
 def check(command: str, context: Any) -> None:
