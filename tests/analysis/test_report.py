@@ -221,7 +221,9 @@ def test_other_files_that_are_broken(run: Path, tmp_path: Path) -> None:
                  "inspect.json: not what `tcnn inspect` writes"):  # fmt: skip
         assert said in page.text
     draw(tmp_path / "pictures" / "a.png").write_text("no picture")
-    assert "Inside the layers" in read(run, images=tmp_path / "pictures").titles
+    page = read(run, images=tmp_path / "pictures")
+    assert "Inside the layers" in page.titles
+    assert "1 file is no image; left out" in page.text and "expected images, but none can be read" in page.text
     assert "no attention maps: " in read(run, images=tmp_path / "absent").text
 
 

@@ -133,6 +133,10 @@ def test_wrong_requests(tcnn: Run, checkpoint: str, local_source: str, tmp_path:
         ),
         (("inspect", checkpoint, "--against", "resnet0"), "resnet0: no timm model of this name"),
         (("inspect", checkpoint, "--out", "words.json"), "words.json: cannot be used as a directory"),
+        (
+            ("report", "empty", "--images", "absent"),
+            "--images: expected a picture or a folder of pictures, found nothing",
+        ),
         (("report", "absent"), "absent: expected a run's directory, found nothing"),
         (("report", "empty"), "found nothing of it"),
     ):

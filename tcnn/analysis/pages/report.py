@@ -90,6 +90,11 @@ def _inspect(run: Run, images: str | Path) -> None:
         run.inspection = inspect(run.checkpoint, images)
     except TcnnError as error:
         run.missing.append(f"no attention maps: {one_line(error)}")
+        return
+    run.missing += run.inspection.notes
+    if left_out := len(run.inspection.unreadable):
+        files = "1 file is no image" if left_out == 1 else f"{left_out} files are no images"
+        run.missing.append(f"{images}: {files}; left out")
 
 
 def _page(run: Run) -> str:

@@ -24,9 +24,12 @@ def command(
 ) -> None:
     """Write what a run did into one HTML file: conversion, curves, gates, evaluations, settings. Needs no network."""
     from tcnn.analysis.extra import require_plots
+    from tcnn.errors import RequestError
     from tcnn.files import check_file
 
     require_plots()
+    if images is not None and not Path(images).exists():
+        raise RequestError(f"--images: expected a picture or a folder of pictures, found nothing at {images}")
     file = run / "report.html" if out is None else out
     if run.is_dir():
         check_file(file, force)
