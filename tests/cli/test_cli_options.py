@@ -53,6 +53,8 @@ RUN = ("finetune", "t.safetensors", "--data", "p")
         (("export", "t.safetensors", "x.PT2", "--opset", "18"), "--opset: is of ONNX, and OUT is a program of "),
         (("export", "t.safetensors", "d", "--explorer", "--fixed"), "--fixed: is of a single file; the page of "),
         (("export", "t.safetensors", "d", "--explorer", "--format", "onnx"), "--format: is of a single file; the page"),
+        (("inspect", ""), "CKPT: expected a name, found an empty word"),
+        (("verify", ""), "CKPT: expected a name, found an empty word"),
         (("inspect", "t.safetensors", "--force"), "--force: nothing is written; name a directory with --out"),
         (("inspect", "t.safetensors", "--format", "png"), "--format: no picture is written; name a directory"),
         (("inspect", "t.safetensors", "--query", "0.5,0.5"), "--query: there are no attention maps without --images"),
