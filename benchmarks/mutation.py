@@ -104,7 +104,7 @@ ROOMS = {
     "artifacts": Room(
         ("tcnn_jobs/artifacts",),
         tests("artifacts", "cache", "local_artifacts", "shared_artifacts", "mirror", "bucket"),
-        tests("artifacts", "hosts"),
+        tests("artifacts", "hosts", "links"),
     ),
 }
 

@@ -89,6 +89,12 @@ def test_without_rights_it_is_said_at_once(bucket: Bucket, gate: Gate, tmp_path:
     assert [method for method, _ in gate.seen] == ["PUT"]
 
 
+def test_who_may_not_list_is_told_what(bucket: Bucket, gate: Gate) -> None:
+    gate.refuse = lambda method, path: (403, "AccessDenied") if method == "GET" else None
+    with pytest.raises(BucketError, match=r"^the store of results: cannot list inner \(.*AccessDenied"):
+        bucket.keys("outer/inner")
+
+
 def test_without_space_or_a_server_it_is_tried_and_then_said(bucket: Bucket, gate: Gate, tmp_path: Path) -> None:
     path, digest = file(tmp_path)
     gate.refuse = full

@@ -35,6 +35,13 @@ def test_a_table(tcnn: Run, checkpoint: str, pictures: str) -> None:
     assert tcnn("inspect", checkpoint).out.count(" – ") > 3
 
 
+def test_images_that_are_not_square(tcnn: Run, checkpoint: str, pictures: str) -> None:
+    found = tcnn("inspect", checkpoint, "--images", pictures, "--size", "64x96", "--json").json
+    assert (found["size"], found["layers"][0]["map"]) == ([64, 96], [4, 6])
+    message = tcnn("inspect", checkpoint, "--size", "64x").error(2)
+    assert message == "--size: expected pixels as 224 or 224x160 (height × width), found '64x'"
+
+
 def test_files(tcnn: Run, lively: Callable[..., nn.Module], pictures: str, tmp_path: Path) -> None:
     model = library.convert(lively(num_classes=3), target="layer4.0.conv1").model  # each layer takes a second to draw
     checkpoint = library.save(model, tmp_path / "t.safetensors")

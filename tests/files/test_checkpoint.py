@@ -111,7 +111,7 @@ class TestRoundTrip:
         model = tcnn.convert(source).model
         loaded = assert_comes_back(model, tmp_path / "m.safetensors", assert_same_state, source=Plain())
         assert loaded.tail.weight is loaded.head.weight, "tied parameters are tied again"
-        with pytest.raises(CheckpointError, match="made from Plain, which timm does not know; give its module as"):
+        with pytest.raises(CheckpointError, match="made from Plain, which timm does not know; in Python, give its"):
             tcnn.load(tmp_path / "m.safetensors")
 
     def test_leaves_the_given_source_alone(self, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcnn.cli.options import sizes
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
@@ -32,7 +33,7 @@ def command(
     ] = None,
     limit: Annotated[int, typer.Option(help="Pictures that are measured.", metavar="N", min=1)] = 32,
     shown: Annotated[int, typer.Option(help="Pictures whose maps are drawn.", metavar="N", min=0)] = 3,
-    size: Annotated[int | None, typer.Option(help="Side of the images, pixels.", metavar="S", min=1)] = None,
+    size: Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")] = None,
     formats: Annotated[str, typer.Option("--format", help="Of the pictures: png, svg.", metavar="LIST")] = "png,svg",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = "cpu",
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier inspection wrote.")] = False,
@@ -50,14 +51,14 @@ def command(
     from tcnn.analysis.reading.evaluations import read_evaluation
 
     evaluations = [read_evaluation(file) for file in evaluation or ()]
-    source = checkpoint_of(model)
+    source, shape = checkpoint_of(model), sizes.size(size)
 
     with loading():
         from tcnn.analysis.inspect import inspect
 
     found = inspect(
         source, images, place, against=[checkpoint_of(name) for name in against or ()], limit=limit, shown=shown,
-        size=size, device=device,
+        size=shape, device=device,
     )  # fmt: skip
     written: list[Path] = []
     if out is not None:

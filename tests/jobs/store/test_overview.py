@@ -6,10 +6,10 @@ import pytest
 from deeds import RESULT, new
 from sqlalchemy import text
 
-from tcnn_jobs.errors import JobNotFound, KeyNotFound
+from tcnn_jobs.errors import JobNotFound, KeyNotFound, WrongState
 from tcnn_jobs.model.access import digest
 from tcnn_jobs.model.jobs import Claim, Failure
-from tcnn_jobs.store import Store
+from tcnn_jobs.store import Store, shares
 from tcnn_jobs.store.reading import overview
 
 
@@ -86,6 +86,18 @@ def test_links_to_a_job(store: Store) -> None:
     assert store.shares(other.id, "alice") == []
     with store.reading() as connection:
         assert connection.scalar(text("SELECT count(*) FROM shares")) == 0, fresh
+
+
+def test_a_job_has_so_many_links_whatever_others_have(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "MOST", 2)
+    job, other = store.enqueue(new(owner="alice")), store.enqueue(new(owner="alice"))
+    first, _ = store.create_share(job.id, "alice", 60)
+    store.create_share(job.id, "alice", 60)
+    with pytest.raises(WrongState, match="has 2 links already; revoke one of them first"):
+        store.create_share(job.id, "alice", 60)
+    store.create_share(other.id, "alice", 60)
+    store.revoke_share(first.id, job.id, "alice")
+    store.create_share(job.id, "alice", 60)
 
 
 def test_a_long_count_is_believed_for_a_while(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
