@@ -13,7 +13,7 @@ from tcnn.processes import keep_freed_memory
 
 
 def faults(keep: bool, pipe: object) -> None:
-    """How often pages come anew when 200 MiB of ten blocks are wanted again and again, from the fifth time on.
+    """How often pages come anew when 50 MiB of ten blocks are wanted again and again, from the fifth time on.
 
     It begins with every block mapped for itself, as glibc does first: whether its heap is trimmed depends on what lies
     at its end, and so on chance.
@@ -27,7 +27,7 @@ def faults(keep: bool, pipe: object) -> None:
     for times in range(8):
         if times == 4:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        blocks = [torch.ones(5 * 2**20) for _ in range(10)]
+        blocks = [torch.ones(5 * 2**18) for _ in range(10)]
         del blocks
     pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)  # type: ignore[attr-defined]
 
@@ -42,7 +42,7 @@ def test_freed_memory_is_kept() -> None:
         found.append(ours.recv())
         process.join()
     given_back, kept = found
-    assert given_back > 4 * 200 * 2**20 / 4096 / 2, "else there is nothing to mend any more"
+    assert given_back > 4 * 50 * 2**20 / 4096 / 2, "else there is nothing to mend any more"
     assert kept < given_back / 20
 
 
