@@ -17,8 +17,7 @@ from tcnn.errors import NoAttentionError, RequestError, one_line, shorten
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair, Quad
-from tcnn.models.refusal import refuses_size
-from tcnn.models.running import watch_layers
+from tcnn.models.running import refuses_size, watch_layers
 from tcnn.models.trace import evaluating
 
 

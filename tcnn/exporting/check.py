@@ -15,8 +15,7 @@ from tcnn.models.differences import errors, top1_agreement
 from tcnn.models.noise import noise
 from tcnn.models.outputs import flat
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.refusal import failure, refuses_size
-from tcnn.models.running import in_dtype, logits_of
+from tcnn.models.running import failure, in_dtype, logits_of, refuses_size
 from tcnn.models.trace import evaluating
 
 Runner = Callable[[Tensor], object]

@@ -25,7 +25,7 @@ from tcnn.exporting.program import Program, free_axes, output_tensors, silence_l
 from tcnn.exporting.report import AXES, Axis, ExportReport, Format
 from tcnn.files import check_file, file_digest, replacing
 from tcnn.folding.fuse import fused
-from tcnn.models.refusal import failure
+from tcnn.models.running import failure
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.version import __version__
 

@@ -1,17 +1,26 @@
-"""Run models for comparison: in one dtype, at one temperature τ, with hooks on layers."""
+"""Run models for comparison: in one dtype, at one temperature τ, with hooks on layers; say why one does not run."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from tcnn.errors import RequestError
+from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, out_of_memory, shorten
 from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.copying import empty_tables
 from tcnn.models.outputs import flat
+
+REFUSALS = (RuntimeError, AssertionError, ValueError, IndexError, RequestError)
+"""What is raised on a size that is not taken.
+
+PyTorch raises RuntimeError where shapes do not fit, ValueError where too little is left to normalise, and IndexError
+beyond a table of positions; timm asserts the size of its patches; `EmptyMapError` is ours.
+"""
+OTHERS = (NotImplementedError, RecursionError, torch.OutOfMemoryError)
+"""Kinds of RuntimeError that have nothing to do with shapes."""
 
 
 def replacements(model: nn.Module) -> dict[str, GPSA2d]:
@@ -90,3 +99,27 @@ def watch_layers(
     finally:
         for handle in handles:
             handle.remove()
+
+
+def refuses_size(error: Exception) -> bool:
+    """Whether an error may be a model's refusal of a size."""
+    return isinstance(error, REFUSALS) and not isinstance(error, OTHERS) and not out_of_memory(error)
+
+
+def failure(model: nn.Module, shape: Sequence[int], error: Exception, advice: str) -> TcnnError:
+    """What to raise for an error of a model on images of `shape`, (C, H, W): in one line, with the cause.
+
+    Args:
+        advice: what to do where the size is refused.
+    """
+    name, size = type(model).__name__, "×".join(map(str, shape))
+    first = next(iter(str(error).strip().splitlines()), "")
+    told = shorten(first, 160) or type(error).__name__
+    if out_of_memory(error):
+        return EnvironmentFailure(f"out of memory: {name} on an image of {size}; choose a smaller size")
+    if refuses_size(error):
+        return RequestError(f"{name} does not run on an image of {size} ({told}); {advice}")
+    return RequestError(
+        f"{name}: expected a model that runs on a batch of images, found that its forward pass on {size} ends in "
+        f"{type(error).__name__} ({told}), which no other size would mend"
+    )

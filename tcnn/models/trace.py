@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tcnn.models.copying import empty_tables
-from tcnn.models.refusal import failure
+from tcnn.models.running import failure
 
 
 class Step(NamedTuple):
