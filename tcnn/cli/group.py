@@ -26,7 +26,7 @@ from tcnn.cli.commands import (
     report,
     verify,
 )
-from tcnn.cli.options import effects, panels, spellings
+from tcnn.cli.options import effects, empty, panels, spellings
 from tcnn.cli.options.examples import epilog, listed
 from tcnn.version import __version__
 
@@ -130,7 +130,8 @@ def _load(entry: EntryPoint) -> Any:
 
 
 def _refusing(command: Any, name: str) -> None:
-    """Have a command refuse options without effect before it begins."""
+    """Have a command refuse empty words, and options without effect, before it begins."""
+    empty.refuse(command)
     begin = command.invoke
 
     def invoke(context: Any) -> Any:

@@ -99,17 +99,9 @@ def _format(given: Parameters) -> str:
 
 
 def check(command: str, context: Any) -> None:
-    """Raise `RequestError` for an option that was typed and has no effect; `context` is click's, of the command.
-
-    And for an empty word in the place of a name, as of a shell's variable that is not set: it would be the working
-    directory.
-    """
+    """Raise `RequestError` for an option that was typed and has no effect; `context` is click's, of the command."""
     from tcnn.errors import RequestError
 
-    for one in context.command.params:
-        value = context.params.get(one.name)
-        if one.param_type_name == "argument" and "" in (value if isinstance(value, list | tuple) else [value]):
-            raise RequestError(f"{one.metavar or one.name}: expected a name, found an empty word")
     if context.params.get("dry_run") or context.params.get("print_config"):
         return
     for rule in RULES.get(command, ()):
