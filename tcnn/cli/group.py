@@ -9,23 +9,8 @@ from typing import Any
 
 import typer
 
-from tcnn.cli.commands import (
-    convert,
-    demo,
-    evaluate,
-    export,
-    finetune,
-    fold,
-    info,
-    init,
-    inspect,
-    models,
-    plan,
-    predict,
-    push,
-    report,
-    verify,
-)
+from tcnn.cli.commands.checkpoints import convert, export, fold, info, init, models, push, verify
+from tcnn.cli.commands.runs import demo, evaluate, finetune, inspect, plan, predict, report
 from tcnn.cli.options import effects, empty, panels, spellings
 from tcnn.cli.options.examples import epilog, listed
 from tcnn.version import __version__

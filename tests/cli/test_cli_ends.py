@@ -16,7 +16,7 @@ from data_pictures import draw_classes
 from torch import nn
 
 import tcnn as package
-from tcnn.cli.commands.demo import without_resume
+from tcnn.cli.commands.runs.demo import without_resume
 from tcnn.errors import Stopped, StorageError
 from tcnn.exporting.export import write_program
 from tcnn.files import replacing

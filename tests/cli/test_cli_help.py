@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tcnn.cli.commands.finetune import default_directory
+from tcnn.cli.commands.runs.finetune import default_directory
 from tcnn.cli.group import command_group
 from tcnn.cli.options.examples import EXAMPLES
 from tcnn.cli.options.spellings import SPELLINGS

@@ -60,7 +60,7 @@ def command(
 
         require_plots()
         check_file(explain, force)
-    from tcnn.cli.commands.convert import show_verdict
+    from tcnn.cli.commands.checkpoints.convert import show_verdict
 
     with loading():
         from tcnn.workflows.recheck import compare, explained, is_plain, open_pair, open_two

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.commands.finetune import PRESETS, default_name
+from tcnn.cli.commands.runs.finetune import PRESETS, default_name
 from tcnn.cli.options import sizes
 from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading

@@ -1,0 +1,1 @@
+"""Commands that train on images, measure, predict and look inside, one a file."""
