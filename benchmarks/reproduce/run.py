@@ -174,6 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = [known("--arms", arm, experiment.arms) for arm in options.arms or experiment.arms]
         if options.weights is not None and not options.weights.is_file():
             raise RequestError(f"--weights: {options.weights} is no file")
+        if options.weights is not None and not experiment.pretrained:
+            raise RequestError("--weights: this experiment begins with random weights; leave it out")
         unknown = set(options.seeds or ()) - set(experiment.seeds)
         if unknown:
             raise RequestError(f"--seeds: {sorted(unknown)} are none of the experiment's {list(experiment.seeds)}")

@@ -63,6 +63,7 @@ def test_missing_data_weights_and_names_are_told(
         (["--arms", "cn"], "run: --arms: no arm 'cn'; did you mean cnn?"),
         (["--seeds", "7"], "run: --seeds: [7] are none of the experiment's [0, 1]"),
         (["--weights", "gone"], "run: --weights: gone is no file"),
+        (["--weights", str(file)], "run: --weights: this experiment begins with random weights; leave it out"),
         (["--set", "epohcs=3"], "run: --set epohcs=3: adapt: epohcs: no such setting; did you mean epochs?"),
         (["--set", "epochs"], "run: --set epochs: expected KEY=VALUE"),
     ):
