@@ -151,7 +151,7 @@ def test_hostile_names_stay_names(run: Path) -> None:
     evaluated = [made_up.evaluated(name, 0.5, size, CORRUPTIONS[:2]) for name in names[:3] for size in (64, 96)]
     content = {"data": names[0], "images": 10, "rows": [row.model_dump() for row in evaluated]}
     (run / "evaluation.json").write_text(json.dumps(content))
-    (run / "inspect.json").write_text(made_up.inspection(heads=1, names=made_up.HOSTILE, layers=3).model_dump_json())
+    (run / "inspect.json").write_text(made_up.inspection(heads=1, names=made_up.HOSTILE, layers=2).model_dump_json())
     elsewhere = run.rename(run.with_name("<img src=x onerror=alert(1)>"))
     page = read(elsewhere)
     assert page.scripts[-1] == bundle.script() and "script" in page.tags

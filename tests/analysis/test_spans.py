@@ -16,11 +16,11 @@ KINDS: tuple[PositionKind, ...] = tuple(NAMES)
 
 
 def fresh(kind: PositionKind, temperature: float) -> tuple[nn.Module, tcnn.GPSA2d, Layer]:
-    """A model of one layer as a conversion leaves it, the layer, and what an inspection on 29×29 says of it."""
+    """A model of one layer as a conversion leaves it, the layer, and what an inspection on 13×13 says of it."""
     torch.manual_seed(0)
     layer = tcnn.GPSA2d(3, 4, 3, padding=1, position=kind, temperature=temperature)
     model = nn.Sequential(layer, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    (found,) = tcnn.inspect(model, torch.randn(1, 3, 29, 29)).layers
+    (found,) = tcnn.inspect(model, torch.randn(1, 3, 13, 13)).layers
     return model, layer, found
 
 
