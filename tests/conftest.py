@@ -27,7 +27,7 @@ MEMORY = Path("/dev/shm")
 """A file system in memory, on Linux."""
 SMALL = ("test_resnet", "test_efficientnet", "test_byobnet", "test_convnext", "test_nfnet")
 """timm's smallest CNNs."""
-OF_ANY_SIZE = ("analysis", "cli", "jobs", "publishing", "training")
+OF_ANY_SIZE = ("analysis", "cli", "docs", "jobs", "publishing", "training")
 """Folders whose tests say something of a network, whatever the size of its images."""
 STARTS = re.compile(r"^from (?P<module>forked|interpreted|deeds(?= import .*\bChild\b)) import", re.MULTILINE)
 PROCESS = 4 << 30

@@ -3,10 +3,12 @@
 import importlib.util
 import json
 import signal
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ from tcnn.cli.main import main
 from tcnn.data.image_set import open_dataset
 from tcnn.demo import digits
 from tcnn.demo import journey as demo
+from tcnn.errors import EnvironmentFailure
 
 if importlib.util.find_spec("sklearn") is None:  # to load it takes a second of every test process
     pytest.skip("THE DEMO IS UNTESTED: scikit-learn is not installed", allow_module_level=True)
@@ -42,7 +45,18 @@ def test_the_journey(
     monkeypatch.setattr(digits, "write_scenes", write)
     out = tmp_path / "new" / "demo"
     with pytest.raises(SystemExit) as ended:
-        main(["demo", "--epochs", "2", "--finetune-epochs", "1", "--out", str(out), "--json"])
+        main(
+            [
+                "demo",
+                "--epochs",
+                "2" if scenes[0] > 1000 else "1",
+                "--finetune-epochs",
+                "1",
+                "--out",
+                str(out),
+                "--json",
+            ]
+        )
     printed, shown = capsys.readouterr()
     assert (ended.value.code, shown) == (0, "")
     result = json.loads(printed)
@@ -80,6 +94,21 @@ def test_the_journey(
     )
 
 
+@pytest.mark.slow  # loads scikit-learn
+def test_scans_are_those_that_scikit_learn_loads() -> None:
+    from sklearn.datasets import load_digits
+
+    own = load_digits()
+    scans, labels, _, _ = digits._split(0)
+    assert numpy.array_equal(scans, own.images) and labels == own.target.tolist()
+
+
+def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(EnvironmentFailure, match=r"needs scikit-learn for its images: pip install 'tcnn\[demo\]'"):
+        digits._split(0)
+
+
 def test_the_interval_is_paired() -> None:
     """Against the textbook: 3 images gained and 1 lost of 10."""
     before = torch.tensor([1, 1, 0, 0, 0, 1, 1, 1, 0, 1]).bool()
@@ -96,5 +125,6 @@ def test_scenes_are_the_same_again_and_share_no_scan(tmp_path: Path) -> None:
     files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.png"))
     assert len(files) == 110
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
-    _, _, train, held_out = digits._split(3)
+    scans, labels, train, held_out = digits._split(3)
+    assert scans.shape == (1797, 8, 8) and (scans.min(), scans.max()) == (0, 16) and sorted(set(labels)) == [*range(10)]
     assert not set(train) & set(held_out) and len(train) + len(held_out) == 1797

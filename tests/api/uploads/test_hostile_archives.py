@@ -35,7 +35,7 @@ def unpacked(request: pytest.FixtureRequest, tmp_path: Path) -> Unpacked:
 
     def unpacked(path: Path) -> str:
         with pytest.raises(RequestError) as caught:
-            unpack_and_describe(str(path), str(tmp_path / "kept" / "target"), json.dumps(Limits(20_000, 10**8, 100.0)))
+            unpack_and_describe(str(path), str(tmp_path / "kept" / "target"), json.dumps(Limits(2000, 10**8, 100.0)))
         assert [place.name for place in (tmp_path / "kept").iterdir()] == ["target"], "nothing beside its own folder"
         assert "\n" not in str(caught.value) and str(tmp_path) not in str(caught.value)
         return str(caught.value)
@@ -153,7 +153,8 @@ def test_a_sparse_file(unpacked: Unpacked, tmp_path: Path) -> None:
 
 class TestBombs:
     def test_zeros_in_a_zip(self, refused: Refused, tmp_path: Path) -> None:
-        zipped(tmp_path / "a.zip", ["cat/2.png"], bytes(128 << 20))
+        with zipfile.ZipFile(zipped(tmp_path / "a.zip", []), "a", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("cat/2.png", bytes(128 << 20))
         assert "times its size" in refused("/datasets", tmp_path / "a.zip")
 
     @pytest.mark.parametrize("name", ["cat/1.png", pytest.param("cat/notes.txt", marks=pytest.mark.slow)])
@@ -204,12 +205,12 @@ class TestBombs:
         locator = struct.pack("<4sLQL", b"PK\6\7", 0, len(body) + len(directory), 1)
         tail = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
         (tmp_path / "a.zip").write_bytes(body + directory + zip64 + locator + tail)
-        assert "at most 20000 entries" in refused("/datasets", tmp_path / "a.zip")
+        assert "at most 2000 entries" in refused("/datasets", tmp_path / "a.zip")
 
-    def test_twenty_thousand_and_one_files_in_a_tar(self, refused: Refused, tmp_path: Path) -> None:
+    def test_two_thousand_and_one_files_in_a_tar(self, refused: Refused, tmp_path: Path) -> None:
         header = tarfile.TarInfo("cat/1.txt").tobuf()
-        (tmp_path / "a.tar.gz").write_bytes(gzip.compress(header * 20_001 + bytes(1024), 1))
-        assert "at most 20000 entries" in refused("/datasets", tmp_path / "a.tar.gz")
+        (tmp_path / "a.tar.gz").write_bytes(gzip.compress(header * 2001 + bytes(1024), 1))
+        assert "at most 2000 entries" in refused("/datasets", tmp_path / "a.tar.gz")
 
     @pytest.mark.slow
     def test_more_bytes_than_allowed(self, refused: Refused, tmp_path: Path) -> None:

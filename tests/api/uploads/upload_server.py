@@ -7,7 +7,7 @@ import httpx
 SMALL = {
     "TCNN_MAX_UPLOAD_GB": "0.03",
     "TCNN_MAX_UNPACKED_GB": "0.2",
-    "TCNN_MAX_FILES": "20000",
+    "TCNN_MAX_FILES": "2000",
     "TCNN_API_KEYS": "alice:key-of-alice,bob:key-of-bob",
 }
 
