@@ -19,7 +19,7 @@ SVG_LIMIT = 400_000
 
 @cache
 def template(name: str) -> jinja2.Template:
-    """A template of this room, which escapes all that it is given. It is compiled once: that takes a tenth of a second."""
+    """A template of this room, which escapes all that it is given; compiled once: that takes a tenth of a second."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tcnn.analysis.pages", "."), autoescape=True, undefined=jinja2.StrictUndefined,
         finalize=_visible, trim_blocks=True, lstrip_blocks=True,
