@@ -87,7 +87,8 @@ def _split(seed: int) -> tuple[Picture, list[int], list[int], list[int]]:
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         raise EnvironmentFailure("the demo needs scikit-learn for its images: pip install 'tcnn[demo]'")
-    table = numpy.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    table = numpy.loadtxt(file, dtype=numpy.float32, delimiter=",")
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed)).tolist()
     return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(int).tolist(), order[:-HELD_OUT], order[-HELD_OUT:]
 
