@@ -1,6 +1,7 @@
 """What the model of a finished job answers, on its pages and over HTTP: attention maps, and predictions."""
 
 import base64
+import functools
 import io
 import json
 import re
@@ -74,6 +75,7 @@ def client(server: Server) -> Iterator[httpx.Client]:
         yield client
 
 
+@functools.cache
 def odd_pictures() -> dict[str, bytes]:
     """What cameras, printers and the web make."""
 

@@ -233,28 +233,44 @@ def test_the_browser_computes_what_python_does(
 
 
 class Beside(nn.Module):
-    """The sum of two networks."""
+    """The sum of networks."""
 
-    def __init__(self, one: nn.Module, other: nn.Module) -> None:
+    def __init__(self, *networks: nn.Module) -> None:
         super().__init__()
-        self.one, self.other = one, other
+        self.networks = nn.ModuleList(networks)
         self.pretrained_cfg = CFG
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.one(x) + self.other(x)
+        return torch.stack([each(x) for each in self.networks]).sum(0)
 
 
+@pytest.mark.parametrize(
+    "kinds", [("quadratic",), pytest.param(("quadratic", "relative-content"), marks=pytest.mark.slow)]
+)
 def test_positions_that_are_no_products_come_out_of_the_network(
-    open_page: Open, images: list[Path], tmp_path: Path
+    open_page: Open, images: list[Path], tmp_path: Path, kinds: tuple[str, ...]
 ) -> None:
     """A map for all images, and one for each; the content head beside the taps has none."""
-    kinds = ("quadratic", "relative-content")
     model = Beside(*(t_cnn(position=position, content_heads=1) for position in kinds)).eval()
     export_explorer(model, tmp_path / "page", size=SIZE)
     layers = json.loads((tmp_path / "page/model.json").read_text())["layers"]
-    assert [layer["rows"] for layer in layers] == [None, None]
+    assert [layer["rows"] for layer in layers] == [None] * len(kinds)
     with served(tmp_path / "page") as url:
         compared(model, open_page(url), images[:2])
+
+
+@pytest.mark.parametrize(("position", "maps"), [("quadratic", 1), ("relative-content", 2)])
+def test_what_the_network_tells_the_page(position: str, maps: int) -> None:
+    """Of positions that are no products a map for all images, or one for each of two."""
+    model, x = t_cnn(position=position, content_heads=1), torch.randn(2, 3, *SIZE)
+    with torch.no_grad():
+        told = network.WithAttention(model.eval())(x)
+    (expected,) = encode(model, x).at((0.5, 0.3))
+    content, positional = expected.content.flatten(2), expected.positional
+    assert positional is not None and len(told["positional_0"]) == maps
+    (query,) = (m for m, each in enumerate(told["content_0"].unbind(2)) if torch.allclose(each, content, atol=1e-6))
+    own = told["positional_0"][:, :, query]
+    assert torch.allclose(own, positional.reshape(own.shape), atol=1e-6)
 
 
 def compared(model: nn.Module, page: Any, images: list[Path]) -> None:
