@@ -1,4 +1,7 @@
-"""HTTP routes: each validates, asks the store, and answers. Their order is that of the documentation."""
+"""HTTP routes: each validates, asks the store, and answers. Their order is that of the documentation.
+
+What is not in it comes first: a page of the dashboard asks for seventy files, and routes are tried one by one.
+"""
 
 from tcnn_api.routes import models, plan, submit
 from tcnn_api.routes.jobs import archive, attention, events, files, jobs, predict, report, shares
@@ -8,6 +11,7 @@ from tcnn_api.routes.uploads import checkpoints, datasets, gallery, weights
 ROUTERS = tuple(
     module.router
     for module in (
+        pages,
         models,
         datasets,
         gallery,
@@ -27,6 +31,5 @@ ROUTERS = tuple(
         workers,
         system,
         health,
-        pages,
     )
 )

@@ -8,6 +8,7 @@ import pytest
 from hosting import ask_here
 from starlette.testclient import TestClient
 
+from tcnn.planning import plan as planned
 from tcnn_api.deps import Service
 from tcnn_api.routes import plan as route
 from tcnn_jobs.model.jobs import Claim, Job, Kind, NewJob, Result, Status
@@ -51,9 +52,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], str, in
 def test_it_is_what_the_command_says(
     alice: TestClient, upload: Upload, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Really computed: with counts of images alone, for none of them is there."""
+    """Really computed: with counts of images alone, for none of them is there.
+
+    Here without the memory of a step, which takes seconds: `tests/planning` has that.
+    """
     if where == "here":
         monkeypatch.setattr(route, "ask", ask_here)
+        monkeypatch.setattr(planned, "step_bytes", lambda model, made, shape, *others: shape[0] << 20)
     data = upload(images=50)
     body = {"model": "test_resnet", "dataset": data, "config": TINY, "pretrained": False, "baseline": True}
     answer = alice.post("/plan", json={"finetune": body})

@@ -47,7 +47,7 @@ SAMPLE = {
     "vovnet": "ese_vovnet19b_slim_dw",
 }
 
-ALWAYS = ("byobnet", "convnext", "efficientnet", "nfnet")
+ALWAYS = ("byobnet", "convnext", "efficientnet")
 
 REFUSALS = {
     "vit_tiny_patch16_224": "patch_embed.proj: it reads the image itself",
