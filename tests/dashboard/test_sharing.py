@@ -22,7 +22,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 @pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_links, "LIFE", 0.5)
+        patch.setattr(shared_links, "LIFE", 0.2)
         with hosted(story.house.home.root, api_keys="local:key-of-the-owner") as running:
             yield running
 
@@ -62,7 +62,7 @@ def test_a_job_is_shared_and_the_link_revoked(server: Server, story: Story, open
 
     owner.get_by_role("button", name=re.compile("^Revoke the link")).click()
     expect(owner.get_by_role("list", name="Links").get_by_role("listitem")).to_have_count(0)
-    guest.wait_for_timeout(700)  # for which this server believes what it knew
+    guest.wait_for_timeout(300)  # for which this server believes what it knew
     guest.reload()
     expect(guest.get_by_role("heading", name="This link shows nothing")).to_be_visible()
     expect(guest.get_by_role("dialog")).to_have_count(0)  # nobody is asked for a key

@@ -19,7 +19,7 @@ from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation
 from tcnn.analysis.reading.rundirs import Epoch, Run, metadata, read_run
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, TcnnError, one_line, shorten
-from tcnn.files import replacing
+from tcnn.files import check_output, replacing
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 
@@ -62,7 +62,9 @@ def report(
 def write(
     run: Path, file: Path, images: str | Path | None = None, evaluations: Sequence[Path] = (), force: bool = False
 ) -> Written:
-    """Write `report` to a file; raises `OutputError` and `StorageError` as well."""
+    """Write `report` to a file; raises `OutputError`, before any work is done, and `StorageError` as well."""
+    if run.is_dir():  # else that is what is wrong
+        check_output(file, force)
     found = _read(run, images, evaluations)
     page = _page(found).encode()
     with replacing(file, force) as temporary:
