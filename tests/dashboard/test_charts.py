@@ -123,9 +123,9 @@ def test_a_report_has_the_same_charts(server: Server, story: Story, open_page: O
 
 
 def test_axes_have_few_round_labels(server: Server, open_page: Open) -> None:
-    page = open_page(server.url)
+    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
     ticks: list[list[float]] = page.evaluate(
-        """import('./static/dashboard/scale.js').then(({ scale }) => [
+        """import('./scale.js').then(({ scale }) => [
             scale([1, 3], 0, 100, { whole: true }), scale([4, 4], 0, 100, { whole: true }),
             scale([3, 36], 0, 100, { whole: true, most: 2 }),
             ...[[0.217, 0.883], [0.999997, 1.000001], [3, 98_765]].map((each) => scale(each, 0, 100))

@@ -147,9 +147,9 @@ def test_answers_stand_in_whole_rows(server: Server, story: Runs, open_page: Ope
 
 
 def test_shares_are_not_rounded_to_nothing_or_to_all(server: Server, open_page: Open) -> None:
-    page = open_page(server.url)
+    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
     said: Any = page.evaluate(
-        """import('./static/dashboard/numbers.js').then(({ percent }) =>
+        """import('./numbers.js').then(({ percent }) =>
             [0, 1e-9, 0.0001, 0.0006, 0.5, 0.9994, 0.9999, 1].flatMap(share => [percent(share), percent(share, 0)]))"""
     )
     assert said == [
@@ -159,9 +159,9 @@ def test_shares_are_not_rounded_to_nothing_or_to_all(server: Server, open_page: 
 
 
 def test_powers_of_ten_have_no_zeros_at_the_end(server: Server, open_page: Open) -> None:
-    page = open_page(server.url)
+    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
     said: Any = page.evaluate(
-        """import('./static/dashboard/numbers.js').then(({ number }) =>
+        """import('./numbers.js').then(({ number }) =>
             [1e-4, 1.25e-4, 2.05e-5, 1e-10, -3e-7, 1.1e7, 0.001, 0].map(value => number(value, 4)))"""
     )
     assert said == ["1e-4", "1.25e-4", "2.05e-5", "1e-10", "-3e-7", "1.1e+7", "0.001", "0"]
