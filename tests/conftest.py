@@ -27,7 +27,10 @@ MEMORY = Path("/dev/shm")
 """A file system in memory, on Linux."""
 SMALL = ("test_resnet", "test_efficientnet", "test_byobnet", "test_convnext", "test_nfnet")
 """timm's smallest CNNs."""
-OF_ANY_SIZE = ("analysis", "cli", "docs", "jobs", "publishing", "training")
+OF_ANY_SIZE = (
+    "analysis", "cli", "conversion", "docs", "evaluation", "files", "jobs", "networks", "planning", "publishing",
+    "training", "verification", "vit",
+)  # fmt: skip
 """Folders whose tests say something of a network, whatever the size of its images."""
 STARTS = re.compile(r"^from (?P<module>forked|interpreted|deeds(?= import .*\bChild\b)) import", re.MULTILINE)
 PROCESS = 4 << 30
@@ -161,8 +164,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def small_images(request: pytest.FixtureRequest) -> Iterator[None]:
     """The smallest CNNs take images of 96 pixels, not of 160, and compute a third: three by three places of a last map
-    have corners, edges and a middle. In processes of their own, and where conversion itself is tested, they are as
-    timm has them.
+    have corners, edges and a middle. In processes of their own they are as timm has them.
     """
     from timm.models import _registry
 

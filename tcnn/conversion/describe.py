@@ -21,11 +21,12 @@ from tcnn.models.flops import flops
 from tcnn.models.parameters import parameter_count
 from tcnn.models.trace import input_shape, trace
 from tcnn.zoo.catalogue import PATH, Entry, folded
+from tcnn.zoo.sources import without_data
 
 
 def describe(name: str) -> Entry:
     """The catalogue's entry of one timm model, without memory for its weights."""
-    with torch.device("meta"):
+    with without_data():
         model = timm.create_model(name).eval()
     shape = input_shape(model)
     facts: dict[str, object] = {

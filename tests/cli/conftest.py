@@ -89,18 +89,24 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, Callable[[
 
 
 @pytest.fixture
-def weights(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
+def weights(tmp_path: Path, kept: Callable[..., Path], lively: Callable[..., nn.Module]) -> Path:
     """The weights of a `test_resnet` with ten classes."""
     path = tmp_path / "weights.safetensors"
-    save_file(lively(num_classes=10).state_dict(), path)
+    return kept(path, lambda: save_file(lively(num_classes=10).state_dict(), path))
+
+
+@pytest.fixture(scope="session")
+def source_directory(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> Path:
+    """The same model as a directory of timm's."""
+    path = tmp_path_factory.mktemp("source") / "source"
+    save_for_hf(lively(num_classes=10), path, safe_serialization=True)
     return path
 
 
 @pytest.fixture
-def local_source(tmp_path: Path, lively: Callable[..., nn.Module]) -> str:
-    """The same model as a directory of timm's."""
-    save_for_hf(lively(num_classes=10), tmp_path / "source", safe_serialization=True)
-    return f"local-dir:{tmp_path / 'source'}"
+def local_source(tmp_path: Path, source_directory: Path) -> str:
+    """A copy of it."""
+    return f"local-dir:{shutil.copytree(source_directory, tmp_path / 'source')}"
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """`tcnn evaluate`: tables, JSON, CSV, and one line for everything that is wrong."""
 
 import csv
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,15 @@ def pets(tmp_path: Path) -> Path:
     return tmp_path / "pets"
 
 
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> Path:
+    path = tmp_path_factory.mktemp("converted") / "t.safetensors"
+    return package.save(package.convert(lively(num_classes=10)).model, path)
+
+
 @pytest.fixture
-def checkpoint(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
-    return package.save(package.convert(lively(num_classes=10)).model, tmp_path / "t.safetensors")
+def checkpoint(tmp_path: Path, converted: Path) -> Path:
+    return Path(shutil.copy(converted, tmp_path))
 
 
 def test_side_by_side(tcnn: Any, local_source: str, checkpoint: Path, pets: Path) -> None:

@@ -1,6 +1,7 @@
 """`tcnn info`: what a file, a run or a name is, read from heads of files; groups of options; silence."""
 
 import argparse
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,24 @@ from tcnn.analysis.reading.model_info import of_config
 Run = Callable[..., Any]
 
 
-@pytest.fixture
-def file(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> Path:
+    """A run's directory with its best checkpoint."""
+    root = tmp_path_factory.mktemp("made")
     source = lively(num_classes=3)
     model, _ = package.convert(source, temperature=0.25)
     cfg = {**model.pretrained_cfg, "label_names": ["größe", "b", "c"], "num_classes": 3}
     model.pretrained_cfg = model.default_cfg = cfg
-    (tmp_path / "run").mkdir()
+    (root / "run").mkdir()
     training = {"data": "p", "weights": "pretrained", "metrics": {"epoch": 1, "val": {"top1": 0.5, "images": 8}}}
-    return package.save(model, tmp_path / "run/best.safetensors", package.verify(source, model), {"training": training})
+    package.save(model, root / "run/best.safetensors", package.verify(source, model), {"training": training})
+    return root
+
+
+@pytest.fixture
+def file(tmp_path: Path, made: Path) -> Path:
+    """Of a copy of it, the checkpoint."""
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True) / "run/best.safetensors"
 
 
 def test_a_run_is_told(tcnn: Run, file: Path) -> None:

@@ -1,6 +1,7 @@
 """`tcnn inspect` and `tcnn report`: what they print and write, and one line for everything that is wrong."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,15 @@ import tcnn as library
 Run = Callable[..., Result]
 
 
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> Path:
+    model = library.convert(lively(num_classes=3)).model
+    return Path(library.save(model, tmp_path_factory.mktemp("converted") / "t.safetensors"))
+
+
 @pytest.fixture
-def checkpoint(tmp_path: Path, lively: Callable[..., nn.Module]) -> str:
-    return str(library.save(library.convert(lively(num_classes=3)).model, tmp_path / "t.safetensors"))
+def checkpoint(tmp_path: Path, converted: Path) -> str:
+    return str(shutil.copy(converted, tmp_path))
 
 
 @pytest.fixture
@@ -118,7 +125,7 @@ def test_wrong_requests(tcnn: Run, checkpoint: str, local_source: str, tmp_path:
         ),
         (
             ("inspect", checkpoint, "--images", ""),
-            "images: expected an image or a folder of images, found an empty name",
+            "--images: expected a value, found an empty word",
         ),
         (("inspect", checkpoint, "--images", "empty"), "empty: expected images, found none"),
         (

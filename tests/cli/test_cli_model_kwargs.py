@@ -1,6 +1,7 @@
 """`--model-kwargs` wherever a model is named: taken, and kept by what is written, or refused with the reason."""
 
 import argparse
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,23 @@ Run = Callable[..., Any]
 WIDE = ("--model-kwargs", "output_stride=16", "global_pool='max'")
 
 
-@pytest.fixture
-def files(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> Path:
     """Weights of a CNN and of its T-CNN with a content head, what timm's train.py wrote of the CNN, and images."""
-    draw_classes(tmp_path / "p", ["a", "b", "c"], 2)
+    root = tmp_path_factory.mktemp("made")
+    draw_classes(root / "p", ["a", "b", "c"], 2)
     cnn, t_cnn = lively("test_resnet", num_classes=3), lively("t_test_resnet", num_classes=3, content_heads=1)
-    torch.save(cnn.state_dict(), tmp_path / "cnn.pth")
-    torch.save(t_cnn.state_dict(), tmp_path / "t.pth")
+    torch.save(cnn.state_dict(), root / "cnn.pth")
+    torch.save(t_cnn.state_dict(), root / "t.pth")
     options = argparse.Namespace(num_classes=3, model_kwargs={"output_stride": 16}, in_chans=None)
-    torch.save({"arch": "test_resnet", "state_dict": cnn.state_dict(), "args": options}, tmp_path / "trained.pth.tar")
-    return tmp_path
+    torch.save({"arch": "test_resnet", "state_dict": cnn.state_dict(), "args": options}, root / "trained.pth.tar")
+    return root
+
+
+@pytest.fixture
+def files(tmp_path: Path, made: Path) -> Path:
+    """A copy of them."""
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 def strides(file: str) -> list[tuple[int, int]]:

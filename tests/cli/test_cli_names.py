@@ -1,6 +1,7 @@
 """Models by every name that people have for them, in every command: tags, `timm/…`, `t_…`, files of timm's train.py."""
 
 import argparse
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,19 +24,26 @@ Run = Callable[..., Any]
 TRAINED = "timm/model_best.pth.tar"
 
 
-@pytest.fixture
-def trained(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> Path:
     """What timm's train.py leaves of a T-CNN, and of a CNN; and images."""
-    draw_classes(tmp_path / "p", ["a", "b", "c"], 4)
+    root = tmp_path_factory.mktemp("made")
+    draw_classes(root / "p", ["a", "b", "c"], 4)
     for name, folder in (("t_test_resnet", "timm"), ("test_resnet", "cnn")):
         kwargs = {"content_heads": 2, "anneal_steps": 9} if name.startswith("t_") else {}
         model = lively(name, num_classes=3, **kwargs)
         options = argparse.Namespace(model=name, num_classes=3, model_kwargs=kwargs, img_size=48, in_chans=None)
-        (tmp_path / folder).mkdir()
+        (root / folder).mkdir()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        saver = CheckpointSaver(model, optimizer, args=options, checkpoint_dir=str(tmp_path / folder))
+        saver = CheckpointSaver(model, optimizer, args=options, checkpoint_dir=str(root / folder))
         saver.save_checkpoint(0, metric=50.0)
-    return tmp_path
+    return root
+
+
+@pytest.fixture
+def trained(tmp_path: Path, made: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 def test_models_are_listed_by_any_spelling(tcnn: Run) -> None:

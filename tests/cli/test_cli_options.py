@@ -1,5 +1,6 @@
 """No option is ignored in silence, and a run's directory stands for its best checkpoint everywhere."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,20 @@ from torch import nn
 import tcnn as package
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> Path:
+    root = tmp_path_factory.mktemp("made")
+    package.save(package.convert(lively(num_classes=3)).model, root / "t.safetensors")
+    (root / "c.yaml").write_text("conversion: {stride: remove}\n", encoding="utf-8")
+    (root / "split.yaml").write_text("val_split: 0.1\n", encoding="utf-8")
+    draw_classes(root / "p", ["a", "b", "c"], 8)
+    return root
+
+
 @pytest.fixture
-def files(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
-    package.save(package.convert(lively(num_classes=3)).model, tmp_path / "t.safetensors")
-    (tmp_path / "c.yaml").write_text("conversion: {stride: remove}\n", encoding="utf-8")
-    (tmp_path / "split.yaml").write_text("val_split: 0.1\n", encoding="utf-8")
-    draw_classes(tmp_path / "p", ["a", "b", "c"], 8)
-    return tmp_path
+def files(tmp_path: Path, made: Path) -> Path:
+    """A copy of a T-CNN, configurations and images."""
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 RUN = ("finetune", "t.safetensors", "--data", "p")

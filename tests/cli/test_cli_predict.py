@@ -1,6 +1,7 @@
 """`tcnn predict`: the table, JSON, CSV, two models side by side, and one line for everything that is wrong."""
 
 import csv
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,24 @@ from tcnn.evaluation.predict import PredictionReport
 from tcnn.models.autocast import emulated
 
 
-@pytest.fixture
-def files(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> Path:
     """A converted model, the CNN that it was made from, two pictures, and one that is none."""
+    root = tmp_path_factory.mktemp("made")
     source = lively(num_classes=10)
-    package.save(package.convert(source).model, tmp_path / "t.safetensors")
-    (tmp_path / "photos").mkdir()
+    package.save(package.convert(source).model, root / "t.safetensors")
+    (root / "photos").mkdir()
     random = np.random.default_rng(0)
     for name in ("a [b].png", "c.png"):
-        Image.fromarray(random.integers(0, 256, (40, 50, 3), np.uint8)).save(tmp_path / "photos" / name)
-    (tmp_path / "torn.png").write_bytes(b"no picture")
-    return tmp_path
+        Image.fromarray(random.integers(0, 256, (40, 50, 3), np.uint8)).save(root / "photos" / name)
+    (root / "torn.png").write_bytes(b"no picture")
+    return root
+
+
+@pytest.fixture
+def files(tmp_path: Path, made: Path) -> Path:
+    """A copy of them."""
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 def test_a_table_of_the_most_probable_classes(tcnn: Any, files: Path) -> None:

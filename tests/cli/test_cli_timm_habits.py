@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,19 @@ from tcnn.errors import RequestError
 COLUMNS = "model,img_size,top1,top1_err,top5,top5_err,param_count,crop_pct,interpolation"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> Path:
+    """The weights of a T-CNN with a content head, and images."""
+    root = tmp_path_factory.mktemp("made")
+    torch.save({"state_dict": lively("t_test_resnet", num_classes=6, content_heads=1).state_dict()}, root / "w.pth")
+    draw_classes(root / "p", list("abcdef"), 2)
+    return root
+
+
 @pytest.fixture
-def files(tmp_path: Path, lively: Callable[..., nn.Module]) -> Path:
-    torch.save({"state_dict": lively("t_test_resnet", num_classes=6, content_heads=1).state_dict()}, tmp_path / "w.pth")
-    draw_classes(tmp_path / "p", list("abcdef"), 2)
-    return tmp_path
+def files(tmp_path: Path, made: Path) -> Path:
+    """A copy of them."""
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 VALIDATE = (

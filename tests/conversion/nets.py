@@ -6,6 +6,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from tcnn.zoo.sources import without_data
+
 
 class PlainNet(nn.Module):
     """A CNN without `feature_info`: two convolutions at full, two at half and three at quarter resolution."""
@@ -67,7 +69,7 @@ class ReadsValues(nn.Module):
 
 def meta_model(name: str, **options: object) -> nn.Module:
     """A timm model whose parameters take no memory and no time to draw."""
-    with torch.device("meta"):
+    with without_data():
         return timm.create_model(name, **options)
 
 

@@ -11,6 +11,7 @@ import timm
 import tiny_runs
 import torch
 from nets import relative_error
+from sampled import sampled
 from torch import Tensor, nn
 
 import tcnn
@@ -112,7 +113,7 @@ def test_attention_is_traced_whatever_the_environment_says(monkeypatch: pytest.M
     graphs = []
     for wanted in ("auto", "fused"):
         monkeypatch.setenv("TCNN_ATTENTION", wanted)
-        program = trace(model, torch.zeros(2, 3, *SIZE), ("batch",)).program
+        program = trace(model, torch.zeros(2, 3, *SIZE), ()).program
         graphs.append([str(node.target) for node in program.graph.nodes])
         assert not any("stack_trace" in node.meta for node in program.graph.nodes)
     assert graphs[0] == graphs[1]
@@ -208,7 +209,9 @@ REFUSALS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", sampled(REFUSALS, (REFUSALS[0], REFUSALS[-1])), ids=lambda error: type(error).__name__
+)
 def test_a_model_that_runs_on_no_other_size(error: Exception, tmp_path: Path) -> None:
     with pytest.raises(
         VerificationError, match=r"Picky does not run on an image of 3×13×25 .*multiples of 32 .*--fixed"

@@ -23,9 +23,9 @@ LAYERS = {
 """How many convolutions of the last stage are converted: one of ResNet-50's blocks has one, of ResNet-18's two."""
 
 STRIDE_UNKNOWN = {"convnext_atto"}
-ALWAYS = ["convnext_atto", "mobilenetv3_small_050"]
-"""Depthwise in blocks of their own, depthwise; grouped is in test_content_heads.py, full in README.md (resnet18). The
-others are slow."""
+ALWAYS = ["mobilenetv3_small_050"]
+"""Depthwise; in blocks of their own it is in test_timm_features.py (test_convnext), grouped in test_content_heads.py,
+full in README.md (resnet18). The others are slow."""
 
 
 def assert_equivalent(report: VerificationReport) -> None:

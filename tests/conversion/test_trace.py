@@ -149,7 +149,7 @@ def test_a_model_that_runs_on_no_image_is_not_told_to_choose_a_size(kind: type[n
     [
         (lambda: meta_model("resnetrs50"), None, (3, 160, 160)),
         (lambda: meta_model("resnetrs50"), (64, 96), (3, 64, 96)),
-        (lambda: meta_model("test_resnet", in_chans=1), None, (1, 160, 160)),
+        (lambda: meta_model("test_resnet", in_chans=1), None, (1, 96, 96)),  # `small_images`
         (lambda: meta_model("vit_tiny_patch16_224", img_size=96), None, (3, 96, 96)),
         (lambda: PlainNet(in_channels=5), None, (5, 224, 224)),
         (lambda: nn.Sequential(nn.ReLU()), None, (3, 224, 224)),

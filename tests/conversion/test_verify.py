@@ -1,5 +1,6 @@
 """Verification: the numbers it reports, and that what is equal passes."""
 
+import copy
 import math
 import re
 
@@ -20,10 +21,16 @@ from tcnn.verification.report import VerificationReport
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 
 
-@pytest.fixture
-def pair() -> tuple[nn.Module, nn.Module]:
+@pytest.fixture(scope="module")
+def made() -> tuple[nn.Module, nn.Module]:
     source = seeded_model("test_resnet")
     return source, tcnn.convert(source).model
+
+
+@pytest.fixture
+def pair(made: tuple[nn.Module, nn.Module]) -> tuple[nn.Module, nn.Module]:
+    """A copy of a CNN and its conversion."""
+    return copy.deepcopy(made)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Verification fails what is different and names where: one weight, one gate, one pixel of padding."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,10 +21,16 @@ OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 DAMAGED = "layer4.0.conv2"
 
 
-@pytest.fixture
-def pair() -> tuple[nn.Module, nn.Module]:
+@pytest.fixture(scope="module")
+def made() -> tuple[nn.Module, nn.Module]:
     source = seeded_model("test_resnet")
     return source, tcnn.convert(source).model
+
+
+@pytest.fixture
+def pair(made: tuple[nn.Module, nn.Module]) -> tuple[nn.Module, nn.Module]:
+    """A copy of a CNN and its conversion."""
+    return copy.deepcopy(made)
 
 
 def one_weight(layer: GPSA2d) -> None:

@@ -81,8 +81,10 @@ def test_epochs_differ(expected: list[Batch]) -> None:
     assert not torch.equal(images(expected[:5])[0], images(expected[5:])[0])
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3])
 def test_workers_change_nothing(data: ImageSet, expected: list[Batch], workers: int) -> None:
+    """Nor do two of them that begin in the middle, below."""
     assert_same(run(data, {0: 0, 1: 0}, workers=workers), expected)
 
 
@@ -167,7 +169,7 @@ def test_nonsense(drawn: ImageSet) -> None:
 
 @pytest.mark.parametrize(
     ("world", "workers"),
-    sampled([(world, workers) for world in (1, 2, 3) for workers in (0, 2)], [(1, 0), (2, 0), (3, 0), (2, 2)]),
+    sampled([(world, workers) for world in (1, 2, 3) for workers in (0, 2)], [(1, 0), (2, 0), (3, 0)]),
 )
 def test_evaluation_sees_every_image_once(drawn: ImageSet, world: int, workers: int) -> None:
     parts = []

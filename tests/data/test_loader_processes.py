@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import torch.utils.data
 from data_pictures import draw_classes
+from forked import processes
 from plain_transform import plain_transform
 
 from tcnn.data.image_set import open_dataset
@@ -20,32 +23,44 @@ from tcnn.data.loader import TrainingLoader
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc; only Linux tells workers of a kill")
 
-PARENT = """
-import signal, sys
-import torch.utils.data
-sys.path.insert(0, sys.argv[2])
-from plain_transform import plain_transform
-from tcnn.data.image_set import open_dataset
-from tcnn.data.loader import TrainingLoader
 
-torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 60.0
-asked = []
-signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell lets children ignore it
-plain = plain_transform(size=(8, 8), crop_pct=1.0, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear")
-loader = TrainingLoader(open_dataset(sys.argv[1]), plain, batch_size=2, micro_batch=2, seed=0, workers=2)
-print(*(worker.pid for worker in iter(loader._loader)._workers), flush=True)
-try:
-    for number in range(10_000):
-        for batch in loader.epoch(number):
-            pass
-        if asked:
-            more = sum(len(batch.targets) for epoch in range(20) for batch in loader.epoch(epoch))
-            print("more", more, flush=True)
-            break
-except KeyboardInterrupt:
-    sys.exit(130)
+def load_until_told(announce: Callable[[list[int]], None], root: str) -> None:
+    """Load with two workers, whose numbers are announced, until a signal comes."""
+    os.setsid()
+    torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 60.0
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell lets children ignore it
+    loader = loader_of(Path(root))
+    announce([worker.pid for worker in iter(loader._loader)._workers])
+    try:
+        for number in range(10_000):
+            for _ in loader.epoch(number):
+                pass
+            if asked:
+                more = sum(len(batch.targets) for epoch in range(20) for batch in loader.epoch(epoch))
+                print("more", more, flush=True)
+                break
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def forked_parent(pipe: Connection, root: str, out: str) -> None:
+    """The same; what it says is in the file `out`."""
+    for number in (1, 2):
+        os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    load_until_told(pipe.send, root)
+
+
+PROGRAM = """
+import os, sys
+sys.path[:0] = [sys.argv[2], os.path.dirname(sys.argv[2])]
+from test_loader_processes import load_until_told
+load_until_told(lambda workers: print(*workers, flush=True), sys.argv[1])
 """
+
+
+Parent = tuple[BaseProcess, list[int], Path]
 
 
 @pytest.fixture
@@ -54,24 +69,21 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def parent(root: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A process in a group of its own, in the middle of loading with two workers, and their numbers."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(root), str(Path(__file__).parents[1])],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    workers = [int(number) for number in process.stdout.readline().split()]
+def parent(root: Path, tmp_path: Path) -> Iterator[Parent]:
+    """A process in a group of its own, in the middle of loading with two workers, their numbers, and what it says."""
+    ours, theirs = processes.Pipe(duplex=False)
+    said = tmp_path / "said.txt"
+    process = processes.Process(target=forked_parent, args=(theirs, str(root), str(said)))
+    process.start()
+    theirs.close()
+    workers = ours.recv()
     assert len(workers) == 2
     time.sleep(0.3)
-    yield process, workers
+    yield process, workers, said
     for number in (process.pid, *workers):
         if alive(number):
             os.kill(number, signal.SIGKILL)
-    process.communicate()
+    process.join()
 
 
 def alive(number: int) -> bool:
@@ -89,36 +101,38 @@ def within(seconds: float, true: Callable[[], bool]) -> bool:
     return true()
 
 
-Parent = tuple[subprocess.Popen[str], list[int]]
-
-
 def test_a_killed_parent_leaves_no_worker(parent: Parent) -> None:
     """At once: torch's own watch takes a minute here."""
-    process, workers = parent
+    process, workers, _ = parent
     assert all(map(alive, workers))
     process.kill()
-    process.wait()
+    process.join()
     assert within(30, lambda: not any(map(alive, workers)))
 
 
 @pytest.mark.slow
 def test_a_signal_to_the_group_is_the_parents_to_answer(parent: Parent) -> None:
     """A scheduler's SIGTERM reaches every process; the workers go on while the parent finishes, and end with it."""
-    process, workers = parent
+    process, workers, said = parent
+    assert process.pid is not None
     os.killpg(process.pid, signal.SIGTERM)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out, err) == (0, "more 400\n", "")
+    process.join(120)
+    assert (process.exitcode, said.read_text()) == (0, "more 400\n")
     assert not any(map(alive, workers))
 
 
 @pytest.mark.slow
-def test_ctrl_c_shows_nothing_of_the_workers(parent: Parent) -> None:
+def test_ctrl_c_shows_nothing_of_the_workers(root: Path) -> None:
     """Nor does the end of a program wait for them: torch would wait a minute here."""
-    process, workers = parent
+    command = [sys.executable, "-c", PROGRAM, str(root), str(Path(__file__).parent)]
+    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    workers = [int(number) for number in process.stdout.readline().split()]
+    assert len(workers) == 2
+    time.sleep(0.3)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert err == ""
+    assert (process.returncode, err) == (130, "")
     assert not any(map(alive, workers))
 
 

@@ -2,12 +2,13 @@
 
 import pickle
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
 from data_pictures import photograph
 from PIL import Image
-from sampled import sampled
+from sampled import crossed, sampled
 
 from tcnn.errors import RequestError
 from tcnn.evaluation import corruptions
@@ -50,7 +51,9 @@ QUICK = ("gaussian_noise", "brightness", "contrast", "pixelate", "jpeg_compressi
 """Of large images too in every run of the tests."""
 
 
+@cache
 def crops(side: int) -> list[Image.Image]:
+    """Three squares of each photograph; they are only read."""
     boxes = [(60 * k, 10 * k, 60 * k + 400, 10 * k + 400) for k in range(3)]
     return [photo.crop(box).resize((side, side), Image.Resampling.BICUBIC) for photo in PHOTOGRAPHS for box in boxes]
 
@@ -94,7 +97,12 @@ def test_seed_decides(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-@pytest.mark.parametrize("size", [(8, 8), (9, 17), (64, 70), (65, 300), (301, 200)], ids=str)
+@pytest.mark.parametrize(
+    "size",
+    [(8, 8), (9, 17), pytest.param((64, 70), marks=pytest.mark.slow), (65, 300),
+     pytest.param((301, 200), marks=pytest.mark.slow)],
+    ids=str,
+)  # fmt: skip
 def test_any_size(name: str, size: tuple[int, int]) -> None:
     image = PHOTOGRAPHS[1].resize(size)
     for severity in SEVERITIES:
@@ -108,8 +116,7 @@ def test_large_images(name: str) -> None:
     assert corrupt(image, name, 5, 0).size == (1024, 768)
 
 
-@pytest.mark.parametrize("name", CORRUPTIONS)
-@pytest.mark.parametrize("mode", ["L", "RGBA", "LA", "P", "1", "CMYK"])
+@pytest.mark.parametrize(("name", "mode"), crossed(list(CORRUPTIONS), ["L", "RGBA", "LA", "P", "1", "CMYK"], 3))
 def test_mode_is_kept(name: str, mode: str) -> None:
     image = crops(40)[0].convert(mode)
     if "A" in mode:

@@ -90,7 +90,7 @@ def test_the_files_are_timms(directory: Path, soft: nn.Module) -> None:
     assert config["num_classes"] == 10
     assert config["model_args"]["temperature"] == 0.5
     assert config["model_args"]["head_dim"] == 4
-    assert config["pretrained_cfg"]["input_size"] == [3, 160, 160]
+    assert config["pretrained_cfg"]["input_size"] == [3, 96, 96]  # `small_images`
     with safe_open(directory / "model.safetensors", framework="pt") as handle:
         assert set(handle.keys()) == set(soft.state_dict())
         assert handle.metadata()["format"] == "pt"

@@ -20,6 +20,8 @@ most_forms = parametrized(FORMS, slow=["fused hard", "fused window"])
 """Fused layers are the others with one product made in advance: those two differ from `fused` as the others do."""
 few_forms = parametrized(FORMS, slow=["fused hard", "fused window", "fused", "pooled", "window"])
 """Attention, a convolution, and both in one."""
+QUICKLY_MADE = {("hard", "real"), ("folded", "real"), ("folded", "symbolic")}
+"""Forms and modes of `make_fx` that are not slow."""
 
 
 def parameters_of(module: nn.Module) -> dict[str, Tensor]:
@@ -159,8 +161,16 @@ def test_one_graph_for_all_sizes(form: Form, relative_error: RelativeError) -> N
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("mode", ["real", pytest.param("fake", marks=pytest.mark.slow), "symbolic"])
-@parametrized(FORMS, slow=[name for name in FORMS if name not in ("hard", "folded")])
+@pytest.mark.parametrize(
+    ("form", "mode"),
+    [
+        pytest.param(
+            FORMS[name], mode, id=f"{name}-{mode}", marks=() if (name, mode) in QUICKLY_MADE else pytest.mark.slow
+        )
+        for name in FORMS
+        for mode in ("real", "fake", "symbolic")
+    ],
+)  # fmt: skip
 def test_make_fx(form: Form, mode: Literal["real", "fake", "symbolic"], relative_error: RelativeError) -> None:
     """Parameters that need gradients, as a convolution's may: those of a layer are constants of the graph."""
     from torch.fx.experimental.proxy_tensor import make_fx

@@ -42,7 +42,7 @@ def test_compiles_to_one_graph_for_every_size(relative_error: RelativeError) -> 
         return graph.forward
 
     compiled = torch.compile(layer, fullgraph=True, backend=backend)
-    for shape in ((2, 4, 9, 10), (3, 4, 7, 12), (4, 4, 12, 5), (5, 4, 6, 6)):
+    for shape in ((2, 4, 9, 10), (3, 4, 7, 12), (4, 4, 12, 5)):
         x = torch.randn(shape)
         assert relative_error(compiled(x), layer(x)) < SAME_GRAPH
     assert len(graphs) <= 2, "one graph for the first size, one for all others"
@@ -98,7 +98,7 @@ NAMED = {0: Dim("batch"), 2: Dim("height", min=4, max=64), 3: Dim("width", min=4
     "options",
     [
         {},
-        {"kernel_size": 2, "padding": 0},
+        pytest.param({"kernel_size": 2, "padding": 0}, marks=pytest.mark.slow),
         pytest.param({"padding": "dynamic"}, marks=pytest.mark.slow),
         pytest.param({"content": "pooled:3"}, marks=pytest.mark.slow),
         pytest.param({"kernel_size": 2, "padding": 0, "position": "relative"}, marks=pytest.mark.slow),

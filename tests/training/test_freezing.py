@@ -27,7 +27,7 @@ CHANGED = ("layer4.", "fc.")
     [
         ("test_resnet", ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3")),
         pytest.param("vgg11", tuple(f"features.{i}" for i in range(16)), marks=pytest.mark.slow),
-        ("test_convnext", ("stem", "stages.0", "stages.1", "stages.2")),
+        pytest.param("test_convnext", ("stem", "stages.0", "stages.1", "stages.2"), marks=pytest.mark.slow),
         ("test_efficientnet", ("conv_stem", "bn1", "blocks.0", "blocks.1", "blocks.2", "blocks.3")),
     ],
 )
