@@ -99,7 +99,9 @@ def test_a_full_stdout_is_the_environments_failure(form: tuple[str, ...]) -> Non
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("form", [pytest.param((), marks=pytest.mark.slow), ("--json",), ("--help",)])
+@pytest.mark.parametrize(
+    "form", [pytest.param((), marks=pytest.mark.slow), ("--json",), pytest.param(("--help",), marks=pytest.mark.slow)]
+)
 def test_a_closed_pipe_is_quiet(form: tuple[str, ...]) -> None:
     command = subprocess.Popen((*MODELS, *form), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert command.stdout is not None

@@ -22,7 +22,6 @@ sys.meta_path.insert(0, Missing())
 """
 ASK = """
 import json, os, sys
-import pydantic, typer.rich_utils
 from tcnn.cli.main import main
 
 codes = []
@@ -35,7 +34,7 @@ for number, arguments in enumerate(json.loads(sys.argv[1])):
     codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
 print(json.dumps(codes))
 """
-"""One Python loads the command line, and what draws its help; a fork of it runs each."""
+"""One Python loads the command line, and a fork of it runs each."""
 EXTRA = ("fastapi", "starlette", "uvicorn", "sqlalchemy", "pydantic_settings", "structlog", "httpx")
 
 

@@ -1,5 +1,6 @@
 """What users run is verified beside the attention: a fast way that computes something else does not pass."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -17,10 +18,16 @@ from tcnn.verification.report import VerificationReport
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 
 
-@pytest.fixture
-def pair() -> tuple[nn.Module, nn.Module]:
+@pytest.fixture(scope="module")
+def made() -> tuple[nn.Module, nn.Module]:
     source = with_random_statistics(seeded_model("test_resnet"))
     return source, tcnn.convert(source).model
+
+
+@pytest.fixture
+def pair(made: tuple[nn.Module, nn.Module]) -> tuple[nn.Module, nn.Module]:
+    """A copy of a CNN and its conversion."""
+    return copy.deepcopy(made)
 
 
 @pytest.fixture

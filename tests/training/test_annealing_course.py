@@ -1,6 +1,7 @@
 """The course of τ over a run: a function of the number of updates, and what a user is told of it."""
 
 import re
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -16,14 +17,21 @@ from tcnn.errors import RequestError
 from tcnn.training.recipe.annealing import Annealing, annealing_notes, annealing_schedule
 
 
+@cache
 def source() -> nn.Module:
+    """A CNN that is only read, as its conversions are."""
     return timm.create_model("test_resnet", num_classes=3)
+
+
+@cache
+def converted(**options: Any) -> nn.Module:
+    return convert(source(), **options).model
 
 
 def course(
     model: nn.Module | None = None, steps: int = 10, converted_at: int | None = None, **options: Any
 ) -> Annealing:
-    return annealing_schedule(convert(source()).model if model is None else model, tiny(**options), steps, converted_at)
+    return annealing_schedule(converted() if model is None else model, tiny(**options), steps, converted_at)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +50,7 @@ def test_lengths(options: dict[str, Any], begin: int, length: int) -> None:
 
 
 def test_a_model_that_is_there_already_is_not_annealed() -> None:
-    model = convert(source(), temperature=1).model
+    model = converted(temperature=1)
     assert course(model) == Annealing()
     assert course(model).over(0)
 
@@ -140,7 +148,7 @@ def test_the_steepest_update(path: str) -> None:
     ],
 )
 def test_too_few_updates_are_said(options: dict[str, Any], steps: int, words: str | None) -> None:
-    lines = [line for line in annealing_notes(convert(source()).model, tiny(**options), steps) if "too few" in line]
+    lines = [line for line in annealing_notes(converted(), tiny(**options), steps) if "too few" in line]
     assert len(lines) == (words is not None)
     if words is not None:
         assert re.match(f"anneal_epochs: {words}", lines[0])
@@ -149,9 +157,7 @@ def test_too_few_updates_are_said(options: dict[str, Any], steps: int, words: st
 def test_a_shortened_warm_up_is_said() -> None:
     def said(**options: Any) -> list[str]:
         config = finetune_config(options=options)
-        return [
-            line for line in annealing_notes(convert(source()).model, config, 1000) if line.startswith("warmup_epochs")
-        ]
+        return [line for line in annealing_notes(converted(), config, 1000) if line.startswith("warmup_epochs")]
 
     assert said(epochs=4) == ["warmup_epochs: 0.4, a tenth of the 4 epochs, as none was given"]
     assert said(epochs=4, fraction=0.5) == said(epochs=4)
@@ -160,10 +166,10 @@ def test_a_shortened_warm_up_is_said() -> None:
 
 def test_what_has_no_meaning_for_a_model() -> None:
     with pytest.raises(RequestError, match="matching: there is no annealing, as τ is at its end already"):
-        annealing_notes(convert(source(), temperature=1).model, tiny(matching=1), 10)
+        annealing_notes(converted(temperature=1), tiny(matching=1), 10)
     lines = annealing_notes(convert(seeded(TwoConvs)).model, tiny(bn_reestimate=3), 1000)
     assert lines == ["bn_reestimate: TwoConvs has no batch normalisation, so nothing is taken anew"]
-    assert annealing_notes(convert(source()).model, tiny(bn_reestimate=3), 1000) == []
+    assert annealing_notes(converted(), tiny(bn_reestimate=3), 1000) == []
 
 
 @pytest.mark.parametrize(
@@ -184,7 +190,7 @@ def test_what_has_no_meaning_for_a_model() -> None:
 )
 def test_which_epochs_are_compared_is_said(options: dict[str, Any], said: list[str]) -> None:
     model = seeded(TwoConvs) if {"convert", "convert_at"} & options.keys() else None
-    lines = annealing_notes(convert(source()).model if model is None else model, tiny(**options), 200)
+    lines = annealing_notes(converted() if model is None else model, tiny(**options), 200)
     assert len(lines) == len(said)
     for line, words in zip(lines, said, strict=True):
         assert words in line
@@ -199,8 +205,8 @@ def test_a_held_convolution_without_content_heads_is_named() -> None:
             line for line in annealing_notes(model, tiny(anneal="hold", **options), 200) if line.startswith("anneal:")
         ]
 
-    assert len(said(convert(source()).model)) == 1
-    assert said(convert(source(), content_heads=2).model) == []
+    assert len(said(converted())) == 1
+    assert said(converted(content_heads=2)) == []
     assert len(said(source(), epochs=4, convert_at=2)) == 1
     assert said(source(), epochs=4, convert_at=2, conversion={"content_heads": 1}) == []
     assert said(source(), convert=False) == []

@@ -1,5 +1,7 @@
 """Who learns in an update: what is held does not move, and begins without a memory."""
 
+import copy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,17 @@ LAYER = "layer4.0.conv1"
 GATE, POSITIONS = f"{LAYER}.gating_param", (f"{LAYER}.locality_raw", f"{LAYER}.attention_centers")
 
 
+@cache
+def converted() -> nn.Module:
+    torch.manual_seed(0)
+    return convert(timm.create_model("test_resnet", num_classes=3), temperature=0.5).model
+
+
 def learner(model: nn.Module | None = None, steps: int = 3, **options: Any) -> Learner:
     """Annealed over the first three updates unless told otherwise; τ begins where gates have gradients."""
     config = tiny(epochs=4, lr=1e-3, clip_grad=1.0, **options)
     if model is None:
-        torch.manual_seed(0)
-        model = convert(timm.create_model("test_resnet", num_classes=3), temperature=0.5).model
+        model = copy.deepcopy(converted())
     precision = MixedPrecision(config, torch.device("cpu"))
     return Learner(model, config, steps=steps, precision=precision, processes=Processes())
 

@@ -1,5 +1,6 @@
 """`explain` names the layer that departs first, where and why, in models that were made to differ in one known way."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,14 +15,20 @@ from tcnn.verification.explain import DECADES, _histogram, _worst, explain
 IMAGES = torch.randn(3, 3, 48, 40, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture
-def source(lively: Callable[..., nn.Module]) -> nn.Module:
-    return lively("test_resnet")
+@pytest.fixture(scope="module")
+def made(lively: Callable[..., nn.Module]) -> tuple[nn.Module, nn.Module]:
+    source = lively("test_resnet")
+    return source, tcnn.convert(source).model
 
 
 @pytest.fixture
-def converted(source: nn.Module) -> nn.Module:
-    return tcnn.convert(source).model
+def source(made: tuple[nn.Module, nn.Module]) -> nn.Module:
+    return copy.deepcopy(made[0])
+
+
+@pytest.fixture
+def converted(made: tuple[nn.Module, nn.Module]) -> nn.Module:
+    return copy.deepcopy(made[1])
 
 
 @torch.no_grad()
