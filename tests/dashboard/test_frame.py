@@ -229,6 +229,32 @@ def test_the_page_is_strict_about_what_may_run(server: Server) -> None:
             assert "innerHTML" not in found.text
 
 
+def test_who_comes_again_asks_for_the_page_alone(server: Server, open_page: Open) -> None:
+    asked = """performance.getEntriesByType("resource").filter(one => one.name.includes("/static/dashboard/"))
+        .map(one => one.transferSize)"""
+    page = open_page(server.url)
+    page.locator("nav a").first.wait_for()
+    first = page.evaluate(asked)
+    assert len(first) > 60 and sum(map(bool, first)) > 60
+    page.goto("about:blank")
+    page.goto(server.url)
+    page.locator("nav a").first.wait_for()
+    again = page.evaluate(asked)
+    assert len(again) > 60 and not any(again)
+
+
+def test_files_of_another_edition_are_not_kept(server: Server) -> None:
+    with server.client(None) as client:
+        (script,) = re.findall(r'src="(static/dashboard/[0-9a-f]{16}/app.js)"', client.get("/").text)
+        own = client.get(f"/{script}")
+        assert own.headers["cache-control"] == "public, max-age=31536000, immutable"
+        other, plain = client.get("/static/dashboard/0123456789abcdef/app.js"), client.get("/static/dashboard/app.js")
+        assert own.content == other.content == plain.content
+        assert other.headers["cache-control"] == plain.headers["cache-control"] == "no-cache"
+        assert client.get("/").headers["cache-control"] == "no-cache"
+        assert client.get(f"/{script}.map").status_code == 404
+
+
 @pytest.mark.slow
 def test_a_thousand_jobs(tmp_path: Path, open_page: Open, record_property: Any) -> None:
     house = House(tmp_path / "home")

@@ -23,6 +23,8 @@ DASHBOARD = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
+LASTING = "public, max-age=31536000, immutable"
+"""What stands under an address with its digest never changes: who comes again asks for the page and nothing else."""
 POLICY = {
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "frame-ancestors 'none'",
@@ -55,31 +57,47 @@ class Asset(NamedTuple):
 
 
 @cache
-def assets() -> dict[str, Asset]:
-    """The dashboard's files by name. They are few and small, so they are read once."""
+def _sources() -> dict[Path, bytes]:
+    """The dashboard's files as they lie. They are few and small, so they are read once."""
     parts = [files("tcnn.explorer") / "page" / name for name in SHARED]
     for folder in (files("tcnn.analysis.charts"), files("tcnn_api") / "dashboard"):
         parts += [file for file in folder.iterdir() if Path(file.name).suffix in MEDIA and file.name != OF_REPORTS]
-    found = {Path(file.name): file.read_bytes() for file in parts}
+    return {Path(file.name): file.read_bytes() for file in sorted(parts, key=lambda file: file.name)}
+
+
+@cache
+def edition() -> str:
+    """A digest of all of the dashboard's files, which stands in the addresses of those that a page asks for."""
+    whole = hashlib.sha256()
+    for name, content in _sources().items():
+        whole.update(f"{name} {len(content)} ".encode() + content)
+    return whole.hexdigest()[:16]
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """The dashboard's files by name, as they are sent."""
+    found = dict(_sources())
     # The browser learns of all modules at once, instead of one import after the other.
     preloads = "\n".join(
         f'<link rel="modulepreload" href="static/dashboard/{name}">'
-        for name, content in sorted(found.items())
+        for name, content in found.items()
         if name.suffix == ".js" and re.search(rb"^(import|export) ", content, re.MULTILINE)
     )
-    page = Path("index.html")
-    found[page] = found[page].replace(b"<!--modules-->", preloads.encode())
+    for page in (name for name in _sources() if name.suffix == ".html"):
+        content = found[page].replace(b"<!--modules-->", preloads.encode())
+        found[page] = content.replace(b'"static/dashboard/', f'"static/dashboard/{edition()}/'.encode())
     return {
         str(name): Asset(content, MEDIA[name.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
         for name, content in found.items()
     }
 
 
-def _asset(name: str, request: Request) -> Response:
+def _asset(name: str, request: Request, lasting: bool = False) -> Response:
     if name not in assets():
         raise NotFound("no such page")
     asset = assets()[name]
-    headers = {**DASHBOARD, "ETag": asset.etag}
+    headers = {**DASHBOARD, "ETag": asset.etag, **({"Cache-Control": LASTING} if lasting else {})}
     if has(request.headers.get("if-none-match", ""), asset.etag):
         return Response(status_code=304, headers=headers)
     return Response(asset.content, media_type=asset.media, headers=headers)
@@ -100,6 +118,14 @@ async def home(request: Request) -> Response:
 async def part(name: Annotated[str, InPath()], request: Request) -> Response:
     """The dashboard's scripts and styles."""
     return _asset(name, request)
+
+
+@router.get("/static/dashboard/{of}/{name}")
+async def part_of_edition(of: Annotated[str, InPath()], name: Annotated[str, InPath()], request: Request) -> Response:
+    """The same for one edition of the page. Of another one, as a server that was upgraded is asked for, there is what
+    there is, and it is not kept.
+    """
+    return _asset(name, request, lasting=of == edition())
 
 
 @router.get("/docs")
