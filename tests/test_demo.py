@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import numpy
 import pytest
 import torch
 
@@ -43,20 +42,9 @@ def test_the_journey(
     """With few scenes nothing is said of how well they are learned."""
     write = partial(digits.write_scenes, train=scenes[0], held_out=scenes[1])
     monkeypatch.setattr(digits, "write_scenes", write)
-    out = tmp_path / "new" / "demo"
+    out, epochs = tmp_path / "new" / "demo", "2" if scenes[0] > 1000 else "1"
     with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "demo",
-                "--epochs",
-                "2" if scenes[0] > 1000 else "1",
-                "--finetune-epochs",
-                "1",
-                "--out",
-                str(out),
-                "--json",
-            ]
-        )
+        main(["demo", "--epochs", epochs, "--finetune-epochs", "1", "--out", str(out), "--json"])
     printed, shown = capsys.readouterr()
     assert (ended.value.code, shown) == (0, "")
     result = json.loads(printed)
@@ -92,15 +80,6 @@ def test_the_journey(
     assert all(layer.proj.unflatten(1, (layer.heads, -1))[:, -demo.CONTENT_HEADS :].any() for layer in layers), (
         "learned"
     )
-
-
-@pytest.mark.slow  # loads scikit-learn
-def test_scans_are_those_that_scikit_learn_loads() -> None:
-    from sklearn.datasets import load_digits
-
-    own = load_digits()
-    scans, labels, _, _ = digits._split(0)
-    assert numpy.array_equal(scans, own.images) and labels == own.target.tolist()
 
 
 def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ scikit-learn bundles 1,797 scans of handwritten digits (8×8 pixels, 17 levels; 
 as in cluttered MNIST (Mnih et al. 2014): there is something left to learn.
 """
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,17 +79,14 @@ def _place(scene: Picture, patch: Picture, random: numpy.random.Generator) -> No
 
 
 def _split(seed: int) -> tuple[Picture, list[int], list[int], list[int]]:
-    """All scans, their classes, and the indices of the training and of the held-out ones.
-
-    What `sklearn.datasets.load_digits` reads is read here: to load scikit-learn takes seconds.
-    """
-    package = importlib.util.find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise EnvironmentFailure("the demo needs scikit-learn for its images: pip install 'tcnn[demo]'")
-    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    table = numpy.loadtxt(file, dtype=numpy.float32, delimiter=",")
-    order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed)).tolist()
-    return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(int).tolist(), order[:-HELD_OUT], order[-HELD_OUT:]
+    """All scans, their classes, and the indices of the training and of the held-out ones."""
+    try:
+        from sklearn import datasets
+    except ImportError as error:
+        raise EnvironmentFailure("the demo needs scikit-learn for its images: pip install 'tcnn[demo]'") from error
+    bunch = datasets.load_digits()
+    order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(seed)).tolist()
+    return bunch.images, bunch.target.tolist(), order[:-HELD_OUT], order[-HELD_OUT:]
 
 
 def _enlarged(scan: Picture, side: int) -> Picture:
