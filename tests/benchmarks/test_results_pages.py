@@ -99,6 +99,19 @@ def test_the_pictures_are_drawn_and_are_on_the_page(result: dict[str, Any], tmp_
     assert sized == [(32, pytest.approx(0.8)), (64, pytest.approx(0.65))]
 
 
+def test_where_epochs_are_of_other_lengths_updates_are_counted(result: dict[str, Any]) -> None:
+    """A part of the images takes more epochs for as many updates."""
+    ax = figures.accuracy(result).axes[0]
+    assert ax.get_xlabel() == "epochs trained"
+    for entry in result["rows"]:
+        if entry["arm"] == "t-cnn":
+            entry["epochs"]["top1"] *= 2
+    ax = figures.accuracy(result).axes[0]
+    assert ax.get_xlabel() == "updates"
+    places = [[float(at) for at in line.get_xdata()] for line in ax.lines if len(line.get_xdata())]
+    assert places == [[10, 20, 30], [5, 10, 15, 20, 25, 30]]
+
+
 def test_the_gain_by_the_length_of_training(result: dict[str, Any], tmp_path: Path) -> None:
     """Arms that are like one another, shortest first; one that has no control, or no other length, is in no curve."""
     arms, summary = result["experiment"]["arms"], result["summary"]
