@@ -69,18 +69,18 @@ def accuracy(result: Result) -> Figure:
     """
     curves = {entry["label"]: mean_curve(result, entry["arm"]) for entry in result["summary"]}
     curves = {label: curve for label, curve in curves.items() if curve}
-    steps = {entry["label"]: entry["updates"] / len(curves[entry["label"]]) for entry in result["summary"]
-             if entry["label"] in curves}  # fmt: skip
-    alike = len({round(step) for step in steps.values()}) == 1
+    step = {entry["label"]: entry["updates"] / len(curves[entry["label"]]) for entry in result["summary"]
+            if entry["label"] in curves}  # fmt: skip
+    along = "updates"
+    if len({round(updates) for updates in step.values()}) == 1:
+        step, along = dict.fromkeys(step, 1), "epochs trained"
     made = style.figure(7.5, 3.8)
-    along = "epochs trained" if alike else "updates"
     ax = style.axes(made.subplots(), "Accuracy after every epoch", along, "top-1 (%)")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    places = {label: [(1 if alike else steps[label]) * (at + 1) for at in range(len(curve))]
-              for label, curve in curves.items()}  # fmt: skip
     handles = [
-        ax.plot(places[label], [100 * value for value in curve], color=colour, marker="o", markersize=3.5,
-                linewidth=1.6, linestyle=style.DASHES[number % len(style.DASHES)])[0]
+        ax.plot([step[label] * (at + 1) for at in range(len(curve))], [100 * value for value in curve],
+                color=colour, marker="o", markersize=3.5, linewidth=1.6,
+                linestyle=style.DASHES[number % len(style.DASHES)])[0]
         for number, ((label, curve), colour) in enumerate(zip(curves.items(), style.colours(len(curves)), strict=True))
     ]  # fmt: skip
     style.legend(made, handles, list(curves), loc="outside right upper")

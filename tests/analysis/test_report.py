@@ -270,6 +270,9 @@ def test_written_whole_or_not_at_all(run: Path, tmp_path: Path) -> None:
     assert Page((tmp_path / "page.html").read_text(encoding="utf-8")).titles
     with pytest.raises(OutputError, match="exists already"):
         write(run, tmp_path / "page.html")
+    for force in (False, True):
+        with pytest.raises(OutputError, match="expected a file or nothing, found a directory"):
+            write(run, tmp_path, force=force)
 
 
 def test_without_images_no_torch_is_loaded(run: Path) -> None:

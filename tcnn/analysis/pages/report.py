@@ -19,7 +19,7 @@ from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation
 from tcnn.analysis.reading.rundirs import Epoch, Run, metadata, read_run
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, TcnnError, one_line, shorten
-from tcnn.files import check_output, replacing
+from tcnn.files import check_file, replacing
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 
@@ -64,7 +64,7 @@ def write(
 ) -> Written:
     """Write `report` to a file; raises `OutputError`, before any work is done, and `StorageError` as well."""
     if run.is_dir():  # else that is what is wrong
-        check_output(file, force)
+        check_file(file, force)
     found = _read(run, images, evaluations)
     page = _page(found).encode()
     with replacing(file, force) as temporary:
