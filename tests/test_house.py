@@ -1,6 +1,7 @@
 """The house: nothing is imported in a circle, neither files nor rooms, and every room says what it is for."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -53,6 +54,28 @@ def test_no_room_imports_itself_through_others(imports: dict[str, set[str]], win
             found = {room(other) for other in others if other.startswith(f"{wing}.")}
             rooms.setdefault(room(module), set()).update(found - {room(module)})
     assert circle(rooms) == []
+
+
+def test_rooms_of_the_dashboard_import_those_above_them() -> None:
+    """In the order of docs/architecture.md, which has every room; in a room no module imports itself through others."""
+    page = ROOT / "tcnn_api/dashboard"
+    told = re.findall(r"tcnn_api/dashboard/(\w+)/\)", (ROOT / "docs/architecture.md").read_text(encoding="utf-8"))
+    assert sorted(told) == sorted(path.name for path in page.iterdir() if path.is_dir())
+    elsewhere = [
+        file for folder in ("tcnn/explorer/page", "tcnn/analysis/charts") for file in (ROOT / folder).iterdir()
+    ]
+    shared = {page / file.name for file in elsewhere}
+    imports = {}
+    for module in page.rglob("*.js"):
+        named = re.findall(r'(?:from|import|URL\()\s*"(\.[^"]+)"', module.read_text(encoding="utf-8"))
+        found = {(module.parent / name).resolve() for name in named}
+        assert all(path.is_file() or path in shared for path in found), (module, named)
+        imports[str(module)] = {str(path) for path in found - shared}
+        rooms = {path.parent.name for path in found - shared if path.parent != module.parent}
+        if module.parent != page:
+            assert rooms <= set(told[: told.index(module.parent.name)]), module
+    assert len(imports) > 50
+    assert circle(imports) == []
 
 
 def test_every_room_says_what_it_is_for() -> None:

@@ -1,20 +1,21 @@
 // The frame: which page is shown, the key, the theme, and whether the server is there.
+// Its rooms, and which imports which: docs/architecture.md.
 
 import { announce, h, say } from "./dom.js";
-import { Problem, get, key, onConnection, onKeyNeeded, whose } from "./http.js";
-import * as again from "./again.js";
-import * as attention from "./attention.js";
-import * as checkpoint from "./checkpoint.js";
-import * as checkpoints from "./checkpoints.js";
-import * as compare from "./compare.js";
-import * as data from "./data.js";
-import * as dataset from "./dataset.js";
-import * as evaluate from "./evaluate.js";
-import * as job from "./job.js";
-import * as jobs from "./jobs.js";
-import * as runs from "./runs.js";
-import * as shared from "./shared-job.js";
-import * as submit from "./submit.js";
+import { Problem, get, key, onConnection, onKeyNeeded, whose } from "./server/http.js";
+import * as edited from "./forms/edit-request.js";
+import * as attention from "./attention/attention.js";
+import * as checkpoint from "./uploads/checkpoint.js";
+import * as checkpoints from "./uploads/checkpoints.js";
+import * as compare from "./runs/compare.js";
+import * as data from "./uploads/data.js";
+import * as dataset from "./uploads/dataset.js";
+import * as evaluate from "./forms/evaluate.js";
+import * as job from "./job/job.js";
+import * as jobs from "./runs/jobs.js";
+import * as runs from "./runs/runs.js";
+import * as shared from "./job/shared-job.js";
+import * as submit from "./forms/submit.js";
 import * as system from "./system.js";
 
 const PAGES = [
@@ -22,7 +23,7 @@ const PAGES = [
   [/^\/runs(?:\?(.*))?$/, (main, query) => runs.show(main, new URLSearchParams(query ?? "")), "runs"],
   [/^\/compare(?:\?(.*))?$/, (main, query) => compare.show(main, new URLSearchParams(query ?? "")), "runs"],
   [/^\/transform(?:\?(.*))?$/, (main, query) => submit.show(main, "transform", new URLSearchParams(query ?? "")), "transform"],
-  [/^\/evaluate\?(?:.*&)?from=([\w-]+)/, (main, id) => again.show(main, "evaluate", id), "jobs"],
+  [/^\/evaluate\?(?:.*&)?from=([\w-]+)/, (main, id) => edited.show(main, "evaluate", id), "jobs"],
   [/^\/evaluate(?:\?(.*))?$/, (main, query) => evaluate.show(main, new URLSearchParams(query ?? "")), "evaluate"],
   [/^\/finetune(?:\?(.*))?$/, (main, query) => submit.show(main, "finetune", new URLSearchParams(query ?? "")), "finetune"],
   [/^\/data(?:\?(.*))?$/, (main, query) => data.show(main, new URLSearchParams(query ?? "")), "data"],

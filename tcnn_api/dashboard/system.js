@@ -1,10 +1,10 @@
 // How the service stands: who waits and for how long, what has ended, workers and their GPUs, disk, versions.
 
 import { h, say } from "./dom.js";
-import { bytes, count, date, duration, percent, since } from "./format.js";
-import { get } from "./http.js";
-import { trouble } from "./parts.js";
-import { scrolling } from "./scrolling.js";
+import { bytes, count, date, duration, percent, since } from "./components/format.js";
+import { get } from "./server/http.js";
+import { trouble } from "./components/parts.js";
+import { scrolling } from "./components/scrolling.js";
 
 const EVERY = 10_000; // milliseconds
 const OUTCOMES = { succeeded: "c2", failed: "c1", cancelled: "c6" };

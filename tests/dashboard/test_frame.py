@@ -253,6 +253,10 @@ def test_files_of_another_edition_are_not_kept(server: Server) -> None:
         assert other.headers["cache-control"] == plain.headers["cache-control"] == "no-cache"
         assert client.get("/").headers["cache-control"] == "no-cache"
         assert client.get(f"/{script}.map").status_code == 404
+        inner = script.replace("app.js", "job/job.js")
+        assert client.get(f"/{inner}").headers["cache-control"] == own.headers["cache-control"]
+        assert client.get("/static/dashboard/job/job.js").headers["cache-control"] == "no-cache"
+        assert client.get("/static/dashboard/job/../../../settings.py").status_code == 404
 
 
 @pytest.mark.slow

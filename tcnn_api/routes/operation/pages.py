@@ -4,7 +4,7 @@ import hashlib
 import re
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Request
@@ -57,12 +57,16 @@ class Asset(NamedTuple):
 
 
 @cache
-def _sources() -> dict[Path, bytes]:
-    """The dashboard's files as they lie. They are few and small, so they are read once."""
-    parts = [files("tcnn.explorer") / "page" / name for name in SHARED]
-    for folder in (files("tcnn.analysis.charts"), files("tcnn_api") / "dashboard"):
-        parts += [file for file in folder.iterdir() if Path(file.name).suffix in MEDIA and file.name != OF_REPORTS]
-    return {Path(file.name): file.read_bytes() for file in sorted(parts, key=lambda file: file.name)}
+def _sources() -> dict[PurePosixPath, bytes]:
+    """The dashboard's files by their paths, and beside them those of other rooms. They are few and small, so they are
+    read once.
+    """
+    own = Path(str(files("tcnn_api"))) / "dashboard"
+    found = {PurePosixPath(file.relative_to(own).as_posix()): file for file in own.rglob("*.*")}
+    page, charts = Path(str(files("tcnn.explorer"))) / "page", Path(str(files("tcnn.analysis.charts")))
+    shared = [page / name for name in SHARED] + [file for file in charts.iterdir() if file.name != OF_REPORTS]
+    found |= {PurePosixPath(file.name): file for file in shared}
+    return {path: found[path].read_bytes() for path in sorted(found) if path.suffix in MEDIA}
 
 
 @cache
@@ -76,20 +80,20 @@ def edition() -> str:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """The dashboard's files by name, as they are sent."""
+    """The dashboard's files by path, as they are sent."""
     found = dict(_sources())
     # The browser learns of all modules at once, instead of one import after the other.
     preloads = "\n".join(
-        f'<link rel="modulepreload" href="static/dashboard/{name}">'
-        for name, content in found.items()
-        if name.suffix == ".js" and re.search(rb"^(import|export) ", content, re.MULTILINE)
+        f'<link rel="modulepreload" href="static/dashboard/{path}">'
+        for path, content in found.items()
+        if path.suffix == ".js" and re.search(rb"^(import|export) ", content, re.MULTILINE)
     )
-    for page in (name for name in _sources() if name.suffix == ".html"):
+    for page in (path for path in _sources() if path.suffix == ".html"):
         content = found[page].replace(b"<!--modules-->", preloads.encode())
         found[page] = content.replace(b'"static/dashboard/', f'"static/dashboard/{edition()}/'.encode())
     return {
-        str(name): Asset(content, MEDIA[name.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-        for name, content in found.items()
+        str(path): Asset(content, MEDIA[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+        for path, content in found.items()
     }
 
 
@@ -114,18 +118,16 @@ async def home(request: Request) -> Response:
     return _asset("index.html", request)
 
 
-@router.get("/static/dashboard/{name}")
-async def part(name: Annotated[str, InPath()], request: Request) -> Response:
-    """The dashboard's scripts and styles."""
-    return _asset(name, request)
+@router.get("/static/dashboard/{path:path}")
+async def part(path: Annotated[str, InPath()], request: Request) -> Response:
+    """The dashboard's scripts and styles: a path among them, or an edition of the page and a path.
 
-
-@router.get("/static/dashboard/{of}/{name}")
-async def part_of_edition(of: Annotated[str, InPath()], name: Annotated[str, InPath()], request: Request) -> Response:
-    """The same for one edition of the page. Of another one, as a server that was upgraded is asked for, there is what
-    there is, and it is not kept.
+    Of another edition, as a server that was upgraded is asked for, there is what there is, and it is not kept.
     """
-    return _asset(name, request, lasting=of == edition())
+    of, _, rest = path.partition("/")
+    if path in assets():
+        return _asset(path, request)
+    return _asset(rest, request, lasting=of == edition())
 
 
 @router.get("/docs")

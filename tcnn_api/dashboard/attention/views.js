@@ -1,0 +1,79 @@
+// Which model is looked at: a checkpoint of the run, at which temperature, and what stands beside it.
+
+import { h, say } from "../dom.js";
+import { number } from "../numbers.js";
+
+export const CHECKPOINTS = { start: "As training began", best: "The job’s model", last: "After the last epoch" }; // in the order of time
+const [LOW, HIGH] = [Math.log10(1 / 46), Math.log10(4)]; // from the convolution to beyond the paper's τ = 1
+
+/** Controls for the two; `changed` is told of every change. `given` is the state of an address. */
+export function viewControls(given, changed) {
+  const state = {
+    checkpoint: CHECKPOINTS[given.checkpoint] ? given.checkpoint : "best",
+    beside: CHECKPOINTS[given.beside] ? given.beside : "",
+    tau: given.tau > 0 ? Math.min(1000, Math.max(0.001, Number(given.tau))) : null,
+  };
+  let there = ["best"];
+  const which = h("input", { type: "range", id: "view-checkpoint", min: "0", step: "1", list: "view-checkpoints", "aria-describedby": "view-checkpoint-said" });
+  const stops = h("datalist", { id: "view-checkpoints" });
+  const shown = h("span", { id: "view-checkpoint-said", class: "hint" });
+  const beside = h("select", { id: "view-beside" });
+  const slider = h("input", { type: "range", id: "view-tau", min: LOW.toFixed(3), max: HIGH.toFixed(3), step: "0.01", list: "view-taus", "aria-describedby": "view-tau-said" });
+  const marks = h("datalist", { id: "view-taus" }, [LOW, 0].map((at) => h("option", { value: at.toFixed(3) })));
+  const told = h("span", { id: "view-tau-said", class: "hint" });
+  const back = h("button", { type: "button", class: "quiet", onclick: () => set({ tau: null }) }, "As trained");
+  const temperature = h("div", { class: "source" }, h("label", { for: "view-tau" }, "Temperature τ "), told, h("div", { class: "pair" }, slider, marks, back));
+  const run = h("div", { class: "source halves" },
+    h("div", {}, h("label", { for: "view-checkpoint" }, "Checkpoint "), shown, which, stops),
+    h("div", {}, h("label", { for: "view-beside" }, "Beside it"), beside));
+  which.addEventListener("input", () => set({ checkpoint: there[Number(which.value)] }));
+  beside.addEventListener("change", () => set({ beside: beside.value }));
+  slider.addEventListener("input", () => set({ tau: 10 ** Number(slider.value) }));
+
+  function set(news) {
+    Object.assign(state, news);
+    if (state.beside === state.checkpoint) state.beside = "";
+    changed();
+  }
+
+  /** What this job has; what an address asks for and is not there is left out. */
+  function offer(checkpoints) {
+    there = Object.keys(CHECKPOINTS).filter((one) => one === "best" || checkpoints.includes(one));
+    if (!there.includes(state.checkpoint)) state.checkpoint = "best";
+    if (!there.includes(state.beside)) state.beside = "";
+    which.max = String(there.length - 1);
+    stops.replaceChildren(...there.map((one, at) => h("option", { value: at, label: CHECKPOINTS[one] })));
+    beside.replaceChildren(h("option", { value: "" }, "nothing"), ...there.map((one) => h("option", { value: one }, CHECKPOINTS[one])));
+    run.hidden = there.length === 1;
+  }
+
+  /** Show the state, and the temperature that the model has of itself. */
+  function draw(own, turned) {
+    which.value = String(there.indexOf(state.checkpoint));
+    which.setAttribute("aria-valuetext", CHECKPOINTS[state.checkpoint]);
+    say(shown, CHECKPOINTS[state.checkpoint]);
+    beside.value = state.beside;
+    for (const option of beside.options) option.disabled = option.value === state.checkpoint;
+    temperature.hidden = !turned;
+    const tau = state.tau ?? own;
+    slider.value = Math.log10(tau);
+    slider.setAttribute("aria-valuetext", number(tau, 2));
+    say(told, state.tau === null ? `${number(own)}, as trained` : `${number(tau, 2)}; the checkpoint’s own is set aside`);
+    back.hidden = state.tau === null;
+  }
+
+  /** What a question about one checkpoint says. */
+  function question(checkpoint) {
+    return { ...(checkpoint !== "best" && { checkpoint }), ...(state.tau !== null && { temperature: state.tau.toPrecision(4) }) };
+  }
+
+  /** What an address says of it. */
+  function address() {
+    return {
+      ...(state.checkpoint !== "best" && { checkpoint: state.checkpoint }), ...(state.beside && { beside: state.beside }),
+      ...(state.tau !== null && { tau: state.tau.toPrecision(3) }),
+    };
+  }
+
+  return { elements: [run, temperature], state, offer, draw, question, address };
+}

@@ -1,0 +1,274 @@
+// Form fields that know what the server calls them, so that its errors are shown beside them.
+
+import { fresh, h, say } from "../dom.js";
+import { Away, Problem, once, post } from "../server/http.js";
+
+/** A labelled control. `name` is the server's dotted name of the field. */
+export function field(name, label, control, { hint, wide, half, extra } = {}) {
+  const id = control.id || fresh("field");
+  control.id = id;
+  control.dataset.field = name;
+  const error = h("p", { class: "error", id: `${id}-error` });
+  const help = hint && h("p", { class: "hint", id: `${id}-hint` }, hint);
+  control.setAttribute("aria-describedby", [help && `${id}-hint`, `${id}-error`].filter(Boolean).join(" "));
+  const tick = control.type === "checkbox";
+  const words = h("label", { for: id }, label);
+  return h("div", { class: `field${wide ? " wide" : half ? " half" : ""}${tick ? " tick" : ""}` }, tick ? [control, words] : [words, control], extra, help, error);
+}
+
+export function text(attributes = {}) {
+  return h("input", { type: "text", autocomplete: "off", spellcheck: "false", ...attributes });
+}
+
+/** A number, written as people like: the server says what it makes of it. */
+export function numeric(attributes = {}) {
+  return text({ inputmode: "decimal", class: "number", ...attributes });
+}
+
+export function select(options, attributes = {}) {
+  return h("select", attributes, options.map(([value, word]) => h("option", { value }, word)));
+}
+
+export function tick(checked, attributes = {}) {
+  return h("input", { type: "checkbox", checked, ...attributes });
+}
+
+export function clear(form) {
+  for (const control of form.querySelectorAll("[data-field]")) wrong(control, "");
+}
+
+/** What is wrong in several places at once; each one says with which control. */
+export class Mistakes extends Error {
+  constructor(found) {
+    super(found[0].message);
+    this.found = found;
+  }
+}
+
+/** Do all of these; what is wrong in any of them is told together. */
+export function together(...parts) {
+  const wrongs = [];
+  const made = parts.map((part) => {
+    try {
+      return part();
+    } catch (error) {
+      if (error instanceof Mistakes) wrongs.push(...error.found);
+      else if (error.control) wrongs.push(error);
+      else throw error;
+      return {};
+    }
+  });
+  if (wrongs.length) throw new Mistakes(wrongs);
+  return made;
+}
+
+/** Everything that was written into a form, to be kept with its place in the browser's history. */
+export function written(form) {
+  return kept(form).map(said);
+}
+
+/** Write it again, but for the controls that were touched since; what depends on a control hears of it. */
+export function rewrite(form, values, touched = new Set()) {
+  const controls = kept(form);
+  if (controls.length !== values?.length) return;
+  const chosen = new Set([...touched].filter((control) => control.type === "radio").map((control) => control.name));
+  controls.forEach((control, place) => {
+    const value = values[place];
+    if (touched.has(control) || control.type === "radio" && chosen.has(control.name) || same(said(control), value)) return;
+    if (typeof value === "boolean") control.checked = value;
+    else if (Array.isArray(value)) for (const option of control.options) option.selected = value.includes(option.value);
+    else if (!control.options || [...control.options].some((option) => option.value === value)) control.value = value;
+    if (same(said(control), value) && value !== false || control.type === "checkbox") control.dispatchEvent(new Event("change"));
+  });
+}
+
+/** What a control says: whether it is ticked, what was written, or all that was chosen. */
+function said(control) {
+  if (["checkbox", "radio"].includes(control.type)) return control.checked;
+  return control.multiple ? [...control.selectedOptions].map((option) => option.value) : control.value;
+}
+
+function same(one, other) {
+  return JSON.stringify(one) === JSON.stringify(other);
+}
+
+function kept(form) {
+  return [...form.elements].filter((control) => control.matches("input:not([type=file]), select, textarea"));
+}
+
+/** Say what is wrong with one control. */
+export function wrong(control, message) {
+  const error = document.getElementById(`${control.id}-error`);
+  if (!error) return;
+  say(error, message);
+  if (message) control.setAttribute("aria-invalid", "true");
+  else control.removeAttribute("aria-invalid");
+}
+
+/** Put the server's errors beside their fields; returns those that have none here. The first one gets the focus. */
+export function showErrors(form, errors) {
+  const rest = [];
+  let first = null;
+  for (const { field: name, message } of errors) {
+    const control = owner(form, name);
+    if (!control) {
+      rest.push(`${name}: ${message}`);
+      continue;
+    }
+    const own = control.dataset.field === name;
+    const words = message.startsWith(`${name}: `) ? message.slice(name.length + 2) : message;
+    wrong(control, own ? words : `${name.slice(control.dataset.field.length + 1) || name}: ${words}`);
+    for (let around = control.closest("details"); around; around = around.parentElement.closest("details")) around.open = true;
+    first ??= control;
+  }
+  first?.focus();
+  return rest;
+}
+
+/** The control of a field, or of the nearest one around it: `config.weight_decay` belongs to `config`. */
+function owner(form, name) {
+  for (let at = name; at; at = at.includes(".") ? at.slice(0, at.lastIndexOf(".")) : "") {
+    for (const control of form.querySelectorAll("[data-field]")) {
+      if (control.dataset.field === at && !control.disabled && !control.closest("[hidden]")) return control;
+    }
+  }
+  return null;
+}
+
+/** What a control says: numbers where they are, null where nothing was written. */
+export function read(control) {
+  if (control.disabled || control.closest("[hidden]")) return null;
+  if (control.type === "checkbox") return control.checked;
+  const said = control.value.trim();
+  if (!said) return null;
+  if (!control.classList.contains("number")) return said;
+  return said !== "" && Number.isFinite(Number(said)) ? Number(said) : said;
+}
+
+/** Lines of KEY=VALUE as nested settings; throws an error that names the line. */
+export function settings(written) {
+  const found = {};
+  for (const line of written.split("\n").map((one) => one.trim()).filter(Boolean)) {
+    const equals = line.indexOf("=");
+    if (equals < 1) throw new Error(`“${line}”: expected NAME=VALUE, one a line`);
+    const names = line.slice(0, equals).trim().split(".");
+    let into = found;
+    for (const name of names.slice(0, -1)) {
+      if (typeof into[name] !== "object" || into[name] === null) into[name] = {};
+      into = into[name];
+    }
+    into[names.at(-1)] = meant(line.slice(equals + 1).trim());
+  }
+  return found;
+}
+
+function meant(word) {
+  const words = { None: null, True: true, False: false };
+  if (word in words) return words[word];
+  try {
+    return JSON.parse(word);
+  } catch {
+    return word;
+  }
+}
+
+/** Put a value into a request, if anything was said. */
+export function put(body, name, value) {
+  if (value !== null && value !== "") body[name] = value;
+}
+
+/** Options from the server; says so when there are none, or when they cannot be had. */
+export async function fill(control, fetched, none, wanted) {
+  try {
+    const options = await fetched();
+    const real = options.filter(([value]) => value !== "other");
+    control.replaceChildren(
+      ...(real.length ? [] : [h("option", { value: "" }, none)]),
+      ...options.map(([value, word]) => h("option", { value, selected: value === wanted }, word)));
+  } catch (error) {
+    if (error.name !== "AbortError") control.replaceChildren(h("option", { value: "" }, error.message));
+  }
+}
+
+/** Choose what an edited job had, even if it is not on the list any more. */
+export function choose(control, value) {
+  if (![...control.options].some((option) => option.value === value)) control.prepend(h("option", { value }, value));
+  control.value = value;
+}
+
+/**
+ * Keep what is written with its place in the browser's history: whoever goes back finds it again. `more()` is kept beside it, and
+ * `changed()` hears of every change. `before` says whether there is anything to restore.
+ */
+export function keeping(form, { more = () => ({}), changed = () => {} } = {}) {
+  const touched = new Set();
+  const before = history.state?.written;
+  const keep = () => history.replaceState({ ...history.state, written: written(form), ...more() }, "");
+  for (const event of ["input", "change"]) {
+    form.addEventListener(event, ({ target, isTrusted }) => {
+      if (target.dataset.field) wrong(target, ""); // what it said was about what was written before
+      changed();
+      if (!isTrusted) return;
+      touched.add(target);
+      keep();
+    });
+  }
+
+  /** At once, and again when the lists are there, but for what was touched since. */
+  async function restore(ready) {
+    rewrite(form, before);
+    await ready();
+    rewrite(form, before, touched);
+  }
+  return { before: Boolean(before), keep, restore };
+}
+
+/**
+ * A way to send a form: `send(control, done, prefix)` waits until its lists are there, and gives `done` what `body()` makes of it.
+ * What is wrong is told beside its fields, whose names the server begins with `prefix`, and the rest in `summary`.
+ */
+export function sending(form, summary, { ready, body }) {
+  return async (control, done, prefix = "") => {
+    clear(form);
+    summary.hidden = true;
+    control.disabled = true;
+    try {
+      await ready(); // until then a list has nothing to choose from
+      const made = madeOf(body);
+      if (made) await done(made);
+    } catch (error) {
+      if (!(error instanceof Problem || error instanceof Away)) {
+        if (error.name === "AbortError") return;
+        throw error;
+      }
+      const own = (error.fields ?? []).map(({ field: name, message }) => ({ field: name.replace(prefix, ""), message: message.replace(prefix, "") }));
+      const rest = showErrors(form, own);
+      summary.hidden = own.length > 0 && !rest.length;
+      summary.replaceChildren(h("p", {}, rest.length ? rest.join("; ") : error.message));
+    } finally {
+      control.disabled = false;
+    }
+  };
+}
+
+/** What `body` makes; or nothing, and what is wrong stands beside its fields. */
+function madeOf(body) {
+  try {
+    return together(body)[0];
+  } catch (error) {
+    if (!(error instanceof Mistakes)) throw error;
+    for (const one of error.found) wrong(one.control, one.message);
+    error.found[0].control.focus();
+    return null;
+  }
+}
+
+/** A way to post: what is sent again after a lost answer is done once. */
+export function posting(signal) {
+  let sent = { body: "", key: "" };
+  return (path, body) => {
+    const said = JSON.stringify(body);
+    if (said !== sent.body) sent = { body: said, key: once() };
+    return post(path, body, { headers: { "Idempotency-Key": sent.key }, signal });
+  };
+}

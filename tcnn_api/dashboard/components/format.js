@@ -1,0 +1,119 @@
+// Numbers, times and names as people read them, in their own locale.
+
+import { named } from "./names.js";
+import { NONE, bytes, count } from "../numbers.js";
+
+export { bytes, count, number, percent } from "../numbers.js";
+
+const dates = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const times = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+const ago = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
+
+/** 1.2 M, 26 M: for parameters. Locales write thousands, millions and metres alike, so the letters are the SI's. */
+export function short(value) {
+  if (value === null || value === undefined) return NONE;
+  const step = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([size]) => value >= size);
+  const digits = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 3 });
+  return step ? `${digits.format(value / step[0])}\u00a0${step[1]}` : digits.format(value);
+}
+
+/** So many images. */
+export function some(images) {
+  return `${count(images)} ${images === 1 ? "image" : "images"}`;
+}
+
+export function date(iso) {
+  return iso ? dates.format(new Date(iso)) : NONE;
+}
+
+/** The time of the day, with the date where it is another one than that of `beside`. */
+export function moment(iso, beside) {
+  const at = new Date(iso);
+  return beside && at.toDateString() === new Date(beside).toDateString() ? times.format(at) : dates.format(at);
+}
+
+export function since(iso, now = Date.now()) {
+  if (!iso) return NONE;
+  const seconds = (new Date(iso).getTime() - now) / 1000;
+  for (const [unit, size] of [["day", 86400], ["hour", 3600], ["minute", 60]]) {
+    if (Math.abs(seconds) >= size) return ago.format(Math.round(seconds / size), unit);
+  }
+  return Math.abs(seconds) < 10 ? "just now" : ago.format(Math.round(seconds), "second");
+}
+
+/** 75 → 1 min 15 s. */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return NONE;
+  if (seconds < 60) return `${Math.max(0, Math.round(seconds))} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+}
+
+export const STATUS = {
+  queued: { word: "Queued", icon: "○" },
+  running: { word: "Running", icon: "◐" },
+  succeeded: { word: "Succeeded", icon: "✓" },
+  failed: { word: "Failed", icon: "✕" },
+  cancelled: { word: "Cancelled", icon: "⊘" },
+};
+
+export const ENDED = new Set(["succeeded", "failed", "cancelled"]);
+
+/** What a job is called, or else what it is about, in a few words. */
+export function title(job) {
+  const request = job.request ?? {};
+  return String(job.name ?? request.model ?? named(request.job ?? request.checkpoint) ?? job.id);
+}
+
+/** What it does with it. */
+export function deed(job) {
+  const request = job.request ?? {};
+  const data = request.dataset ?? request.finetune?.dataset;
+  const words = { transform: request.finetune ? "Convert and fine-tune" : "Convert", finetune: "Fine-tune", evaluate: "Evaluate" };
+  return `${words[job.kind] ?? job.kind}${data ? ` on ${named(data)}` : ""}`;
+}
+
+/** What an uploaded checkpoint is. */
+export function describeCheckpoint(one) {
+  return `${one.name} · ${one.base_model}, ${bytes(one.size)}`;
+}
+
+const FAULTS = {
+  crashed: "crashed", timed_out: "ran longer than it may", no_progress: "made no progress", out_of_memory: "killed for memory",
+  source_failed: "what it needs was not made", worker_lost: "its worker was lost", quarantined: "costs its workers", internal: "the service failed",
+};
+
+/** What an error's code means, beside the code; codes of errors of the request say it themselves. */
+export function fault(code) {
+  return FAULTS[code] ? `${code}: ${FAULTS[code]}` : code;
+}
+
+/** Why a job has not begun: its next try, what it waits for, and its place in the queue. */
+function queued(job) {
+  const left = job.retry_at ? (new Date(job.retry_at) - Date.now()) / 1000 : 0;
+  if (left > 0) return `Attempt ${job.attempt} of ${job.max_attempts} failed; tries again in ${duration(Math.ceil(left))}`;
+  const before = job.queue_position;
+  const place = before === null || before === undefined ? "Waiting" : before === 0 ? "Next in line" : `${count(before)} before it`;
+  const why = job.waiting_for?.replace(/job_[0-9a-z]+/g, named);
+  if (!why) return place;
+  if (/^waits for .*job_/.test(job.waiting_for)) return `${why.replace(/^w/, "W")} to succeed`;
+  return `${place}: ${why}`;
+}
+
+/** Where it stands: "Training, epoch 2 of 10, 40 s left". */
+export function standing(job) {
+  if (job.status === "queued") return queued(job);
+  if (job.status === "running") {
+    if (job.cancel_requested) return "Stopping…";
+    const now = job.progress;
+    if (!now) return "Starting…";
+    const parts = [now.phase.charAt(0).toUpperCase() + now.phase.slice(1)];
+    if (now.epochs) parts.push(`epoch ${Math.min((now.epoch ?? 1), now.epochs)} of ${now.epochs}`);
+    else if (now.steps) parts.push(`step ${now.step ?? 0} of ${now.steps}`);
+    if (now.eta_seconds) parts.push(`${duration(now.eta_seconds)} left`);
+    return parts.join(", ");
+  }
+  if (job.status === "failed") return job.error?.message ?? "";
+  const seconds = (new Date(job.finished_at) - new Date(job.started_at)) / 1000;
+  return job.started_at && job.finished_at ? `Took ${duration(seconds)}` : "";
+}

@@ -1,0 +1,86 @@
+// Names, tags and notes of jobs, edited where they stand.
+
+import { announce, fresh, h, say } from "../dom.js";
+import { title } from "./format.js";
+import { ask, once } from "../server/http.js";
+
+const FIELDS = {
+  name: { word: "name", read: (text) => text.trim() || null, write: (job) => job.name ?? "", hint: (job) => title({ ...job, name: null }) },
+  tags: { word: "tags", read: (text) => text.split(",").map((one) => one.trim()).filter(Boolean), write: (job) => job.tags.join(", "), hint: () => "with, commas, between", icon: "#" },
+  note: { word: "note", read: (text) => text || null, write: (job) => job.note ?? "", hint: () => "What is worth remembering", long: true },
+};
+
+/**
+ * A label of a job, and a button that makes it a field. `draw(job)` is what stands there, `current()` the job as it is
+ * now, `saved(job)` hears of the job as the server has it then. Enter keeps what was written, Escape does not.
+ */
+export function editable(name, { current, draw, saved }) {
+  const { word, read, write, hint, long, icon = "✎" } = FIELDS[name];
+  const content = h("div", { class: "label-text" });
+  const button = h("button", { type: "button", class: "quiet pencil", onclick: open }, h("span", { "aria-hidden": "true" }, icon));
+  const element = h("div", { class: `editable of-${name}` }, content, button);
+
+  function redraw() {
+    content.replaceChildren(...[draw(current())].flat().filter(Boolean));
+    const about = `Edit the ${word} of ${title(current())}`;
+    button.setAttribute("aria-label", about);
+    button.title = `Edit the ${word}`;
+  }
+
+  function open() {
+    const id = fresh("label");
+    const error = h("span", { class: "error", id: `${id}-error`, role: "alert" });
+    const field = h(long ? "textarea" : "input", {
+      id, class: "labelling", "aria-label": `The ${word} of ${title(current())}`, placeholder: hint(current()), "aria-describedby": `${id}-error`,
+      autocomplete: "off", spellcheck: long ? "true" : "false", ...(long ? { rows: "4" } : { type: "text" }),
+    });
+    field.value = write(current());
+    let over = false;
+
+    function close() {
+      over = true;
+      redraw();
+      const focused = element.contains(document.activeElement);
+      element.replaceChildren(content, button);
+      if (focused) button.focus();
+    }
+
+    async function keep() {
+      if (over || field.readOnly) return;
+      if (field.value === write(current())) return close();
+      field.readOnly = true;
+      try {
+        const answer = await ask(`jobs/${current().id}`, { method: "PATCH", json: { [name]: read(field.value) }, headers: { "Idempotency-Key": once() } });
+        saved(await answer.json());
+        close();
+        announce(`The ${word} is kept.`);
+      } catch (problem) {
+        field.readOnly = false;
+        field.setAttribute("aria-invalid", "true");
+        say(error, problem.fields?.[0]?.message ?? problem.message);
+      }
+    }
+
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") close();
+      if (event.key === "Enter" && (!long || event.ctrlKey || event.metaKey)) {
+        event.preventDefault();
+        keep();
+      }
+    });
+    field.addEventListener("blur", () => !over && keep());
+    element.replaceChildren(field, error);
+    field.focus();
+    field.select();
+  }
+
+  if (current()) redraw();
+  return { element, redraw, isOpen: () => !element.contains(button) };
+}
+
+/** A job's tags; with `chosen`, each is a button that calls it. */
+export function chips(job, chosen) {
+  return job.tags.map((tag) => chosen
+    ? h("button", { type: "button", class: "tag", title: `Only jobs with the tag ${tag}`, onclick: () => chosen(tag) }, tag)
+    : h("span", { class: "tag" }, tag));
+}

@@ -1,0 +1,72 @@
+// Small pieces that several pages show.
+
+import { h, say } from "../dom.js";
+import { STATUS } from "./format.js";
+
+/** A job's status: a word and a sign, so that it is not told by colour alone. */
+export function badge(status) {
+  const element = h("span", { class: "badge" });
+  setBadge(element, status);
+  return element;
+}
+
+export function setBadge(element, status) {
+  const { word, icon } = STATUS[status] ?? { word: status, icon: "?" };
+  if (element.dataset.status === status) return;
+  element.dataset.status = status;
+  element.replaceChildren(h("span", { "aria-hidden": "true" }, icon), ` ${word}`);
+}
+
+/** A bar that knows when nothing can be said yet. */
+export function bar(label) {
+  const element = h("progress", { max: "100", "aria-label": label });
+  return element;
+}
+
+export function setBar(element, percent) {
+  if (percent === null || percent === undefined) element.removeAttribute("value");
+  else element.value = Math.max(0, Math.min(100, percent));
+}
+
+/** What went wrong, with a way to try again. */
+export function trouble(message, again) {
+  return h(
+    "div", { class: "notice bad", role: "alert" },
+    h("p", {}, message),
+    again && h("button", { type: "button", onclick: again }, "Try again"),
+  );
+}
+
+/** Ask before what cannot be undone. */
+export function sure({ title, text, no = "Keep it", yes = "Delete it" }) {
+  return new Promise((resolve) => {
+    const dialog = h("dialog", { "aria-labelledby": "sure-title" },
+      h("form", { method: "dialog" },
+        h("h2", { id: "sure-title" }, title),
+        h("p", {}, text),
+        h("div", { class: "actions" },
+          h("button", { type: "submit", value: "", autofocus: true }, no),
+          h("button", { type: "submit", value: "yes", class: "danger" }, yes))));
+    dialog.addEventListener("close", () => (resolve(dialog.returnValue === "yes"), dialog.remove()));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** A file that a key may guard: a link where there is none, and what saves it where there is one. */
+export function fileLink(path, name, { saving, keyed, word = name }) {
+  const link = h("a", { href: path, download: name }, word);
+  if (!keyed) return link;
+  link.addEventListener("click", async (event) => {
+    event.preventDefault();
+    const before = link.textContent;
+    say(link, `${before} (fetching…)`);
+    try {
+      await saving(path, name);
+      say(link, before);
+    } catch (error) {
+      say(link, `${before} (${error.message})`);
+    }
+  });
+  return link;
+}

@@ -1,0 +1,20 @@
+// A table's region: it scrolls where the table is wider or longer than its place, and fades at the edges where more is.
+
+import { h } from "../dom.js";
+import { watchEdges } from "../edges.js";
+
+const ROWS = 20; // of more the first are shown, and the region scrolls
+
+/** A region around a table; `label` is its name to those who do not see it, `rows` how many the table has. */
+export function scrolling(label, { rows = 0, class: extra = "", ...attributes }, table) {
+  const region = h("div", {
+    class: ["scroll", extra, rows > ROWS && "tall"].filter(Boolean).join(" "), tabindex: "0", role: "region", "aria-label": label, ...attributes,
+  }, table);
+  watchEdges(region);
+  return region;
+}
+
+/** A name that may be broken where its words end, before a browser must break it inside of one. */
+export function breakable(name) {
+  return String(name).split(/(?<=[_./]|[^-]{4}-)/).flatMap((part, place) => (place ? [h("wbr"), part] : [part]));
+}

@@ -1,0 +1,139 @@
+// A form: measure a model on a data set, beside others, under corruptions and at several sizes.
+
+import { h } from "../dom.js";
+import { field, fill, keeping, numeric, posting, select, sending, text, tick, together } from "../components/form.js";
+import { count, date, describeCheckpoint, title } from "../components/format.js";
+import { get } from "../server/http.js";
+import { modelPicker } from "./models.js";
+import { ownWeights } from "./own-weights.js";
+
+const SETS = {
+  "": [],
+  some: ["gaussian_noise", "motion_blur", "fog", "jpeg_compression"],
+  all: ["gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow", "frost", "fog",
+    "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression"],
+};
+const SOURCES = { job: "What a job made", checkpoint: "An uploaded checkpoint", model: "A timm model" };
+const EXAMPLES = 24; // images of each kind that a result names
+
+export function show(main, query) {
+  document.title = "Evaluate a model · tcnn";
+  const leaving = new AbortController();
+  const { signal } = leaving;
+  const own = { job: select([["", "Loading…"]]), checkpoint: select([["", "Loading…"]]), model: modelPicker() };
+  const pretrained = tick(true);
+  const weights = ownWeights({ model: own.model, pretrained, none: "None: timm’s", wanted: query.get("weights") });
+  const control = (source) => (source === "model" ? own.model.input : own[source]);
+  const parts = {
+    job: field("job", "Model", own.job, { wide: true }),
+    checkpoint: field("checkpoint", "Checkpoint", own.checkpoint, { wide: true }),
+    model: field("model", "timm name", own.model.input, { wide: true, extra: own.model.extra, hint: "With its pretrained weights, or your own, and the classes that they know." }),
+  };
+  const radios = Object.entries(SOURCES).map(([value, word]) => {
+    const radio = h("input", { type: "radio", name: "source", value, id: `source-${value}`, checked: value === "job" });
+    radio.addEventListener("change", choose);
+    return h("span", { class: "radio" }, radio, h("label", { for: `source-${value}` }, word));
+  });
+  const against = h("select", { multiple: true, size: "5" });
+  const named = text({ placeholder: "resnet50, convnext_tiny" });
+  const dataset = select([["", "Loading…"]]);
+  const corruptions = select([["", "None"], ["some", "Four, one of each kind"], ["all", "All fifteen of ImageNet-C"]]);
+  const sizes = text({ placeholder: "the model’s own; 160 224 for two" });
+  const limit = numeric({ placeholder: "all" });
+  const classes = tick(true);
+  const examples = tick(true);
+  const summary = h("div", { class: "notice bad", role: "alert", hidden: true });
+  const button = h("button", { type: "submit", class: "main" }, "Evaluate");
+  const form = h("form", { class: "submit", novalidate: true },
+    h("section", { class: "card" }, h("h2", {}, "Models"),
+      h("fieldset", { class: "choice" }, h("legend", {}, "What is measured"), radios),
+      h("div", { class: "fields" }, Object.values(parts)),
+      weights.parts,
+      h("div", { class: "fields" },
+        field("against", "Beside it", against, { wide: true, hint: "Jobs’ models, uploaded checkpoints, weights that say what they are of; any number, or none." }),
+        field("against.timm", "Beside it, by timm names", named, { wide: true, hint: "With commas between." }))),
+    h("section", { class: "card" }, h("h2", {}, "Images"), h("div", { class: "fields" },
+      field("dataset", "Data set", dataset, { wide: true, hint: "Of one that a model was trained on, the part that its training held out is measured." }),
+      field("config.corruptions", "Corruptions", corruptions, { half: true, hint: "At all five severities; each is a pass over the images." }),
+      field("config.sizes", "Image sizes", sizes, { half: true, hint: "Pixels a side; several make a curve." }),
+      field("config.limit", "Images at most", limit, { hint: "The first of every class in turn." }),
+      field("config.per_class", "Class by class", classes, { half: true, hint: "Accuracy of every class, and what was taken for what." }),
+      field("config.examples", "Name single images", examples, { half: true, hint: "Those that are wrong, and on which models differ." }))),
+    summary, h("div", { class: "actions" }, button));
+  main.append(h("div", { class: "head" }, h("h1", {}, "Evaluate a model")),
+    h("p", { class: "lead" }, "Accuracy on images that a model has not seen, beside other models: by class, by corruption and severity, by size, image by image."), form);
+
+  const references = new Map(); // of uploaded weights, by their id
+  const source = () => form.querySelector("input[name=source]:checked").value;
+  function choose() {
+    for (const [name, part] of Object.entries(parts)) part.hidden = name !== source();
+    weights.parts.hidden = source() !== "model";
+    apart();
+  }
+
+  /** What is measured is not offered beside itself. */
+  function apart() {
+    const measured = source() === "model" ? weights.value() : own[source()].value;
+    for (const option of against.options) {
+      const reference = references.get(option.value);
+      const same = Boolean(measured) && option.value === measured && (!reference || reference.model === own.model.input.value.trim());
+      option.hidden = option.disabled = same;
+      if (same) option.selected = false;
+    }
+  }
+
+  const kept = keeping(form);
+  const jobs = get("jobs?limit=100&status=succeeded", { signal }).then((page) =>
+    page.data.filter((one) => one.kind !== "evaluate").map((one) => [one.id, `${title(one)} · ${one.kind}, ${date(one.finished_at)}`]));
+  const checkpoints = get("checkpoints?limit=100", { signal }).then((page) => page.data.map((one) => [one.id, describeCheckpoint(one)]));
+  const known = get("weights?limit=100", { signal }).then((page) => page.data.filter((one) => one.architecture));
+  const ofWeights = async () => (await known).map((one) => {
+    references.set(one.id, { model: one.architecture, weights: one.id });
+    return [one.id, `${one.name} · ${one.architecture}, weights of your own`];
+  });
+  const filled = Promise.all([
+    weights.ready,
+    fill(own.job, () => jobs, "No job has made a model yet", query.get("job")),
+    fill(own.checkpoint, () => checkpoints, "None was uploaded yet", query.get("checkpoint")),
+    fill(against, async () => [...await jobs, ...await checkpoints, ...await ofWeights()], "Neither a job’s model nor a checkpoint is there").then(() => (against.selectedIndex = -1)),
+    fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map((one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`]),
+      "None was uploaded yet: the fine-tuning form takes one", query.get("dataset")),
+  ]).then(apart);
+  form.addEventListener("change", apart);
+  choose();
+  if (kept.before) kept.restore(() => filled).then(choose);
+  else if (query.has("checkpoint") || query.has("weights")) {
+    form.querySelector(query.has("checkpoint") ? "#source-checkpoint" : "#source-model").checked = true;
+    choose();
+  }
+
+  function request() {
+    const config = { per_class: classes.checked, ...(examples.checked && { examples: EXAMPLES }) };
+    const [model] = together(() => {
+      const value = control(source()).value.trim();
+      if (!value) throw Object.assign(new Error("Choose a model."), { control: control(source()) });
+      return { [source()]: value, ...(source() === "model" && weights.value() && { weights: weights.value() }) };
+    }, () => {
+      if (!dataset.value) throw Object.assign(new Error("Choose a data set."), { control: dataset });
+    }, () => {
+      const given = sizes.value.split(/[\s,;]+/).filter(Boolean).map(Number);
+      if (given.some((one) => !Number.isInteger(one) || one < 1)) throw Object.assign(new Error("Expected whole numbers of pixels, such as 160 224."), { control: sizes });
+      if (given.length) config.sizes = given;
+    });
+    if (corruptions.value) config.corruptions = SETS[corruptions.value];
+    if (limit.value.trim()) config.limit = Number.isFinite(Number(limit.value)) ? Number(limit.value) : limit.value.trim();
+    const others = [
+      ...[...against.selectedOptions].map((one) => one.value).filter(Boolean).map((id) => references.get(id) ?? (id.startsWith("ckpt_") ? { checkpoint: id } : { job: id })),
+      ...named.value.split(/[\s,;]+/).filter(Boolean).map((name) => ({ model: name })),
+    ].filter((one) => JSON.stringify(one) !== JSON.stringify(model));
+    return { ...model, config, dataset: dataset.value, ...(others.length && { against: others }) };
+  }
+
+  const send = sending(form, summary, { ready: () => filled, body: request });
+  const posted = posting(signal);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    send(button, async (body) => (location.hash = `#/jobs/${(await posted("evaluate", body)).id}`));
+  });
+  return () => leaving.abort();
+}

@@ -1,0 +1,83 @@
+// The form that fine-tunes what is there: a job's result, a checkpoint, or a timm model.
+
+import { h } from "../dom.js";
+import { date, describeCheckpoint, title } from "../components/format.js";
+import { choose, field, fill, select, tick, together } from "../components/form.js";
+import { get } from "../server/http.js";
+import { modelPicker } from "./models.js";
+import { ownWeights } from "./own-weights.js";
+import { trainingFields } from "./training-form.js";
+import { uploader } from "../uploads/uploads.js";
+
+export function finetune(form, query, signal) {
+  const wanted = query.get("job");
+  const begin = ["checkpoint", "weights"].find((name) => query.has(name));
+  const jobs = select([["", "Loading…"]]);
+  const checkpoints = select([["", "Loading…"]]);
+  const model = modelPicker();
+  const pretrained = tick(true);
+  const weights = ownWeights({ model, pretrained, wanted: query.get("weights") });
+  const sources = {
+    job: h("div", { class: "fields" }, field("job", "Job", jobs, { wide: true, hint: "A conversion or a fine-tuning; one that has not ended is waited for." })),
+    checkpoint: h("div", { class: "fields", hidden: true }, field("checkpoint", "Checkpoint", checkpoints, { wide: true }),
+      uploader("checkpoints", "Upload a checkpoint", ".safetensors", (made) => {
+        checkpoints.prepend(h("option", { value: made.id }, describeCheckpoint(made)));
+        checkpoints.value = made.id;
+      })),
+    model: h("div", { class: "fields", hidden: true }, field("model", "Model", model.input, { wide: true, extra: model.extra }),
+      field("pretrained", "Pretrained weights", pretrained, { wide: true, hint: "Without them the weights are random." }), h("div", { class: "field wide" }, weights.parts)),
+  };
+  const radios = Object.entries({ job: "A job’s result", checkpoint: "An uploaded checkpoint", model: "A timm model" }).map(([value, word]) => {
+    const radio = h("input", { type: "radio", name: "source", value, id: `source-${value}`, checked: value === "job" && !begin });
+    radio.addEventListener("change", () => Object.entries(sources).forEach(([name, part]) => (part.hidden = name !== value)));
+    return h("span", { class: "radio" }, radio, h("label", { for: `source-${value}` }, word));
+  });
+  const training = trainingFields("", query.get("dataset"));
+  training.load();
+  if (begin) {
+    const radio = radios.map((one) => one.querySelector("input")).find((one) => one.value === { checkpoint: "checkpoint", weights: "model" }[begin]);
+    radio.checked = true;
+    radio.dispatchEvent(new Event("change"));
+  }
+
+  const filled = fill(jobs, async () => {
+    const page = await get("jobs?limit=100", { signal });
+    const made = page.data.filter((job) => job.status === "succeeded" && job.result?.checkpoint);
+    const coming = page.data.filter((job) => ["queued", "running"].includes(job.status) && job.kind !== "evaluate");
+    return [...made.map((job) => [job.id, `${title(job)} · ${job.kind}, ${date(job.finished_at)}`]),
+      ...coming.map((job) => [job.id, `${title(job)} · ${job.kind}, ${job.status}: starts when it is done`])];
+  }, "No job has made a model yet", wanted);
+  const filledToo = fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map((one) => [one.id, describeCheckpoint(one)]), "None was uploaded yet", query.get("checkpoint"));
+
+  return {
+    lead: "Train a model on your own images; a CNN is converted first. With the presets for small data heads that look by content learn beside the convolution’s taps; with the paper’s the taps learn to look elsewhere, too.",
+    parts: [
+      h("section", { class: "card" }, h("h2", {}, "What to begin with"),
+        h("fieldset", { class: "choice" }, h("legend", {}, "Begin with"), radios), Object.values(sources)),
+      h("section", { class: "card" }, h("h2", {}, "Training"), training.parts),
+    ],
+    ready: () => Promise.all([filled, filledToo, weights.ready, training.ready()]),
+    async fill(request) {
+      await Promise.all([filled, filledToo]);
+      const source = ["job", "checkpoint", "model"].find((name) => request[name]) ?? "job";
+      const radio = form.querySelector(`#source-${source}`);
+      radio.checked = true;
+      radio.dispatchEvent(new Event("change"));
+      if (source === "model") model.set(request.model);
+      else choose({ job: jobs, checkpoint: checkpoints }[source], request[source]);
+      pretrained.checked = request.pretrained ?? true;
+      await weights.fill(request);
+      await training.fill(request);
+    },
+    body() {
+      const source = form.querySelector("input[name=source]:checked").value;
+      const control = { job: jobs, checkpoint: checkpoints, model: model.input }[source];
+      const [body, trained] = together(() => {
+        if (!control.value.trim()) throw Object.assign(new Error("Choose one first."), { control });
+        return { [source]: control.value.trim() };
+      }, training.body);
+      Object.assign(body, trained);
+      return source === "model" ? weights.into(body) : body;
+    },
+  };
+}

@@ -1,0 +1,62 @@
+// Fields for the weights of a model that a form names: timm's, random ones, or the user's own, uploaded.
+
+import { h } from "../dom.js";
+import { field, select } from "../components/form.js";
+import { bytes } from "../components/format.js";
+import { get } from "../server/http.js";
+import { WEIGHTS, uploader } from "../uploads/uploads.js";
+
+/**
+ * `model` is the picker that they are for, `pretrained` the tick for timm's, `wanted` the id of those to begin with, `none` what
+ * a model has without them.
+ */
+export function ownWeights({ model, pretrained, wanted, none = "None: timm’s, or random ones" }) {
+  const control = select([["", none]]);
+  const known = new Map();
+  const note = h("p", { class: "hint", "aria-live": "polite" });
+
+  function add(one) {
+    known.set(one.id, one);
+    return h("option", { value: one.id }, `${one.name} · ${one.architecture ?? "a CNN"}, ${bytes(one.size)}`);
+  }
+
+  function choose(id) {
+    if (id && !known.has(id)) control.append(h("option", { value: id }, id)); // an edited job's, which may be gone
+    control.value = id ?? "";
+    chosen();
+  }
+
+  function chosen() {
+    const one = known.get(control.value);
+    pretrained.disabled = Boolean(control.value);
+    if (one?.architecture && !model.input.value.trim()) model.set(one.architecture);
+    note.textContent = !one ? "" : one.architecture ? `The file says that it is ${one.architecture}.` : "The file does not say which model it is of: choose that above.";
+  }
+
+  control.addEventListener("change", chosen);
+  const ready = get("weights?limit=100").then((page) => {
+    control.append(...page.data.map(add));
+    if (wanted) choose(wanted);
+  }).catch((error) => control.append(h("option", { value: "", disabled: true }, error.message)));
+
+  return {
+    ready,
+    parts: h("details", { open: Boolean(wanted) }, h("summary", {}, "Weights of your own"), h("div", { class: "fields" },
+      field("weights", "Your own weights", control, { wide: true, extra: note, hint: "A state dict of the model, as safetensors or by torch.save." }),
+      uploader("weights", "Upload weights", WEIGHTS, (made) => {
+        control.append(add(made));
+        choose(made.id);
+      }))),
+    value: () => control.value,
+    async fill(request) {
+      await ready;
+      choose(request.weights);
+    },
+    /** Put into a request which weights are meant; `pretrained` would say nothing beside one's own. */
+    into(body) {
+      if (control.value) body.weights = control.value;
+      else body.pretrained = pretrained.checked;
+      return body;
+    },
+  };
+}

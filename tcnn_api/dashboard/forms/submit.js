@@ -1,0 +1,96 @@
+// The page of a form that makes a job: convert a model, or fine-tune what is there; how it is called and queued, and sent.
+
+import { transform } from "./convert-form.js";
+import { h } from "../dom.js";
+import { finetune } from "./finetune-form.js";
+import { field, keeping, numeric, posting, put, read, sending, text, together } from "../components/form.js";
+import { get, post } from "../server/http.js";
+import { planned } from "./plan.js";
+
+const QUEUEING = ["priority", "max_attempts", "max_runtime", "stall_minutes", "depends_on", "webhook"];
+
+export function show(main, kind, query = new URLSearchParams()) {
+  const leaving = new AbortController();
+  const form = h("form", { class: "submit", novalidate: true });
+  const page = kind === "transform" ? transform(query, QUEUEING) : finetune(form, query, leaving.signal);
+  const name = kind === "transform" ? "Convert a model" : "Fine-tune a model";
+  document.title = `${name} · tcnn`;
+  const summary = h("div", { class: "notice bad", role: "alert", hidden: true });
+  const button = h("button", { type: "submit", class: "main" }, kind === "transform" ? "Convert" : "Fine-tune");
+  const ahead = h("button", { type: "button" }, "What will it take?");
+  const answer = h("div", { role: "status" });
+  const called = { name: text(), tags: text() };
+  const queueing = {
+    priority: numeric({ placeholder: "0" }),
+    max_attempts: numeric({ placeholder: "3" }),
+    max_runtime: numeric({ placeholder: "the server’s" }),
+    stall_minutes: numeric({ placeholder: "the server’s" }),
+  };
+  form.append(
+    ...page.parts,
+    h("details", { class: "card" }, h("summary", {}, "What it is called, how it is queued"), h("div", { class: "fields" },
+      field("name", "Name", called.name, { half: true, hint: "Otherwise it is called after its model." }),
+      field("tags", "Tags", called.tags, { half: true, hint: "With commas between." })),
+      h("div", { class: "fields" },
+      field("priority", "Priority", queueing.priority, { hint: "−100 to 100; higher ones run first." }),
+      field("max_attempts", "Attempts", queueing.max_attempts, { hint: "Tries before the job counts as failed." }),
+      field("max_runtime", "Longest run", queueing.max_runtime, { hint: "Seconds; then it is stopped and fails." }),
+      field("stall_minutes", "Longest silence", queueing.stall_minutes, { hint: "Minutes without progress; then it is killed and tried again." }))),
+    summary, answer, h("div", { class: "actions" }, button, ahead),
+  );
+  main.append(h("div", { class: "head" }, h("h1", {}, name)), h("p", { class: "lead" }, page.lead), form);
+
+  let rest = {};
+  const kept = keeping(form, {
+    more: () => ({ rest }),
+    changed: () => {
+      answer.replaceChildren();
+      ahead.hidden = page.trains?.() === false;
+    },
+  });
+  (async () => {
+    if (kept.before) {
+      rest = history.state.rest ?? {};
+      await kept.restore(page.ready);
+    } else if (query.get("from")) {
+      const { request } = await get(`jobs/${query.get("from")}`, { signal: leaving.signal });
+      rest = Object.fromEntries(["depends_on", "webhook"].filter((name) => name in request).map((name) => [name, request[name]]));
+      for (const [name, control] of Object.entries(queueing)) control.value = request[name] ?? "";
+      await page.fill(request);
+      kept.keep();
+    }
+  })().catch((error) => {
+    if (error.name === "AbortError") return;
+    summary.hidden = false;
+    summary.replaceChildren(h("p", {}, error.message));
+  });
+
+  ahead.hidden = page.trains?.() === false;
+  const send = sending(form, summary, {
+    ready: page.ready,
+    body() {
+      const [body] = together(page.body);
+      Object.assign(body, rest);
+      for (const [name, control] of Object.entries(queueing)) put(body, name, read(control));
+      put(body, "name", read(called.name));
+      const tags = called.tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
+      if (tags.length) body.tags = tags;
+      return body;
+    },
+  });
+  const posted = posting(leaving.signal);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    send(button, async (body) => (location.hash = `#/jobs/${(await posted(kind, body)).id}`));
+  });
+  ahead.addEventListener("click", () => send(ahead, async (body) => {
+    answer.replaceChildren(h("p", { class: "hint" }, "Looking at the model…"));
+    try {
+      answer.replaceChildren(planned(await post("plan", { [kind]: body }, { signal: leaving.signal })));
+    } catch (error) {
+      answer.replaceChildren();
+      throw error;
+    }
+  }, `${kind}.`));
+  return () => leaving.abort();
+}

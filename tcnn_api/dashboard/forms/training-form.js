@@ -1,0 +1,131 @@
+// The fields of a training: data set, preset, the settings that most people change, and room for all others.
+
+import { h } from "../dom.js";
+import { count } from "../components/format.js";
+import { field, fill, numeric, put, read, select, settings, text, together } from "../components/form.js";
+import { get } from "../server/http.js";
+import { ARCHIVES, uploader } from "../uploads/uploads.js";
+
+const PRESETS = {
+  quick: { word: "Quick: minutes on small data", epochs: 5, batch_size: 64, lr: 0.0005, size: "the model’s" },
+  cifar: { word: "CIFAR: images of 32×32", epochs: 10, batch_size: 128, lr: 0.002, size: 32 },
+  paper: { word: "Paper: the full recipe, for large data", epochs: 50, batch_size: 1024, lr: 0.0001, size: "the model’s" },
+};
+
+/** `prefix` is that of the fields' names at the server, `wanted` the id of the data set to begin with. */
+export function trainingFields(prefix, wanted) {
+  const dataset = select([["", "Loading…"]]);
+  const other = text({ placeholder: "hfds/…, wds/…, a path that the server allows" });
+  const otherPart = field(`${prefix}dataset`, "Its name", other, { hint: "As the server’s settings allow it." });
+  otherPart.hidden = true;
+  const preset = select(Object.entries(PRESETS).map(([value, { word }]) => [value, word]));
+  const common = { epochs: numeric(), batch_size: numeric(), lr: numeric(), size: numeric(), val_split: numeric({ placeholder: "0.1" }) };
+  const val = text({ placeholder: "the data set’s own" });
+  const baseline = h("input", { type: "checkbox" });
+  const more = h("textarea", { rows: "4", spellcheck: "false", placeholder: "weight_decay=0.01\nconversion.position=quadratic" });
+  const init = select([["default", "As timm draws it"], ["impulse", "Impulses (ViT, ConvMixer)"], ["mimetic", "Mimetic (ViT)"], ["convolution", "As convolutions (ConViT)"], ["random", "Random positions (ConViT)"]]);
+  const sets = new Map();
+  let loading = null;
+  let rest = {};
+
+  function hint() {
+    for (const name of ["epochs", "batch_size", "lr", "size"]) common[name].placeholder = PRESETS[preset.value][name];
+  }
+
+  function chosen() {
+    otherPart.hidden = dataset.value !== "other";
+    const one = sets.get(dataset.value);
+    if (one && !("val" in one.splits) && !common.val_split.value) common.val_split.value = "0.1";
+  }
+
+  function add(one) {
+    sets.set(one.id, one);
+    return [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`];
+  }
+
+  function load() {
+    loading ??= fill(dataset, async () => {
+      const page = await get("datasets?limit=100");
+      return [...page.data.map(add), ["other", "Another one, by name…"]];
+    }, "None was uploaded yet", wanted).then(chosen);
+    return loading;
+  }
+
+  dataset.addEventListener("change", chosen);
+  preset.addEventListener("change", hint);
+  hint();
+  return {
+    load,
+    ready: () => loading,
+    async fill(asked) {
+      await load();
+      preset.value = asked.preset ?? "paper";
+      hint();
+      if ([...dataset.options].some((option) => option.value === asked.dataset)) dataset.value = asked.dataset;
+      else [dataset.value, other.value] = ["other", asked.dataset];
+      const config = { ...asked.config };
+      for (const [name, control] of Object.entries(common)) {
+        control.value = typeof config[name] === "object" ? "" : config[name] ?? "";
+        if (control.value) delete config[name];
+      }
+      init.value = config.init ?? "default";
+      delete config.init;
+      if (init.value !== "default") init.closest("details").open = true;
+      more.value = lines(config).join("\n");
+      if (more.value) more.closest("details").open = true;
+      val.value = asked.val ?? "";
+      baseline.checked = Boolean(asked.baseline);
+      rest = "num_workers" in asked ? { num_workers: asked.num_workers } : {};
+      otherPart.hidden = dataset.value !== "other";
+    },
+    parts: [
+      h("div", { class: "fields" },
+        field(`${prefix}dataset`, "Data set", dataset, { wide: true }), otherPart,
+        uploader("datasets", "Upload a data set", ARCHIVES, (made) => {
+          const [value, word] = add(made);
+          dataset.prepend(h("option", { value }, word));
+          dataset.value = value;
+          chosen();
+        }, "A zip or tar of class folders, or of train/ and val/ with class folders in them.")),
+      h("div", { class: "fields" },
+        field(`${prefix}preset`, "Preset", preset, { wide: true }),
+        field(`${prefix}config.epochs`, "Epochs", common.epochs),
+        field(`${prefix}config.batch_size`, "Batch size", common.batch_size),
+        field(`${prefix}config.lr`, "Learning rate", common.lr),
+        field(`${prefix}config.size`, "Image size", common.size, { hint: "Pixels." }),
+        field(`${prefix}config.val_split`, "Held out for validation", common.val_split, { half: true, hint: "A share, where the data set has no validation images of its own." }),
+        field(`${prefix}val`, "Validation data", val, { half: true, hint: "Another data set’s id or name." })),
+      field(`${prefix}baseline`, "Fine-tune the CNN in the same way, too", baseline, { hint: "Twice the time; shows what attention is worth, apart from the training." }),
+      h("details", {}, h("summary", {}, "All other settings"), h("div", { class: "fields" },
+        field(`${prefix}config.init`, "How an untrained transformer begins", init, { wide: true, hint: "A ViT, ConViT or ConvMixer with random weights." }),
+        field(`${prefix}config`, "Settings, NAME=VALUE, one a line", more, { wide: true, hint: "Every setting of FinetuneConfig; the API’s page lists them." }))),
+    ],
+    body() {
+      const body = { preset: preset.value, ...rest };
+      together(() => {
+        body.dataset = dataset.value === "other" ? other.value.trim() : dataset.value;
+        if (!body.dataset) throw Object.assign(new Error("Choose a data set, or upload one."), { control: dataset.value === "other" ? other : dataset });
+      }, () => {
+        try {
+          body.config = settings(more.value);
+        } catch (error) {
+          more.closest("details").open = true;
+          throw Object.assign(error, { control: more });
+        }
+      });
+      put(body, "val", read(val));
+      if (baseline.checked) body.baseline = true;
+      for (const [name, control] of Object.entries(common)) put(body.config, name, read(control));
+      if (init.value !== "default") body.config.init = init.value;
+      return body;
+    },
+  };
+}
+
+/** Nested settings as NAME=VALUE, which `settings` reads again. */
+function lines(config, prefix = "") {
+  return Object.entries(config).flatMap(([name, value]) =>
+    value !== null && typeof value === "object" && !Array.isArray(value)
+      ? lines(value, `${prefix}${name}.`)
+      : [`${prefix}${name}=${JSON.stringify(value)}`]);
+}

@@ -1,0 +1,62 @@
+// How well the converted model computes what its CNN computes: the numbers of the verification, and the drift at τ = 1.
+
+import { h } from "../dom.js";
+import { number, percent, short } from "../components/format.js";
+import { scrolling } from "../components/scrolling.js";
+
+export function equivalence(report, conversion) {
+  const passes = report.passes ?? [];
+  const drift = report.drift;
+  return h("section", { class: "card" },
+    h("h2", {}, "Equivalence"),
+    h("p", { class: report.passed ? "verdict good" : "verdict bad" },
+      h("span", { "aria-hidden": "true" }, report.passed ? "✓ " : "✕ "),
+      report.passed ? "The converted model computes the same function as the CNN." : "The converted model is not equivalent to the CNN."),
+    passes.length > 0 && scrolling("Errors by precision", {},
+      h("table", {},
+        h("thead", {}, h("tr", {}, ["Precision", "Error", "Allowed", "Same answer", "Verdict"].map((word) => h("th", { scope: "col" }, word)))),
+        h("tbody", {}, passes.map((one) => h("tr", {},
+          h("th", { scope: "row" }, one.dtype),
+          h("td", {}, number(Math.max(one.logits.relative, one.logits.max_relative))),
+          h("td", {}, number(one.tolerance, 1)),
+          h("td", {}, percent(one.top1_agreement)),
+          h("td", {}, one.passed ? "✓ passed" : "✕ failed")))))),
+    h("dl", { class: "facts roomy" },
+      report.temperature !== undefined && fact("Compared at τ", number(report.temperature)),
+      report.images && fact("Compared on", sample(report.images)),
+      conversion && fact("Converted", `${conversion.layers.length} layers of ${conversion.stage}`),
+      conversion && fact("Parameters", `${short(conversion.parameters_before)} → ${short(conversion.parameters_after)}`)),
+    drift && h("p", { class: "hint drift" }, drifted(drift, report.images ?? "")),
+    passes.length > 0 && layers(passes));
+}
+
+/** What a batch was, in words: "noise 2×3×224×224" is two of noise. */
+function sample(images) {
+  const [kind, shape = ""] = images.split(" ");
+  const [count, , height, width] = shape.split("×");
+  if (!width) return images;
+  return `${count} ${kind === "noise" ? "images of noise" : "images of the data set"}, ${height}×${width} pixels`;
+}
+
+/** Drift is no error: at τ = 1 the same weights are another function, which training starts to make its own. */
+function drifted(drift, images) {
+  const far = `At τ = 1, where training leads it, the same weights compute another function before they are trained: its output is ${percent(drift.logits.relative)} away from the CNN’s`;
+  if (!images || images.startsWith("noise")) return `${far}, on noise. What that does to answers is seen on real images only.`;
+  return `${far}, and ${percent(drift.top1_agreement, 0)} of ${images.split(" ")[1]?.split("×")[0] ?? ""} real images get the same answer.`;
+}
+
+function fact(name, value) {
+  return h("div", {}, h("dt", {}, name), h("dd", {}, value));
+}
+
+/** The largest error of every layer, in every precision. */
+function layers(passes) {
+  const worst = (error) => Math.max(error.random.relative, error.random.max_relative);
+  return h("details", {}, h("summary", {}, "Layer by layer"),
+    scrolling("Errors by layer", {},
+      h("table", {},
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Layer"), passes.map((one) => h("th", { scope: "col" }, one.dtype)))),
+        h("tbody", {}, passes[0].layers.map((layer, place) => h("tr", {},
+          h("th", { scope: "row" }, h("code", {}, layer.name)),
+          passes.map((one) => h("td", {}, one.layers[place] ? number(worst(one.layers[place])) : "–"))))))));
+}

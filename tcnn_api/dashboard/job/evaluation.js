@@ -1,0 +1,175 @@
+// What an evaluation has measured: models side by side, by size, by corruption and severity, and class by class.
+
+import { chart } from "../chart.js";
+import { h } from "../dom.js";
+import { count, number, percent, some } from "../components/format.js";
+import { get } from "../server/http.js";
+import { named } from "../components/names.js";
+import { breakable, scrolling } from "../components/scrolling.js";
+import { explorer, gallery } from "./single-images.js";
+
+const FIRST = 200; // classes that a table shows
+const SQUARE = 20; // classes of which a whole matrix can be read
+const PAIRS = 50; // and else so many pairs
+
+/** The cards of an evaluation's page, by what its result has. */
+export function evaluation({ data, split, images, held_out: heldOut, trained_on: seen = [], rows = [], differences = [], changes = [] }, job) {
+  const whose = heldOut ? "the part that training held out" : split === null ? "all of them, for it is not divided" : `split ${split}`;
+  return [
+    h("section", { class: "card" },
+      h("h2", {}, "Accuracy"),
+      h("p", {}, `${count(images)} images of ${named(data)}: ${whose}.`),
+      seen.length > 0 && h("p", { class: "notice bad" }, `${seen.map(named).join(", ")}: trained on these images, so this is no accuracy on new ones.`),
+      table("Accuracy by model", ["Model", "Pixels", "Top-1", "Top-5", "Loss", "Corrupted, top-1", "mCE"],
+        rows.map((row) => h("tr", {},
+          h("th", { scope: "row", class: "long" }, named(row.model), seen.includes(row.model) && h("span", { class: "tag" }, "trained on these")),
+          h("td", {}, pixels(row)), h("td", {}, percent(row.clean?.top1), row.clean && range(row.clean)),
+          [percent(row.clean?.top5), number(row.clean?.loss), percent(row.corruption_top1), percent(row.mce)].map((text) => h("td", {}, text))))),
+      rows.some((row) => row.clean?.top1_interval) && h("p", { class: "hint" }, "Below an accuracy stands its interval of 95%."),
+      differences.length > 0 && apart(differences)),
+    resolution(rows),
+    ...rows.filter((row) => Object.keys(row.corruptions ?? {}).length).map((row) => heat(row, rows.length > 1)),
+    classes(rows),
+    ...rows.filter((row) => row.clean?.confusions?.length).map((row) => confusions(row, rows)),
+    job.request.config?.examples ? single(job, data, changes) : null,
+  ];
+}
+
+function table(label, heads, lines, extra = "") {
+  return scrolling(label, { class: extra, rows: lines.length },
+    h("table", { class: "stuck" }, h("thead", {}, h("tr", {}, heads.map((word) => h("th", { scope: "col" }, breakable(word))))), h("tbody", {}, lines)));
+}
+
+/** Between what an accuracy lies; results of tcnn 0.2.0 and before do not say. */
+function range({ top1_interval: between }) {
+  return between ? h("span", { class: "range" }, `${percent(between[0], 0)} to ${percent(between[1], 0)}`) : null;
+}
+
+/** Every other model over the first, on the same images. */
+function apart(differences) {
+  const kinds = [["top1", "Top-1"], ["corrupted", "Corrupted, top-1"]].filter(([kind]) => differences.some((one) => one[kind]));
+  const points = (value) => signed.format(100 * value);
+  return [
+    h("h3", {}, `Less ${named(differences[0].over)}`),
+    h("p", { class: "muted" }, "Percentage points, image by image, with intervals of 95%: where 0 lies between, the models cannot be told apart."),
+    table(`Accuracy less that of ${named(differences[0].over)}`, ["Model", "Pixels", ...kinds.map(([, word]) => word)],
+      differences.map((one) => h("tr", {},
+        h("th", { scope: "row", class: "long" }, named(one.of)), h("td", {}, pixels(one)),
+        kinds.map(([kind]) => h("td", {}, one[kind] ? [points(one[kind].mean), h("span", { class: "range" }, `${points(one[kind].low)} to ${points(one[kind].high)}`)] : "–"))))),
+  ];
+}
+
+function pixels(row) {
+  return row.height === row.width ? String(row.height) : `${row.height}×${row.width}`;
+}
+
+function called(row, rows) {
+  const sizes = rows.filter((one) => one.model === row.model).length > 1;
+  return sizes ? `${named(row.model)}, ${pixels(row)} pixels` : named(row.model);
+}
+
+/** Accuracy over the size of images, where a model was measured at several. */
+function resolution(rows) {
+  const models = [...new Set(rows.map((row) => row.model))];
+  const series = models.map((model) => ({
+    name: named(model),
+    points: rows.filter((row) => row.model === model && row.clean).map((row) => [Math.round(Math.sqrt(row.height * row.width)), row.clean.top1]).sort((a, b) => a[0] - b[0]),
+  })).filter(({ points }) => points.length > 1);
+  if (!series.length) return null;
+  const drawn = chart({ title: "Accuracy by resolution", unit: "top-1", format: percent, axis: "pixels a side", at: "side" });
+  drawn.draw(series);
+  return h("section", { class: "card" }, h("h2", {}, "Resolution"), drawn.element);
+}
+
+/** A map of accuracies: a corruption a line, a severity a column; the numbers stand in it. */
+function heat(row, several) {
+  const found = Object.entries(row.corruptions);
+  const severities = [...new Set(found.flatMap(([, one]) => Object.keys(one.severities)))].sort();
+  const cell = (top1) => {
+    const element = h("td", { class: "warmth" }, percent(top1, 0));
+    if (top1 !== undefined) element.style.setProperty("--warmth", top1);
+    return element;
+  };
+  return h("section", { class: "card" },
+    h("h2", {}, several ? `Corruptions: ${named(row.model)}, ${pixels(row)} pixels` : "Corruptions"),
+    h("p", { class: "muted" }, `Top-1 accuracy; the fuller the colour, the higher.${row.clean ? ` On the images as they are ${percent(row.clean.top1)}.` : ""}`),
+    table(`Accuracy of ${named(row.model)} at ${pixels(row)} pixels by corruption and severity`, ["Corruption", ...severities.map((one) => `Severity ${one}`), "Mean"],
+      found.map(([name, one]) => h("tr", {},
+        h("th", { scope: "row" }, name.replaceAll("_", " ")), severities.map((severity) => cell(one.severities[severity]?.top1)), cell(one.top1))), "heat"));
+}
+
+/** Class by class, the one that the first model knows least at the top. */
+function classes(rows) {
+  const measured = rows.filter((row) => Object.keys(row.clean?.per_class ?? {}).length);
+  if (!measured.length) return null;
+  const [first] = measured;
+  const all = Object.entries(first.clean.per_class).sort(([, a], [, b]) => (a.top1 ?? 2) - (b.top1 ?? 2));
+  return h("section", { class: "card" },
+    h("h2", {}, "Class by class"),
+    h("p", { class: "muted" }, `Top-1; the classes that ${called(first, rows)} knows least come first.${all.length > FIRST ? ` ${count(FIRST)} of ${count(all.length)}; evaluation.json has all.` : ""}`),
+    table("Accuracy by class", ["Class", "Images", ...measured.map((row) => called(row, rows))],
+      all.slice(0, FIRST).map(([name, score]) => h("tr", {},
+        h("th", { scope: "row", class: "long" }, breakable(name)), h("td", {}, count(score.images)),
+        measured.map(({ clean: { per_class: { [name]: own } } }) => h("td", {}, percent(own?.top1), own && range(own)))))));
+}
+
+/** The confusion matrix: a class a line, an answer a column, in shares of the class; of many classes the worst pairs. */
+function confusions(row, rows) {
+  const { per_class: scores, confusions: pairs } = row.clean;
+  const names = Object.keys(scores);
+  const title = rows.length > 1 ? `What was taken for what: ${called(row, rows)}` : "What was taken for what";
+  if (names.length > SQUARE) {
+    const shown = pairs.slice(0, PAIRS);
+    return h("section", { class: "card" }, h("h2", {}, title),
+      h("p", { class: "muted" }, `The ${count(shown.length)} most frequent confusions.`),
+      table(title, ["Class", "Taken for", "Images", "Of the class"], shown.map((one) => h("tr", {},
+        h("th", { scope: "row", class: "long" }, breakable(one.target)), h("td", { class: "long" }, breakable(one.answer)), h("td", {}, count(one.images)),
+        h("td", {}, percent(one.images / scores[one.target].images))))));
+  }
+  const wrong = new Map(pairs.map((one) => [JSON.stringify([one.target, one.answer]), one.images]));
+  const cell = (target, answer) => {
+    const images = target === answer ? scores[target].right : wrong.get(JSON.stringify([target, answer])) ?? 0;
+    const element = h("td", { class: `warmth${target === answer ? " right" : ""}` }, count(images));
+    element.style.setProperty("--warmth", images / Math.max(1, scores[target].images));
+    return element;
+  };
+  return h("section", { class: "card" }, h("h2", {}, title),
+    h("p", { class: "muted" }, "Images: a line for each class, a column for each answer; the fuller the colour, the larger its share of the class."),
+    table(title, ["Class", ...names], names.map((target) => h("tr", {}, h("th", { scope: "row", class: "long" }, breakable(target)), names.map((answer) => cell(target, answer)))), "heat"));
+}
+
+const signed = new Intl.NumberFormat(undefined, { signDisplay: "exceptZero", minimumFractionDigits: 1, maximumFractionDigits: 1 });
+
+/** Image by image: how each model departs from the first, and what each gets wrong; fetched when it is asked for. */
+function single(job, data, changes) {
+  const place = h("div");
+  const told = ({ of, over, top1: { mean, low, high }, newly_right: right, newly_wrong: wrong }) =>
+    `${named(of)}, over ${named(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${some(right)} newly right, ${count(wrong)} newly wrong.`;
+  const open = async () => {
+    if (!details.open || place.hasChildNodes()) return;
+    place.append(h("p", { class: "loading" }, "Loading…"));
+    try {
+      const whole = await get(`jobs/${job.id}/files/evaluation.json`);
+      // Where a model has no explorer, for it is no job's, that of another one shows the image.
+      const other = whole.rows.map((one) => explorer(one.model, data)).find(Boolean);
+      place.replaceChildren(...whole.changes.flatMap((one) => {
+        const looked = explorer(one.of, data) ?? explorer(one.over, data) ?? other;
+        return [...gallery(`${called(row(whole, one), whole.rows)}: newly right`, one.right_images, one.newly_right, looked),
+          ...gallery(`${called(row(whole, one), whole.rows)}: newly wrong`, one.wrong_images, one.newly_wrong, looked)];
+      }), ...whole.rows.filter((one) => one.clean).flatMap((one) =>
+        gallery(`${called(one, whole.rows)}: wrong`, one.mistakes, one.clean.images - one.clean.right, explorer(one.model, data) ?? other)));
+    } catch (error) {
+      place.firstChild.textContent = error.message;
+    }
+  };
+  const details = h("details", { ontoggle: open }, h("summary", {}, changes.length ? "The images on which they differ, and those that each gets wrong" : "The images that it gets wrong"), place);
+  return h("section", { class: "card" },
+    h("h2", {}, "Image by image"),
+    changes.length > 0 && h("ul", { class: "differences" }, changes.map((one) => h("li", {}, told(one)))),
+    details);
+}
+
+/** The row of a change's model, at its size. */
+function row(whole, { of, height, width }) {
+  return whole.rows.find((one) => one.model === of && one.height === height && one.width === width);
+}

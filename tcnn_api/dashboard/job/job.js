@@ -1,0 +1,296 @@
+// One job: where it stands, what it measures, what it made, and what can be done about it.
+
+import { announce, h, say } from "../dom.js";
+import { beforeAfter } from "./before-after.js";
+import { flat } from "../components/columns.js";
+import { copies } from "./copying.js";
+import { equivalence } from "./equivalence.js";
+import { evaluation } from "./evaluation.js";
+import { ENDED, STATUS, bytes, date, deed, fault, moment, number, percent, standing, title } from "../components/format.js";
+import { chips, editable } from "../components/labels.js";
+import { learn, withNames, worded } from "../components/names.js";
+import { ask, get, key, once, post, save } from "../server/http.js";
+import { logOf } from "./log.js";
+import { notifier } from "./notify.js";
+import { share } from "./share.js";
+import { badge, bar, fileLink, setBadge, setBar, sure, trouble } from "../components/parts.js";
+import { follow } from "../server/stream.js";
+import { training as trainingCard } from "./training.js";
+import { tryIt } from "./try-it.js";
+
+export function show(main, id) {
+  document.title = "Job · tcnn";
+  const url = `jobs/${id}`;
+  const state = { job: null, stop: () => {}, told: "", known: null };
+  main.append(h("p", { class: "loading" }, "Loading the job…"));
+
+  const current = () => state.job;
+  const saved = (job) => (draw(job), labels.forEach((one) => one.isOpen() || one.redraw()));
+  const heading = h("h1");
+  const sign = badge("queued");
+  const about = h("p", { class: "muted" });
+  const actions = h("div", { class: "actions" });
+  const labels = [
+    editable("name", { current, saved, draw: () => heading }),
+    editable("tags", { current, saved, draw: (job) => (job.tags.length ? chips(job) : h("span", { class: "muted" }, "No tags")) }),
+    editable("note", { current, saved, draw: (job) => h("span", { class: job.note ? "note" : "muted" }, job.note ?? "No note") }),
+  ];
+  const refusal = h("div", { role: "alert" });
+  const progress = bar("Progress");
+  const where = h("p", { class: "standing" });
+  const facts = h("dl", { class: "facts" });
+  const now = card("Progress", progress, where, facts);
+  const results = h("div", { class: "results" });
+  const training = trainingCard();
+  const asked = card("Settings", h("dl", { class: "facts request" }));
+  const events = h("ol", { class: "events", tabindex: "0", "aria-label": "What happened, the newest first" });
+  const history = card("What happened", events);
+  const log = logOf(id);
+  const notice = notifier(id);
+
+  const body = [
+    h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/" }, "Jobs"), " / ", h("code", {}, id)),
+      h("div", { class: "titled" }, labels[0].element, sign), about, h("div", { class: "labels" }, labels.slice(1).map((one) => one.element))), actions),
+    refusal, now, results, training.element, asked, copies(current), history, log.element,
+  ];
+
+  function draw(job) {
+    if (!main.isConnected) return; // the page was left meanwhile
+    const first = state.job === null;
+    state.job = job;
+    if (first) main.replaceChildren(...body);
+    document.title = `${STATUS[job.status].icon} ${title(job)} · tcnn`;
+    say(heading, title(job));
+    say(about, `${deed(job)} · submitted ${date(job.created_at)}`);
+    if (first) {
+      for (const one of labels) one.redraw();
+      state.known = learn([job]).then((news) => news && settings());
+    }
+    setBadge(sign, job.status);
+    log.update(job);
+    notice.heard(job);
+    drawProgress(job);
+    drawActions(job);
+    // Results wait for the names in them: drawn a second time, they would close under the reader's hand.
+    state.known.then(() => drawResults(state.job, results, url));
+    if (first) settings();
+  }
+
+  function settings() {
+    asked.querySelector("dl").replaceChildren(...pairs(flat(state.job.request).map(([name, value]) => [name, worded(value)])));
+  }
+
+  function drawProgress(job) {
+    now.hidden = job.status === "succeeded" || job.status === "cancelled" && !job.progress;
+    progress.hidden = job.status !== "running";
+    if (job.status === "running") setBar(progress, job.progress?.percent);
+    say(where, standing(job));
+    where.classList.toggle("bad", job.status === "failed");
+    const at = job.progress ?? {};
+    const shown = [
+      ["Loss", at.loss === undefined || at.loss === null ? null : number(at.loss)],
+      ["Best so far", at.top1 === undefined || at.top1 === null ? null : percent(at.top1)],
+      ["Temperature τ", at.temperature ? number(at.temperature) : null],
+      ["Learning rate", at.lr ? number(at.lr) : null],
+      ["Images a second", at.images_per_second ? number(at.images_per_second) : null],
+      ["Attempt", job.attempt > 1 ? `${job.attempt} of ${job.max_attempts}` : null],
+      ["Error", job.error ? fault(job.error.code) : null],
+    ].filter(([, value]) => value !== null);
+    facts.replaceChildren(...pairs(shown));
+    // Said aloud at every tenth of the way, not at every step.
+    const step = job.status === "running" ? `${job.progress?.phase} ${Math.floor((job.progress?.percent ?? 0) / 10) * 10} %` : STATUS[job.status].word;
+    if (state.told && state.told !== step) announce(`${title(job)}: ${step}`);
+    state.told = step;
+  }
+
+  function drawActions(job) {
+    const wanted = [];
+    if (!ENDED.has(job.status)) wanted.push(["Cancel", "cancel", job.cancel_requested]);
+    const again = job.status === "failed" || job.status === "cancelled";
+    if (again) wanted.push(["Resume", "resume", false]);
+    if (ENDED.has(job.status)) wanted.push(["Delete", "delete", false]);
+    const drawn = JSON.stringify([wanted, again, Boolean(job.result?.checkpoint)]);
+    if (actions.dataset.drawn === drawn) return;
+    const focused = actions.contains(document.activeElement);
+    actions.dataset.drawn = drawn;
+    actions.replaceChildren(
+      ...(job.result?.checkpoint ? [h("a", { class: "button main", href: `#/jobs/${id}/attention` }, "Explore attention"),
+        h("a", { class: "button", href: `#/finetune?job=${id}` }, "Fine-tune it"), h("a", { class: "button", href: `#/evaluate?job=${id}` }, "Evaluate it")] : []),
+      h("a", { class: again ? "button main" : "button", href: `#/${job.kind}?from=${id}` }, again ? "Edit and run again" : "Clone and edit"),
+      ...wanted.map(([word, verb, disabled]) =>
+        h("button", { type: "button", class: verb === "delete" ? "danger" : "", disabled, onclick: () => act(verb) }, disabled ? "Stopping…" : word)),
+      ...(ENDED.has(job.status) || !notice.element ? [] : [notice.element]),
+      ...(key.get() && !key.isLent() ? [h("button", { type: "button", onclick: () => share(job) }, "Share")] : []),
+    );
+    if (focused) (actions.querySelector("button:not(:disabled), a") ?? heading).focus();
+  }
+
+  async function act(verb) {
+    refusal.replaceChildren();
+    if (verb === "delete" && !(await sure({ title: "Delete this job?", text: `${title(state.job)}: its files, log and history go, too. This cannot be undone.` }))) return;
+    try {
+      if (verb === "delete") {
+        await ask(url, { method: "DELETE" });
+        announce("The job was deleted.");
+        location.hash = "#/";
+        return;
+      }
+      draw(await post(`${url}/${verb}`, undefined, { headers: { "Idempotency-Key": once() } }));
+      announce(verb === "cancel" ? "The job will stop." : "The job is queued again.");
+      listen();
+    } catch (error) {
+      refusal.replaceChildren(trouble(error.message));
+    }
+  }
+
+  async function refresh() {
+    draw(await get(url));
+    log.tail();
+  }
+
+  const measured = throttled(async () => {
+    const kind = state.job?.kind;
+    if (kind === "evaluate" || (kind === "transform" && !state.job.request.finetune)) return;
+    try {
+      training.draw(await (await ask(`${url}/metrics.csv`)).text());
+    } catch (error) {
+      if (error.status !== 404) throw error; // nothing was measured yet
+    }
+  }, 2500);
+
+  function listen() {
+    state.stop();
+    if (!main.isConnected) return;
+    events.replaceChildren();
+    state.stop = follow(`${url}/events`, {
+      message(event, data) {
+        if (event === "progress") {
+          if (state.job?.status !== "running") refresh().catch(() => {});
+          else draw({ ...state.job, progress: data });
+          measured();
+          log.tail();
+          return;
+        }
+        events.prepend(h("li", {}, h("time", { datetime: data.at, title: date(data.at) }, moment(data.at, state.job?.created_at)), h("span", {}, told(data))));
+        settle();
+      },
+      ended: () => {
+        refresh().then(measured).catch(() => {});
+        return !ENDED.has(state.job?.status);
+      },
+      poll: refresh,
+      refused: (problem) => main.replaceChildren(h("h1", {}, "Job not found"), trouble(problem.message), h("p", {}, h("a", { href: "#/" }, "All jobs"))),
+    });
+  }
+  // A stream begins with all that happened: the job is asked for once when it falls silent, not at every line.
+  const settle = throttled(() => refresh().then(measured).catch(() => {}), 300);
+
+  // A next try is counted down to. Its place, and why it waits, change without an event of its own: they are asked for.
+  const waits = () => state.job?.status === "queued" && !document.hidden;
+  const clock = setInterval(() => waits() && say(where, standing(state.job)), 1000);
+  const look = setInterval(() => waits() && get(url).then((job) => waits() && draw(job)).catch(() => {}), 5000);
+
+  refresh().then(() => (measured(), listen())).catch((error) => {
+    main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"),
+      trouble(error.message, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/" }, "All jobs")));
+  });
+  return () => (state.stop(), measured.cancel(), settle.cancel(), clearInterval(clock), clearInterval(look), log.stop());
+}
+
+function card(name, ...children) {
+  return h("section", { class: "card" }, h("h2", {}, name), children);
+}
+
+function pairs(entries) {
+  return entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
+}
+
+function told({ kind, data }) {
+  const { message, ...rest } = data;
+  switch (kind) {
+    case "queued": return "Queued";
+    case "resumed": return "Resumed, and queued again";
+    case "started": return `Attempt ${data.attempt} started`;
+    case "phase": return data.phase.charAt(0).toUpperCase() + data.phase.slice(1);
+    case "converted": return `Converted ${data.layers} layers${data.verified ? ", verified" : ""}`;
+    case "epoch": return `Epoch ${data.epoch + 1}: loss ${number(data.train_loss)}, accuracy ${percent(data.val?.top1)}`;
+    case "message": return data.text;
+    case "retrying": return `Failed, and will try again: ${message}`;
+    case "stalled": return "The worker went silent; another one takes over";
+    case "handed_back": return "The worker left; another one takes over";
+    case "cancel_requested": return "Cancellation requested";
+    case "failed": return `Failed: ${message}`;
+    default: return [kind.charAt(0).toUpperCase() + kind.slice(1), Object.keys(rest).length ? JSON.stringify(rest) : ""].join(" ").trim();
+  }
+}
+
+function drawResults(job, place, url) {
+  const drawn = job.result ? job.result.checkpoint?.sha256 ?? job.finished_at : "";
+  if (place.dataset.drawn === drawn) return;
+  place.dataset.drawn = drawn;
+  place.replaceChildren();
+  if (!job.result) return;
+  const { checkpoint, files, verification, metrics, notes } = job.result;
+  const keyed = Boolean(key.get());
+  if (metrics?.before_after) place.append(beforeAfter(metrics.before_after, job));
+  const scores = score(job, metrics);
+  if (scores.length) place.append(card("Result", h("dl", { class: "facts big" }, pairs(scores))));
+  if (checkpoint) place.append(tryIt(job.id));
+  if (job.kind === "evaluate" && metrics) place.append(...evaluation(metrics, job).filter(Boolean));
+  if (verification) place.append(equivalence(verification, metrics?.conversion));
+  if (files.length) {
+    place.append(card("Files",
+      h("ul", { class: "files" }, files.map((file) => h("li", {},
+        h("span", {}, fileLink(file.url.slice(1), file.name, { saving: save, keyed }), checkpoint?.sha256 === file.sha256 && h("span", { class: "tag" }, "the model")),
+        h("span", { class: "muted" }, bytes(file.size)),
+        h("code", { class: "sha", title: `SHA-256 ${file.sha256}` }, "SHA-256 ", file.sha256)))),
+      h("p", {}, fileLink(`${url}/archive`, `${job.id}.zip`, { saving: save, keyed, word: "Download all" }), " as one zip, with the log."),
+      h("p", {}, keyed ? fileLink(`${url}/report`, `${job.id}.html`, { saving: save, keyed, word: "The report" }) : h("a", { href: `${url}/report`, target: "_blank", rel: "noopener" }, "The report"),
+        job.kind === "evaluate" ? " has all results in one page: by model, size and corruption. Making it takes some seconds."
+          : " tells the run’s story in one page: conversion, curves, gates, pictures of attention. Making it takes some seconds."),
+    ));
+  }
+  if (notes.length) place.append(card("Notes", h("ul", {}, notes.map((note) => h("li", {}, withNames(note))))));
+}
+
+function score(job, metrics) {
+  if (!metrics) return [];
+  if (job.kind === "evaluate") {
+    const { rows = [] } = metrics;
+    if (rows.length !== 1) return []; // the table has them side by side
+    const [{ clean, corruption_top1: corrupted }] = rows;
+    return [["Accuracy (top-1)", clean?.top1], ["Top-5", clean?.top5], ["Corrupted, top-1", corrupted]]
+      .filter(([, share]) => typeof share === "number").map(([word, share]) => [word, percent(share)]);
+  }
+  const shown = [];
+  const best = metrics.best_top1 ?? metrics.top1; // of the epoch whose weights are the job's model
+  if (typeof best === "number") shown.push(["Accuracy (top-1)", percent(best)]);
+  if (typeof metrics.top1 === "number" && metrics.top1 !== best) shown.push(["After the last epoch", percent(metrics.top1)]);
+  if (typeof metrics.top5 === "number") shown.push([metrics.top1 === best ? "Top-5" : "Top-5, last epoch", percent(metrics.top5)]);
+  for (const [name, word] of [["epochs", "Epochs"], ["train_images", "Training images"], ["val_images", "Validation images"]]) {
+    if (typeof metrics[name] === "number") shown.push([word, number(metrics[name], 6)]);
+  }
+  return shown;
+}
+
+/** At most one call a while, and always a last one. */
+function throttled(call, milliseconds) {
+  let timer = null;
+  let again = false;
+  const run = () => {
+    if (timer) {
+      again = true;
+      return;
+    }
+    timer = setTimeout(() => {
+      timer = null;
+      if (again) {
+        again = false;
+        run();
+      }
+    }, milliseconds);
+    Promise.resolve(call()).catch(() => {});
+  };
+  run.cancel = () => clearTimeout(timer);
+  return run;
+}

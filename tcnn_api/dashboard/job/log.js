@@ -1,0 +1,89 @@
+// A job's log: its end as it grows, or all of it searched, of any attempt.
+
+import { fresh, h, say } from "../dom.js";
+import { select } from "../components/form.js";
+import { count } from "../components/format.js";
+import { ask, key, save } from "../server/http.js";
+import { fileLink } from "../components/parts.js";
+
+const TAIL = 40_000; // bytes of the log that are shown
+const MOST = 1000; // lines that a search shows
+const PAUSE = 250; // milliseconds after the last letter
+
+/** A card; `update(job)` when the job has changed, `tail()` when it may have written more. */
+export function logOf(id) {
+  const url = `jobs/${id}/logs`;
+  const lines = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log, the last lines" });
+  const field = h("input", { type: "search", id: fresh("log"), placeholder: "Words of a line", autocomplete: "off" });
+  const attempt = select([["", "The last"]], { id: fresh("attempt") });
+  const which = h("div", { hidden: true }, h("label", { for: attempt.id }, "Attempt"), attempt);
+  const told = h("p", { class: "muted", role: "status" });
+  const element = h("details", { class: "card", ontoggle: () => element.open && show() }, h("summary", {}, "Log"),
+    h("form", { class: "filters", role: "search", "aria-label": "Search the log", onsubmit: (event) => (event.preventDefault(), show()) },
+      h("div", {}, h("label", { for: field.id }, "Search"), field), which),
+    told, lines, h("p", {}, fileLink(url, `${id}.txt`, { saving: save, keyed: Boolean(key.get()) })));
+  let timer;
+  let turn = 0;
+
+  field.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(show, PAUSE);
+  });
+  attempt.addEventListener("change", show);
+
+  async function show() {
+    const own = (turn += 1);
+    const words = field.value.trim();
+    const asked = new URLSearchParams({ ...(attempt.value && { attempt: attempt.value }), ...(!words && { tail: TAIL }) });
+    try {
+      const text = await (await ask(`${url}?${asked}`)).text();
+      if (own !== turn) return;
+      if (words) find(text, words);
+      else end(text);
+    } catch (error) {
+      if (own === turn) say(lines, error.message);
+    }
+  }
+
+  function end(text) {
+    const was = lines.getAttribute("aria-label");
+    lines.setAttribute("aria-label", "Log, the last lines");
+    const low = was !== lines.getAttribute("aria-label") || lines.scrollTop + lines.clientHeight >= lines.scrollHeight - 30;
+    say(told, "");
+    say(lines, text || "Nothing was written yet.");
+    if (low) lines.scrollTop = lines.scrollHeight;
+  }
+
+  /** The lines in which it occurs, in any case, each with its number. */
+  function find(text, words) {
+    const wanted = words.toLowerCase();
+    const all = text.split("\n");
+    const found = all.map((line, place) => [place + 1, line]).filter(([, line]) => line.toLowerCase().includes(wanted));
+    lines.setAttribute("aria-label", `Log, lines with ${words}`);
+    say(told, `${count(found.length)} of ${count(all.length)} lines${found.length > MOST ? `; the last ${count(MOST)} are shown` : ""}`);
+    lines.replaceChildren(...found.slice(-MOST).map(([number, line]) => h("span", { class: "found" }, h("span", { class: "number" }, number), ...marked(line, wanted), "\n")));
+  }
+
+  return {
+    element,
+    tail: () => element.open && !field.value.trim() && !attempt.value && show(),
+    update(job) {
+      const known = attempt.options.length - 1;
+      for (let one = known + 1; one <= job.attempt; one += 1) attempt.append(h("option", { value: one }, String(one)));
+      which.hidden = job.attempt < 2;
+    },
+    stop: () => clearTimeout(timer),
+  };
+}
+
+function marked(line, wanted) {
+  const parts = [];
+  const lower = line.toLowerCase();
+  let from = 0;
+  // A letter may have another length in lower case: then nothing is marked rather than the wrong part.
+  for (let at = lower.length === line.length ? lower.indexOf(wanted) : -1; at >= 0; at = lower.indexOf(wanted, from)) {
+    parts.push(line.slice(from, at), h("mark", {}, line.slice(at, at + wanted.length)));
+    from = at + wanted.length;
+  }
+  return [...parts, line.slice(from)];
+}

@@ -1,0 +1,74 @@
+// The browser tells when a job ends: asked for by a button, and only then.
+
+import { announce, h, say } from "../dom.js";
+import { ENDED, STATUS, title } from "../components/format.js";
+import { get } from "../server/http.js";
+
+const EVERY = 10_000; // milliseconds: a window that nobody sees has no stream, so it asks
+const waiting = new Map(); // jobs that are waited for, by id, whatever page is shown
+
+function begin(id) {
+  const look = async () => {
+    try {
+      const job = await get(`jobs/${id}`);
+      if (!ENDED.has(job.status)) return;
+      tell(job);
+    } catch (error) {
+      if (error.status !== 404) return; // later, perhaps
+    }
+    end(id);
+  };
+  waiting.set(id, setInterval(look, EVERY));
+}
+
+function end(id) {
+  clearInterval(waiting.get(id));
+  waiting.delete(id);
+}
+
+function tell(job) {
+  const note = new Notification(`${STATUS[job.status].word}: ${title(job)}`, { body: job.error?.message ?? "", tag: job.id, icon: "static/dashboard/icon.svg" });
+  note.onclick = () => {
+    window.focus();
+    location.hash = `#/jobs/${job.id}`;
+    note.close();
+  };
+}
+
+/** A button for a job that has not ended; `heard(job)` when its page learns how it stands. */
+export function notifier(id) {
+  if (!("Notification" in window)) return { element: null, heard: () => {} };
+  const element = h("button", { type: "button", "aria-pressed": "false", onclick: ask }, "Notify me");
+
+  function draw() {
+    element.setAttribute("aria-pressed", String(waiting.has(id)));
+    say(element, waiting.has(id) ? "Will notify" : "Notify me");
+    element.title = waiting.has(id) ? "The browser tells you when the job ends, while this window is open. Press to leave that."
+      : "Have the browser tell you when the job ends";
+  }
+
+  async function ask() {
+    if (waiting.has(id)) end(id);
+    else if ((await Notification.requestPermission()) === "granted") {
+      begin(id);
+      announce("The browser will tell you when the job ends.");
+    } else announce("The browser does not allow notifications from this page.");
+    draw();
+    if (Notification.permission === "denied") {
+      say(element, "Not allowed");
+      element.title = "The browser does not allow notifications from this page; its settings do.";
+    }
+  }
+
+  draw();
+  return {
+    element,
+    heard(job) {
+      if (!ENDED.has(job.status)) return;
+      if (waiting.has(id)) {
+        end(id);
+        tell(job);
+      }
+    },
+  };
+}

@@ -1,0 +1,74 @@
+// A dialog: links that show one job to whoever has them; made here, listed, revoked.
+
+import { announce, fresh, h, say } from "../dom.js";
+import { copy } from "./copying.js";
+import { select } from "../components/form.js";
+import { date, title } from "../components/format.js";
+import { ask, get, once, post } from "../server/http.js";
+import { trouble } from "../components/parts.js";
+
+const DAYS = [["1", "For a day"], ["7", "For a week"], ["30", "For a month"], ["365", "For a year"]];
+
+export function share(job) {
+  const url = `jobs/${job.id}/shares`;
+  const days = select(DAYS, { id: fresh("days") });
+  days.value = "7";
+  const made = h("div");
+  const list = h("ul", { class: "shares", "aria-label": "Links" });
+  const problem = h("div");
+  const dialog = h("dialog", { "aria-labelledby": "share-title", class: "sharing" },
+    h("h2", { id: "share-title" }, "Share this job"),
+    h("p", {}, `Whoever has the link sees ${title(job)} with its log and files, and nothing else, and changes nothing. It is not your key.`),
+    problem,
+    h("form", { class: "pair", onsubmit: (event) => (event.preventDefault(), make()) },
+      h("div", {}, h("label", { for: days.id }, "It is valid"), days), h("button", { type: "submit", class: "main" }, "Make a link")),
+    made, list,
+    h("div", { class: "actions" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
+
+  async function make() {
+    try {
+      const link = await post(url, { days: Number(days.value) }, { headers: { "Idempotency-Key": once() } });
+      const address = new URL(link.page.slice(1), new URL(".", location.href)).href;
+      const field = h("input", { type: "text", readonly: true, id: fresh("link"), onfocus: () => field.select() });
+      field.value = address;
+      const button = h("button", { type: "button", onclick: async () => {
+        const done = await copy(address, field);
+        say(button, done ? "Copied" : "Select it");
+        announce(done ? "The link was copied." : "It cannot be copied here.");
+      } }, "Copy");
+      made.replaceChildren(h("div", { class: "pair" }, h("div", {}, h("label", { for: field.id }, "The link; it is shown this once"), field), button));
+      field.focus();
+      await draw();
+    } catch (error) {
+      problem.replaceChildren(trouble(error.message));
+    }
+  }
+
+  async function draw() {
+    try {
+      const { data } = await get(url);
+      list.replaceChildren(...data.map((one) => h("li", {}, h("span", {}, `Made ${date(one.created_at)}, until ${date(one.expires_at)}`),
+        h("button", { type: "button", class: "danger", "aria-label": `Revoke the link made ${date(one.created_at)}`, onclick: () => revoke(one) }, "Revoke"))));
+      problem.replaceChildren();
+    } catch (error) {
+      problem.replaceChildren(trouble(error.message));
+    }
+  }
+
+  async function revoke(one) {
+    try {
+      await ask(`${url}/${one.id}`, { method: "DELETE" });
+      announce("The link was revoked.");
+      made.replaceChildren();
+      await draw();
+      dialog.querySelector(".actions button").focus();
+    } catch (error) {
+      problem.replaceChildren(trouble(error.message));
+    }
+  }
+
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  draw();
+}

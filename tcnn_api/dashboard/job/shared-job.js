@@ -1,0 +1,32 @@
+// The page of a link: one job, to look at. Its secret stands after the # of the address, which no server is ever sent.
+
+import { h } from "../dom.js";
+import { key, whose } from "../server/http.js";
+import * as job from "./job.js";
+import { trouble } from "../components/parts.js";
+
+export function show(main, secret) {
+  document.title = "A shared job · tcnn";
+  document.body.classList.add("shared");
+  key.lend(secret);
+  let leave = () => {};
+  let over = false;
+  main.append(h("p", { class: "loading" }, "Loading the job…"));
+  whose(secret).then((guest) => {
+    if (over) return;
+    if (!guest.job) throw new Error("This is no link to a job.");
+    main.replaceChildren();
+    leave = job.show(main, guest.job);
+  }).catch((error) => {
+    if (over) return;
+    main.replaceChildren(h("h1", {}, "This link shows nothing"), error.status === 401
+      ? h("p", {}, "It has ended, or was revoked, or the job was deleted. Ask whoever sent it for another.")
+      : trouble(error.message, () => location.reload()));
+  });
+  return () => {
+    over = true;
+    leave();
+    key.lend("");
+    document.body.classList.remove("shared");
+  };
+}

@@ -1,0 +1,27 @@
+// Single images of a result: what they are, what was answered, and the way to the explorer.
+
+import { h } from "../dom.js";
+import { count, percent } from "../components/format.js";
+import { breakable } from "../components/scrolling.js";
+
+/** A list of images; `looked` makes the address of one in the explorer of its name, or is null where there is none. */
+export function gallery(title, images, all, looked) {
+  const words = `${title}: ${count(all)}${images.length < all ? `, of which ${count(images.length)}` : ""}`;
+  return [h("h3", {}, words), images.length ? h("ul", { class: "changed" }, images.map((one) => item(one, looked))) : h("p", {}, "None.")];
+}
+
+function item(image, looked) {
+  const said = image.answer === undefined
+    ? [["Before", `${image.before}, ${percent(image.before_confidence, 0)}`], ["After", `${image.after}, ${percent(image.after_confidence, 0)}`]]
+    : [["Taken for", `${image.answer}, ${percent(image.confidence, 0)}`]];
+  return h("li", {},
+    image.thumbnail && h("img", { src: image.thumbnail, alt: "", loading: "lazy" }),
+    h("dl", {}, [["Is", image.target], ...said].map(([word, text]) => h("div", {}, h("dt", {}, word), h("dd", {}, breakable(text))))),
+    h("code", { title: image.file }, looked ? h("a", { href: looked(image.file) }, image.file) : image.file));
+}
+
+/** The explorer of a job at an image of an uploaded data set; null where there is no such job or no such data set. */
+export function explorer(job, data) {
+  if (!/^job_/.test(job ?? "") || !/^ds_/.test(data ?? "")) return null;
+  return (file) => `#/jobs/${job}/attention?${new URLSearchParams({ dataset: data, file })}`;
+}

@@ -1,0 +1,97 @@
+// Several runs over one another: their curves, the settings in which they differ, and the numbers of their results.
+
+import { chart } from "../chart.js";
+import { flat, measured } from "../components/columns.js";
+import { parse } from "../components/csv.js";
+import { points } from "../curves.js";
+import { h } from "../dom.js";
+import { deed, number, percent, title } from "../components/format.js";
+import { ask, get } from "../server/http.js";
+import { learn, withNames } from "../components/names.js";
+import { badge, trouble } from "../components/parts.js";
+import { MOST } from "./runs.js";
+import { breakable, scrolling } from "../components/scrolling.js";
+
+const CURVES = [
+  { title: "Training loss", column: "train_loss", kind: "epoch", format: number },
+  { title: "Validation loss", column: "val.loss", kind: "epoch", format: number },
+  { title: "Validation top-1", column: "val.top1", kind: "epoch", format: percent },
+  { title: "Temperature τ", column: "temperature", kind: "epoch", format: number },
+  { title: "Learning rate", column: "lr", kind: "epoch", format: number },
+];
+
+export function show(main, query) {
+  document.title = "Compare runs · tcnn";
+  const ids = [...new Set((query.get("jobs") ?? "").split(",").filter((id) => /^job_[0-9a-z]+$/.test(id)))].slice(0, MOST);
+  const leaving = new AbortController();
+  const place = h("div", {}, h("p", { class: "loading" }, "Loading runs…"));
+  main.append(h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/runs" }, "Runs"), " / compare"), h("h1", {}, "Compare runs"))), place);
+  if (!ids.length) {
+    place.replaceChildren(h("p", { class: "empty" }, "Select runs ", h("a", { href: "#/runs" }, "in the table"), " first."));
+    return;
+  }
+  draw().catch((error) => error.name !== "AbortError" && place.replaceChildren(trouble(error.message, () => location.reload())));
+
+  async function draw() {
+    const found = await Promise.all(ids.map((id) => get(`jobs/${id}`, { signal: leaving.signal }).catch((error) => {
+      if (error.status !== 404) throw error;
+      return null; // deleted since
+    })));
+    const jobs = found.filter(Boolean);
+    const gone = ids.filter((_, at) => !found[at]);
+    const missing = gone.length > 0 && h("p", { class: "notice" }, `No longer there: ${gone.join(", ")}.`);
+    if (!jobs.length) return place.replaceChildren(missing, h("p", {}, h("a", { href: "#/runs" }, "All runs")));
+    const files = await Promise.all(jobs.map((job) => measurements(job.id)));
+    await learn(jobs);
+    const names = distinct(jobs);
+    const charts = CURVES.map(({ title: word, column, kind, format }) => {
+      const series = files.map((file, at) => ({ name: names[at], points: file ? points(file.rows.filter((row) => row.kind === kind), column) : [] }));
+      if (!series.some((one) => one.points.length)) return null;
+      const made = chart({ title: word, format });
+      made.draw(series);
+      return made.element;
+    }).filter(Boolean);
+    const settings = new Map();
+    jobs.forEach((job, at) => {
+      for (const [name, value] of [["task", deed(job)], ...flat(job.request)]) settings.set(name, (settings.get(name) ?? jobs.map(() => undefined)).with(at, value));
+    });
+    const differ = [...settings].filter(([, values]) => new Set(values).size > 1);
+    const metrics = [...new Set(jobs.flatMap((job) => Object.keys(job.metrics)))];
+    const heads = jobs.map((job, at) => h("th", { scope: "col" }, h("a", { href: `#/jobs/${job.id}`, title: names[at] }, names[at]), badge(job.status)));
+    place.replaceChildren(missing || "",
+      card("Settings that differ", differ.length
+        ? grid("Settings that differ", heads, differ.map(([name, values]) => [name, values.map((value) => (value === undefined ? "–" : withNames(value)))]))
+        : h("p", {}, "They were asked for in the same way."),
+      h("p", { class: "hint" }, "What is the same is left out; – was not set.")),
+      charts.length ? card("Curves", h("div", { class: "charts" }, charts)) : "",
+      metrics.length ? card("Results", grid("Results", heads.map((one) => one.cloneNode(true)),
+        metrics.map((name) => [name, jobs.map((job) => (Object.hasOwn(job.metrics, name) ? measured(name, job.metrics[name]) : "–"))]))) : "");
+  }
+
+  async function measurements(id) {
+    try {
+      return parse(await (await ask(`jobs/${id}/metrics.csv`, { signal: leaving.signal })).text());
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      return null; // of a conversion or an evaluation there are none
+    }
+  }
+
+  return () => leaving.abort();
+}
+
+function card(word, ...children) {
+  return h("section", { class: "card" }, h("h2", {}, word), children);
+}
+
+function grid(word, heads, rows) {
+  return scrolling(word, {}, h("table", { class: "compared stuck" },
+    h("thead", {}, h("tr", {}, h("td", {}), heads)),
+    h("tbody", {}, rows.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, breakable(name)), values.map((value) => h("td", { title: value }, h("span", { class: "value" }, breakable(value)))))))));
+}
+
+/** Names by which the runs are told apart: where two are called the same, with the ends of their ids. */
+function distinct(jobs) {
+  const plain = jobs.map(title);
+  return plain.map((name, at) => (plain.indexOf(name) === plain.lastIndexOf(name) ? name : `${name} (${jobs[at].id.slice(-6)})`));
+}

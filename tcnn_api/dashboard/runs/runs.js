@@ -1,0 +1,216 @@
+// Runs side by side: a table that is searched, sorted and given columns by the server, a page at a time. Its whole state
+// stands in the address.
+
+import { announce, h } from "../dom.js";
+import { FIRST, cell, columnsOf, heading, isColumn, sortable } from "../components/columns.js";
+import { ENDED, STATUS, deed, title } from "../components/format.js";
+import { get } from "../server/http.js";
+import { chips, editable } from "../components/labels.js";
+import { learn } from "../components/names.js";
+import { badge, trouble } from "../components/parts.js";
+import { scrolling } from "../components/scrolling.js";
+
+const LIMIT = 50;
+const EVERY = 5000; // milliseconds between looks, while anything on the page goes on
+export const MOST = 7; // runs that are compared: a chart has so many colours
+const KINDS = { transform: "Convert", finetune: "Fine-tune", evaluate: "Evaluate" };
+
+export function show(main, query) {
+  document.title = "Runs · tcnn";
+  const state = {
+    q: query.get("q") ?? "", status: query.get("status") ?? "", kind: query.get("kind") ?? "", tag: query.getAll("tag"),
+    sort: query.get("sort") ?? "-created", after: query.get("after") ?? "",
+    columns: query.has("columns") ? query.get("columns").split(",").filter(isColumn) : FIRST,
+    selected: (query.get("selected") ?? "").split(",").filter((id) => /^job_[0-9a-z]+$/.test(id)),
+  };
+  let jobs = [];
+  let rows = new Map();
+  let asking = new AbortController();
+  let timer;
+  let over = false;
+
+  const search = h("input", { type: "search", id: "search", placeholder: "Name, tag, note, model, data set, id", autocomplete: "off" });
+  search.value = state.q;
+  const tags = h("div", { class: "chips" });
+  const chosen = h("div", { class: "selection", role: "status" });
+  const picker = h("details", { class: "picker", ontoggle: () => picker.open && drawPicker() }, h("summary", {}, "Columns"));
+  const header = h("tr");
+  const body = h("tbody");
+  const table = scrolling("Runs", { class: "runs" }, h("table", {}, h("thead", {}, header), body));
+  const trailer = h("div", { class: "state" }, h("p", { class: "loading" }, "Loading runs…"));
+  const pager = h("nav", { class: "pager", "aria-label": "Pages" });
+  main.append(
+    h("div", { class: "head" }, h("h1", {}, "Runs"), chosen),
+    h("form", { class: "filters", role: "search", "aria-label": "Find runs", onsubmit: (event) => (event.preventDefault(), find()) },
+      h("div", { class: "wide" }, h("label", { for: "search" }, "Search"), search),
+      choice("Status", "status", Object.entries(STATUS).map(([value, { word }]) => [value, word])),
+      choice("Kind", "kind", Object.entries(KINDS)), tags),
+    picker, table, trailer, pager);
+
+  let typing;
+  search.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(find, 250);
+  });
+
+  function find() {
+    clearTimeout(typing);
+    if (search.value !== state.q) change({ q: search.value, after: "" }, "replaceState");
+  }
+
+  function choice(label, name, options) {
+    const field = h("select", { id: `runs-${name}` }, h("option", { value: "" }, "All"),
+      options.map(([value, word]) => h("option", { value, selected: state[name] === value }, word)));
+    field.addEventListener("change", () => change({ [name]: field.value, after: "" }));
+    return h("div", {}, h("label", { for: `runs-${name}` }, label), field);
+  }
+
+  function address(changes = {}) {
+    const now = { ...state, ...changes };
+    const asked = new URLSearchParams();
+    for (const name of ["q", "status", "kind", "after"]) if (now[name]) asked.set(name, now[name]);
+    if (now.sort !== "-created") asked.set("sort", now.sort);
+    for (const tag of now.tag) asked.append("tag", tag);
+    if (now.columns.join() !== FIRST.join()) asked.set("columns", now.columns.join());
+    if (now.selected.length) asked.set("selected", now.selected.join());
+    return `#/runs?${asked}`;
+  }
+
+  /** Another state, in the address, and what the server says of it. What is typed is no step that Back undoes. */
+  function change(changes, how = "pushState") {
+    Object.assign(state, changes);
+    history[how](null, "", address());
+    drawFilters();
+    return load();
+  }
+
+  async function load() {
+    clearTimeout(timer);
+    asking.abort();
+    asking = new AbortController();
+    const asked = new URLSearchParams({ limit: LIMIT, results: false, sort: state.sort });
+    for (const name of ["q", "status", "kind", "after"]) if (state[name]) asked.set(name, state[name]);
+    for (const tag of state.tag) asked.append("tag", tag);
+    try {
+      const page = await get(`jobs?${asked}`, { signal: asking.signal });
+      if (over) return;
+      trailer.replaceChildren();
+      take(page);
+    } catch (error) {
+      if (error.name === "AbortError" || over) return;
+      trailer.replaceChildren(trouble(error.message, load));
+    }
+    if (jobs.some((job) => !ENDED.has(job.status))) timer = setTimeout(later, EVERY);
+  }
+
+  /** Somebody who edits, or does not look, is left alone. */
+  function later() {
+    if (document.hidden || [...rows.values()].some((row) => row.isOpen())) timer = setTimeout(later, EVERY);
+    else load();
+  }
+
+  function take(page) {
+    jobs = page.data;
+    draw();
+    pager.replaceChildren(
+      ...(state.after ? [h("button", { type: "button", onclick: () => change({ after: "" }).then(top) }, "First page")] : []),
+      ...(page.has_more ? [h("button", { type: "button", onclick: () => change({ after: jobs.at(-1).id }).then(top) }, "Next page")] : []));
+    if (!jobs.length) trailer.replaceChildren(h("p", { class: "empty" }, "No run is like that."));
+    learn(jobs).then((news) => news && !over && ![...rows.values()].some((row) => row.isOpen()) && draw());
+  }
+
+  function top() {
+    scrollTo(0, 0);
+    announce(`${jobs.length} runs`);
+  }
+
+  function draw() {
+    table.hidden = !jobs.length;
+    header.replaceChildren(h("td", {}), ...["name", ...state.columns].map(head));
+    rows = new Map(jobs.map((job) => [job.id, row(job)]));
+    body.replaceChildren(...[...rows.values()].map((one) => one.element));
+    if (picker.open && !picker.contains(document.activeElement)) drawPicker();
+    drawFilters();
+  }
+
+  function head(column) {
+    const word = column === "name" ? "Name" : heading(column);
+    const by = state.sort.replace(/^-/, "");
+    const down = state.sort.startsWith("-");
+    if (column !== "name" && !sortable(column, jobs)) return h("th", { scope: "col" }, word);
+    const next = by === column ? (down ? column : `-${column}`) : column === "name" ? column : `-${column}`;
+    const button = h("button", { type: "button", class: "quiet sorter", "data-column": column, title: column,
+      onclick: () => change({ sort: next, after: "" }).then(() => header.querySelector(`[data-column="${column}"]`)?.focus()) },
+      word, h("span", { "aria-hidden": "true" }, by === column ? (down ? "\u00a0▼" : "\u00a0▲") : ""));
+    return h("th", { scope: "col", "aria-sort": by === column ? (down ? "descending" : "ascending") : null }, button);
+  }
+
+  function row(job) {
+    let now = job;
+    const saved = (news) => {
+      now = { ...now, name: news.name, tags: news.tags, note: news.note };
+      jobs = jobs.map((one) => (one.id === now.id ? now : one));
+      for (const one of [name, tagged]) one.redraw();
+    };
+    const current = () => now;
+    const name = editable("name", { current, saved, draw: (one) => h("a", { href: `#/jobs/${one.id}`, title: one.note }, title(one)) });
+    const tagged = editable("tags", { current, saved, draw: (one) => chips(one, (tag) => !state.tag.includes(tag) && change({ tag: [...state.tag, tag], after: "" })) });
+    const tick = h("input", { type: "checkbox", "aria-label": `Select ${title(job)}`, checked: state.selected.includes(job.id),
+      onchange: () => select(job.id, tick.checked) });
+    const element = h("tr", {},
+      h("td", {}, tick),
+      h("th", { scope: "row" }, h("div", { class: "run" }, h("div", { class: "labels" }, name.element, tagged.element), h("span", { class: "muted" }, badge(job.status), deed(job)))),
+      state.columns.map((column) => {
+        const { text, tip } = cell(column, job);
+        return h("td", { title: tip }, h("span", { class: "value" }, text));
+      }));
+    return { element, isOpen: () => name.isOpen() || tagged.isOpen() };
+  }
+
+  function select(id, is) {
+    state.selected = is ? [...state.selected, id] : state.selected.filter((one) => one !== id);
+    history.replaceState(null, "", address());
+    drawFilters();
+  }
+
+  function drawFilters() {
+    tags.replaceChildren(...state.tag.map((tag) => h("button", { type: "button", class: "tag", "aria-label": `Without the tag ${tag}`,
+      onclick: () => change({ tag: state.tag.filter((one) => one !== tag), after: "" }) }, `${tag} ×`)));
+    const many = state.selected.length;
+    const kind = jobs.find((job) => job.id === state.selected[0])?.kind;
+    chosen.replaceChildren(...(!many ? [h("span", { class: "muted" }, "Select runs to compare them.")] : [
+      h("span", {}, many > MOST ? `${many} selected; at most ${MOST} are compared` : `${many} selected`),
+      many > 1 && many <= MOST && h("a", { class: "button main", href: `#/compare?jobs=${state.selected.join()}` }, "Compare"),
+      many === 1 && kind && h("a", { class: "button", href: `#/${kind}?from=${state.selected[0]}` }, "Clone and edit"),
+      h("button", { type: "button", class: "quiet", onclick: () => {
+        state.selected = [];
+        history.replaceState(null, "", address());
+        for (const tick of body.querySelectorAll("input:checked")) tick.checked = false;
+        drawFilters();
+      } }, "Clear"),
+    ].filter(Boolean)));
+  }
+
+  function drawPicker() {
+    const all = [...new Set([...state.columns, ...columnsOf(jobs)])];
+    const groups = [["Of every run", (name) => !name.includes(".")], ["Results", (name) => name.startsWith("metrics.")], ["Settings", (name) => name.startsWith("settings.")]];
+    picker.replaceChildren(picker.firstElementChild, h("div", { class: "columns card" }, groups.map(([word, own]) =>
+      h("fieldset", {}, h("legend", {}, word), all.filter(own).map((name) => {
+        const tick = h("input", { type: "checkbox", checked: state.columns.includes(name), onchange: () => {
+          state.columns = tick.checked ? [...state.columns, name] : state.columns.filter((one) => one !== name);
+          history.replaceState(null, "", address());
+          draw();
+        } });
+        return h("label", { class: "column" }, tick, heading(name));
+      })))));
+  }
+
+  drawFilters();
+  load();
+  return () => {
+    over = true;
+    clearTimeout(timer);
+    clearTimeout(typing);
+    asking.abort();
+  };
+}

@@ -1,0 +1,119 @@
+// One uploaded model: a checkpoint and what `tcnn info` tells of it, or a CNN's weights and the tensors in them.
+
+import { announce, h } from "../dom.js";
+import { bytes, count, date, number, percent, short } from "../components/format.js";
+import { ask, get } from "../server/http.js";
+import { sure, trouble } from "../components/parts.js";
+import { scrolling } from "../components/scrolling.js";
+import { usedBy } from "./used-by.js";
+
+const SHOWN = 40; // class names
+
+const KINDS = {
+  checkpoints: {
+    word: "checkpoint", main: (one) => [["Fine-tune it", `#/finetune?checkpoint=${one.id}`], ["Evaluate it", `#/evaluate?checkpoint=${one.id}`]],
+    parts: (one, signal) => [story(one, signal)],
+  },
+  weights: {
+    word: "file of weights", main: (one) => [["Convert its CNN", `#/transform?weights=${one.id}`], ["Fine-tune it", `#/finetune?weights=${one.id}`], ["Evaluate it", `#/evaluate?weights=${one.id}`]],
+    parts: (one) => [plain(one), tensors(one)],
+  },
+};
+
+export function show(main, kind, id) {
+  const { word, main: ways, parts } = KINDS[kind];
+  document.title = "Checkpoint · tcnn";
+  const leaving = new AbortController();
+  main.append(h("p", { class: "loading" }, "Loading…"));
+  get(`${kind}/${id}`, { signal: leaving.signal }).then((one) => {
+    document.title = `${one.name} · tcnn`;
+    const refusal = h("div", { role: "alert" });
+    main.replaceChildren(
+      h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/checkpoints" }, "Checkpoints"), " / ", h("code", {}, id)), h("h1", {}, one.name)),
+        h("div", { class: "actions" },
+          ways(one).map(([name, href], place) => h("a", { class: `button${place ? "" : " main"}`, href }, name)),
+          h("button", { type: "button", class: "danger", onclick: () => remove(kind, one, word, refusal) }, "Delete"))),
+      refusal, ...parts(one, leaving.signal), usedBy(id, leaving.signal));
+  }).catch((error) => {
+    if (error.name === "AbortError") return;
+    main.replaceChildren(h("h1", {}, error.status === 404 ? `There is no such ${word}` : "It cannot be shown"), trouble(error.message), h("p", {}, h("a", { href: "#/checkpoints" }, "All checkpoints")));
+  });
+  return () => leaving.abort();
+}
+
+async function remove(kind, one, word, refusal) {
+  refusal.replaceChildren();
+  if (!(await sure({ title: `Delete this ${word}?`, text: `${one.name}: the file goes. Jobs that used it stay, with their results. This cannot be undone.` }))) return;
+  try {
+    await ask(`${kind}/${one.id}`, { method: "DELETE" });
+    announce(`The ${word} was deleted.`);
+    location.hash = "#/checkpoints";
+  } catch (error) {
+    refusal.replaceChildren(trouble(error.message));
+  }
+}
+
+function card(title, entries, ...more) {
+  return h("section", { class: "card" }, h("h2", {}, title), h("dl", { class: "facts roomy" }, pairs(entries)), more);
+}
+
+function pairs(entries) {
+  return entries.filter(([, value]) => value !== null && value !== undefined).map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)));
+}
+
+function file(one) {
+  return [["Size", bytes(one.size)], ["Uploaded", date(one.created_at)], ["SHA-256", h("code", { title: one.sha256 }, `${one.sha256.slice(0, 12)}…`)]];
+}
+
+/** What the file says of itself; read when the page is opened. */
+function story(one, signal) {
+  const element = card("What it is", [["Converted from", one.base_model], ["Attention layers", count(one.layers)], ["Parameters", short(one.parameters)], ["Classes", count(one.num_classes)], ...file(one)],
+    h("p", { class: "loading" }, "Reading the file…"));
+  get(`checkpoints/${one.id}/info`, { signal }).then((found) => {
+    element.querySelector(".loading").remove();
+    element.querySelector("dl").append(...pairs([
+      ["Weights before", { pretrained: "Pretrained", random: "Random", file: "Somebody’s own" }[found.weights] ?? found.weights],
+      ["Stage", found.stage && `${found.stage}, stride ${found.stride ?? "keep"}`],
+      ["Parameters before", found.parameters_before && short(found.parameters_before)],
+      ["Temperature τ", found.temperature && [...new Set(found.temperature.map((heat) => number(heat)))].join(" to ")],
+      ["Image", found.input_size?.join("×")], ["Licence", found.license], ["Written by", found.tcnn_version && `tcnn ${found.tcnn_version}`],
+    ]));
+    element.after(...[checked(found.verification), trained(found.training), labels(found.label_names)].filter(Boolean));
+  }).catch((error) => error.name !== "AbortError" && element.querySelector(".loading").replaceWith(trouble(error.message)));
+  return element;
+}
+
+function checked(found) {
+  if (!found) return null;
+  return card("When it was converted", [
+    ["Against its CNN", h("span", { class: `verdict ${found.passed ? "good" : "bad"}` }, found.passed ? "✓ The same function" : "✕ Not the same function")],
+    ...Object.entries(found.errors).map(([type, error]) => [`Largest error, ${type}`, number(error, 2)]), ["Drift at τ = 1, untrained", found.drift === null ? null : percent(found.drift)],
+  ]);
+}
+
+function trained(found) {
+  if (!found) return null;
+  return card("How it was fine-tuned", [["Images", found.data], ["Epoch", found.epoch && count(found.epoch)], ["Accuracy then (top-1)", found.top1 === null ? null : percent(found.top1)],
+    ["Measured on", found.images && `${count(found.images)} images`]]);
+}
+
+function labels(names) {
+  if (!names?.length) return null;
+  const more = names.length - SHOWN;
+  return h("section", { class: "card" }, h("h2", {}, "Classes"), h("p", { class: "names" }, names.slice(0, SHOWN).join(", "), more > 0 && ` and ${count(more)} more`));
+}
+
+function plain(one) {
+  const types = Object.entries(one.dtypes);
+  return card("What it is", [["Model, by the file", one.architecture ?? "Not said: you name it when it is converted"], ["Tensors", count(one.tensors)], ["Numbers", short(one.parameters)],
+    ["Types", types.map(([name, tensors]) => (types.length > 1 ? `${name} ${count(tensors)}` : name)).join(", ")], ...file(one)],
+  h("p", { class: "hint" }, "It was read without unpickling anything, and is kept as safetensors. Whether it fits a model, the job that converts it says first of all."));
+}
+
+function tensors({ shapes, tensors: all }) {
+  return h("section", { class: "card" }, h("h2", {}, "Tensors"),
+    scrolling("Tensors", { rows: shapes.length }, h("table", {},
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Name"), h("th", { scope: "col" }, "Shape"))),
+      h("tbody", {}, shapes.map(([name, shape]) => h("tr", {}, h("th", { scope: "row", class: "long" }, h("code", {}, name)), h("td", {}, shape.join("×") || "one number")))))),
+    all > shapes.length && h("p", { class: "muted" }, `and ${count(all - shapes.length)} more.`));
+}
