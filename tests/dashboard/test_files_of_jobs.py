@@ -157,7 +157,7 @@ def test_downloads_have_names_of_their_own(server: Server, story: Finished, open
     short = story.succeeded.job.removeprefix("job_")[:6]
     page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}", accept_downloads=True)
     if keyed:  # a server without keys takes any; what is fetched with one is saved by a script
-        page.evaluate("import('./static/dashboard/http.js').then(one => one.key.set('some-key'))")
+        page.evaluate("import('./static/dashboard/server/http.js').then(one => one.key.set('some-key'))")
         page.goto(f"{server.url}/#/jobs/{story.failed.job}")
         expect(page.get_by_role("link", name="best.safetensors")).to_have_count(0)  # drawn anew, now with the key
         page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
