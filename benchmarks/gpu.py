@@ -37,7 +37,8 @@ SECONDS = 9 * 60.0
 SOURCES = (
     "tcnn/**/*.py",
     *(f"benchmarks/{room}*.py" for room in ("", "layer/", "models/")),
-    "tests/*.py",
+    "tests/conftest.py",
+    "tests/helpers/*.py",
     "tests/gpu/*.py",
 )
 

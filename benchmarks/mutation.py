@@ -72,10 +72,9 @@ ROOMS = {
     ),
     "verification": Room(
         ("tcnn/verification",),
-        tests("conversion", "verify", "verify_differences"),
+        tests("verification", "verify", "verify_differences"),
         (
-            *tests("verification", "explain"),
-            *tests("conversion", "verify_harmless", "as_run", "precision"),
+            *tests("verification", "explain", "verify_harmless", "as_run", "precision"),
             *tests("cli", "cli_verify", "cli_explain"),
         ),
     ),
@@ -83,14 +82,14 @@ ROOMS = {
         tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),
         tests("conversion", "plan", "surgery", "stride", "dilate"),
         (
-            *tests("conversion", "carry", "select", "ties", "fold", "every_resnet", "content_heads"),
+            *tests("conversion", "carry", "select", "ties", "every_resnet", "content_heads"),
+            *tests("folding", "fold"),
             *tests("training", "baseline"),
             *tests("files", "load_older"),
         ),
         (
-            *tests(
-                "conversion", "named_models", "paper_table2", "content_heads", "reparameterise", "export", "annealing"
-            ),
+            *tests("conversion", "named_models", "paper_table2", "content_heads", "reparameterise", "annealing"),
+            *tests("exporting", "export"),
             *tests("zoo", "families"),
         ),
     ),

@@ -28,8 +28,8 @@ MEMORY = Path("/dev/shm")
 SMALL = ("test_resnet", "test_efficientnet", "test_byobnet", "test_convnext", "test_nfnet")
 """timm's smallest CNNs."""
 OF_ANY_SIZE = (
-    "analysis", "cli", "conversion", "docs", "evaluation", "files", "jobs", "networks", "planning", "publishing",
-    "training", "verification", "vit",
+    "analysis", "cli", "conversion", "docs", "evaluation", "exporting", "files", "folding", "jobs", "networks",
+    "planning", "publishing", "training", "verification", "vit",
 )  # fmt: skip
 """Folders whose tests say something of a network, whatever the size of its images."""
 STARTS = re.compile(r"^from (?P<module>forked|interpreted|deeds(?= import .*\bChild\b)) import", re.MULTILINE)
@@ -84,7 +84,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @cache
 def _shared(file: str) -> str | None:
-    """The module of `tests/` through which a file starts such a process: `forked`, `deeds` or `interpreted`."""
+    """The module of `tests/helpers` through which a file starts such a process: `forked`, `deeds` or `interpreted`."""
     found = STARTS.search((SLOW.parents[1] / file).read_text(encoding="utf-8"))
     return None if found is None else found["module"].replace("deeds", "forked")
 

@@ -27,7 +27,7 @@ from tcnn_jobs.model.jobs import Artifact, Claim, Kind, NewJob, Result, Status
 from tcnn_jobs.store import Store
 
 RESULTS = Path(__file__).parents[1] / "results" / "queue.json"
-POSTGRES = Path(__file__).parents[2] / "tests" / "postgres.py"
+POSTGRES = Path(__file__).parents[2] / "tests" / "helpers" / "postgres.py"
 FLOOR = 200  # claims a second that four workers must reach
 
 JOB = NewJob(owner="bench", kind=Kind.FINETUNE, request={"model": "resnet50d", "dataset": "cifar10"})

@@ -24,7 +24,7 @@ from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Kind, NewJob, Progress, 
 from tcnn_jobs.model.monitoring import WorkerInfo
 from tcnn_jobs.store import Store
 
-POSTGRES = Path(__file__).parents[2] / "tests" / "postgres.py"
+POSTGRES = Path(__file__).parents[2] / "tests" / "helpers" / "postgres.py"
 PARTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
 """Which quantiles are kept; between them the model draws along a line."""
 CYCLES = 250

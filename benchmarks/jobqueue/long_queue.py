@@ -31,7 +31,7 @@ from tcnn_jobs.model.jobs import Claim, Kind, NewJob, Result, Status, Upload
 from tcnn_jobs.store import Store
 
 RESULTS = Path(__file__).parents[1] / "results" / "long_queue.json"
-POSTGRES = Path(__file__).parents[2] / "tests" / "postgres.py"
+POSTGRES = Path(__file__).parents[2] / "tests" / "helpers" / "postgres.py"
 JOB = NewJob(
     owner="many", kind=Kind.FINETUNE, request={"model": "resnet50d", "dataset": "cifar10", "config": {"lr": 0.05}}
 )

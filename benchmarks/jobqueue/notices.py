@@ -27,7 +27,7 @@ from tcnn_jobs.store import Store
 from tcnn_jobs.worker.listening import Listening
 
 RESULTS = Path(__file__).parents[1] / "results" / "notices.json"
-TESTS = Path(__file__).parents[2] / "tests"
+TESTS = Path(__file__).parents[2] / "tests" / "helpers"
 JOB = NewJob(owner="bench", kind=Kind.TRANSFORM, request={"model": "resnet18"})
 POLL = 1.0
 TOLD = "tcnn_jobs.database.notices.ring"

@@ -15,7 +15,7 @@ import httpx
 
 from benchmarks.service.clock import Clock
 
-TESTS = Path(__file__).parents[2] / "tests"
+TESTS = Path(__file__).parents[2] / "tests" / "helpers"
 LEASE = 5.0
 """Seconds without a heartbeat after which a worker's jobs are given away."""
 ROOM = 512 << 20

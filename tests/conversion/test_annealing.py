@@ -146,7 +146,7 @@ def test_a_compiler_does_not_compile_for_every_step(wrapper: Callable[[nn.Module
     assert len(calls) < 4
 
 
-@pytest.mark.slow  # compiled in training, and exported by tests/conversion/test_export.py
+@pytest.mark.slow  # compiled in training, and exported by tests/exporting/test_export.py
 @pytest.mark.parametrize("strict", [False, True])
 @torch.no_grad()
 def test_export_and_whole_graphs_do_not_see_it(strict: bool) -> None:

@@ -1,10 +1,8 @@
 """A network that others trained, on real images: what is known of it is what `evaluate` finds."""
 
-import importlib.util
 import tarfile
-from pathlib import Path
-from types import ModuleType
 
+import cifar_resnet20 as resnet20
 import pytest
 from torch import nn
 
@@ -14,19 +12,6 @@ from tcnn.evaluation.evaluate import evaluate
 RIGHT = 4051
 """Of 5,000 validation images; what the CNN is known to get right."""
 
-
-def _resnet20() -> ModuleType:
-    """The module beside the tests of conversion."""
-    path = Path(__file__).parents[1] / "conversion" / "cifar_resnet20.py"
-    spec = importlib.util.spec_from_file_location("resnet20_for_evaluation", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-resnet20 = _resnet20()
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(

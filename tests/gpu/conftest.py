@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # what all tests share
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))  # what all tests share
 
 from tcnn.models.precision import exact_arithmetic
 

@@ -50,7 +50,7 @@ def outcomes(
     files: list[Path], report: Path, plugin: str, *options: str, **settings: str
 ) -> dict[str, tuple[str, str]]:
     """What became of every test of these files: `passed`, `failed` or `skipped`, and why."""
-    path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+    path = os.pathsep.join((str(ROOT), str(ROOT / "tests" / "helpers")))
     command = [
         sys.executable, "-m", "pytest", "-p", plugin, "-p", "no:cacheprovider", "-q", f"--junitxml={report}",
         "-c", files[0].parents[1] / "pyproject.toml", "-o", "addopts=", "-W", "ignore", *options, *files,

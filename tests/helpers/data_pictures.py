@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy
 from PIL import Image
 
-ARCHIVE = Path(os.environ.get("TCNN_TEST_DATA", Path(__file__).parents[2] / "shared" / "data")) / "cifar10.tar.xz"
+ARCHIVE = Path(os.environ.get("TCNN_TEST_DATA", Path(__file__).parents[3] / "shared" / "data")) / "cifar10.tar.xz"
 
 
 def photograph(name: str) -> Image.Image:
