@@ -66,7 +66,7 @@ ROOMS = {
             *tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "initialise", "triton_attention"),
             *tests("layers", "triton_operators", "position_kinds", "exposed", "dtensor"),
             *tests("layers", "hard", "citizenship", "scope_formula"),
-            *tests("files", "load_older"),
+            *tests("checkpoints", "load_older"),
         ),
         tests("layers", "citizenship_transforms", "gpsa_compile", "operator_calls"),
     ),
@@ -85,7 +85,7 @@ ROOMS = {
             *tests("conversion", "carry", "select", "ties", "every_resnet", "content_heads"),
             *tests("folding", "fold"),
             *tests("training", "baseline"),
-            *tests("files", "load_older"),
+            *tests("checkpoints", "load_older"),
         ),
         (
             *tests("conversion", "named_models", "paper_table2", "content_heads", "reparameterise", "annealing"),

@@ -28,7 +28,7 @@ MEMORY = Path("/dev/shm")
 SMALL = ("test_resnet", "test_efficientnet", "test_byobnet", "test_convnext", "test_nfnet")
 """timm's smallest CNNs."""
 OF_ANY_SIZE = (
-    "analysis", "cli", "conversion", "docs", "evaluation", "exporting", "files", "folding", "jobs", "networks",
+    "analysis", "checkpoints", "cli", "conversion", "docs", "evaluation", "exporting", "folding", "jobs", "networks",
     "planning", "publishing", "training", "verification", "vit",
 )  # fmt: skip
 """Folders whose tests say something of a network, whatever the size of its images."""
