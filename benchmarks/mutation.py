@@ -95,8 +95,12 @@ ROOMS = {
     ),
     "store": Room(
         ("tcnn_jobs/store", "tcnn_jobs/store/accounts", "tcnn_jobs/store/reading", "tcnn_jobs/database"),
-        ("tests/jobs/store",),
-        ("tests/jobs/store", *tests("jobs/worker", "webhooks", "janitor", "contained", "slots")),  # and on PostgreSQL
+        ("tests/jobs/store", "tests/jobs/database"),
+        (
+            "tests/jobs/store",
+            "tests/jobs/database",
+            *tests("jobs/worker", "webhooks", "janitor", "contained", "slots"),
+        ),  # and on PostgreSQL
         (*tests("chaos", "chaos"), *tests("jobs/worker", "real_jobs"), *tests("jobs/client", "jobs_journey")),
     ),
     "retry": Room(("tcnn_jobs/retry.py",), tests("jobs", "retry")),
