@@ -1,6 +1,6 @@
 """The charts for a page that has everything in it: one script, its hash for the page's policy, styles, and the palette.
 
-The dashboard loads the same files as modules, one by one.
+The dashboard has the same files in a script of its own.
 """
 
 import base64
@@ -9,28 +9,25 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from tcnn.analysis.charts.modules import concatenate
+
 SHARED = ("dom", "numbers")
 """Modules of the attention viewer's page that charts are made with, too."""
-MODULES = (*SHARED, "scale", "saving", "chart", "curves", "edges", "report")
-"""In an order in which each comes after those that it imports. No two of them have a name in common."""
+OWN = ("scale", "saving", "chart", "curves", "edges", "report")
 
 
-def resource(name: str) -> bytes:
+def _resource(name: str) -> str:
     """A file of this room, or a module that it shares."""
     shared = name.removesuffix(".js") in SHARED
     folder = files("tcnn.explorer") / "page" if shared else files("tcnn.analysis.charts")
-    return (folder / name).read_bytes()
+    return (folder / name).read_text(encoding="utf-8")
 
 
 @cache
 def script() -> str:
     """All modules as one script, which draws every element with `data-charts`."""
-    parts = []
-    for name in MODULES:
-        text = resource(f"{name}.js").decode()
-        text = re.sub(r"^import .*;\n", "", text, flags=re.MULTILINE)
-        parts.append(re.sub(r"^export ", "", text, flags=re.MULTILINE))
-    return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
+    modules = concatenate({f"{name}.js": _resource(f"{name}.js") for name in (*SHARED, *OWN)}, "report.js")
+    return f'(() => {{\n"use strict";\n{modules}}})();\n'
 
 
 @cache
@@ -43,7 +40,7 @@ def script_source() -> str:
 @cache
 def style() -> str:
     """How charts look."""
-    return resource("chart.css").decode()
+    return _resource("chart.css")
 
 
 @cache

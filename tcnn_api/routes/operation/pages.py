@@ -1,7 +1,6 @@
 """The dashboard at `/` and the API documentation at `/docs`, whose parts are all the server's own."""
 
 import hashlib
-import re
 from functools import cache
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
@@ -11,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi import Path as InPath
 from starlette.responses import FileResponse, HTMLResponse, Response
 
+from tcnn.analysis.charts.modules import concatenate
 from tcnn_api.errors import NotFound
 from tcnn_api.responses.download import has
 
@@ -44,6 +44,8 @@ SHARED = (
     "viewer.js",
 )
 """What the dashboard has in common with the page of `tcnn export --explorer`, where it lies."""
+ENTRY = "app.js"
+"""The page's module, which is sent as one script with all that it imports; the others are there by themselves, too."""
 OF_REPORTS = "report.js"
 """What draws the charts of a report; the dashboard has the others of that room."""
 
@@ -81,18 +83,13 @@ def edition() -> str:
 @cache
 def assets() -> dict[str, Asset]:
     """The dashboard's files by path, as they are sent."""
-    found = dict(_sources())
-    # The browser learns of all modules at once, instead of one import after the other.
-    preloads = "\n".join(
-        f'<link rel="modulepreload" href="static/dashboard/{path}">'
-        for path, content in found.items()
-        if path.suffix == ".js" and re.search(rb"^(import|export) ", content, re.MULTILINE)
-    )
-    for page in (path for path in _sources() if path.suffix == ".html"):
-        content = found[page].replace(b"<!--modules-->", preloads.encode())
-        found[page] = content.replace(b'"static/dashboard/', f'"static/dashboard/{edition()}/'.encode())
+    found = {str(path): content for path, content in _sources().items()}
+    modules = {path: content.decode() for path, content in found.items() if path.endswith(".js")}
+    found[ENTRY] = concatenate(modules, ENTRY).encode()
+    for page in (path for path in found if path.endswith(".html")):
+        found[page] = found[page].replace(b'"static/dashboard/', f'"static/dashboard/{edition()}/'.encode())
     return {
-        str(path): Asset(content, MEDIA[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+        path: Asset(content, MEDIA[Path(path).suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
         for path, content in found.items()
     }
 
