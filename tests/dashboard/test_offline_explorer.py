@@ -1,11 +1,7 @@
 """The page of `tcnn export --explorer`: what is written and refused, and in Chromium the numbers that Python has."""
 
 import base64
-import contextlib
-import functools
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +13,7 @@ import tiny_runs
 import torch
 from browsing import ALL_LOOKS, HOSTILE, LOOKS, Open, inaccessible, sync_api
 from PIL import Image
+from served_explorer import CFG, SIZE, Beside, compared, served, t_cnn
 from timm.data import create_transform
 from torch import nn
 
@@ -28,13 +25,7 @@ from tcnn.errors import OutputError, RequestError, VerificationError
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.explorer import network
 from tcnn.explorer.export import check_network, export_explorer
-from tcnn.layers.terms import kinds
 
-SIZE = (24, 20)
-CFG = {
-    "input_size": (3, *SIZE), "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25), "interpolation": "bicubic",
-    "crop_pct": 0.875, "crop_mode": "center", "label_names": ["blue", HOSTILE, "red"],
-}  # fmt: skip
 SETTINGS = [
     ((24, 20), 0.875, "center", "bicubic"), ((32, 32), 0.9, "center", "bilinear"), ((31, 40), 1.0, "squash", "lanczos"),
     ((24, 24), 0.8, "border", "bicubic"), ((20, 28), 0.95, "border", "bilinear"), ((33, 33), 1.0, "center", "lanczos"),
@@ -42,25 +33,6 @@ SETTINGS = [
 """(height, width), crop_pct, crop_mode and interpolation."""
 SIDES = ((61, 47), (300, 200), (9, 14), (24, 500), (40, 30))
 """Images' (width, height): larger and smaller than what the network takes, and a strip."""
-
-
-def t_cnn(content: str = "global", position: str = "isotropic", content_heads: int = 0) -> nn.Module:
-    """At τ = 1, with gates and centres of every kind."""
-    model, _ = library.convert(
-        tiny_runs.seeded(tiny_runs.TwoConvs).eval(), target="last", content=content, temperature=1.0,
-        position=position, content_heads=content_heads,
-    )  # fmt: skip
-    layer: Any = model.last
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        layer.query.normal_()
-        layer.key.normal_()
-        layer.gating_param.copy_(torch.linspace(-3, 3, 9))
-        for name in kinds.NAMES[layer.position]:
-            getattr(layer, name).add_(
-                0.3 if name == "attention_centers" else 0.3 * torch.randn(getattr(layer, name).shape)
-            )
-    return model
 
 
 @pytest.fixture(scope="module")
@@ -178,31 +150,9 @@ def url(written: tuple[nn.Module, Path]) -> Iterator[str]:
         yield found
 
 
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Python's own file server, which knows nothing of the page."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
 PREPARE = """async ([data, settings]) => {
   const { prepare } = await import("./prepare.js");
   return Array.from((await prepare(await (await fetch(data)).blob(), settings)).tensor);
-}"""
-LOOK = """async ([tensor, places]) => {
-  const model = await (await fetch("model.json")).json();
-  const network = await (await import("./network.js")).load(model, () => {});
-  const { logits, at } = await network.look(new Float32Array(tensor));
-  const told = ({ query, maps }) => ({ query,
-    ...Object.fromEntries(Object.entries(maps).map(([part, values]) => [part, Array.from(values)])) });
-  return { logits: Array.from(logits), places: places.map((place) => at(place).map(told)) };
 }"""
 
 
@@ -232,18 +182,6 @@ def test_the_browser_computes_what_python_does(
     compared(written[0], open_page(f"{url}LICENSES.txt"), images[:2])
 
 
-class Beside(nn.Module):
-    """The sum of networks."""
-
-    def __init__(self, *networks: nn.Module) -> None:
-        super().__init__()
-        self.networks = nn.ModuleList(networks)
-        self.pretrained_cfg = CFG
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.stack([each(x) for each in self.networks]).sum(0)
-
-
 @pytest.mark.parametrize(
     "kinds", [("quadratic",), pytest.param(("quadratic", "relative-content"), marks=pytest.mark.slow)]
 )
@@ -271,22 +209,6 @@ def test_what_the_network_tells_the_page(position: str, maps: int) -> None:
     (query,) = (m for m, each in enumerate(told["content_0"].unbind(2)) if torch.allclose(each, content, atol=1e-6))
     own = told["positional_0"][:, :, query]
     assert torch.allclose(own, positional.reshape(own.shape), atol=1e-6)
-
-
-def compared(model: nn.Module, page: Any, images: list[Path]) -> None:
-    """What the page computes of images against `encode`."""
-    places = [(0.0, 0.0), (0.5, 0.3), (0.999, 0.9)]
-    for file in images:
-        batch = transform_for(model)(Image.open(file)).unsqueeze(0)
-        encoded = encode(model, batch)
-        found = page.evaluate(LOOK, [batch.flatten().tolist(), places])
-        numpy.testing.assert_allclose(found["logits"], encoded.output[0].detach(), rtol=1e-4, atol=1e-5)
-        for place, layers in zip(places, found["places"], strict=True):
-            for layer, expected in zip(layers, encoded.at(place), strict=True):
-                assert tuple(layer["query"]) == expected.query
-                for part in ("content", "positional", "combined"):
-                    maps = getattr(expected, part).detach().flatten()
-                    numpy.testing.assert_allclose(layer[part], maps, atol=1e-6)
 
 
 def test_a_person_looks(
