@@ -32,6 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "cifar10_preset", "cifar10_rates", "cifar10_quick", "cifar10_quick_averaged", "cifar10_value_rate",
     ),
     "fitted before, or the last stage alone": ("cifar10", "cifar10_dilated"),
+    "learned positions, τ raised to 1, fewer images": ("cifar10_relative", "cifar10_quick_relative", "positions_tuned"),
 }  # fmt: skip
 """What learns, on how many images: the experiments, by name."""
 WHOLE = tuple(GROUPS)[:2]
