@@ -179,7 +179,7 @@ def digests() -> list[str]:
 def test_the_same_bytes_in_another_process() -> None:
     script = "import sys, json; sys.path[:0] = sys.argv[1:]; import test_plots; print(json.dumps(test_plots.digests()))"
     here = Path(__file__).parent
-    command = [sys.executable, "-c", script, str(here), str(here.parent)]
+    command = [sys.executable, "-c", script, str(here), str(here.parent / "helpers")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip().replace('"', "'") == str(digests())
 

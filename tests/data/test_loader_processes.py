@@ -54,7 +54,7 @@ def forked_parent(pipe: Connection, root: str, out: str) -> None:
 
 PROGRAM = """
 import os, sys
-sys.path[:0] = [sys.argv[2], os.path.dirname(sys.argv[2])]
+sys.path[:0] = [sys.argv[2], os.path.dirname(sys.argv[2]) + "/helpers"]
 from test_loader_processes import load_until_told
 load_until_told(lambda workers: print(*workers, flush=True), sys.argv[1])
 """
@@ -143,7 +143,7 @@ def loader_of(root: Path) -> TrainingLoader:
 
 DYING = """
 import os, signal, sys
-sys.path[:0] = [sys.argv[2], os.path.dirname(sys.argv[2])]
+sys.path[:0] = [sys.argv[2], os.path.dirname(sys.argv[2]) + "/helpers"]
 from test_loader_processes import alive, loader_of
 from tcnn.errors import EnvironmentFailure
 from pathlib import Path
