@@ -1,6 +1,5 @@
 """What users run is verified beside the attention: a fast way that computes something else does not pass."""
 
-import copy
 from collections.abc import Callable
 
 import pytest
@@ -22,12 +21,6 @@ OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 def made() -> tuple[nn.Module, nn.Module]:
     source = with_random_statistics(seeded_model("test_resnet"))
     return source, tcnn.convert(source).model
-
-
-@pytest.fixture
-def pair(made: tuple[nn.Module, nn.Module]) -> tuple[nn.Module, nn.Module]:
-    """A copy of a CNN and its conversion."""
-    return copy.deepcopy(made)
 
 
 @pytest.fixture

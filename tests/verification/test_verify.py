@@ -1,6 +1,5 @@
 """Verification: the numbers it reports, and that what is equal passes."""
 
-import copy
 import math
 import re
 
@@ -19,18 +18,6 @@ from tcnn.verification.as_run import compare_as_run
 from tcnn.verification.report import VerificationReport
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
-
-
-@pytest.fixture(scope="module")
-def made() -> tuple[nn.Module, nn.Module]:
-    source = seeded_model("test_resnet")
-    return source, tcnn.convert(source).model
-
-
-@pytest.fixture
-def pair(made: tuple[nn.Module, nn.Module]) -> tuple[nn.Module, nn.Module]:
-    """A copy of a CNN and its conversion."""
-    return copy.deepcopy(made)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Verification fails what is different and names where: one weight, one gate, one pixel of padding."""
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,18 +18,6 @@ from tcnn.verification.verify import allow_for_rounding
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 DAMAGED = "layer4.0.conv2"
-
-
-@pytest.fixture(scope="module")
-def made() -> tuple[nn.Module, nn.Module]:
-    source = seeded_model("test_resnet")
-    return source, tcnn.convert(source).model
-
-
-@pytest.fixture
-def pair(made: tuple[nn.Module, nn.Module]) -> tuple[nn.Module, nn.Module]:
-    """A copy of a CNN and its conversion."""
-    return copy.deepcopy(made)
 
 
 def one_weight(layer: GPSA2d) -> None:

@@ -1,29 +1,16 @@
 """Verification leaves both models as they were, whatever happens, and refuses what it cannot compare in one line."""
 
-import copy
 from collections.abc import Iterator
 
 import pytest
 import timm
-from nets import image, same_state, seeded_model, snapshot
+from nets import image, same_state, snapshot
 from torch import nn
 
 import tcnn
 from tcnn.errors import RequestError
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
-
-
-@pytest.fixture(scope="module")
-def made() -> tuple[nn.Module, nn.Module]:
-    source = seeded_model("test_resnet")
-    return source, tcnn.convert(source).model
-
-
-@pytest.fixture
-def pair(made: tuple[nn.Module, nn.Module]) -> tuple[nn.Module, nn.Module]:
-    """A copy of a CNN and its conversion."""
-    return copy.deepcopy(made)
 
 
 class TestLeavesNoMark:

@@ -1,6 +1,7 @@
 // Try it: drop an image on a job's page, and see what its models say of it, side by side.
 
 import { fresh, h, say } from "../dom.js";
+import { onDrop } from "../components/dropping.js";
 import { percent } from "../components/format.js";
 import { give } from "../attention/handover.js";
 import { ask } from "../server/http.js";
@@ -58,19 +59,7 @@ export function tryIt(job) {
 
   picture.addEventListener("error", () => (picture.hidden = true)); // the server may read what a browser does not
   file.addEventListener("change", () => file.files[0] && look(file.files[0]));
-  const over = (event) => {
-    if (![...event.dataTransfer.types].includes("Files")) return;
-    event.preventDefault();
-    element.classList.add("over");
-  };
-  element.addEventListener("dragenter", over);
-  element.addEventListener("dragover", over);
-  element.addEventListener("dragleave", (event) => element.contains(event.relatedTarget) || element.classList.remove("over"));
-  element.addEventListener("drop", (event) => {
-    event.preventDefault();
-    element.classList.remove("over");
-    if (event.dataTransfer.files[0]) look(event.dataTransfer.files[0]);
-  });
+  onDrop(element, ({ files }) => files[0] && look(files[0]));
   document.addEventListener("paste", function pasted(event) {
     if (!element.isConnected) {
       document.removeEventListener("paste", pasted);

@@ -1,6 +1,7 @@
 // Files on their way to the server: chosen or dropped, one after the other, each with how far it is and what was found in it.
 
 import { announce, fresh, h, say } from "../dom.js";
+import { onDrop } from "../components/dropping.js";
 import { field, wrong } from "../components/form.js";
 import { bytes, count, percent } from "../components/format.js";
 import { once, upload } from "../server/http.js";
@@ -107,20 +108,10 @@ export function dropZone({ label, hint, accept, route, done, folders = false }) 
       folder.value = "";
     });
   }
-  const over = (event) => {
-    if (![...event.dataTransfer.types].includes("Files")) return;
-    event.preventDefault();
-    element.classList.add("over");
-  };
-  element.addEventListener("dragenter", over);
-  element.addEventListener("dragover", over);
-  element.addEventListener("dragleave", (event) => element.contains(event.relatedTarget) || element.classList.remove("over"));
-  element.addEventListener("drop", (event) => {
-    event.preventDefault();
-    element.classList.remove("over");
-    const items = [...event.dataTransfer.items];
+  onDrop(element, (dropped) => {
+    const items = [...dropped.items];
     const entries = items.map((item) => item.webkitGetAsEntry?.());
-    [...event.dataTransfer.files].forEach((one, place) => {
+    [...dropped.files].forEach((one, place) => {
       const entry = entries[place];
       if (folders && entry?.isDirectory) packed(entry.name, () => filesOf(entry));
       else add(one.name, async () => one);

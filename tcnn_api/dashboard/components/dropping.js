@@ -1,0 +1,18 @@
+// Files that are dropped on an element, which shows while they are over it that it takes them.
+
+/** Call back with the event's `dataTransfer` when files are dropped on the element. */
+export function onDrop(element, dropped) {
+  const over = (event) => {
+    if (![...event.dataTransfer.types].includes("Files")) return;
+    event.preventDefault();
+    element.classList.add("over");
+  };
+  element.addEventListener("dragenter", over);
+  element.addEventListener("dragover", over);
+  element.addEventListener("dragleave", (event) => element.contains(event.relatedTarget) || element.classList.remove("over"));
+  element.addEventListener("drop", (event) => {
+    event.preventDefault();
+    element.classList.remove("over");
+    dropped(event.dataTransfer);
+  });
+}
