@@ -45,7 +45,8 @@ class Room:
 
 def tests(folder: str, *names: str) -> tuple[str, ...]:
     """Files of tests by their names."""
-    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
+    below = {path.stem: path for path in (ROOT / "tests" / folder).rglob("test_*.py")}
+    return tuple(below[f"test_{name}"].relative_to(ROOT).as_posix() for name in names)
 
 
 ROOMS = {
