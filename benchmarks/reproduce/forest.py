@@ -33,6 +33,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "fitted before, or the last stage alone": ("cifar10", "cifar10_dilated"),
     "learned positions, τ raised to 1, fewer images": ("cifar10_relative", "cifar10_quick_relative", "positions_tuned"),
+    "another network, from ImageNet, fewer images": ("cifar10_transfer",),
 }  # fmt: skip
 """What learns, on how many images: the experiments, by name."""
 WHOLE = tuple(GROUPS)[:2]
