@@ -4,7 +4,8 @@
 
 Round by round in turn, on the same weights; ratios are medians over the rounds, and the lowest and highest of them
 stand beside it. Two equal networks are timed as well: what they differ by is what a ratio may be wrong by. The floor
-is the network with its attention left out, maps and all: what a layer can save at most. Results go to
+is the network with its attention left out, maps and all, and the products are those of content attention without its
+softmax, positions and gates: what no layer with the same maps can do without. Results go to
 `benchmarks/results/convit_DEVICE.json`.
 """
 
@@ -39,15 +40,29 @@ class Nothing(nn.Module):
         return self.proj(self.v(x)) + 0 * self.qk(x).mean()
 
 
+class Products(Nothing):
+    """The two products of content attention, (Q Kᵀ) V, and in a backward pass the four of their gradients."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__(layer)
+        self.heads = layer.num_heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key = self.qk(x).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        value = self.v(x).unflatten(2, (self.heads, -1)).transpose(1, 2)
+        return self.proj((query @ key.transpose(-2, -1) @ value).transpose(1, 2).flatten(2))
+
+
 def networks(name: str) -> dict[str, nn.Module]:
     torch.manual_seed(0)
-    own = timm.create_model(name).eval()
-    fast, bare = copy.deepcopy(own), copy.deepcopy(own)
+    own: Any = timm.create_model(name).eval()
+    again, fast, bare, products = (copy.deepcopy(own) for _ in range(4))
     use_fast_attention(fast)
-    for block in bare.blocks:
-        if hasattr(block.attn, "gating_param"):
-            block.attn = Nothing(block.attn)
-    return {"timm": own, "timm again": copy.deepcopy(own), "fast": fast, "floor": bare}
+    for model, kind in ((bare, Nothing), (products, Products)):
+        for block in model.blocks:
+            if hasattr(block.attn, "gating_param"):
+                block.attn = kind(block.attn)
+    return {"timm": own, "timm again": again, "fast": fast, "products": products, "floor": bare}
 
 
 def step(model: nn.Module, images: Tensor) -> None:
@@ -90,6 +105,7 @@ def compare(works: dict[str, Callable[[], object]], device: str, rounds: int) ->
         "times as fast": ratio(seconds["timm"], seconds["fast"]),
         "lowest, highest": [min(rates), max(rates)],
         "timm over itself": ratio(seconds["timm"], seconds["timm again"]),
+        "with its products alone": ratio(seconds["timm"], seconds["products"]),
         "could be": ratio(seconds["timm"], seconds["floor"]),
     }
 

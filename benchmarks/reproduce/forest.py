@@ -39,7 +39,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 WHOLE = tuple(GROUPS)[:2]
 POOLED: dict[str, tuple[str, ...]] = {
     **{group: (group,) for group in GROUPS},
-    "the whole network": WHOLE,
+    "the whole ResNet-20": WHOLE,
     "all": tuple(GROUPS),
 }
 """What is pooled, of which groups."""
