@@ -27,12 +27,12 @@ def _listing(*args: Any, **kwargs: Any) -> list[str]:
 _matches = fnmatch.fnmatch
 
 
-def _of_the_source(name: Any, pattern: Any) -> bool:
+def _of_the_source(name: str, pattern: str) -> bool:
     """What timm's tests except by a model's name, they except for its conversion."""
-    return bool(_matches(name.removeprefix("t_"), pattern))
+    return _matches(name.removeprefix("t_"), pattern)
 
 
-setattr(fnmatch, "fnmatch", _of_the_source)  # noqa: B010 - its type is narrower than what is asked
+fnmatch.fnmatch = _of_the_source  # type: ignore[assignment]
 timm.list_models = _listing
 timm.list_pretrained = lambda *args, **kwargs: []  # the tests of pretrained weights need a network
 

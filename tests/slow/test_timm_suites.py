@@ -20,8 +20,8 @@ from families import smallest_of_every_family
 ROOT = Path(__file__).parents[2]
 TOO_LARGE = {"mobilenetv5_base", "nasnetalarge", "pnasnet5large", "inception_resnet_v2"}
 """The smallest of their families, and yet they take minutes and gigabytes."""
-NO_FEATURES = {"selecsls42"}
-"""Their features end before the layers that are converted, which is said: they would be the CNN's."""
+REFUSED_FEATURES = {"selecsls42"}
+"""timm's five levels end before the layer that is converted, and are refused (tests/zoo/test_register.py)."""
 AT_A_TIME = 8
 """Families a process: its memory stays below 4 GiB."""
 
@@ -95,7 +95,7 @@ def test_conversions_pass_what_their_sources_pass(names: list[str], suite: Path,
             if not kind:  # a test for a few models by name
                 continue
             passed[name] += kind == "passed"
-            if name in NO_FEATURES and "these features end before the layers that would be converted" in why:
+            if name in REFUSED_FEATURES and "these features end before the layers that would be converted" in why:
                 continue
             if source == "passed" and kind != "passed":
                 worse[f"t_{name}: {function}"] = f"{kind}: {why}"

@@ -153,6 +153,15 @@ def test_features_before_the_converted_stage_are_refused(feature_cls: str) -> No
         timm.create_model("t_test_resnet", features_only=True, out_indices=(0, 2), feature_cls=feature_cls)
 
 
+def test_where_the_usual_features_end_too_early_what_is_advised_helps() -> None:
+    """timm's five levels of a SelecSLS leave its head out, whose last 3×3 convolution is what is converted."""
+    with torch.device("meta"):
+        with pytest.raises(NothingToConvertError, match="choose out_indices that reach them"):
+            timm.create_model("t_selecsls42", features_only=True)
+        backbone = timm.create_model("t_selecsls42", features_only=True, out_indices=(4, 5))
+    assert [isinstance(layer, GPSA2d) for layer in backbone.modules()].count(True) == 1
+
+
 @pytest.mark.parametrize("feature_cls", ["list", "dict", "hook", "getter", "fx"])
 @torch.no_grad()
 def test_every_kind_of_feature_extractor_is_converted(feature_cls: str, tmp_path: Path) -> None:
