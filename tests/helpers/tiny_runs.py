@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from timm.layers import DropPath
 from torch import Tensor, nn
 
 from tcnn.config import FinetuneConfig, finetune_config
@@ -62,12 +63,25 @@ class TwoConvs(nn.Module):
 
     def __init__(self, classes: int = 3) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.stem = nn.Conv2d(3, 8, 3, stride=4, padding=1)
         self.last = nn.Conv2d(8, 8, 3, stride=2, padding=1)
         self.head = nn.Linear(8, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.last(self.stem(x).relu()).mean((2, 3)))
+
+
+class Normed(TwoConvs):
+    """With batch normalisation before the layer that is converted, and stochastic depth."""
+
+    def __init__(self, drop_path: float = 0.0) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, stride=4, padding=1, bias=False)
+        self.norm, self.path = nn.BatchNorm2d(8), DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.stem(x)).relu()
+        return self.head((x[..., ::2, ::2] + self.path(self.last(x))).mean((2, 3)))
 
 
 class RunsOutOfMemory(TwoConvs):

@@ -223,18 +223,18 @@ class TestPlan:
     def test_what_does_not_fit_is_not_tried(
         self, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        config = tiny(size=96, anneal="hold")
+        config = tiny(size=96, anneal="hold", batch_size=4)
         needed = plan(TwoConvs(), str(photos), config=config, seconds=0).memory
         room = (needed.computed + needed.waiting) * 5 // 6144 * 1024
         monkeypatch.setattr(machine, "MEMINFO", fields(tmp_path / "meminfo", MemAvailable=room))
         short = plan(TwoConvs(), str(photos), config=config, seconds=1)
         assert not short.memory.fits
-        assert short.memory.configured == 8
-        assert 1 <= short.memory.micro_batch < 8
+        assert short.memory.configured == 4
+        assert 1 <= short.memory.micro_batch < 4
         assert short.memory.computed + short.memory.waiting <= room
         assert short.epoch_seconds == ()
         assert short.problems == (
-            f"memory: 8 images at once do not fit into the {room / 1e9:.3g} GB free on cpu; give --set "
+            f"memory: 4 images at once do not fit into the {room / 1e9:.3g} GB free on cpu; give --set "
             f"micro_batch={short.memory.micro_batch}",
         )
         monkeypatch.setattr(machine, "MEMINFO", fields(tmp_path / "meminfo", MemAvailable=4096))
@@ -273,12 +273,13 @@ class TestPlan:
         gpu = Target(torch.device("cuda"), 8 << 30)
         made = plan(TwoConvs(), str(photos), config=tiny(), seconds=0, target=gpu)
         assert (made.device, made.memory.free, made.problems) == ("cuda", 8 << 30, ())
-        little = plan(TwoConvs(), str(photos), config=tiny(), seconds=0, target=gpu._replace(free=1 << 20))
-        assert "do not fit into the 0.00105 GB free on cuda" in little.problems[0]
+        pair = tiny(batch_size=2)
+        little = plan(TwoConvs(), str(photos), config=pair, seconds=0, target=gpu._replace(free=1 << 18))
+        assert "do not fit into the 0.000262 GB free on cuda" in little.problems[0]
         # One image of 2×2 leaves one pixel, of which batch normalisation cannot learn.
         normed = nn.Sequential(TwoConvs().stem, nn.BatchNorm2d(8), nn.Conv2d(8, 3, 3, padding=1), nn.Flatten())
         tight = gpu._replace(free=1 << 10)
-        one = plan(normed, str(photos), config=tiny(size=2), seconds=0, target=tight)
+        one = plan(normed, str(photos), config=tiny(size=2, batch_size=2), seconds=0, target=tight)
         assert "nor does one" in one.problems[0] and one.memory.micro_batch == 0
         with pytest.raises(tcnn.TcnnError, match="a plan for another one needs seconds=0"):
             plan("test_resnet", str(photos), config=tiny(), target=gpu)
@@ -294,4 +295,4 @@ class TestPlan:
 
         gpu = Target(torch.device("cuda"), 1 << 20)
         with pytest.raises(ValueError, match="images come in pairs"):
-            plan(Pairs(), str(photos), config=tiny(size=64), seconds=0, target=gpu)
+            plan(Pairs(), str(photos), config=tiny(size=64, batch_size=2), seconds=0, target=gpu)

@@ -11,7 +11,8 @@ import timm
 import torch
 from forked import processes
 from safetensors.torch import load_file
-from tiny_runs import colours, run, tiny
+from tiny_runs import TwoConvs, colours, run, seeded, tiny
+from torch import nn
 
 import tcnn
 from tcnn.config import ConversionConfig
@@ -30,6 +31,18 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
+class Headed(TwoConvs):
+    """Of seven classes, until it is told how many."""
+
+    num_classes = 7
+
+    def __init__(self) -> None:
+        super().__init__(7)
+
+    def reset_classifier(self, classes: int) -> None:
+        self.num_classes, self.head = classes, nn.Linear(8, classes)
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return colours(tmp_path_factory.mktemp("colours"))
@@ -38,12 +51,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> FinetuneResult:
     """A run with its baseline that nobody has interrupted."""
-    return run("test_resnet", data, tmp_path_factory.mktemp("whole") / "run", **OPTIONS)
+    return run(seeded(Headed), data, tmp_path_factory.mktemp("whole") / "run", **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def measured(data: Path, tmp_path_factory: pytest.TempPathFactory) -> FinetuneResult:
+    """One of a model that timm builds again from a file: before and after can be compared in all."""
+    return run("test_resnet", data, tmp_path_factory.mktemp("measured") / "run", **OPTIONS, epochs=1)
 
 
 @pytest.mark.parametrize("stride", ["keep", pytest.param("dilate", marks=pytest.mark.slow)])
 def test_cnn_and_t_cnn_start_alike(stride: Any, tmp_path: Path) -> None:
-    config = tiny(conversion={"stride": stride})
+    config = tiny(conversion={"stride": stride, "input_size": (32, 32)})
     file = tmp_path / "t.safetensors"
     convert_to_file("test_resnet", file, config.conversion, pretrained=False)
     for source in ("test_resnet", file):
@@ -66,14 +85,15 @@ def test_the_cnn_of_a_file_of_ones_own_is_had_back_from_the_conversion(tmp_path:
     mine = timm.create_model("test_resnet", num_classes=3).eval()
     torch.save(mine.state_dict(), tmp_path / "mine.pth")
     file = tmp_path / "t.safetensors"
-    convert_to_file("test_resnet", file, weights=tmp_path / "mine.pth")
+    convert_to_file("test_resnet", file, ConversionConfig(input_size=(32, 32)), weights=tmp_path / "mine.pth")
     found = baseline_start(file, tiny(), CLASSES)
     for name, tensor in found.model.state_dict().items():
         own = mine.state_dict()[name]
         # The classes are other ones, so the classifier is the T-CNN's new one.
         assert name.startswith("fc.") or torch.allclose(tensor, own, rtol=0, atol=1e-7 * own.abs().max().item()), name
     other = tmp_path / "d.safetensors"
-    convert_to_file("test_resnet", other, ConversionConfig(stride="dilate"), weights=tmp_path / "mine.pth")
+    dilated = ConversionConfig(stride="dilate", input_size=(32, 32))
+    convert_to_file("test_resnet", other, dilated, weights=tmp_path / "mine.pth")
     with pytest.raises(RequestError, match="file of one's own, and its stride is another one"):
         baseline_start(other, tiny(), CLASSES)
 
@@ -93,29 +113,29 @@ def test_same_batches_and_updates(whole: FinetuneResult) -> None:
     assert not [name for name in load_file(baseline.best) if "gating" in name]
 
 
-def test_before_and_after(whole: FinetuneResult, data: Path) -> None:
-    assert whole.before_after is not None
-    rows = {row.role: row for row in whole.before_after.rows}
+def test_before_and_after(measured: FinetuneResult, data: Path) -> None:
+    assert measured.before_after is not None
+    rows = {row.role: row for row in measured.before_after.rows}
     assert list(rows) == ["cnn", "tuned_cnn", "converted", "t_cnn"]
     assert [row.new_classifier for row in rows.values()] == [True, False, True, False]
     assert rows["cnn"].accuracy == rows["converted"].accuracy
     assert rows["t_cnn"].accuracy is not None
-    assert rows["t_cnn"].accuracy.top1.mean == pytest.approx(whole.best_top1)
+    assert rows["t_cnn"].accuracy.top1.mean == pytest.approx(measured.best_top1)
     cost, plain = rows["t_cnn"].cost, rows["cnn"].cost
     assert cost is not None
     assert plain is not None
-    assert abs(cost.bytes - Path(whole.best).stat().st_size) < 60_000, "what its file has beside the header"
+    assert abs(cost.bytes - Path(measured.best).stat().st_size) < 60_000, "what its file has beside the header"
     assert cost.flops > plain.flops > 0  # type: ignore[operator]
     rate = cost.images_per_second
     assert rate.low <= rate.median <= rate.high and rate.low < rate.high, "of several passes, however slow they are"
-    assert whole.before_after.corrupted_images == rows["t_cnn"].accuracy.images
+    assert measured.before_after.corrupted_images == rows["t_cnn"].accuracy.images
     for row in rows.values():
-        assert row.corrupted is not None and row.corrupted.images == whole.before_after.corrupted_images
+        assert row.corrupted is not None and row.corrupted.images == measured.before_after.corrupted_images
     assert rows["cnn"].corrupted == rows["converted"].corrupted, "the same function of the same corrupted images"
-    (gain,) = whole.before_after.differences
+    (gain,) = measured.before_after.differences
     assert gain.corrupted is not None and gain.corrupted.low <= gain.corrupted.mean <= gain.corrupted.high
     assert (gain.of, gain.over) == ("t_cnn", "tuned_cnn")
-    text = (Path(whole.out) / before_after.FILE).read_text()
+    text = (Path(measured.out) / before_after.FILE).read_text()
     assert str(data) not in text
     content = json.loads(text)
     assert set(content["rows"][3]["per_class"]) == set(CLASSES)
@@ -132,8 +152,8 @@ def test_a_baseline_is_resumed_where_it_was(whole: FinetuneResult, data: Path, t
             raise Stopped("killed")
 
     with pytest.raises(Stopped):
-        run("test_resnet", data, tmp_path / "run", report=interrupt, **OPTIONS)
-    again = run("test_resnet", data, tmp_path / "run", resume=True, **OPTIONS)
+        run(seeded(Headed), data, tmp_path / "run", report=interrupt, **OPTIONS)
+    again = run(seeded(Headed), data, tmp_path / "run", resume=True, **OPTIONS)
     for file in ("last.safetensors", "baseline/last.safetensors"):
         one, other = load_file(Path(whole.out) / file), load_file(tmp_path / "run" / file)
         assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
@@ -149,32 +169,33 @@ def _killed(data: Path, out: Path) -> None:
         if now.phase == "baseline training" and now.step >= 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    run("test_resnet", data, out, report=report, **OPTIONS)
+    run("test_resnet", data, out, report=report, **OPTIONS, epochs=1)
 
 
 @pytest.mark.slow
-def test_a_kill_during_the_baseline_changes_no_figure(whole: FinetuneResult, data: Path, tmp_path: Path) -> None:
+def test_a_kill_during_the_baseline_changes_no_figure(measured: FinetuneResult, data: Path, tmp_path: Path) -> None:
     process = processes.Process(target=_killed, args=(data, tmp_path / "run"))
     process.start()
     process.join(300)
     assert process.exitcode == -signal.SIGKILL
     assert not (tmp_path / "run" / before_after.FILE).exists()
-    again = run("test_resnet", data, tmp_path / "run", resume=True, **OPTIONS)
+    again = run("test_resnet", data, tmp_path / "run", resume=True, **OPTIONS, epochs=1)
     assert again.before_after is not None
-    assert whole.before_after is not None
-    one, other = (found.before_after.model_dump() for found in (again, whole))
+    assert measured.before_after is not None
+    one, other = (found.before_after.model_dump() for found in (again, measured))
     for row in one["rows"] + other["rows"]:
         del row["cost"]["images_per_second"]  # the only figure that time has a part in
     assert one == other
 
 
-def test_what_has_no_baseline_says_so_before_it_trains(whole: FinetuneResult, data: Path, tmp_path: Path) -> None:
+def test_what_has_no_baseline_says_so_before_it_trains(measured: FinetuneResult, data: Path, tmp_path: Path) -> None:
+    trained = measured.best
     with pytest.raises(RequestError, match="has been trained since"):
-        run(whole.best, data, tmp_path / "run", baseline=True)
+        run(trained, data, tmp_path / "run", baseline=True)
     with pytest.raises(RequestError, match="leave one of the two out"):
         run("test_resnet", data, tmp_path / "run", baseline=True, convert=False)
     with pytest.raises(RequestError, match="T-CNN already"):
-        run(tcnn.load(whole.best), data, tmp_path / "run", baseline=True)
+        run(tcnn.load(trained), data, tmp_path / "run", baseline=True)
     assert not (tmp_path / "run").exists()
 
 

@@ -7,6 +7,8 @@ import torch
 from data_pictures import draw_classes
 from forked import ranks
 from safetensors.torch import load_file
+from tiny_runs import Normed, seeded
+from torch import nn
 
 from tcnn.config import finetune_config
 from tcnn.errors import RequestError
@@ -18,7 +20,11 @@ OPTIONS = {
     "drop_path": 0.2, "log_steps": 1, "checkpoint_steps": 2, "hold": "gates", "bn_reestimate": 2,
     "anneal": "warmup", "conversion": {"content_heads": 0},
 }  # fmt: skip
-MODEL = "test_resnet"  # batch normalisation and stochastic depth
+
+
+def model() -> nn.Module:
+    """Has batch normalisation and stochastic depth."""
+    return seeded(lambda: Normed(0.2))
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +36,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(images: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """What one process learns."""
     out = tmp_path_factory.mktemp("alone") / "run"
-    finetune(MODEL, str(images), config=finetune_config("quick", options=OPTIONS), out=out, pretrained=False)
+    finetune(model(), str(images), config=finetune_config("quick", options=OPTIONS), out=out, pretrained=False)
     return RunDirectory(out)
 
 
 def share(out: Path, images: Path, **options: object) -> None:
     """What each of several processes does."""
     config = finetune_config("quick", options=OPTIONS | options)
-    finetune(MODEL, str(images), config=config, out=out, pretrained=False)
+    finetune(model(), str(images), config=config, out=out, pretrained=False)
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -86,7 +92,7 @@ def test_a_run_of_two_goes_on_with_one(images: Path, tmp_path: Path) -> None:
     for path in sorted(run.resume.glob("step-*"), reverse=True)[:1]:
         path.unlink()  # back to the point before the last validation
     result = finetune(
-        MODEL, str(images), config=finetune_config("quick", options=OPTIONS), out=run.path, resume=True,
+        model(), str(images), config=finetune_config("quick", options=OPTIONS), out=run.path, resume=True,
         pretrained=False,
     )  # fmt: skip
     assert result.epochs == 2
@@ -100,7 +106,7 @@ def refuse(out: Path, images: Path) -> None:
     """What each of two processes does."""
     config = finetune_config("quick", options=OPTIONS | {"batch_size": 7, "mixup": 0.0})
     with pytest.raises(RequestError, match="a batch of 7 cannot be shared equally among 2 processes"):
-        finetune(MODEL, str(images), config=config, out=out, pretrained=False)
+        finetune(model(), str(images), config=config, out=out, pretrained=False)
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(images: Path, tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
-from tiny_runs import colours, run, seeded, tiny
+from tiny_runs import TwoConvs, colours, run, seeded, tiny
 from torch import Tensor, nn
 
 import tcnn
@@ -155,7 +156,7 @@ def test_runs(data: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     losses = []
     for matching in (0.0, 100.0):
         out = tmp_path / str(matching)
-        result = run("test_resnet", data, out, matching=matching, epochs=3, log_steps=1, **options)
+        result = run(seeded(TwoConvs), data, out, matching=matching, epochs=3, log_steps=1, **options)
         assert result.updates == 9
         losses.append([row["loss"] for row in RunDirectory(out).rows("train")])
     late = 3 if "convert_at" in options else 0
@@ -166,7 +167,8 @@ def test_runs(data: Path, tmp_path: Path, options: dict[str, Any]) -> None:
 
 
 def test_a_t_cnn_that_is_annealed_already(data: Path, tmp_path: Path) -> None:
-    done = run("test_resnet", data, tmp_path / "first", epochs=1)
+    done = tmp_path / "t.safetensors"
+    tcnn.save(tcnn.convert(timm.create_model("test_resnet", num_classes=3), temperature=1.0).model, done)
     with pytest.raises(RequestError, match="matching: there is no annealing, as τ is at its end already"):
-        run(done.last, data, tmp_path / "second", matching=1.0)
+        run(done, data, tmp_path / "second", matching=1.0)
     assert not (tmp_path / "second").exists()

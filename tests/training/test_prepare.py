@@ -174,7 +174,7 @@ def test_the_stochastic_depth_of_a_module() -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> FinetuneResult:
     """A run, and beside its directory the images."""
     root = tmp_path_factory.mktemp("trained")
-    return run("test_resnet", colours(root / "colours"), root / "run", size=(40, 48), epochs=1)
+    return run("test_resnet", colours(root / "colours"), root / "run", size=(32, 40), epochs=1)
 
 
 def test_what_the_data_set_is_called_lands_in_the_file(trained: FinetuneResult) -> None:
@@ -183,13 +183,13 @@ def test_what_the_data_set_is_called_lands_in_the_file(trained: FinetuneResult) 
     for path in (result.best, result.last):
         cfg = tcnn.load(path).pretrained_cfg
         assert cfg["label_names"] == list(COLOURS)
-        assert (cfg["num_classes"], cfg["input_size"], cfg["test_input_size"]) == (3, [3, 40, 48], None)
+        assert (cfg["num_classes"], cfg["input_size"], cfg["test_input_size"]) == (3, [3, 32, 40], None)
     model = tcnn.load(result.best)
-    assert tuple(resolve_model_data_config(model)["input_size"]) == (3, 40, 48)
+    assert tuple(resolve_model_data_config(model)["input_size"]) == (3, 32, 40)
     seen: list[tuple[int, ...]] = []
     model.register_forward_pre_hook(lambda module, arguments: seen.append(tuple(arguments[0].shape[1:])))
     evaluate(model, open_dataset(str(data)), batch_size=30)
-    assert set(seen) == {(3, 40, 48)}
+    assert set(seen) == {(3, 32, 40)}
 
 
 def test_other_class_names_of_the_same_number_are_noted(trained: FinetuneResult) -> None:
@@ -263,7 +263,7 @@ def test_the_source_as_its_own_teacher(made: Path, kind: str) -> None:
 
 def test_a_grey_model(tmp_path: Path) -> None:
     source = timm.create_model("test_resnet", in_chans=1, num_classes=3)
-    result = run(source, colours(tmp_path / "colours"), tmp_path / "run", epochs=1)
+    result = run(source, colours(tmp_path / "colours", images=4), tmp_path / "run", epochs=1)
     assert tcnn.load(result.best).pretrained_cfg["input_size"][0] == 1
 
 
