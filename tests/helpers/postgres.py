@@ -55,7 +55,9 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Run the server, and wait until it answers."""
+        """Run the server if it does not run, and wait until it answers."""
+        if self._process is not None and self._process.poll() is None:
+            return
         with (self.folder / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(
                 [

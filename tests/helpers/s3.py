@@ -102,7 +102,7 @@ def s3(host: str = "127.0.0.1") -> Iterator[Gate]:
     server.daemon_threads = True
     gate = Gate(f"http://{host}:{server.server_address[1]}", behind, process.pid)
     server.gate = gate  # type: ignore[attr-defined]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         httpx.put(f"{behind}/{BUCKET}", trust_env=False).raise_for_status()
         yield gate

@@ -27,11 +27,17 @@ def postgres_server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: Server) -> Iterator[str]:
+def own_postgres_url(postgres_server: Server) -> Iterator[str]:
     """A migrated database of this test alone."""
     name = next(_names)
     yield postgres_server.create(name, "migrated")
     postgres_server.drop(name)
+
+
+@pytest.fixture
+def postgres_url(own_postgres_url: str) -> str:
+    """The same; the store's tests, which leave the tables as they are, have one for a file."""
+    return own_postgres_url
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from postgres import Server
 from sqlalchemy.pool import QueuePool
 
 from tcnn.errors import RequestError
+from tcnn_jobs.database import silence
 from tcnn_jobs.database.silence import answers
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model.jobs import Beat, Hold, Status
@@ -35,13 +36,20 @@ def own_server(postgres_server: Server) -> Iterator[Server]:
     try:
         yield postgres_server
     finally:
-        postgres_server.stop()
         postgres_server.start()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is asked early whether it answers, and given a moment for it."""
+    monkeypatch.setattr(silence, "SOON", 0.1)
+    monkeypatch.setattr(silence, "PATIENCE", 0.3)
+    monkeypatch.setattr(silence, "AGAIN", 0.05)
 
 
 def test_postgres_away_and_back(own_server: Server, postgres_url: str) -> None:
     """Connections that were open and new ones; what was committed is there, and claims still hold."""
-    store, late = Store(postgres_url, wait=0.5), Store(postgres_url, wait=0)
+    store, late = Store(postgres_url, wait=0.1), Store(postgres_url, wait=0)
     job = store.enqueue(new())
     claim = hold(store.claim("w1"))
     own_server.stop()
@@ -84,7 +92,7 @@ def test_postgres_restart_is_waited_for(own_server: Server, postgres_url: str) -
     own_server.stop()
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(store.enqueue, new())
-        time.sleep(0.5)
+        time.sleep(0.3)
         assert not call.done()
         own_server.start()
         assert call.result(60).status == Status.QUEUED
@@ -134,7 +142,7 @@ def test_the_password_stays_a_secret() -> None:
     store.close()
 
 
-def test_a_frozen_postgres_holds_nobody_up(postgres_server: Server, postgres_url: str) -> None:
+def test_a_frozen_postgres_holds_nobody_up(postgres_server: Server, postgres_url: str, impatient: None) -> None:
     """Stopped by SIGSTOP it answers nothing and acknowledges all. Open connections, new ones, and a statement under
     way: each call ends within seconds, however patient it is with a server that answers, and all is well when it
     goes on."""
@@ -175,6 +183,7 @@ def _back(store: Store) -> None:
             time.sleep(0.05)
 
 
+@pytest.mark.slow  # two seconds at least; that it is silent once it is met is above
 def test_a_frozen_postgres_that_nobody_has_met(postgres_server: Server, postgres_url: str) -> None:
     """A process that begins then has libpq's own deadline, which is in whole seconds."""
     fresh = Store(postgres_url, wait=0.2)
@@ -184,16 +193,16 @@ def test_a_frozen_postgres_that_nobody_has_met(postgres_server: Server, postgres
     fresh.close()
 
 
-def test_what_takes_postgres_long_is_waited_for(postgres_url: str) -> None:
+def test_what_takes_postgres_long_is_waited_for(postgres_url: str, impatient: None) -> None:
     """It is asked whether it answers, and does: a long statement goes on, and so does the wait for a lock."""
     store = Store(postgres_url)
     job = store.enqueue(new())
     with store.reading() as connection:
-        connection.exec_driver_sql("SELECT pg_sleep(1.5)")
+        connection.exec_driver_sql("SELECT pg_sleep(0.5)")
     with ThreadPoolExecutor(1) as pool, store.writing() as connection:
         connection.exec_driver_sql("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
         other = pool.submit(store.get, job.id)
-        time.sleep(1.5)
+        time.sleep(0.5)
         assert not other.done()
         connection.rollback()
         assert other.result(60) == job

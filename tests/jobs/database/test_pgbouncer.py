@@ -39,7 +39,7 @@ def pooled(pooler: Pooler, postgres_url: str) -> str:
     return pooler.address(postgres_url.partition("@/")[2].partition("?")[0])
 
 
-def _work(store: Store, jobs: int, workers: int = 8) -> None:
+def _work(store: Store, jobs: int, workers: int = 4) -> None:
     """Submit, hold and finish, in so many threads: often enough for the driver to prepare what it repeats."""
 
     def work(name: str) -> None:
@@ -56,10 +56,10 @@ def _work(store: Store, jobs: int, workers: int = 8) -> None:
 def test_a_queue_behind_a_pooler(pooled: str) -> None:
     """More clients than connections to the server; nothing stays behind in them."""
     store = Store(pooled)
-    _work(store, 48)
+    _work(store, 24)
     done, more = store.list(limit=100)
-    assert (len(done), more) == (48, False)
-    assert Counter(job.status for job in done) == {Status.SUCCEEDED: 48}
+    assert (len(done), more) == (24, False)
+    assert Counter(job.status for job in done) == {Status.SUCCEEDED: 24}
     assert all(job.claim == 1 for job in done)
     with store.writing() as connection:
         found = {

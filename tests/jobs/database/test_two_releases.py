@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from backends import ON_SQLITE
 from deeds import new
 from sqlalchemy import Connection, inspect, text
 
@@ -56,6 +57,7 @@ def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
+@ON_SQLITE
 def test_code_of_the_release_before_works_on_todays_schema(store: Store, url: str, before: Path) -> None:
     """A server or worker of it that was running goes on, and today's sees what it did."""
     ran = subprocess.run(

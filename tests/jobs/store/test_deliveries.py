@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from backends import ON_POSTGRES, ON_SQLITE
 from deeds import OUCH, RESULT, hold, new
 
 from tcnn_jobs.model.jobs import Delivery, Job
@@ -19,6 +20,7 @@ ENDS: dict[str, Callable[[Store, Job], Job]] = {
 }
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("status", ENDS)
 def test_one_call_for_every_end(store: Store, status: str) -> None:
     """It says what happened, without a word about where files lie; a job that runs again ends again."""
@@ -41,6 +43,7 @@ def test_one_call_for_every_end(store: Store, status: str) -> None:
         assert [other.body["type"] for other in store.due_deliveries()] == ["job.cancelled"]
 
 
+@ON_SQLITE
 def test_no_webhook_no_call(store: Store) -> None:
     """Nor for a job that ends by its worker's death."""
     store.cancel(store.enqueue(new()).id)
@@ -64,6 +67,7 @@ def _wait(store: Store) -> list[Delivery]:
     return found
 
 
+@ON_SQLITE
 def test_a_call_is_repeated_until_it_is_made(store: Store) -> None:
     """After a caller's death, after a failure; not after success, and not after giving up."""
     _due(store, 2)
@@ -84,6 +88,7 @@ def test_a_call_is_repeated_until_it_is_made(store: Store) -> None:
         assert connection.exec_driver_sql("SELECT count(*) FROM deliveries").scalar() == 0
 
 
+@ON_POSTGRES
 def test_callers_at_once_never_get_the_same_call(store: Store) -> None:
     """Every call is handed out once, and none is forgotten."""
     _due(store, 24)

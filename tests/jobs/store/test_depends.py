@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from backends import ON_POSTGRES, ON_SQLITE
 from deeds import OUCH, RESULT, Child, hold, kinds, new
 
 from tcnn_jobs.errors import WrongState
@@ -31,6 +32,7 @@ def test_a_chain_is_done_in_its_order(store: Store) -> None:
     assert store.get(third.id).waiting_for is None
 
 
+@ON_SQLITE
 def test_all_that_it_needs_is_waited_for(store: Store) -> None:
     made = store.enqueue(new())
     store.finish(hold(store.claim("w1")), RESULT)
@@ -47,6 +49,7 @@ def test_all_that_it_needs_is_waited_for(store: Store) -> None:
     assert taken is not None and taken.id == job.id
 
 
+@ON_SQLITE
 def test_its_place_is_behind_all_that_could_start(store: Store) -> None:
     """And it is not old: its age counts from when it could have been taken."""
     source = store.enqueue(new())
@@ -75,6 +78,7 @@ ENDS: dict[str, Callable[[Store, Job], object]] = {
 }
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("end", ENDS)
 def test_it_fails_with_its_source_and_can_be_resumed_after_it(store: Store, end: str) -> None:
     source = store.enqueue(new())
@@ -100,6 +104,7 @@ def test_it_fails_with_its_source_and_can_be_resumed_after_it(store: Store, end:
     assert taken is not None and (taken.id, taken.error) == (job.id, None)
 
 
+@ON_SQLITE
 def test_a_source_that_is_tried_again_is_waited_for(store: Store) -> None:
     source = store.enqueue(new(max_attempts=9))
     job = _after(store, source)
@@ -111,6 +116,7 @@ def test_a_source_that_is_tried_again_is_waited_for(store: Store) -> None:
     assert taken is not None and taken.id == job.id
 
 
+@ON_SQLITE
 def test_the_last_worker_lost_ends_them_too(store: Store) -> None:
     source = store.enqueue(new(max_attempts=1))
     job = _after(store, source)
@@ -118,6 +124,7 @@ def test_the_last_worker_lost_ends_them_too(store: Store) -> None:
     assert store.get(job.id).status is Status.FAILED
 
 
+@ON_SQLITE
 def test_a_source_stays_while_somebody_waits_for_it(store: Store) -> None:
     source = store.enqueue(new())
     job = _after(store, source)
@@ -129,6 +136,7 @@ def test_a_source_stays_while_somebody_waits_for_it(store: Store) -> None:
     store.delete(source.id)
 
 
+@ON_SQLITE
 def test_one_that_was_cancelled_while_it_waited_is_left_alone(store: Store) -> None:
     source = store.enqueue(new())
     job = _after(store, source)
@@ -139,6 +147,7 @@ def test_one_that_was_cancelled_while_it_waited_is_left_alone(store: Store) -> N
     assert store.claim("w1") is not None
 
 
+@ON_SQLITE
 def test_another_tenants_job_is_not_waited_for(store: Store) -> None:
     """Nor does it say anything of how that one fares."""
     theirs = store.enqueue(new(owner="bob", priority=-1))
@@ -150,6 +159,7 @@ def test_another_tenants_job_is_not_waited_for(store: Store) -> None:
     assert store.get(mine.id).status is Status.RUNNING
 
 
+@ON_POSTGRES
 @pytest.mark.parametrize("end", ["failed", "succeeded"])
 def test_a_race_of_ending_and_naming(store: Store, end: str) -> None:
     """Whoever names a job that ends at this moment finds it ended, or ends or starts with it: nobody waits for ever."""
@@ -170,6 +180,7 @@ def test_a_race_of_ending_and_naming(store: Store, end: str) -> None:
     assert store.list(status=Status.QUEUED) == ([], False)
 
 
+@ON_SQLITE
 def test_a_long_chain_ends_with_its_first(store: Store) -> None:
     last = first = store.enqueue(new())
     for _ in range(60):
@@ -179,6 +190,7 @@ def test_a_long_chain_ends_with_its_first(store: Store) -> None:
     assert store.list(status=Status.QUEUED) == ([], False)
 
 
+@ON_POSTGRES
 def test_a_worker_that_dies_between_an_end_and_those_that_wait_for_it_has_done_neither(store: Store, url: str) -> None:
     source = store.enqueue(new())
     job = _after(store, source)

@@ -1,6 +1,7 @@
 """A job that failed is tried again on another worker, if there is one; one that is silent within its lease is there."""
 
 import pytest
+from backends import ON_SQLITE
 from deeds import OUCH, hold, info, kinds, new
 from sqlalchemy import text
 
@@ -44,6 +45,7 @@ def test_it_is_left_to_the_other_worker(store: Store) -> None:
     assert back is not None and back.id == job.id, "only where it failed last"
 
 
+@ON_SQLITE
 def test_not_for_ever(store: Store) -> None:
     for name in ("w1", "w2"):
         store.heartbeat(info(name), [])
@@ -55,6 +57,7 @@ def test_not_for_ever(store: Store) -> None:
     assert taken is not None and taken.id == job.id
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("why", ["alone", "too small", "silent"])
 def test_a_worker_without_another_that_could_takes_it_at_once(store: Store, why: str) -> None:
     wide = info("w1").model_copy(update={"slots": 2})
@@ -68,6 +71,7 @@ def test_a_worker_without_another_that_could_takes_it_at_once(store: Store, why:
     assert store.claim("w1", slots=2) is not None
 
 
+@ON_SQLITE
 def test_a_worker_that_went_silent_does_not_get_it_back(store: Store) -> None:
     for name in ("w1", "w2"):
         store.heartbeat(info(name), [])
@@ -79,6 +83,7 @@ def test_a_worker_that_went_silent_does_not_get_it_back(store: Store) -> None:
     assert store.claim("w2") is not None
 
 
+@ON_SQLITE
 def test_a_resumed_or_handed_back_job_is_anybodys(store: Store) -> None:
     for name in ("w1", "w2"):
         store.heartbeat(info(name), [])
@@ -91,6 +96,7 @@ def test_a_resumed_or_handed_back_job_is_anybodys(store: Store) -> None:
     assert kinds(store, job.id).count("started") == 3
 
 
+@ON_SQLITE
 def test_a_worker_is_there_for_as_long_as_its_lease(store: Store) -> None:
     """With a long lease it says so seldom."""
     for name, lease in (("patient", 600.0), ("usual", 60.0), ("quick", 5.0)):

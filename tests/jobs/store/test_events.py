@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
+from backends import ON_POSTGRES, ON_SQLITE
 from deeds import OUCH, hold, info, kinds, new
 
 from tcnn_jobs.errors import JobNotFound
@@ -11,6 +12,7 @@ from tcnn_jobs.model.jobs import Beat, NewEvent
 from tcnn_jobs.store import Store
 
 
+@ON_SQLITE
 def test_replay_from_anywhere(store: Store) -> None:
     """`after` and `limit` page through them; each says what is to be known."""
     job = store.enqueue(new()).id
@@ -33,6 +35,7 @@ def test_replay_from_anywhere(store: Store) -> None:
         store.count_events("job_of_nobody", "epoch")
 
 
+@ON_POSTGRES
 def test_no_gaps_when_many_write_at_once(store: Store) -> None:
     """Beats, a wish to cancel, and readers that follow by `after`: all see one sequence."""
     job = store.enqueue(new()).id

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from backends import ON_SQLITE
 from deeds import OUCH, RESULT, hold, info, new
 
 from tcnn_jobs.errors import LostClaim
@@ -48,6 +49,7 @@ def test_an_old_claim_changes_nothing(store: Store, again: str) -> None:
             store.finish(newer, RESULT)
 
 
+@ON_SQLITE
 def test_claims_that_never_were(store: Store) -> None:
     """Another worker's, a future one, a deleted job's, a queued job's."""
     store.enqueue(new())
@@ -88,6 +90,7 @@ def test_one_beat_of_many_jobs(store: Store) -> None:
     assert [event.kind for event in store.events(ids[0])][-1] == "epoch"
 
 
+@ON_SQLITE
 def test_saying_twice_that_a_job_is_done(store: Store) -> None:
     """A worker that did not hear the answer repeats its call: same job, nothing twice; another result is refused."""
     store.enqueue(new(webhook="https://example.org/hook"))

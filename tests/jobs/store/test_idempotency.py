@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from backends import ON_POSTGRES, ON_SQLITE
 from deeds import new
 
 from tcnn_jobs.errors import IdempotencyMismatch, WrongState
@@ -13,6 +14,7 @@ from tcnn_jobs.store import Store
 KEY = IdempotencyKey("ann", "try-1", "digest-1")
 
 
+@ON_SQLITE
 def test_the_same_key_gives_the_same_job(store: Store) -> None:
     """As it is now; other owners' and other keys are others."""
     assert store.replay(KEY) is None
@@ -26,6 +28,7 @@ def test_the_same_key_gives_the_same_job(store: Store) -> None:
     assert len(store.list(limit=10)[0]) == 3
 
 
+@ON_SQLITE
 def test_another_request_under_the_same_key(store: Store) -> None:
     """Is refused by every call, and makes nothing."""
     store.enqueue(new(), KEY)
@@ -37,6 +40,7 @@ def test_another_request_under_the_same_key(store: Store) -> None:
     assert len(store.list()[0]) == 1
 
 
+@ON_SQLITE
 def test_keys_go_with_what_they_made(store: Store) -> None:
     """After a job was deleted its request is a new one."""
     job = store.cancel(store.enqueue(new(), KEY).id)
@@ -45,6 +49,7 @@ def test_keys_go_with_what_they_made(store: Store) -> None:
     assert store.enqueue(new(), KEY).id != job.id
 
 
+@ON_POSTGRES
 def test_a_race_has_one_winner(store: Store) -> None:
     """Eight threads with one key at once: one job, one event, and all hear of it; the same for other things."""
     for attempt in range(5):
@@ -92,6 +97,7 @@ def test_a_change_is_made_once_whoever_asks_at_once(store: Store) -> None:
         store.resume(job.id, "ann", KEY._replace(digest="digest-2"))
 
 
+@ON_SQLITE
 def test_a_change_that_is_refused_uses_no_key_up(store: Store) -> None:
     """What could not be done then may be done later under the same key."""
     job = store.enqueue(new())

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from alembic import command
+from backends import ON_POSTGRES, ON_SQLITE
 from deeds import OUCH, RESULT, hold, new
 from sqlalchemy import text
 
@@ -42,6 +43,7 @@ ENDS: dict[str, Callable[[Store, Job], object]] = {
 }
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("end", ENDS)
 def test_neither_a_source_nor_a_data_set_is_deleted_under_a_job(store: Store, end: str) -> None:
     """Queued, running, resumed: refused, and named. Once the job has ended both can go."""
@@ -65,6 +67,7 @@ def test_neither_a_source_nor_a_data_set_is_deleted_under_a_job(store: Store, en
     assert store.remove_upload(dataset).id == dataset
 
 
+@ON_SQLITE
 def test_another_tenants_job_keeps_nothing(store: Store) -> None:
     """Whatever id it writes."""
     source = _source(store)
@@ -73,6 +76,7 @@ def test_another_tenants_job_keeps_nothing(store: Store) -> None:
     assert [job.id for job in store.list()[0]] == [theirs.id]
 
 
+@ON_POSTGRES
 def test_a_race_of_deleting_and_naming(store: Store) -> None:
     """A deletion that has succeeded came before every job that names it."""
     for _ in range(5):
@@ -87,6 +91,7 @@ def test_a_race_of_deleting_and_naming(store: Store) -> None:
         store.cancel(job.id)
 
 
+@ON_SQLITE
 def test_jobs_that_were_queued_before_the_table_was_there(store: Store) -> None:
     """The migration reads their requests."""
     source = _source(store)

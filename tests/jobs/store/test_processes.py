@@ -7,6 +7,7 @@ import time
 from collections import Counter
 
 import pytest
+from backends import ON_POSTGRES, ON_SQLITE
 from deeds import RESULT, Child, hold, kinds, new
 
 from tcnn_jobs.errors import LostClaim
@@ -37,6 +38,7 @@ def _assert_consistent(store: Store) -> None:
     assert finished == sum(job.status == Status.SUCCEEDED for job in jobs)
 
 
+@ON_POSTGRES
 def test_no_job_twice_and_none_lost(store: Store, url: str) -> None:
     """Four processes empty one queue, while this one puts more into it."""
     workers = [Child("work", url, f"w{number}") for number in range(4)]
@@ -56,6 +58,7 @@ def test_no_job_twice_and_none_lost(store: Store, url: str) -> None:
     _assert_consistent(store)
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(
     ("where", "status"),
     [
@@ -84,6 +87,7 @@ def test_killed_within_a_transaction(store: Store, url: str, where: str, status:
     _assert_consistent(store)
 
 
+@ON_POSTGRES
 def test_killed_at_any_time(store: Store, url: str) -> None:
     """Workers in full swing are killed at random; what they held is reaped, and all is finished once."""
     chance = random.Random(11)

@@ -1,5 +1,6 @@
 """A job that costs worker after worker and gets no farther is not tried again, whatever its attempts."""
 
+from backends import ON_SQLITE
 from deeds import hold, info, kinds, new
 
 from tcnn_jobs.model.jobs import Beat, Failure, Job, NewEvent, Progress, Status
@@ -17,6 +18,7 @@ def lose(store: Store, percent: float | None = None, epoch: int | None = 1, phas
     return reaped
 
 
+@ON_SQLITE
 def test_the_fifth_worker_is_the_last_until_its_owner_resumes_it(store: Store) -> None:
     job = store.enqueue(new(max_attempts=100))
     for again in (False, True):
@@ -33,6 +35,7 @@ def test_the_fifth_worker_is_the_last_until_its_owner_resumes_it(store: Store) -
         store.resume(job.id)
 
 
+@ON_SQLITE
 def test_one_that_gets_farther_every_time_is_tried_on(store: Store) -> None:
     job = store.enqueue(new(max_attempts=100))
     for number in range(2 * QUARANTINE):
@@ -40,6 +43,7 @@ def test_one_that_gets_farther_every_time_is_tried_on(store: Store) -> None:
         assert store.events(job.id)[-1].data == {"worker": "w1", "percent": number + 1}
 
 
+@ON_SQLITE
 def test_only_training_is_progress(store: Store) -> None:
     """Conversion and transfers count from 0 to 100 every time; and not every report has a percentage."""
     job = store.enqueue(new(max_attempts=100))

@@ -4,6 +4,7 @@ import random
 import time
 
 import pytest
+from backends import ON_SQLITE
 from deeds import OUCH, hold, new
 from sqlalchemy import update
 
@@ -47,23 +48,25 @@ def test_place_in_the_queue_moves_on(store: Store) -> None:
     assert store.resume(second.id).queue_position == 1
 
 
+@ON_SQLITE
 def test_a_job_that_waits_for_its_retry_is_in_nobodys_way(store: Store) -> None:
     """Not claimed before its time, claimed then, and others pass it."""
     patient, other = store.enqueue(new()), store.enqueue(new())
-    assert store.fail(hold(store.claim("w1")), OUCH, retry_after=0.6).id == patient.id
+    assert store.fail(hold(store.claim("w1")), OUCH, retry_after=0.3).id == patient.id
     waiting = store.get(patient.id)
-    assert waiting.not_before > waiting.created_at + 0.6
+    assert waiting.not_before > waiting.created_at + 0.3
     assert (waiting.queue_position, store.get(other.id).queue_position) == (1, 0)
     assert _claim_all(store) == [other.id]
     deadline = time.monotonic() + 60
     while not (claimed := _claim_all(store)):
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.02)
     assert claimed == [patient.id]
     started = store.get(patient.id).started_at
     assert started is not None and started >= waiting.not_before
 
 
+@ON_SQLITE
 def test_those_that_wait_for_the_same_moment_stand_as_the_others_do(store: Store) -> None:
     """By priority, then by age."""
     jobs = [store.enqueue(new(priority=priority)) for priority in (0, 0, 7, 0)]
@@ -72,6 +75,7 @@ def test_those_that_wait_for_the_same_moment_stand_as_the_others_do(store: Store
     assert [store.get(job.id).queue_position for job in jobs] == [1, 2, 0, 3]
 
 
+@ON_SQLITE
 def test_a_handed_back_or_resumed_job_need_not_wait(store: Store) -> None:
     """Whatever its last retry had been told."""
     job = store.enqueue(new())
@@ -83,6 +87,7 @@ def test_a_handed_back_or_resumed_job_need_not_wait(store: Store) -> None:
     assert _claim_all(store) == [job.id]
 
 
+@ON_SQLITE
 def test_only_the_kinds_that_a_worker_wants(store: Store) -> None:
     """None means all, an empty choice nothing."""
     jobs = {kind: store.enqueue(new(kind=kind)).id for kind in Kind}
@@ -93,6 +98,7 @@ def test_only_the_kinds_that_a_worker_wants(store: Store) -> None:
     assert _claim_all(store) == [jobs[Kind.TRANSFORM], jobs[Kind.FINETUNE]]
 
 
+@ON_SQLITE
 def test_a_job_for_larger_workers_is_passed_over_until_it_has_waited(store: Store) -> None:
     """Then a worker that could hold it when idle takes it before it takes younger ones."""
     wide, narrow, younger = (store.enqueue(new(slots=slots)) for slots in (3, 2, 1))
@@ -107,6 +113,7 @@ def test_a_job_for_larger_workers_is_passed_over_until_it_has_waited(store: Stor
     assert claimed is not None and claimed.id == wide.id
 
 
+@ON_SQLITE
 def test_a_job_is_submitted_even_if_its_place_is_not_known(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was done is done: a database that goes away right after it takes nothing back."""
 
@@ -122,6 +129,7 @@ def test_a_job_is_submitted_even_if_its_place_is_not_known(store: Store, monkeyp
     assert store.get(job.id) == job.model_copy(update={"queue_position": 0, "waiting_for": "no worker is there"})
 
 
+@ON_SQLITE
 def test_places_of_a_long_queue(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of the last count, which is not made again for every question; exact again when few are left."""
     monkeypatch.setattr(places, "HEAD", 5)

@@ -1,6 +1,7 @@
 """How long a job has run counts all its attempts, and nothing else."""
 
 import pytest
+from backends import ON_SQLITE
 from deeds import OUCH, hold, info, new
 from sqlalchemy import text
 
@@ -39,6 +40,7 @@ def test_attempts_add_up_until_it_is_resumed(store: Store) -> None:
     assert (resumed.ran, resumed.max_runtime) == (0, 50)
 
 
+@ON_SQLITE
 def test_the_silence_of_a_lost_worker_does_not_count(store: Store) -> None:
     """A host that is switched off over a weekend has not run its jobs."""
     store.enqueue(new())
@@ -52,6 +54,7 @@ def test_the_silence_of_a_lost_worker_does_not_count(store: Store) -> None:
     assert [tenant.use.gpu_hours * 3600 for tenant in (before, after)] == pytest.approx([100, 100], abs=5)
 
 
+@ON_SQLITE
 def test_a_clock_that_was_set_back_takes_nothing_away(store: Store) -> None:
     store.enqueue(new())
     job, claim = _claimed(store)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from backends import ON_SQLITE
 from deeds import OUCH, RESULT, hold, kinds, new
 
 from tcnn_jobs.errors import LostClaim, WrongState
@@ -104,6 +105,7 @@ def _clear(store: Store, job: Job) -> None:
     store.delete(job.id)
 
 
+@ON_SQLITE
 def test_delete_only_what_has_ended(store: Store) -> None:
     """Queued and running jobs stay."""
     for status, start in START.items():
@@ -122,6 +124,7 @@ def store_free(job: Job) -> Job:
     return job.model_copy(update={"queue_position": None})
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("end", ["finish", "fail", "retry", "hand_back", "reap", "cancelled"])
 def test_a_wish_to_cancel_comes_first(store: Store, end: str) -> None:
     """However a job's attempt ends after its owner wished to cancel it, it is cancelled and nothing is published."""
@@ -137,6 +140,7 @@ def test_a_wish_to_cancel_comes_first(store: Store, end: str) -> None:
     assert not again.cancel_requested and store.claim("w1") is not None
 
 
+@ON_SQLITE
 def test_what_a_job_shows_on_its_way(store: Store) -> None:
     """Attempts, claims, times and errors, from the first attempt that fails to the last that does not."""
     job = store.enqueue(new(max_attempts=2))
@@ -161,6 +165,7 @@ def test_what_a_job_shows_on_its_way(store: Store) -> None:
     assert store.get(job.id) == done
 
 
+@ON_SQLITE
 def test_a_job_whose_worker_dies_every_time_fails(store: Store) -> None:
     """Not more than `max_attempts`, and it says so."""
     job = store.enqueue(new(max_attempts=2))

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from backends import ON_SQLITE
 from pydantic import ValidationError
 from sqlalchemy import select, update
 
@@ -28,6 +29,7 @@ def test_of_a_secret_only_its_digest_is_kept(store: Store) -> None:
     assert store.has_keys()
 
 
+@ON_SQLITE
 def test_keys_are_listed_with_those_that_are_worth_nothing(store: Store) -> None:
     made = [store.create_key(NewKey(tenant=tenant)) for tenant in ("ann", "bob", "ann")]
     assert len({secret for _, secret in made}) == 3
@@ -41,6 +43,7 @@ def test_keys_are_listed_with_those_that_are_worth_nothing(store: Store) -> None
     assert store.api_keys("nobody") == []
 
 
+@ON_SQLITE
 def test_a_revoked_key_is_found_no_more_and_stays_revoked_since_then(store: Store) -> None:
     key, secret = store.create_key(NewKey(tenant="ann"))
     first = store.revoke_key(key.id)
@@ -64,6 +67,7 @@ def test_a_key_expires_by_the_databases_clock(store: Store) -> None:
     assert short.expires_at is not None
 
 
+@ON_SQLITE
 def test_use_is_written_down_once_a_minute(store: Store) -> None:
     key, secret = store.create_key(NewKey(tenant="ann"))
     assert key.used_at is None

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from backends import ON_SQLITE
 from deeds import RESULT, hold, new
 from sqlalchemy import update
 
@@ -31,6 +32,7 @@ def _log(store: Store) -> list[tuple[str, str]]:
     return [(entry.action, entry.resource) for entry in reversed(store.audit()[0])]
 
 
+@ON_SQLITE
 def test_what_an_owner_does(store: Store, ann: None) -> None:
     key = IdempotencyKey("ann", "once", "digest")
     job = store.enqueue(new(), key)
@@ -51,6 +53,7 @@ def test_what_an_owner_does(store: Store, ann: None) -> None:
     assert first.details == {"kind": "transform"} and first.at == pytest.approx(job.created_at, abs=60)
 
 
+@ON_SQLITE
 def test_what_an_operator_does(store: Store) -> None:
     with acting(Actor(tenant="root", key="command line")):
         key, secret = store.create_key(NewKey(tenant="ann"))
@@ -65,6 +68,7 @@ def test_what_an_operator_does(store: Store) -> None:
     assert secret not in str(entries)
 
 
+@ON_SQLITE
 def test_what_was_refused_or_nobody_asked_for_is_not_in_it(store: Store) -> None:
     """A worker acts for nobody; a refused change has not happened."""
     store.set_quotas("ann", queued=1)
@@ -78,6 +82,7 @@ def test_what_was_refused_or_nobody_asked_for_is_not_in_it(store: Store) -> None
     assert _log(store) == []
 
 
+@ON_SQLITE
 def test_threads_of_others_are_not_ann(store: Store, ann: None) -> None:
     thread = threading.Thread(target=store.enqueue, args=(new(),))
     thread.start()
@@ -99,6 +104,7 @@ def test_pages_and_filters(store: Store) -> None:
     assert store.audit(tenant="bob", key="key_1") == ([whole[1]], False)
 
 
+@ON_SQLITE
 def test_it_is_forgotten_after_its_time(store: Store, ann: None) -> None:
     old, young = store.enqueue(new()), store.enqueue(new())
     with store.writing() as connection:

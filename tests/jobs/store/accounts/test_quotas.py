@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from alembic import command
+from backends import ON_POSTGRES, ON_SQLITE
 from deeds import OUCH, RESULT, hold, new
 from sqlalchemy import delete, insert, text, update
 
@@ -41,6 +42,7 @@ def _ran(store: Store, seconds: float) -> Job:
     return taken
 
 
+@ON_SQLITE
 def test_quotas_are_set_one_by_one(store: Store) -> None:
     """What is not named stays; None takes one away; a tenant may be set before it has done anything."""
     made = store.set_quotas("ann", queued=2, stored=10**12)
@@ -52,6 +54,7 @@ def test_quotas_are_set_one_by_one(store: Store) -> None:
     assert store.tenants("nobody") == []
 
 
+@ON_SQLITE
 def test_queued_jobs(store: Store) -> None:
     """One too many is refused, and leaves nothing behind; there is room again when one has started or is cancelled."""
     store.set_quotas("ann", queued=2)
@@ -76,6 +79,7 @@ def test_queued_jobs(store: Store) -> None:
     assert _use(store).queued == 2
 
 
+@ON_POSTGRES
 def test_two_at_once_do_not_pass_together(store: Store) -> None:
     store.set_quotas("ann", queued=3)
 
@@ -91,6 +95,7 @@ def test_two_at_once_do_not_pass_together(store: Store) -> None:
     assert _use(store).queued == 3
 
 
+@ON_SQLITE
 def test_running_jobs_are_held_in_the_claim(store: Store) -> None:
     """Others pass, a lower priority too; the tenant's jobs say why they wait."""
     store.set_quotas("ann", running=1)
@@ -111,6 +116,7 @@ def test_running_jobs_are_held_in_the_claim(store: Store) -> None:
     assert _use(store).running == 2
 
 
+@ON_POSTGRES
 def test_workers_at_once_do_not_start_more_than_may_run(store: Store) -> None:
     store.set_quotas("ann", running=2)
     for _ in range(12):
@@ -129,6 +135,7 @@ ENDS: dict[str, Callable[[Store, Job], object]] = {
 }
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("end", ENDS)
 def test_gpu_hours_of_every_attempt_count(store: Store, end: str) -> None:
     job = _ran(store, HOUR)
@@ -158,6 +165,7 @@ def test_used_gpu_hours_hold_up_what_is_new_and_what_waits(store: Store) -> None
     assert store.claim("w1") is not None
 
 
+@ON_SQLITE
 def test_all_gpu_hours_used_are_too_many_for_another_job(store: Store) -> None:
     """To the second, now and when a day counts no more: then the day after it must go, too."""
     today = int(time.time() // DAY)
@@ -174,6 +182,7 @@ def test_all_gpu_hours_used_are_too_many_for_another_job(store: Store) -> None:
         assert (expected - 1) * DAY <= refused.value.retry_after <= (expected + 1) * DAY
 
 
+@ON_SQLITE
 def test_wide_jobs_use_as_many_hours_as_they_have_slots(store: Store) -> None:
     store.enqueue(new(slots=4))
     job = store.claim("w1", slots=4)
@@ -184,6 +193,7 @@ def test_wide_jobs_use_as_many_hours_as_they_have_slots(store: Store) -> None:
     assert _use(store).gpu_hours == pytest.approx(4.0, abs=0.01)
 
 
+@ON_SQLITE
 def test_days_that_count_no_more_are_forgotten(store: Store) -> None:
     store.finish(hold(_ran(store, HOUR)), RESULT)
     store.forget_use()
@@ -218,6 +228,7 @@ def test_bytes_of_uploads_and_results(store: Store) -> None:
     store.enqueue(new())
 
 
+@ON_SQLITE
 def test_a_result_is_kept_whatever_it_takes(store: Store) -> None:
     store.enqueue(new())
     claim = hold(store.claim("w1"))
@@ -226,6 +237,7 @@ def test_a_result_is_kept_whatever_it_takes(store: Store) -> None:
     assert _use(store).stored == 7
 
 
+@ON_SQLITE
 def test_what_was_there_before_quotas_counts(store: Store) -> None:
     """Uploads and results of a database of an older version."""
     store.finish(hold(_ran(store, 1.0)), RESULT.model_copy(update={"files": (RESULT.checkpoint,)}))

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from backends import ON_SQLITE
 from deeds import hold, new
 
 from tcnn_jobs.model.jobs import Kind
@@ -10,6 +11,7 @@ from tcnn_jobs.store import Store
 from tcnn_jobs.store.reading import backlog
 
 
+@ON_SQLITE
 def test_a_short_queue_is_counted_for_every_answer(store: Store) -> None:
     for number in range(1, 4):
         store.enqueue(new())
@@ -42,6 +44,7 @@ def test_a_long_queue_is_counted_now_and_then(store: Store, monkeypatch: pytest.
     assert counts == 2
 
 
+@ON_SQLITE
 def test_the_oldest_grows_older_while_nobody_counts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog, "FEW", 0)
     store.enqueue(new())
@@ -50,6 +53,7 @@ def test_the_oldest_grows_older_while_nobody_counts(store: Store, monkeypatch: p
     assert store.statistics().oldest_queued_seconds >= first + 0.2
 
 
+@ON_SQLITE
 def test_a_count_that_failed_is_made_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*given: object) -> object:
         raise RuntimeError("away")

@@ -1,5 +1,6 @@
 """Workers as the store sees them: busy, present, since when, and forgotten when they are long dead."""
 
+from backends import ON_SQLITE
 from deeds import hold, info, new
 from sqlalchemy import text
 
@@ -32,6 +33,7 @@ def test_how_busy_they_are_and_since_when(store: Store) -> None:
     assert (first.info.heartbeat_at or 0) > (before.info.heartbeat_at or 0)
 
 
+@ON_SQLITE
 def test_the_long_dead_are_forgotten_and_nobody_else(store: Store) -> None:
     for name, lease in (("alive", 60.0), ("silent", 60.0), ("dead", 60.0), ("patient", 3 * KEPT)):
         store.heartbeat(info(name).model_copy(update={"lease": lease}), [])
@@ -46,6 +48,7 @@ def test_the_long_dead_are_forgotten_and_nobody_else(store: Store) -> None:
         assert set(connection.scalars(text("SELECT name FROM workers"))) == {"alive", "silent", "patient"}
 
 
+@ON_SQLITE
 def test_a_dead_workers_jobs_are_not_forgotten_with_it(store: Store) -> None:
     store.heartbeat(info("dead"), [])
     job = store.enqueue(new())

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from backends import ON_SQLITE
 from deeds import hold, new
 from pydantic import ValidationError
 from sqlalchemy import update
@@ -29,6 +30,7 @@ def found(store: Store, *, order: str = "-created", **options: object) -> list[s
     return seen
 
 
+@ON_SQLITE
 def test_a_job_is_called_something_else(store: Store) -> None:
     """What an edit leaves out stays, the same again changes nothing, and each change is in the audit log once."""
     job = store.enqueue(new(name="first", tags=("a", "b"), note="one\ntwo"))
@@ -46,6 +48,7 @@ def test_a_job_is_called_something_else(store: Store) -> None:
     assert gone == job.model_copy(update={"name": None, "tags": (), "note": None})
 
 
+@ON_SQLITE
 def test_an_edit_with_a_key_is_done_once(store: Store) -> None:
     """A repeated request does not take back what was said after it."""
     job, key = store.enqueue(new()), IdempotencyKey("ann", "k", "1")
@@ -56,6 +59,7 @@ def test_an_edit_with_a_key_is_done_once(store: Store) -> None:
         store.label(job.id, "ann", Labels(name="c"), key._replace(digest="2"))
 
 
+@ON_SQLITE
 def test_what_a_worker_writes_leaves_labels_alone(store: Store) -> None:
     """A running job is named; it ends with its name."""
     job = store.enqueue(new(tags=("x",)))
@@ -135,6 +139,7 @@ def test_orders(store: Store) -> None:
     assert "".join(ids[job] for job in found(store, order="-metrics.top1", kind=Kind.EVALUATE)) == ""
 
 
+@ON_SQLITE
 def test_a_page_in_an_order_begins_after_a_job_that_is_filtered_out(store: Store) -> None:
     """As pages of the newest do: it was there when the page before was read."""
     jobs = made(store)
@@ -143,6 +148,7 @@ def test_a_page_in_an_order_begins_after_a_job_that_is_filtered_out(store: Store
     assert [job.name for job in page] == ["C", "E", "A"] and more
 
 
+@ON_SQLITE
 def test_what_is_looked_at_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the newest jobs that the other filters leave, however many pages are read: one tenant's lists cost the others
     no more when it has many jobs."""

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from backends import ON_SQLITE
 from deeds import RESULT, new
 from sqlalchemy import text
 
@@ -60,6 +61,7 @@ def test_what_ended_by_hour(store: Store) -> None:
     assert (found[0].failed, store.ended("alice")[0].failed) == (1, 0)
 
 
+@ON_SQLITE
 def test_links_to_a_job(store: Store) -> None:
     job, other = store.enqueue(new(owner="alice")), store.enqueue(new(owner="alice"))
     share, secret = store.create_share(job.id, "alice", 60)
@@ -88,6 +90,7 @@ def test_links_to_a_job(store: Store) -> None:
         assert connection.scalar(text("SELECT count(*) FROM shares")) == 0, fresh
 
 
+@ON_SQLITE
 def test_a_job_has_so_many_links_whatever_others_have(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "MOST", 2)
     job, other = store.enqueue(new(owner="alice")), store.enqueue(new(owner="alice"))
@@ -100,6 +103,7 @@ def test_a_job_has_so_many_links_whatever_others_have(store: Store, monkeypatch:
     store.create_share(job.id, "alice", 60)
 
 
+@ON_SQLITE
 def test_a_long_count_is_believed_for_a_while(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.enqueue(new(owner="alice"))
     monkeypatch.setattr(overview, "QUICK", -1.0)

@@ -1,6 +1,7 @@
 """Lists, owners, and identifiers that nobody has made."""
 
 import pytest
+from backends import ON_SQLITE
 from deeds import OUCH, RESULT, hold, new
 from sqlalchemy.dialects import sqlite
 
@@ -12,6 +13,7 @@ from tcnn_jobs.store import Store
 STRANGE = ["", "job_" + "0" * 24, "job_\0", "' OR 1=1 --", "é", "\ud800", "a\nb", "x" * 100_000]
 
 
+@ON_SQLITE
 def test_pages_newest_first(store: Store) -> None:
     """Every job once, also when some are deleted and others are submitted between two pages."""
     ids = [store.enqueue(new()).id for _ in range(11)]
@@ -34,6 +36,7 @@ def test_pages_newest_first(store: Store) -> None:
     assert len(whole) == 13 and more
 
 
+@ON_SQLITE
 def test_filters(store: Store) -> None:
     """By owner, status and kind, together."""
     for owner in ("ann", "bob"):
@@ -48,6 +51,7 @@ def test_filters(store: Store) -> None:
     assert only.model_copy(update={"queue_position": None}) == store.get(only.id)
 
 
+@ON_SQLITE
 def test_another_owners_job_is_no_job(store: Store) -> None:
     """It looks just as one that does not exist, and stays as it is."""
     job = store.enqueue(new())
@@ -102,6 +106,7 @@ def test_expired(store: Store) -> None:
     assert {job.id for job in store.expired(0)} <= {jobs[3], jobs[0], jobs[1]}
 
 
+@ON_SQLITE
 def test_uploads(store: Store) -> None:
     """Kept, found, listed by kind and owner in pages, and removed; `known` knows them beside the jobs."""
     made = [
