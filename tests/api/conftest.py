@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
+from tcnn_api.responses import stream
 from tcnn_api.settings import load
 from tcnn_jobs.model.jobs import Artifact, Claim, Failure, IdempotencyKey, Job, Kind, NewJob, Result, Status, Upload
 from tcnn_jobs.store import Store
@@ -44,6 +45,12 @@ def tables() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "migrate", found)
         yield
+
+
+@pytest.fixture
+def quick_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server looks for events ten times a second."""
+    monkeypatch.setattr(stream, "POLL", 0.1)
 
 
 @pytest.fixture

@@ -87,6 +87,7 @@ def test_a_server_without_a_worker(tmp_path: Path) -> None:
     assert "Traceback" not in log
 
 
+@pytest.mark.slow  # three processes load torch; how it is started, and again, is shown by a script below
 @needs_proc
 def test_a_worker_that_dies_is_started_again_and_leaves_with_the_server(tmp_path: Path) -> None:
     with serving(tmp_path / "home", "--slots", "1") as (process, url):
@@ -129,6 +130,7 @@ def test_a_worker_that_cannot_be_started_is_started_later(tmp_path: Path, monkey
     monkeypatch.setattr(serve, "FIRST_PAUSE", 0.01)
     asyncio.run(story())
     assert len(refused) == 2
+    assert all(command[1:4] == ("-m", "tcnn", "worker") for command in refused)
 
 
 @pytest.mark.slow

@@ -163,6 +163,7 @@ def test_keys_of_the_settings_go_on_beside_them(tmp_path: Path, store: Store) ->
         assert client.get("/jobs", headers={"Authorization": "Bearer key-of-bob"}).status_code == 200
 
 
+@pytest.mark.usefixtures("quick_streams")
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/{}/events"])
 def test_a_stream_ends_with_its_key(
     store: Store, tmp_path: Path, path: str, listens: Listens, monkeypatch: pytest.MonkeyPatch
@@ -187,6 +188,7 @@ def test_a_stream_ends_with_its_key(
         assert any("cancelled" in line for line in streams["settings"])
 
 
+@pytest.mark.usefixtures("quick_streams")
 def test_a_stream_without_a_key_ends_with_the_first_key(
     store: Store, tmp_path: Path, listens: Listens, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from hosting import ask_here, hosted
 from serving import Server
 from upload_server import SMALL, problem
 
-from tcnn_api.routes.uploads import checkpoints, datasets
+from tcnn_api.routes.uploads import checkpoints, datasets, weights
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     What such a process is has `test_confined.py`; bombs, galleries and what is accepted otherwise have real ones.
     """
-    for route in (checkpoints, datasets):
+    for route in (checkpoints, datasets, weights):
         monkeypatch.setattr(route, "ask", ask_here)
 
 

@@ -53,6 +53,7 @@ def resigned(path: Path, written: Path, change: Callable[[dict[str, torch.Tensor
     return path
 
 
+@pytest.mark.usefixtures("looked_at_here")
 def test_a_checkpoint_is_accepted(client: httpx.Client, server: Server, written: Path) -> None:
     before = server.files()
     headers = {"Idempotency-Key": "the-checkpoint"}
@@ -79,6 +80,14 @@ def test_a_checkpoint_is_accepted(client: httpx.Client, server: Server, written:
     assert client.delete(f"/checkpoints/{body['id']}").status_code == 204
     assert client.get(f"/checkpoints/{body['id']}").status_code == 404
     assert server.files() == before
+
+
+def test_it_is_looked_at_by_a_process_of_its_own(client: httpx.Client, written: Path) -> None:
+    """Which loads torch and the model within the memory that it may take."""
+    answer = client.post("/checkpoints", files={"file": ("mine.safetensors", written.read_bytes())})
+    assert answer.status_code == 201, answer.text
+    assert (answer.json()["num_classes"], answer.json()["label_names"]) == (3, ["cat", "cow", "dog"])
+    assert client.delete(f"/checkpoints/{answer.json()['id']}").status_code == 204
 
 
 def refused_here(path: Path) -> str:

@@ -2,17 +2,21 @@
 
 import hashlib
 import http.client
+import resource
+import sys
 import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from data_pictures import draw, draw_classes
-from serving import Server, serving
+from hosting import hosted
+from serving import Server
 from upload_server import SMALL, problem
 
 from tcnn_jobs.client.client import Client
@@ -195,8 +199,8 @@ class TestRefused:
             archive.writestr("cat/large.png", bytes(2_000_000))
         large = tmp_path / "large.zip"
         large.write_bytes(bytes(2_000_000))
-        small = serving(tmp_path / "service/home", "--no-worker", largest_file=400_000, **SMALL)
-        with small as server, server.client() as client:
+        allowed = {name.removeprefix("TCNN_").lower(): value for name, value in SMALL.items()}
+        with hosted(tmp_path / "service/home", **allowed) as server, server.client() as client, largest_file(400_000):
             before = server.files()
             for archive in (pets, large):
                 answer = send(client, archive)
@@ -265,6 +269,19 @@ class TestOwnersAndKeys:
         assert len({answer.json()["id"] for answer in answers}) == 1
         assert len(client.get("/datasets").json()["data"]) == 1
         assert len(list((server.home / "datasets").iterdir())) == 1
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """So many bytes of a file can be written, and Python keeps no bytecode that is cut short."""
+    before, kept = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = kept
 
 
 def _chunk(data: bytes, chunked: bool) -> bytes:

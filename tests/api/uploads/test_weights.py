@@ -29,6 +29,14 @@ def same(file: Path, cnn: torch.nn.Module) -> bool:
     return kept.keys() == own.keys() and all(torch.equal(kept[key], own[key]) for key in own)
 
 
+@pytest.fixture(params=["here", pytest.param("process", marks=pytest.mark.slow)])
+def looked_at(request: pytest.FixtureRequest) -> None:
+    """By a thread of the server, or by a process of its own as with checkpoints."""
+    if request.param == "here":
+        request.getfixturevalue("looked_at_here")
+
+
+@pytest.mark.usefixtures("looked_at")
 def test_weights_are_accepted_and_kept_as_safetensors(
     client: httpx.Client, server: Server, cnn: torch.nn.Module, tmp_path: Path
 ) -> None:

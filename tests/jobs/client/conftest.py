@@ -10,12 +10,20 @@ from jobs_line import Run, runner
 from played import Worker
 from serving import Server
 
+from tcnn_api.responses import stream
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys = "alice:key-of-alice,bob:key-of-bob"
     with hosted(tmp_path_factory.mktemp("service") / "home", api_keys=keys) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def quick_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server looks for events ten times a second."""
+    monkeypatch.setattr(stream, "POLL", 0.1)
 
 
 @pytest.fixture

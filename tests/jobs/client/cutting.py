@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def scripted(*script: tuple[int, dict[str, str], bytes]) -> Iterator[Scripted]:
     server = Scripted(list(script))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield server
     finally:

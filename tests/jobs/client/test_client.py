@@ -101,7 +101,7 @@ class TestWatch:
                 event = NewEvent(kind=f"step{number}", data={"text": "x" * 50})
                 worker.tell(claim, event, phase="training", percent=5.0 * (number + 1))
                 time.sleep(0.02)
-            time.sleep(1.2)  # longer than the server's poll, so that the last progress is seen
+            time.sleep(0.3)  # longer than the server's poll, so that the last progress is seen
             worker.finish(claim)
 
         thread = threading.Thread(target=work)

@@ -4,10 +4,11 @@ import os
 import signal
 
 import pytest
-from houses import House, processes_of, wait_for
+from houses import House, processes_of
 
 from tcnn_jobs.attempts.limits import Limits
 from tcnn_jobs.model.jobs import Job, Kind, Progress, Status
+from tcnn_jobs.worker.worker import Worker
 
 AFTER = """
 if json.loads((here / "assignment.json").read_text())["claim"] > 1: succeed(); sys.exit()
@@ -19,6 +20,14 @@ def _job(**limits: float | None) -> Job:
         id="job_0", number=1, owner="ann", kind=Kind.TRANSFORM, status=Status.RUNNING, request={}, created_at=0.0,
         not_before=0.0, **limits,
     )  # fmt: skip
+
+
+def _later(worker: Worker, seconds: float) -> None:
+    """So much time has passed for the limits of the job that it runs."""
+    limits = worker._running[0].limits
+    limits._heard -= seconds
+    if limits._end is not None:
+        limits._end -= seconds
 
 
 def test_a_job_without_limits_has_none() -> None:
@@ -51,17 +60,20 @@ def test_silence_counts_from_the_last_word_and_not_while_it_waits_for_others() -
 
 def test_a_job_that_runs_for_too_long_saves_what_it_has_and_fails_for_good(house: House) -> None:
     script = """
-signal.signal(signal.SIGTERM, lambda *a: ((here / "saved").touch(), sys.exit(75)))
+signal.signal(signal.SIGTERM, lambda *a: ((here / "saved").touch(), sys.exit(75))); event("ready")
 for step in range(1000): progress(step=step); time.sleep(0.02)
 """
-    job = house.submit(max_runtime=1.5, max_attempts=3)
-    house.worker(script).run(until_empty=True)
+    job = house.submit(max_runtime=3600, max_attempts=3)
+    worker = house.worker(script)
+    house.step_until(worker, lambda: "ready" in house.kinds(job))
+    _later(worker, 3600)
+    worker.run(until_empty=True)
     after = house.store.get(job.id)
     assert (after.status, after.attempt) == (Status.FAILED, 1)
     assert after.error is not None and after.error.code == "timed_out"
     assert (
         after.error.message
-        == "it has run for 1.5 s, its max_runtime, and was stopped; submit it with more, or resume it"
+        == "it has run for 3600 s, its max_runtime, and was stopped; submit it with more, or resume it"
     )
     assert (house.home.attempt(job.id, 1) / "saved").exists()
     assert house.kinds(job)[-1] == "failed"
@@ -76,9 +88,12 @@ def test_what_does_not_leave_when_its_time_is_over_is_killed(house: House) -> No
 
 
 def test_a_job_whose_time_came_when_it_was_done_has_succeeded(house: House) -> None:
-    script = "signal.signal(signal.SIGTERM, lambda *a: (succeed(), sys.exit(0))); time.sleep(60)"
-    job = house.submit(max_runtime=1.5)
-    house.worker(script).run(until_empty=True)
+    script = "signal.signal(signal.SIGTERM, lambda *a: (succeed(), sys.exit(0))); event('ready'); time.sleep(60)"
+    job = house.submit(max_runtime=3600)
+    worker = house.worker(script)
+    house.step_until(worker, lambda: "ready" in house.kinds(job))
+    _later(worker, 3600)
+    worker.run(until_empty=True)
     assert house.store.get(job.id).status is Status.SUCCEEDED
 
 
@@ -86,12 +101,12 @@ def test_a_job_whose_time_came_when_it_was_done_has_succeeded(house: House) -> N
 def test_a_job_that_hangs_is_killed_and_tried_again(house: House, stopped: bool) -> None:
     """Whether it hangs in its own code, deaf to signals, or the kernel has stopped it."""
     script = AFTER + "signal.signal(signal.SIGTERM, signal.SIG_IGN); progress(step=1); event('ready'); time.sleep(60)"
-    job = house.submit(stall_minutes=1.5 / 60)
+    job = house.submit(stall_minutes=60)
     worker = house.worker(script)
-    house.step_until(worker, lambda: worker._running)
+    house.step_until(worker, lambda: "ready" in house.kinds(job))
     if stopped:
-        wait_for(lambda: processes_of(house.home.job(job.id)))
         os.kill(worker._running[0].process.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+    _later(worker, 3600)
     worker.run(until_empty=True)
     after = house.store.get(job.id)
     assert (after.status, after.attempt) == (Status.SUCCEEDED, 2)
@@ -100,9 +115,20 @@ def test_a_job_that_hangs_is_killed_and_tried_again(house: House, stopped: bool)
 
 
 def test_a_job_that_goes_on_slowly_is_left_alone(house: House) -> None:
-    job = house.submit(stall_minutes=3 / 60)
-    house.worker("for step in range(8): event('message', text=str(step)); time.sleep(0.45)\nsucceed()").run(
-        until_empty=True
-    )
+    """Each word is a sign of life: it says three of them, most of an hour after each other."""
+    script = """
+for step in range(3):
+    event("message", text=str(step))
+    while not (here / f"go-{step}").exists(): time.sleep(0.01)
+succeed()
+"""
+    job = house.submit(stall_minutes=60)
+    worker = house.worker(script)
+    for step in range(3):
+        house.step_until(worker, lambda step=step: str(step) in house.messages(job))
+        _later(worker, 3000)
+        worker.step()
+        (house.home.attempt(job.id, 1) / f"go-{step}").touch()
+    worker.run(until_empty=True)
     after = house.store.get(job.id)
     assert (after.status, after.attempt) == (Status.SUCCEEDED, 1)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from houses import House, processes_of, wait_for
 
+from tcnn_jobs.attempts import limits
 from tcnn_jobs.engines import memory
 from tcnn_jobs.model.jobs import Status
 
@@ -35,7 +36,7 @@ finally: started.kill()
 GREEDY = (
     """
 if json.loads((here / "assignment.json").read_text())["request"]["model"] == "modest":
-    time.sleep(1.5); succeed(); sys.exit()
+    time.sleep(0.5); succeed(); sys.exit()
 """
     + HOLD
     + "time.sleep(60)"
@@ -60,6 +61,8 @@ def _running(script: str) -> Iterator[int]:
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "FRESH", -1.0)
+    monkeypatch.setattr(limits, "LOOK", 0.1)
+    monkeypatch.setattr(limits, "SHARE", 1.0)
 
 
 def test_pages_that_processes_share_are_counted_once_where_it_matters() -> None:
@@ -89,7 +92,7 @@ def test_a_greedy_job_is_killed_and_its_neighbour_is_not(house: House) -> None:
 
 def test_a_wide_job_may_take_as_much_for_each_slot(house: House) -> None:
     job = house.submit(slots=3)
-    script = HOLD + "time.sleep(1.6); succeed()"
+    script = HOLD + "time.sleep(0.5); succeed()"
     house.worker(script, slots=3, job_memory_gb=0.1).run(until_empty=True)
     assert house.store.get(job.id).status is Status.SUCCEEDED
 

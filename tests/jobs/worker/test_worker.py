@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("house")
 
 def test_a_job_runs_to_its_end(house: House) -> None:
     job = house.submit()
-    worker = house.worker("progress(epoch=1, percent=50); event('epoch', epoch=0); time.sleep(0.5); succeed()")
+    worker = house.worker("progress(epoch=1, percent=50); event('epoch', epoch=0); succeed()")
     worker.run(until_empty=True)
     after = house.store.get(job.id)
     assert after.status is Status.SUCCEEDED
@@ -43,8 +43,8 @@ def test_progress_arrives_while_the_job_runs(house: House) -> None:
 
 
 def test_no_more_jobs_than_slots(house: House) -> None:
-    jobs = [house.submit() for _ in range(5)]
-    worker = house.worker("event('ready'); time.sleep(0.3); succeed()", slots=2)
+    jobs = [house.submit() for _ in range(3)]
+    worker = house.worker("event('ready'); time.sleep(0.2); succeed()", slots=2)
     most = 0
     deadline = time.monotonic() + 120
     while any(not house.store.get(job.id).terminal for job in jobs):
@@ -134,13 +134,13 @@ subprocess.Popen([sys.executable, "-S", "-c", deaf, str(here)])
 event("ready"); time.sleep(60)
 """
     job = house.submit()
-    worker = house.worker(script, grace=0.5)
+    worker = house.worker(script, grace=0.2)
     house.step_until(worker, lambda: "ready" in house.kinds(job))
     assert len(wait_for(lambda: processes_of(house.home.job(job.id)))) == 2
     house.store.cancel(job.id)
     began = time.monotonic()
     house.step_until(worker, lambda: house.store.get(job.id).terminal)
-    assert time.monotonic() - began >= 0.5, "it had its time"
+    assert time.monotonic() - began >= 0.2, "it had its time"
     assert house.store.get(job.id).status is Status.CANCELLED
     assert wait_for(lambda: not processes_of(house.home.job(job.id)))
 
@@ -201,7 +201,7 @@ event("ready")
 if json.loads((here / "assignment.json").read_text())["claim"] == 1:
     while not (here.parent / "go").exists(): time.sleep(0.01)
     event("last_words"); succeed(); sys.exit()
-time.sleep(0.5); succeed()
+time.sleep(0.2); succeed()
 """
     worker = house.worker(script, slots=2)
     house.step_until(worker, lambda: "ready" in house.kinds(job))
@@ -233,9 +233,9 @@ def test_jobs_go_on_while_the_database_is_away(house: House) -> None:
     import sqlite3
 
     house.store.close()
-    house.store = Store(house.settings.database, wait=0.5)
+    house.store = Store(house.settings.database, wait=0.1)
     job = house.submit()
-    worker = house.worker("for i in range(30):\n  progress(step=i); time.sleep(0.02)\nsucceed()")
+    worker = house.worker("for i in range(10):\n  progress(step=i); time.sleep(0.02)\nsucceed()")
     house.step_until(worker, lambda: house.store.get(job.id).status is Status.RUNNING)
     lock = sqlite3.connect(house.settings.root / "tcnn.db", isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
