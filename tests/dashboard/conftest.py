@@ -15,6 +15,7 @@ from browsing import Open, sync_api
 from hosting import ask_here
 from serving import Server, serving
 
+from tcnn_api.responses import stream
 from tcnn_api.routes.uploads import datasets, gallery
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -51,7 +52,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="module", autouse=True)
 def alone() -> Iterator[None]:
-    """What servers start computes with one thread, and asks no hub.
+    """What servers start computes with one thread, and asks no hub. Streams look for news five times a second.
 
     Data sets are looked at by servers' threads: a process for each takes a quarter of a second, and `tests/api/uploads`
     has those.
@@ -59,6 +60,8 @@ def alone() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for route in (datasets, gallery):
             patch.setattr(route, "ask", ask_here)
+        patch.setattr(stream, "POLL", 0.2)
+        patch.setattr(stream, "SHARE", 2.0)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,15 @@ import numpy
 import tiny_runs
 import torch
 from browsing import HOSTILE
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from torch import nn
 
 import tcnn as library
 from tcnn.analysis.attention import encode
 from tcnn.evaluation.evaluate import transform_for
+from tcnn.explorer import network
+from tcnn.explorer.export import describe_page, page_files
 from tcnn.layers.terms import kinds
 
 SIZE = (24, 20)
@@ -78,6 +82,27 @@ def served(folder: Path) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
+
+
+def recorded(model: nn.Module, image: Path, folder: Path) -> None:
+    """The page of a network that knows its outputs for one image by heart, and needs no translation."""
+    batch = transform_for(model)(Image.open(image)).unsqueeze(0)
+    with torch.no_grad():
+        found = network.WithAttention(model)(batch)
+    constants = [
+        helper.make_node("Constant", [], [name], value=numpy_helper.from_array(output.numpy(), name))
+        for name, output in found.items()
+    ]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, each.shape) for name, each in found.items()]
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, batch.shape)
+    graph = helper.make_graph(constants, "recorded", [images], outputs)
+    folder.mkdir()
+    for name, content in page_files():
+        (folder / name).write_bytes(content)
+    onnx = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    (folder / "model.onnx").write_bytes(onnx.SerializeToString())
+    sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
+    (folder / "model.json").write_text(json.dumps({**describe_page(model, batch), "files": sizes}))
 
 
 def compared(model: nn.Module, page: Any, images: list[Path]) -> None:

@@ -9,7 +9,13 @@ from typing import Any
 import httpx
 import pytest
 from browsing import HOSTILE, TINY, Open, archive, client_of, ended, sync_api
+from hosting import hosted
+from houses import House
 from serving import Server
+from story import VERIFICATION
+
+from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Progress, Result
+from tcnn_jobs.model.monitoring import WorkerInfo
 
 expect = sync_api.expect
 SLOW = 240_000
@@ -45,8 +51,8 @@ def trained(client: httpx.Client, tmp_path_factory: pytest.TempPathFactory) -> s
     return str(job["id"])
 
 
-def test_convert_watch_download(server: Server, client: httpx.Client, open_page: Open, tmp_path: Path) -> None:
-    page = open_page(server.url, accept_downloads=True)
+def ask_for_a_conversion(page: Any) -> None:
+    """By the form, from the first page on; the job's page is there then."""
     page.get_by_role("link", name="Convert a model").first.click()
     model = page.get_by_role("combobox", name="Model")
     model.fill("test_resn")
@@ -57,9 +63,12 @@ def test_convert_watch_download(server: Server, client: httpx.Client, open_page:
     expect(page.get_by_text("of layer4 are converted")).to_be_visible()
     page.get_by_label("Pretrained weights").uncheck()
     page.get_by_role("button", name="Convert").click()
-
     expect(page.get_by_role("heading", name="test_resnet")).to_be_visible()
-    expect(page.locator(".titled .badge")).to_have_text("✓ Succeeded", timeout=SLOW)  # no reload: the stream told
+
+
+def watch_and_download(page: Any, client: httpx.Client, file: Path) -> None:
+    """What is told without a reload when the job has ended, and what it made."""
+    expect(page.locator(".titled .badge")).to_have_text("✓ Succeeded", timeout=SLOW)
     expect(page.get_by_text("computes the same function")).to_be_visible()
     job = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
     assert job["request"] == {"model": "test_resnet", "pretrained": False, "stride": "keep", "query_key": "normal"}
@@ -67,9 +76,40 @@ def test_convert_watch_download(server: Server, client: httpx.Client, open_page:
     expect(page.get_by_text(f"{100 * drift:.1f}".rstrip("0").rstrip(".") + "%")).to_be_visible()
     with page.expect_download() as waiting:
         page.get_by_role("link", name="converted.safetensors").click()
-    waiting.value.save_as(tmp_path / "model.safetensors")
-    content = (tmp_path / "model.safetensors").read_bytes()
-    assert hashlib.sha256(content).hexdigest() == job["result"]["checkpoint"]["sha256"]
+    assert waiting.value.suggested_filename == f"test_resnet-{job['id'][4:10]}-converted.safetensors"
+    waiting.value.save_as(file)
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == job["result"]["checkpoint"]["sha256"]
+
+
+def test_convert_watch_download(open_page: Open, tmp_path: Path) -> None:
+    """With the test in the worker's place: it takes the job that the form made, tells of it and ends it."""
+    house = House(tmp_path / "home")
+    with hosted(house.home.root) as server, client_of(server) as client:
+        page = open_page(server.url, accept_downloads=True)
+        ask_for_a_conversion(page)
+        taken = house.store.claim("worker")
+        assert taken is not None
+        claim = Claim(job=taken.id, worker="worker", number=taken.claim)
+        info = WorkerInfo(name="worker", host="here", slots=1, version="1")
+        house.store.heartbeat(info, [Beat(claim=claim, progress=Progress(phase="converting"))])
+        expect(page.locator(".titled .badge")).to_have_text("◐ Running")
+        file = house.home.attempt(claim.job, claim.number) / "converted.safetensors"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"0" * 1000)
+        kept = Artifact(name=file.name, path=f"{claim.job}/{claim.number}/{file.name}", size=1000,
+                        sha256=hashlib.sha256(file.read_bytes()).hexdigest())  # fmt: skip
+        house.store.finish(claim, Result(checkpoint=kept, files=(kept,), verification=VERIFICATION))
+        watch_and_download(page, client, tmp_path / "model.safetensors")
+    house.store.close()
+
+
+@pytest.mark.slow
+def test_convert_watch_download_with_a_worker(
+    server: Server, client: httpx.Client, open_page: Open, tmp_path: Path
+) -> None:
+    page = open_page(server.url, accept_downloads=True)
+    ask_for_a_conversion(page)
+    watch_and_download(page, client, tmp_path / "model.safetensors")
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ import tiny_runs
 import torch
 from browsing import ALL_LOOKS, HOSTILE, LOOKS, Open, inaccessible, sync_api
 from PIL import Image
-from served_explorer import CFG, SIZE, Beside, compared, served, t_cnn
+from sampled import sampled
+from served_explorer import CFG, SIZE, Beside, compared, recorded, served, t_cnn
 from timm.data import create_transform
 from torch import nn
 
@@ -160,16 +161,17 @@ def data_url(file: Path) -> str:
     return f"data:image/{file.suffix[1:]};base64,{base64.b64encode(file.read_bytes()).decode()}"
 
 
-def test_images_are_prepared_as_timm_does_it(url: str, open_page: Open, images: list[Path]) -> None:
-    """Bit for bit: what the network takes differs by float32's own rounding alone."""
+@pytest.mark.parametrize("part", sampled([0, 1, 2], [0]))
+def test_images_are_prepared_as_timm_does_it(url: str, open_page: Open, images: list[Path], part: int) -> None:
+    """Bit for bit: what the network takes differs by float32's own rounding alone. A third of all pairs at a time."""
     page = open_page(f"{url}LICENSES.txt")  # beside the modules: the page itself would load its network
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
-    for size, crop_pct, mode, interpolation in SETTINGS:
+    for number, (size, crop_pct, mode, interpolation) in enumerate(SETTINGS):
         for channels in (3, 1) if size == SETTINGS[0][0] else (3,):
             told: dict[str, Any] = {"mean": mean[:channels], "std": std[:channels], "crop_pct": crop_pct,
                                     "crop_mode": mode, "interpolation": interpolation}  # fmt: skip
             transform: Any = create_transform(input_size=(channels, *size), is_training=False, **told)
-            for file in images:
+            for file in [file for at, file in enumerate(images) if (at + number) % 3 == part]:
                 image = middle_of_strip(decode(Image.open(file), "RGB" if channels == 3 else "L"))
                 expected = transform(image).flatten().numpy()
                 found = page.evaluate(PREPARE, [data_url(file), {**told, "size": size}])
@@ -182,9 +184,19 @@ def test_the_browser_computes_what_python_does(
     compared(written[0], open_page(f"{url}LICENSES.txt"), images[:2])
 
 
-@pytest.mark.parametrize(
-    "kinds", [("quadratic",), pytest.param(("quadratic", "relative-content"), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("position", sampled(["quadratic", "relative-content"], ["quadratic"]))
+def test_positions_that_the_network_tells_are_shown(
+    open_page: Open, images: list[Path], tmp_path: Path, position: str
+) -> None:
+    """What the page makes of them; that they are exported the next test shows."""
+    model = Beside(t_cnn(position=position, content_heads=1)).eval()
+    recorded(model, images[0], tmp_path / "page")
+    with served(tmp_path / "page") as url:
+        compared(model, open_page(f"{url}LICENSES.txt"), images[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [("quadratic",), ("quadratic", "relative-content")])
 def test_positions_that_are_no_products_come_out_of_the_network(
     open_page: Open, images: list[Path], tmp_path: Path, kinds: tuple[str, ...]
 ) -> None:

@@ -41,7 +41,7 @@ def test_a_job_is_shared_and_the_link_revoked(server: Server, story: Story, open
     for width, scheme in LOOKS:
         owner.set_viewport_size({"width": width, "height": 860})
         owner.emulate_media(color_scheme=scheme)
-        assert inaccessible(owner) == [], (width, scheme)
+        assert inaccessible(owner, "dialog") == [], (width, scheme)
     owner.set_viewport_size({"width": 1280, "height": 860})
 
     guest = open_page(link)  # in a context of its own, which has no key

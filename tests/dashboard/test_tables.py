@@ -82,6 +82,14 @@ def test_a_short_table_is_whole_and_a_long_one_says_that_it_goes_on(
     page.keyboard.press("Tab")
     region.focus()
     expect(region).to_have_css("mask-image", "none")  # or its outline would fade, too
+
+
+@pytest.mark.slow  # axe looks at every cell; a table of three classes is looked at in test_frame.py
+def test_a_long_table_is_accessible(server: Server, story: Measured, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.thirty.job}")
+    region = classes(page)
+    region.evaluate("one => one.scrollTo(0, one.scrollHeight)")
+    expect(region).to_have_attribute("data-more", "top")
     assert inaccessible(page) == []
 
 

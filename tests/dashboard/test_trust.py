@@ -93,6 +93,7 @@ def test_the_form_of_an_evaluation(server: Server, story: Faults, open_page: Ope
         story.house.store.cancel(job["id"])  # so that no job has the data set any more
 
 
+@pytest.mark.slow
 def test_images_on_which_models_differ_open_in_the_explorer(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}")
     page.get_by_text("The images on which they differ").click()

@@ -91,6 +91,6 @@ def test_every_reason_has_its_own_words(server: Server, house: House, open_page:
     told(first.id, "Next in line: waits for a free slot; all 2 are taken")
     house.store.cancel(running.job)
     house.store.heartbeat(WorkerInfo(name="one", host="here", slots=2, version="1"), [])
-    told(first.id, "Next in line")
+    expect(jobs.locator(f".jobs a[href$='{first.id}'] .standing")).to_have_text("Next in line")
     page.clock.fast_forward(5000)
     expect(page.locator(".standing")).to_have_text("Next in line")
