@@ -65,7 +65,7 @@ class TestHooks:
 
     def test_of_a_convolution_that_stays_one_without_its_stride_are_carried(self) -> None:
         """The shortcut's 1×1 convolution changes its stride only."""
-        source, seen = timm.create_model("resnet18", num_classes=2), []
+        source, seen = timm.create_model("test_resnet", num_classes=2, avg_down=False), []
         source.layer4[0].downsample[0].register_forward_hook(lambda *_: seen.append(1))
         wide = tcnn.convert(source, stride="remove", input_size=(32, 32)).model
         seen.clear()  # the source was traced

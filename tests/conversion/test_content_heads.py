@@ -64,7 +64,7 @@ def test_verification_sees_a_content_head_that_adds_something() -> None:
         pytest.param(0.4, "window:2,unpadded", marks=pytest.mark.slow),
     ],
 )
-def test_saved_loaded_fused_folded_and_exported(tmp_path: Path, temperature: float, content: str) -> None:
+def test_saved_loaded_fused_and_folded(tmp_path: Path, temperature: float, content: str) -> None:
     source = with_random_statistics(seeded_model("test_resnet")).double().eval()
     model = lively(tcnn.convert(source, content_heads=2, temperature=temperature, content=content).model)
     x = image(SIZE, double=True)
@@ -83,6 +83,16 @@ def test_saved_loaded_fused_folded_and_exported(tmp_path: Path, temperature: flo
             tcnn.save(folded, tmp_path / "f.safetensors")
             assert torch.equal(tcnn.load(tmp_path / "f.safetensors")(x), folded(x))
             assert not report.complete
+
+
+@pytest.mark.slow  # a file of such a model is in tests/exporting
+@pytest.mark.parametrize("temperature", [1 / 46, 0.4])
+def test_exported(temperature: float) -> None:
+    source = with_random_statistics(seeded_model("test_resnet")).double().eval()
+    model = lively(tcnn.convert(source, content_heads=2, temperature=temperature).model)
+    x = image(SIZE, double=True)
+    with torch.no_grad():
+        expected = model(x)
     program = torch.export.export(tcnn.fuse(model), (x,)).module()
     with torch.no_grad():
         assert relative_error(expected, program(x)) <= 1e-10

@@ -5,12 +5,22 @@ import timm
 import torch
 from nets import image, relative_error, seeded_model, with_random_statistics
 from sampled import sampled
+from timm.layers import BlurPool2d
 from torch import Tensor, nn
 
 import tcnn
 from tcnn.errors import UnsupportedLayerError
 
-EXACT = ["resnet18", "resnet26d", "resnetblur18", "resnetv2_50", "convnext_atto", "repvgg_a0"]
+EXACT = [
+    "test_resnet",
+    "test_resnet blurred",
+    "resnet18",
+    "resnet26d",
+    "resnetblur18",
+    "resnetv2_50",
+    "convnext_atto",
+    "repvgg_a0",
+]
 """Models whose last stage is made of layers that look at pixels around their own, never at the whole map."""
 SIZES = [(64, 96), (96, 64), (80, 112)]
 """The stage then sees 4×6, 6×4 and 5×7 pixels: an odd map keeps every s-th pixel as well."""
@@ -26,11 +36,13 @@ def last_map(model: nn.Module, x: Tensor) -> Tensor:
     ("name", "size"),
     sampled(
         [(name, size) for name in EXACT for size in SIZES],
-        [("resnet26d", SIZES[1]), ("resnetblur18", SIZES[2])],
+        [("test_resnet", SIZES[1]), ("test_resnet blurred", SIZES[2])],
     ),
 )
 def test_the_pixels_of_the_old_map_are_what_they_were(name: str, size: tuple[int, int]) -> None:
-    source = with_random_statistics(seeded_model(name)).double().eval()
+    name, blurred = name.removesuffix(" blurred"), name.endswith(" blurred")
+    source = seeded_model(name, **({"aa_layer": BlurPool2d} if blurred else {}))
+    source = with_random_statistics(source).double().eval()
     converted, report = tcnn.convert(source, stride="dilate")
     x = image(size, double=True)
     old, new = last_map(source, x), last_map(converted, x)
@@ -51,6 +63,7 @@ def test_between_them_the_stage_sees_its_map_moved_by_a_pixel() -> None:
     assert relative_error(old[..., inner, inner], new[..., 1::2, 1::2][..., inner, inner]) <= 1e-12
 
 
+@pytest.mark.slow
 def test_equals_what_timm_builds_with_an_output_stride() -> None:
     source = with_random_statistics(seeded_model("resnet18")).double().eval()
     theirs = timm.create_model("resnet18", output_stride=16).double().eval()
@@ -69,7 +82,7 @@ def test_is_verified_saved_loaded_and_folded(name: str, tmp_path_factory: pytest
     reference = tcnn.without_stride(source, stride="dilate")
     converted, report = tcnn.convert(source, stride="dilate", content_heads=2)
     assert tcnn.verify(reference, converted, input_size=(64, 96), batch_size=1).passed
-    assert not tcnn.verify(source, converted, input_size=(64, 96), batch_size=1).passed
+    assert not tcnn.verify(source, converted, input_size=(64, 96), batch_size=1, float64=False).passed
     assert all(layer.stride == (1, 1) for layer in report.layers)
     tcnn.save(converted, path)
     loaded = tcnn.load(path)
@@ -81,7 +94,7 @@ def test_is_verified_saved_loaded_and_folded(name: str, tmp_path_factory: pytest
 
 
 def test_a_configuration_that_dilates_gives_the_dilated_reference() -> None:
-    source = with_random_statistics(seeded_model("resnet18")).double().eval()
+    source = with_random_statistics(seeded_model("test_resnet")).double().eval()
     config = tcnn.ConversionConfig(stride="dilate")
     by_config = tcnn.without_stride(source, config)
     x = image((64, 96), double=True)
@@ -122,7 +135,10 @@ def net(*layers: nn.Module) -> nn.Module:
 
 
 REFUSED = {
-    "SAME padding": (lambda: seeded_model("tf_efficientnet_b0"), "TensorFlow's SAME padding would begin elsewhere"),
+    "SAME padding": (
+        lambda: seeded_model("test_efficientnet", pad_type="same"),
+        "TensorFlow's SAME padding would begin elsewhere",
+    ),
     "mean": (lambda: net(nn.AvgPool2d(3, 1, 1)), "2: AvgPool2d cannot be dilated"),
     "long mean": (lambda: net(nn.AvgPool2d(3, 2, ceil_mode=True)), "2: no stride-1 form of AvgPool2d is known"),
     "pool with gaps": (

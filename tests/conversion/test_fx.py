@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 from nets import image, relative_error
+from sampled import crossed
 from timm.models import FeatureGraphNet
 from timm.models import create_feature_extractor as timm_extractor
 from torch import fx, nn
@@ -19,10 +20,12 @@ from tcnn.layers.functional import gpsa
 LAYER = "layer4.0.conv2"
 
 
-@pytest.fixture(params=[None, 1.0], ids=["hard", "soft"])
+HARD, SOFT = {}, {"temperature": 1.0}
+
+
+@pytest.fixture(params=[HARD, SOFT], ids=["hard", "soft"])
 def converted(request: pytest.FixtureRequest, lively: Callable[..., nn.Module]) -> nn.Module:
-    options = {} if request.param is None else {"temperature": request.param}
-    return tcnn.convert(lively(), **options).model.eval()
+    return tcnn.convert(lively(), **request.param).model.eval()
 
 
 @torch.no_grad()
@@ -45,7 +48,12 @@ def test_gradients_pass_through_a_graph(converted: nn.Module) -> None:
     assert all(torch.allclose(found["graph"][name], grad) for name, grad in found["module"].items())
 
 
-@pytest.mark.parametrize("extractor", [timm_extractor, create_feature_extractor], ids=["timm", "torchvision"])
+@pytest.mark.parametrize(
+    ("converted", "extractor"),
+    crossed([HARD, SOFT], [timm_extractor, create_feature_extractor], 2),
+    indirect=["converted"],
+    ids=["hard-timm", "hard-torchvision", "soft-timm", "soft-torchvision"],
+)
 @torch.no_grad()
 def test_feature_extractors(converted: nn.Module, extractor: Callable[..., nn.Module]) -> None:
     seen = []

@@ -19,11 +19,12 @@ LAYERS = {
     "regnety_002": 7,
     "efficientnet_b0": 5,
     "mobilenetv3_small_050": 3,
+    "test_efficientnet": 1,
 }
 """How many convolutions of the last stage are converted: one of ResNet-50's blocks has one, of ResNet-18's two."""
 
 STRIDE_UNKNOWN = {"convnext_atto"}
-ALWAYS = ["mobilenetv3_small_050"]
+ALWAYS = ["test_efficientnet"]
 """Depthwise; in blocks of their own it is in test_timm_features.py (test_convnext), grouped in test_content_heads.py,
 full in README.md (resnet18). The others are slow."""
 

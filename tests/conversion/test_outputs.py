@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 import torch
 from nets import image, relative_error
+from sampled import crossed
 from torch import Tensor, nn
 
 import tcnn
@@ -74,7 +75,7 @@ class TwoHeads(nn.Module):
         return self.pack(self.head(x.mean((2, 3))), self.dense(x))
 
 
-@pytest.fixture(params=PACKINGS)
+@pytest.fixture
 def source(request: pytest.FixtureRequest) -> nn.Module:
     torch.manual_seed(0)
     return TwoHeads(PACKINGS[request.param]).eval()
@@ -98,6 +99,7 @@ def test_no_tensor_at_all_is_one_line() -> None:
         flat("nothing", 1)
 
 
+@pytest.mark.parametrize("source", PACKINGS, indirect=True)
 def test_is_traced_and_verified(source: nn.Module) -> None:
     assert [step.name for step in trace(source, SIZE)] == ["stem", "shared", "head", "dense"]
     converted, report = tcnn.convert(source, input_size=SIZE)
@@ -107,7 +109,7 @@ def test_is_traced_and_verified(source: nn.Module) -> None:
     assert verdict.passes[1].logits.worst < 1e-12 and verdict.drift.logits.worst > 1e-4
 
 
-@pytest.mark.parametrize("head", ["head", "dense"])
+@pytest.mark.parametrize(("source", "head"), crossed(list(PACKINGS), ["head", "dense"], 3), indirect=["source"])
 def test_a_difference_in_either_output_is_seen(source: nn.Module, head: str) -> None:
     converted, _ = tcnn.convert(source, input_size=SIZE)
     with torch.no_grad():
@@ -118,8 +120,7 @@ def test_a_difference_in_either_output_is_seen(source: nn.Module, head: str) -> 
 def test_is_exported_to_onnx_under_its_own_names(tmp_path: Path) -> None:
     """`relu` and `linear` are also what the graph calls values inside."""
     torch.manual_seed(0)
-    source = TwoHeads(lambda scores, maps: {"relu": scores, "of": {"linear": [maps, None]}})
-    model, _ = tcnn.convert(source.eval(), input_size=SIZE)
+    model = TwoHeads(lambda scores, maps: {"relu": scores, "of": {"linear": [maps, None]}}).eval()
     report = tcnn.export(model, tmp_path / "a.onnx", size=SIZE, batch=3, dynamic=())
     session = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"), providers=["CPUExecutionProvider"])
     assert report.outputs == tuple(output.name for output in session.get_outputs()) == ("relu", "of_linear_0")
@@ -149,7 +150,10 @@ def test_what_pytorch_cannot_store_is_refused_in_one_line(packing: str, tmp_path
 
 
 def test_names_that_would_clash_are_refused_in_one_line() -> None:
-    example = (torch.zeros(2, 3, *SIZE),)
-    program = torch.export.export(TwoHeads(lambda scores, maps: {"images": scores, "maps": maps}).eval(), example)
+    class Named(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"images": x.mean((1, 2, 3)), "maps": x.relu()}
+
+    program = torch.export.export(Named(), (torch.zeros(2, 3, *SIZE),))
     with pytest.raises(RequestError, match=r"different names, none of them images, found images, maps$"):
         translate(program, NATIVE_OPSET, {}, {})

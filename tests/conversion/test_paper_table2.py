@@ -68,5 +68,6 @@ def test_cost(name: str, size: int, paper: float, ours: float) -> None:
     assert found == pytest.approx(ours, abs=0.005)
 
 
+@pytest.mark.slow
 def test_the_same_counter_gives_the_papers_number_for_the_cnn() -> None:
     assert round(flops(meta_model("resnetrs50"), 160) / 1e9, 1) == 4.6

@@ -33,7 +33,7 @@ SMALL = ("repvgg_a0", "lcnetv2_small", "shvit_s1", "repghostnet_050", "repvit_m1
 @pytest.mark.parametrize("name", sampled(SMALL, ["lcnetv2_small"]))
 @torch.no_grad()
 def test_all_that_can_merge_merges(name: str, lively: Lively) -> None:
-    model = tcnn.convert(lively(name)).model.eval()
+    model = tcnn.convert(lively(name), input_size=(64, 64)).model.eval()
     x = torch.randn(2, 3, 64, 64)
     merged = reparameterize_model(model)
     assert relative_error(model(x), merged(x)) < 1e-5
@@ -43,6 +43,7 @@ def test_all_that_can_merge_merges(name: str, lively: Lively) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_blocks_without_attention_are_as_in_the_merged_source(lively: Lively) -> None:
     source = lively("repvgg_a0")
     merged = reparameterize_model(tcnn.convert(source).model)
@@ -69,7 +70,8 @@ def test_loaded_created_and_pickled_models_merge(lively: Lively, tmp_path: Path)
 @torch.no_grad()
 def test_what_a_fold_made_a_convolution_again_merges(lively: Lively) -> None:
     source = lively("lcnetv2_small")
-    folded = tcnn.fold(tcnn.convert(source).model).model.eval()
+    shown = tcnn.VerificationConfig(input_size=(64, 64), batch_size=1)
+    folded = tcnn.fold(tcnn.convert(source, input_size=(64, 64)).model, config=shown).model.eval()
     assert attending(folded) == {}
     merged = reparameterize_model(folded)
     assert convolutions(merged) == convolutions(reparameterize_model(source))

@@ -18,28 +18,33 @@ class TestLastStage:
         ("name", "prefixes", "count"),
         [
             ("resnet18", ["layer4."], 4),
-            ("resnet50d", ["layer4."], 3),
-            ("resnext50_32x4d", ["layer4."], 3),  # 32 groups
             ("skresnet18", ["layer4."], 6),  # two paths in one layer
             ("resnest14d", ["layer4."], 1),  # pools behind its only convolution
             ("resnetblur18", ["layer4."], 4),  # its first convolution works at the old resolution, BlurPool behind it
-            ("resnetaa50d", ["layer4."], 3),
-            ("resnetv2_50", ["stages.3."], 3),
-            ("regnety_002", ["s4."], 7),
-            ("seresnet33ts", ["stages.3."], 2),
             ("convnext_atto", ["stages.3."], 3),  # the 2×2 downsampling convolution is one of them
-            ("efficientnet_b0", ["blocks.5.", "blocks.6."], 5),
-            ("efficientnet_blur_b0", ["blocks.5.", "blocks.6."], 5),
-            ("mobilenetv3_small_050", ["blocks.4."], 3),
-            ("densenet121", ["features.denseblock4."], 16),  # feature_info names norm5, which has none
             ("repvgg_a0", ["stages.3."], 1),  # feature_info names final_conv, an Identity
-            ("gernet_s", ["stages.3.", "stages.4."], 3),  # feature_info names final_conv, 1×1
-            ("hardcorenas_a", ["blocks.5.", "blocks.6."], 2),  # feature_info names blocks.6, 1×1
             ("selecsls42b", ["head.2."], 1),  # feature_info names head.3, 1×1
             ("vgg11", ["features.16", "features.18"], 2),  # feature_info names the pool behind them
-            ("vgg11_bn", ["features.22", "features.25"], 2),
-            ("convmixer_768_32", ["blocks."], 32),  # one resolution from end to end
-            ("vit_small_r26_s32_224", ["patch_embed.backbone.stages.3."], 2),  # a CNN in front of a transformer
+            *(
+                pytest.param(*case, marks=pytest.mark.slow)
+                for case in (
+                    ("resnet50d", ["layer4."], 3),
+                    ("resnext50_32x4d", ["layer4."], 3),  # 32 groups
+                    ("resnetaa50d", ["layer4."], 3),
+                    ("resnetv2_50", ["stages.3."], 3),
+                    ("regnety_002", ["s4."], 7),
+                    ("seresnet33ts", ["stages.3."], 2),
+                    ("efficientnet_b0", ["blocks.5.", "blocks.6."], 5),
+                    ("efficientnet_blur_b0", ["blocks.5.", "blocks.6."], 5),
+                    ("mobilenetv3_small_050", ["blocks.4."], 3),
+                    ("densenet121", ["features.denseblock4."], 16),  # feature_info names norm5, which has none
+                    ("gernet_s", ["stages.3.", "stages.4."], 3),  # feature_info names final_conv, 1×1
+                    ("hardcorenas_a", ["blocks.5.", "blocks.6."], 2),  # feature_info names blocks.6, 1×1
+                    ("vgg11_bn", ["features.22", "features.25"], 2),
+                    ("convmixer_768_32", ["blocks."], 32),  # one resolution from end to end
+                    ("vit_small_r26_s32_224", ["patch_embed.backbone.stages.3."], 2),  # in front of a transformer
+                )
+            ),
         ],
     )
     def test_of_timm_models(self, name: str, prefixes: list[str], count: int) -> None:
@@ -73,6 +78,7 @@ class TestLastStage:
         rest = set(spatial_convolutions(model, "blocks.7.", "blocks.8.")) - set(skipped)
         assert set(selection.names) == rest and len(rest) == 11
 
+    @pytest.mark.slow
     def test_where_feature_info_names_modules_that_do_not_exist(self) -> None:
         """MViTv2's entries say `block.0` where the model has `stages.0`; its k×k convolutions pool the queries."""
         selection = choose_timm("mvitv2_tiny")
@@ -131,7 +137,11 @@ class TestLastStage:
 
     @pytest.mark.parametrize(
         ("name", "prefixes"),
-        [("resnet18", ["layer4."]), ("convnext_atto", ["stages_3."]), ("efficientnet_b0", ["blocks.5.", "blocks.6."])],
+        [
+            ("resnet18", ["layer4."]),
+            pytest.param("convnext_atto", ["stages_3."], marks=pytest.mark.slow),
+            pytest.param("efficientnet_b0", ["blocks.5.", "blocks.6."], marks=pytest.mark.slow),
+        ],
     )
     def test_of_a_features_only_model(self, name: str, prefixes: list[str]) -> None:
         model = meta_model(name, features_only=True)

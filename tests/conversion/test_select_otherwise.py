@@ -125,8 +125,12 @@ class TestNothing:
         ("name", "looked_at"),
         [
             ("vit_tiny_patch16_224", r"stage blocks\.0 … blocks\.11; patch_embed\.proj: it reads the image itself"),
-            ("mixer_s16_224", r"stage blocks\.0 … blocks\.7; stem\.proj: it reads the image itself"),
-            ("swin_tiny_patch4_window7_224", r"stage layers\.3"),
+            pytest.param(
+                "mixer_s16_224",
+                r"stage blocks\.0 … blocks\.7; stem\.proj: it reads the image itself",
+                marks=pytest.mark.slow,
+            ),
+            pytest.param("swin_tiny_patch4_window7_224", r"stage layers\.3", marks=pytest.mark.slow),
         ],
     )
     def test_transformers(self, name: str, looked_at: str) -> None:
@@ -135,7 +139,7 @@ class TestNothing:
             choose_timm(name)
         assert "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize("name", ["coatnet_0_224", "botnet26t_256"])
+    @pytest.mark.parametrize("name", [pytest.param("coatnet_0_224", marks=pytest.mark.slow), "botnet26t_256"])
     def test_attention_only_last_stages_name_others_that_work(self, name: str) -> None:
         with pytest.raises(NothingToConvertError, match="; other stages: --stage ") as caught:
             choose_timm(name)
@@ -145,6 +149,7 @@ class TestNothing:
             index, count = (int(word.strip("(")) for word in other.split()[1:3])
             assert len(choose_timm(name, stage=index).names) == count > 0
 
+    @pytest.mark.slow
     def test_layers_that_only_look_like_convolutions_are_named(self) -> None:
         with pytest.raises(NothingToConvertError, match=r"blocks\.5\.0\.conv_dw: CondConv2d is not an nn\.Conv2d"):
             choose_timm("efficientnet_cc_b0_4e")

@@ -163,7 +163,7 @@ def test_attention_to_less_than_the_map_stays_that(content: str, lively: Lively,
         assert (entry.convolution, entry.attention, entry.becomes) == (5, 4, "folded")
     assert report.logits.worst < 1e-6
     globally = tcnn.load(_rescoped(found, tmp_path))
-    x = image((160, 160))
+    x = image((96, 96))
     with torch.no_grad():
         assert relative_error(model(x), found(x)) < 1e-5
         assert relative_error(model(x), globally(x)) > 1e-4  # the scope matters here

@@ -20,6 +20,7 @@ from tcnn.layers import GPSA2d
 from tcnn.workflows import fold_file
 
 Lively = Callable[..., nn.Module]
+SHOWN = tcnn.VerificationConfig(input_size=(64, 64), batch_size=1)
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +71,15 @@ def test_as_much_is_folded_as_the_error_allows(trained: Path, allowed: float) ->
 def test_more_error_folds_more(trained: Path) -> None:
     model = tcnn.load(trained)
     attending = [
-        sum(layer.attention for layer in tcnn.fold(model, max_error=allowed).report.layers) for allowed in (1e-5, 0.01)
+        sum(layer.attention for layer in tcnn.fold(model, max_error=allowed, config=SHOWN).report.layers)
+        for allowed in (1e-5, 0.01)
     ]
     assert attending[0] > attending[1]
 
 
 def test_nothing_within_the_error_is_refused(trained: Path) -> None:
     with pytest.raises(VerificationError, match="expected at most"):
-        tcnn.fold(tcnn.load(trained), max_error=0)
+        tcnn.fold(tcnn.load(trained), max_error=0, config=SHOWN)
 
 
 def test_a_folded_model_says_what_it_is_no_good_for(trained: Path, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def made(case: dict[str, object], **more: object) -> tuple[GPSA2d, Tensor]:
 @pytest.mark.parametrize(
     ("case", "mixing"),
     [
-        *(pytest.param(case, True, marks=pytest.mark.slow if number % 2 else ()) for number, case in enumerate(CASES)),
+        *(pytest.param(case, True, marks=pytest.mark.slow if number % 4 else ()) for number, case in enumerate(CASES)),
         *(pytest.param(case, False, marks=() if case is CASES[8] else pytest.mark.slow) for case in CASES),
     ],
     ids=str,

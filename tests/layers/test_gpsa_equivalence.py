@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampled import crossed
+from sampled import crossed, sampled
 from timm.layers import Conv2dSame, ScaledStdConv2d, ScaledStdConv2dSame, StdConv2d, StdConv2dSame
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
@@ -64,8 +64,14 @@ def convolutions(draw: st.DrawFn) -> Drawn:
     return Drawn(arguments, (draw(st.integers(1, 2)), channels[0], *size), draw(st.integers(0, 2**31)))
 
 
-@pytest.mark.parametrize("examples", [25, pytest.param(1500, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "examples"),
+    sampled(
+        [(dtype, examples) for dtype in (torch.float64, torch.float32) for examples in (25, 1500)],
+        [(torch.float64, 25)],
+    ),
+    ids=str,
+)
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 def test_every_convolution(dtype: torch.dtype, examples: int) -> None:
     @settings(deadline=None, max_examples=examples, derandomize=True, database=None)

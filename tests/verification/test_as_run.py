@@ -49,7 +49,7 @@ def test_equals_are_reported_apart(pair: tuple[nn.Module, nn.Module]) -> None:
     assert all(layer.activation is not None and layer.random != layer.activation for layer in run.layers)
 
 
-@pytest.mark.parametrize("temperature", [None, 0.25, 1.0])
+@pytest.mark.parametrize("temperature", [None, pytest.param(0.25, marks=pytest.mark.slow), 1.0])
 def test_a_way_that_is_wrong_does_not_pass(
     pair: tuple[nn.Module, nn.Module], break_what_is_run: Callable[..., None], temperature: float | None
 ) -> None:

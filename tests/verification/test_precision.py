@@ -77,6 +77,8 @@ SETTINGS = [
     nothing, high, medium, tf32_matmul, no_tf32_convolution, new_tf32, new_ieee, new_tf32_matmul, new_cuda,
     new_bfloat16_matmul, both, high_with_another_cpu,
 ]  # fmt: skip
+QUICK = [nothing, high, tf32_matmul, new_tf32, both, high_with_another_cpu]
+"""Each way to set them, alone and with another; the other settings are slow."""
 LATER = [nothing, new_ieee, new_tf32, medium]
 
 
@@ -121,19 +123,23 @@ def apart(call: Callable[..., Any], *arguments: object) -> Any:
         return pool.submit(call, *arguments).result()
 
 
-def everything() -> dict[str, Any]:
+def everything(settings: list[Callable[[], None]]) -> dict[str, Any]:
     """All that is measured, by the names of the settings."""
     return {
-        "entered": {setting.__name__: apart(seen, setting, True) for setting in SETTINGS},
-        "never": {setting.__name__: apart(seen, setting, False) for setting in SETTINGS},
-        "verified": {setting.__name__: apart(verified, setting) for setting in (medium, new_tf32, both)},
+        "entered": {setting.__name__: apart(seen, setting, True) for setting in settings},
+        "never": {setting.__name__: apart(seen, setting, False) for setting in settings},
+        "verified": {
+            setting.__name__: apart(verified, setting) for setting in settings if setting in (medium, new_tf32, both)
+        },
     }
 
 
-@pytest.fixture(scope="module")
-def found() -> Iterator[dict[str, Any]]:
+@pytest.fixture(
+    scope="module", params=[pytest.param(True, id="quick"), pytest.param(False, id="others", marks=pytest.mark.slow)]
+)
+def found(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     with ProcessPoolExecutor(1, mp_context=processes) as pool:
-        yield pool.submit(everything).result()
+        yield pool.submit(everything, [one for one in SETTINGS if (one in QUICK) == request.param]).result()
 
 
 def test_everything_is_exact_within(found: dict[str, Any]) -> None:

@@ -73,7 +73,7 @@ class TestDifferent:
                 weight_infinite,
             ],
             [True, False],
-            2,
+            3,
         ),
     )
     def test_fails_and_names_the_layer(

@@ -46,7 +46,7 @@ SAMPLE = (
     "vgg11",
     "vit_tiny_patch16_224",
 )
-CHEAP = ("test_byobnet", "test_vit", "vgg11")
+CHEAP = ("test_vit", "vgg11")
 
 
 @cache

@@ -88,7 +88,13 @@ def test_a_model_without_pretrained_weights_is_refused_like_timms_own() -> None:
         timm.create_model("t_test_mambaout", pretrained=True)
 
 
-@pytest.mark.parametrize("name", ["test_resnet", "test_resnet.r160_in1k", "test_efficientnet", "test_byobnet"])
+@pytest.mark.parametrize(
+    "name",
+    sampled(
+        ["test_resnet", "test_resnet.r160_in1k", "test_efficientnet", "test_byobnet"],
+        ["test_resnet.r160_in1k", "test_byobnet"],
+    ),
+)
 @torch.no_grad()
 def test_it_is_the_conversion_of_the_source(name: str, assert_same_state: AssertSame) -> None:
     model = seeded(f"t_{name}", num_classes=5)
@@ -98,9 +104,9 @@ def test_it_is_the_conversion_of_the_source(name: str, assert_same_state: Assert
 
 
 def test_it_takes_what_a_conversion_takes() -> None:
-    model = timm.create_model("t_resnet18", num_classes=10, stride="remove")
+    model = timm.create_model("t_test_resnet", num_classes=10, stride="remove")
     assert model.num_classes == 10
-    assert len(gpsa_layers(model)) == 4
+    assert len(gpsa_layers(model)) == 2
     assert {layer.geometry.stride for layer in gpsa_layers(model)} == {(1, 1)}
     model = timm.create_model("t_test_resnet", temperature=1.0, target=r"layer4\.0\.conv2", head_dim=4, seed=3)
     (layer,) = gpsa_layers(model)
@@ -115,9 +121,7 @@ def test_a_wrong_option_is_named(option: dict[str, object]) -> None:
         timm.create_model("t_test_resnet", **option)
 
 
-@pytest.mark.parametrize(
-    "name", sampled(["test_resnet", "test_efficientnet", "test_convnext"], ["test_resnet", "test_efficientnet"])
-)
+@pytest.mark.parametrize("name", sampled(["test_resnet", "test_efficientnet", "test_convnext"], ["test_efficientnet"]))
 @torch.no_grad()
 def test_its_features_are_the_classifiers(name: str) -> None:
     classifier = seeded(f"t_{name}")
@@ -162,7 +166,7 @@ def test_where_the_usual_features_end_too_early_what_is_advised_helps() -> None:
     assert [isinstance(layer, GPSA2d) for layer in backbone.modules()].count(True) == 1
 
 
-@pytest.mark.parametrize("feature_cls", ["list", "dict", "hook", "getter", "fx"])
+@pytest.mark.parametrize("feature_cls", sampled(["list", "dict", "hook", "getter", "fx"], ["dict", "getter", "fx"]))
 @torch.no_grad()
 def test_every_kind_of_feature_extractor_is_converted(feature_cls: str, tmp_path: Path) -> None:
     classifier = seeded("t_test_resnet")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from sampled import sampled
 from timm.models import _registry
 from torch import nn
 
@@ -41,7 +42,10 @@ WRAPPED: dict[str, Callable[[State], Any]] = {
 }
 
 
-@pytest.mark.parametrize("form", WRAPPED)
+QUICK = ("plain", "an entry of its own name", "Lightning", "DDP, compiled", "averaged beside", "a model in a model")
+
+
+@pytest.mark.parametrize("form", sampled(WRAPPED, QUICK))
 def test_the_state_dict_is_found(form: str, lively: Callable[..., nn.Module], tmp_path: Path) -> None:
     own = lively(num_classes=3).state_dict()
     torch.save(WRAPPED[form](own), tmp_path / "w.pth")

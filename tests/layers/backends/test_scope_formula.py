@@ -150,7 +150,7 @@ def with_gradients(run: Callable[[Tensor], Tensor], x: Tensor, parameters: list[
     return [y, *torch.autograd.grad(y, [leaf, *parameters], cotangent)]
 
 
-@pytest.mark.parametrize(("case", "content"), crossed(CASES, SCOPES + UNPADDED, 4), ids=str)
+@pytest.mark.parametrize(("case", "content"), crossed(CASES, SCOPES + UNPADDED, 7), ids=str)
 def test_output_and_every_gradient(case: Case, content: str, relative_error: RelativeError) -> None:
     layer = arbitrary_layer(case, content)
     x = torch.randn(2, 4, *case.size, dtype=torch.float64)

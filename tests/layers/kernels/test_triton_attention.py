@@ -38,12 +38,11 @@ from tcnn.layers.triton.attention import attend, supported
     "case",
     [
         Case((4, 4), (7, 7), width=24), Case((3, 2), (6, 3), channels=40, sinks=0), Case((1, 1), (3, 3), sinks=16),
-        Case((7, 7), (7, 7), width=56, channels=72, sinks=32, heads=1),
-        Case((2, 9), (9, 9), sinks=1000, heads=1), Case((2, 3), (3, 34), heads=1),
-        Case((3, 3), (3, 3), sinks=16, strange=True),
+        Case((2, 9), (9, 9), sinks=1000, heads=1), Case((3, 3), (3, 3), sinks=16, strange=True),
         *(
             pytest.param(case, marks=pytest.mark.slow)
             for case in (
+                Case((7, 7), (7, 7), width=56, channels=72, sinks=32, heads=1), Case((2, 3), (3, 34), heads=1),
                 Case((5, 4), (5, 4), channels=20, sinks=22, images=2), Case((9, 2), (9, 10), width=64, heads=1),
                 Case((2, 5), (9, 12), channels=40, sinks=46, heads=1, strange=True),
             )
@@ -192,8 +191,8 @@ def test_no_images_and_autocast(interpreter: Interpreter) -> None:
 def layer_by_kernel(options: dict[str, Any]) -> tuple[list[float], list[int]]:
     """Relative errors of a layer's output and gradients against its formula; runs of the kernel, `fused` and `auto`."""
     torch.manual_seed(0)
-    layer = GPSA2d(4, 6, kernel_size=3, head_dim=8, temperature=1.0, **options)
-    x = torch.randn(1, 4, 4, 5, requires_grad=True)
+    layer = GPSA2d(4, 6, kernel_size=2, head_dim=8, temperature=1.0, **options)
+    x = torch.randn(1, 4, 3, 4, requires_grad=True)
     found, runs = [], []
     for backend in ("reference", "fused", "auto"):
         with use_backend(backend), patch.object(triton_attention, "attend", wraps=attend) as kernel:

@@ -77,7 +77,7 @@ def one_process() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(("name", "way"), crossed(TRAINED, list(WRITES), 2))
+@pytest.mark.parametrize(("name", "way"), crossed(TRAINED, list(WRITES), 4))
 def test_nothing_is_stale(name: str, way: str, relative_error: RelativeError) -> None:
     """In eval mode, after every ordinary way to write to parameters: as a fresh layer with these parameters."""
     form, write = FORMS[name], WRITES[way]

@@ -20,7 +20,7 @@ most_forms = parametrized(FORMS, slow=["fused hard", "fused window"])
 """Fused layers are the others with one product made in advance: those two differ from `fused` as the others do."""
 few_forms = parametrized(FORMS, slow=["fused hard", "fused window", "fused", "pooled", "window"])
 """Attention, a convolution, and both in one."""
-QUICKLY_MADE = {("hard", "real"), ("folded", "real"), ("folded", "symbolic")}
+QUICKLY_MADE = {("hard", "real"), ("folded", "real")}
 """Forms and modes of `make_fx` that are not slow."""
 
 

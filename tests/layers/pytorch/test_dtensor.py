@@ -1,7 +1,9 @@
 """Layers on DTensors, parameters and input, in two gloo processes, against the layer alone: values and gradients."""
 
 import copy
+from collections.abc import Collection
 
+import pytest
 import torch
 from forked import ranks
 from layer_forms import FORMS, REORDERED, TRAINED, exposed, image
@@ -16,6 +18,9 @@ EXPOSED = {
     "exposed window": lambda: exposed(0.7, content="window:3", content_heads=1),
     "exposed, by content": lambda: exposed(0.7, position="relative-content"),
 }
+EVERY = FORMS | EXPOSED
+QUICK = ("hard", "folded", "fused window", "exposed window")
+"""One of each: a plain layer, one that was folded, one that is fused, one that attends to parts and is looked at."""
 PLACEMENTS = [Shard(0), Replicate(), Shard(1), Shard(2)]
 
 
@@ -38,12 +43,12 @@ def close(found: list[Tensor], expected: list[Tensor]) -> bool:
     )
 
 
-def compare() -> None:
-    """In each of two processes, every form on batches of two and three, which do not divide, and on one image."""
+def compare(names: Collection[str]) -> None:
+    """In each of two processes, these forms on batches of two and three, which do not divide, and on one image."""
     with join_processes("cpu"):
         mesh = init_device_mesh("cpu", (2,))
-        for name, form in (FORMS | EXPOSED).items():
-            module = form()
+        for name in names:
+            module = EVERY[name]()
             sharded = distribute_module(copy.deepcopy(module), mesh)
             for x, placements in (
                 (image(batch=2), PLACEMENTS), (image(batch=3), PLACEMENTS[:1]), (image(batch=2)[0], PLACEMENTS[1:3]),
@@ -60,8 +65,11 @@ def compare() -> None:
             assert y.placements == (Shard(0),) and y.to_local().shape[0] == 1, "each computes its own images"
 
 
-def test_a_layer_on_dtensors() -> None:
-    assert ranks(2, compare) == [0, 0]
+@pytest.mark.parametrize(
+    "names", [QUICK, pytest.param(tuple(EVERY.keys() - QUICK), marks=pytest.mark.slow)], ids=["some", "others"]
+)
+def test_a_layer_on_dtensors(names: Collection[str]) -> None:
+    assert ranks(2, compare, names) == [0, 0]
 
 
 def test_what_is_no_dtensor() -> None:
