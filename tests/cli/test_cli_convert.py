@@ -23,9 +23,11 @@ AssertSame = Callable[[nn.Module, nn.Module], None]
 
 
 def test_writes_a_file_from_which_the_model_comes_back(
-    tcnn: Run, weights: Path, lively: Lively, assert_same_state: AssertSame, listing: Callable[[], list[str]]
+    tcnn: Run, lively: Lively, assert_same_state: AssertSame, listing: Callable[[], list[str]]
 ) -> None:
-    done = tcnn("convert", "test_resnet", "out.safetensors", "--weights", weights, "--num-classes", 10)
+    """From weights as PyTorch writes them."""
+    torch.save(lively(num_classes=10).state_dict(), "weights.pth")
+    done = tcnn("convert", "test_resnet", "out.safetensors", "--weights", "weights.pth", "--num-classes", 10)
     assert (done.code, done.err) == (0, "")
     assert "layer4.0.conv1" in done.out
     assert "equal in float32" in done.out
@@ -33,7 +35,7 @@ def test_writes_a_file_from_which_the_model_comes_back(
     assert "equal as it is run in float32" in done.out
     assert "drift at τ = 1" in done.out
     assert "wrote out.safetensors" in done.out
-    assert listing() == ["out.safetensors", "weights.safetensors"]
+    assert listing() == ["out.safetensors", "weights.pth"]
 
     expected = library.convert(lively(num_classes=10)).model
     loaded = library.load("out.safetensors")
@@ -45,7 +47,12 @@ def test_writes_a_file_from_which_the_model_comes_back(
 
 
 def test_json_is_one_object_that_tells_the_truth(tcnn: Run, weights: Path) -> None:
-    done = tcnn("convert", "test_resnet", "out.safetensors", "--weights", weights, "--num-classes", 10, "--json")
+    """Of a file that takes the place of another, once it is told to."""
+    Path("out.safetensors").write_text("old")
+    arguments = ("convert", "test_resnet", "out.safetensors", "--weights", weights, "--num-classes", 10)
+    assert "exists already; replace it with --force" in tcnn(*arguments).error(2)
+    assert Path("out.safetensors").read_text() == "old"
+    done = tcnn(*arguments, "--force", "--json")
     assert (done.code, done.err) == (0, "")
     result = done.json
     raw = Path("out.safetensors").read_bytes()
@@ -67,31 +74,27 @@ def test_json_is_one_object_that_tells_the_truth(tcnn: Run, weights: Path) -> No
     assert content.verification.model_dump(mode="json") == verification
 
 
-def test_a_directory_gets_timms_layout(
+def test_a_directory_gets_timms_layout_and_keeps_foreign_files(
     tcnn: Run, weights: Path, lively: Lively, assert_same_state: AssertSame, listing: Callable[[], list[str]]
 ) -> None:
-    done = tcnn("convert", "test_resnet", "out", "--weights", weights, "--num-classes", 10, "--json")
+    Path("out").mkdir()
+    Path("out/notes.txt").write_text("mine")
+    arguments = ("convert", "test_resnet", "out", "--weights", weights, "--num-classes", 10)
+    assert "exists already; replace it with --force" in tcnn(*arguments).error(2)
+    done = tcnn(*arguments, "--force", "--json")
     assert done.code == 0
     assert done.json["sha256"] == hashlib.sha256(Path("out/model.safetensors").read_bytes()).hexdigest()
     weights.unlink()
-    assert listing() == ["out", "out/README.md", "out/config.json", "out/model.safetensors"]
+    assert listing() == ["out", "out/README.md", "out/config.json", "out/model.safetensors", "out/notes.txt"]
+    assert Path("out/notes.txt").read_text() == "mine"
     assert json.loads(Path("out/config.json").read_text())["architecture"] == "t_test_resnet"
     expected = library.convert(lively(num_classes=10)).model
     assert_same_state(timm.create_model("local-dir:out", pretrained=True), expected)
     assert_same_state(library.load("out"), expected)
 
 
-def test_an_existing_directory_keeps_foreign_files(tcnn: Run, weights: Path) -> None:
-    Path("out").mkdir()
-    Path("out/notes.txt").write_text("mine")
-    arguments = ("convert", "test_resnet", "out", "--weights", weights, "--num-classes", 10)
-    assert "exists already; replace it with --force" in tcnn(*arguments).error(2)
-    assert tcnn(*arguments, "--force").code == 0
-    assert Path("out/notes.txt").read_text() == "mine"
-    assert library.load("out").num_classes == 10
-
-
-@pytest.mark.parametrize("suffix", ["pth", pytest.param("nested.pth", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["pth", "nested.pth"])
 def test_pytorch_weights_are_the_same_weights(
     tcnn: Run, lively: Lively, assert_same_state: AssertSame, suffix: str
 ) -> None:
@@ -101,6 +104,7 @@ def test_pytorch_weights_are_the_same_weights(
     assert_same_state(library.load("out.safetensors"), library.convert(lively(num_classes=10)).model)
 
 
+@pytest.mark.slow  # tests/cli/test_cli_verify.py has one that changes
 def test_a_local_directory_is_a_source(
     tcnn: Run, local_source: str, lively: Lively, assert_same_state: AssertSame
 ) -> None:
@@ -117,15 +121,6 @@ def test_a_weights_file_takes_the_place_of_a_local_directorys(
     done = tcnn("convert", local_source, "out.safetensors", "--weights", "other.safetensors")
     assert (done.code, done.err) == (0, "")
     assert_same_state(library.load("out.safetensors"), library.convert(lively(seed=1, num_classes=10)).model)
-
-
-def test_force_replaces_a_file(tcnn: Run, weights: Path) -> None:
-    Path("out.safetensors").write_text("old")
-    arguments = ("convert", "test_resnet", "out.safetensors", "--weights", weights, "--num-classes", 10)
-    assert "exists already; replace it with --force" in tcnn(*arguments).error(2)
-    assert Path("out.safetensors").read_text() == "old"
-    assert tcnn(*arguments, "--force").code == 0
-    assert library.load("out.safetensors").num_classes == 10
 
 
 @pytest.mark.slow

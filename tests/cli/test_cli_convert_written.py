@@ -1,13 +1,11 @@
 """`tcnn convert` verifies the written file once more before it says done: what the disk made of it counts."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tcnn.checkpoints import checkpoint
@@ -42,13 +40,3 @@ def test_it_is_refused_when_it_was_altered(
     error = tcnn("convert", "test_resnet", "out.safetensors", "--no-pretrained").error(2)
     assert "altered since it was written" in error
     assert listing() == []
-
-
-def test_the_file_names_its_source(tcnn: Run) -> None:
-    assert tcnn("convert", "test_resnet", "out.safetensors", "--no-pretrained", "--seed", 4).code == 0
-    with safe_open("out.safetensors", framework="pt") as handle:
-        source = json.loads(handle.metadata()["source"])
-    assert source["name"] == "test_resnet"
-    assert source["weights"] == "random"
-    assert source["seed"] == 4
-    assert source["digest"].startswith("sha256:")

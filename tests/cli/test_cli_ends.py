@@ -111,7 +111,9 @@ def test_a_closed_pipe_is_quiet(form: tuple[str, ...]) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell that closes what a command writes to")
-@pytest.mark.parametrize("closed", [">&-", pytest.param("2>&-", marks=pytest.mark.slow), ">&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", [*(pytest.param(one, marks=pytest.mark.slow) for one in (">&-", "2>&-")), ">&- 2>&-"]
+)
 def test_what_is_closed_is_not_written_to(closed: str) -> None:
     done = subprocess.run(f"{shlex.join(MODELS)} resnet18d {closed}", shell=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -131,7 +133,10 @@ def test_a_second_interrupt_ends_at_once() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-@pytest.mark.parametrize(("name", "code", "said"), [("SIGINT", 130, "interrupted\n"), ("SIGTERM", 143, "")])
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [pytest.param("SIGINT", 130, "interrupted\n", marks=pytest.mark.slow), ("SIGTERM", 143, "")],
+)
 def test_a_signal_within_a_callback_is_not_lost(name: str, code: int, said: str) -> None:
     """As while a module's lock is given back, where Python drops what is raised and goes on."""
     script = IN_A_CALLBACK.replace("NUMBER", name)

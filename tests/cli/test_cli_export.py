@@ -28,6 +28,12 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library.save(model, root / "tuned.safetensors")
 
 
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., Any]) -> Path:
+    """As it was converted: enough where nothing is exported."""
+    return library.save(library.convert(lively()).model, tmp_path_factory.mktemp("converted") / "t.safetensors")
+
+
 @pytest.mark.slow
 def test_onnx_of_a_tuned_model(tcnn: Run, tuned: Path) -> None:
     done = tcnn("export", tuned, "a.onnx", "--size", "96x64", "--json")
@@ -90,9 +96,9 @@ def test_a_torch_program(tcnn: Run, tuned: Path, listing: Callable[[], list[str]
     ],
 )
 def test_wrong_requests(
-    tcnn: Run, tuned: Path, arguments: tuple[object, ...], message: str, listing: Callable[[], list[str]]
+    tcnn: Run, converted: Path, arguments: tuple[object, ...], message: str, listing: Callable[[], list[str]]
 ) -> None:
-    assert message in tcnn("export", tuned, *arguments).error(2)
+    assert message in tcnn("export", converted, *arguments).error(2)
     assert listing() == []
 
 

@@ -19,8 +19,15 @@ def test_a_directory_that_tcnn_and_timm_build(tcnn: Any, tmp_path: Path) -> None
 
 
 def test_as_json(tcnn: Any) -> None:
-    found = tcnn("init", VIT, "a.safetensors", "--init", "mimetic", "--size", 32, "--patch-size", 8, "--json").json
-    assert (found["model"], found["initialisation"], found["grid"], found["layers"]) == (VIT, "mimetic", [4, 4], [])
+    found = tcnn(
+        "init", "test_vit", "a.safetensors", "--init", "mimetic", "--size", 32, "--patch-size", 8, "--json"
+    ).json
+    assert (found["model"], found["initialisation"], found["grid"], found["layers"]) == (
+        "test_vit",
+        "mimetic",
+        [4, 4],
+        [],
+    )
 
 
 def test_what_only_impulse_has(tcnn: Any, tmp_path: Path) -> None:

@@ -53,12 +53,13 @@ def test_files(tcnn: Run, lively: Callable[..., nn.Module], pictures: str, tmp_p
     model = library.convert(lively(num_classes=3), target="layer4.0.conv1").model  # each layer takes a second to draw
     checkpoint = library.save(model, tmp_path / "t.safetensors")
     arguments = ("inspect", checkpoint, "--images", pictures, "--size", 64, "--out", "looks", "--shown", 1)
-    result = tcnn(*arguments, "--format", "svg", "--query", "0.25,0.75")
+    result = tcnn(*arguments, "--format", "svg", "--query", "0.25,0.75", "--json")
     assert result.code == 0, result
     names = {path.name for path in (tmp_path / "looks").iterdir()}
     parts = {f"attention-1-{part}.svg" for part in ("combined", "content", "positional")}
     assert names == {"inspect.json", "centres.svg", "non-locality.svg", *parts}
-    found = json.loads((tmp_path / "looks" / "inspect.json").read_text())
+    found = result.json
+    assert found == json.loads((tmp_path / "looks" / "inspect.json").read_text())
     assert (found["images"], found["query"], len(found["pictures"])) == (4, [0.25, 0.75], 1)
     assert tcnn(*arguments).error(2) == (
         "looks/inspect.json: exists already; replace it with --force (in Python: force=True), or choose another name"
@@ -66,9 +67,8 @@ def test_files(tcnn: Run, lively: Callable[..., nn.Module], pictures: str, tmp_p
     assert tcnn("inspect", checkpoint, "--size", 64, "--out", "looks", "--force").code == 0
 
 
-def test_json_is_what_is_written(tcnn: Run, checkpoint: str, tmp_path: Path) -> None:
-    found = tcnn("inspect", checkpoint, "--size", 64, "--out", "looks", "--format", "png", "--json").json
-    assert found == json.loads((tmp_path / "looks" / "inspect.json").read_text())
+def test_json(tcnn: Run, checkpoint: str) -> None:
+    found = tcnn("inspect", checkpoint, "--size", 64, "--json").json
     assert found["layers"][0]["heads"][0]["gate"] == 1
     assert found["layers"][0]["heads"][0]["non_locality"] == {
         "total": None, "content": None, "positional": pytest.approx(2**0.5),

@@ -21,9 +21,11 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 """
 ASK = """
-import json, os, sys
+import contextlib, json, os, sys
 from tcnn.cli.main import main
 
+with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.suppress(SystemExit):
+    main(["--help"])  # loads what each fork would
 codes = []
 for number, arguments in enumerate(json.loads(sys.argv[1])):
     if os.fork() == 0:

@@ -52,27 +52,28 @@ def was_interrupted(
 
 
 @pytest.mark.parametrize(
-    ("number", "existing"),
+    ("number", "existing", "parts"),
     [
-        pytest.param(signal.SIGTERM, None, id="SIGTERM-new", marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, b"an older file", id="Ctrl-C-forced"),
-        pytest.param(signal.SIGINT, None, id="Ctrl-C-new", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, b"an older file", id="SIGTERM-forced", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, b"an older file", 2, id="Ctrl-C-forced, twice"),
+        pytest.param(signal.SIGTERM, None, 4, id="SIGTERM-new", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, b"an older file", 4, id="Ctrl-C-forced", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, None, 4, id="Ctrl-C-new", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, b"an older file", 4, id="SIGTERM-forced", marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_at_any_moment_leaves_nothing_behind(
-    tmp_path: Path, number: signal.Signals, existing: bytes | None
+    tmp_path: Path, number: signal.Signals, existing: bytes | None, parts: int
 ) -> None:
     whole = run_tcnn(tmp_path / "whole", *CONVERT)
     assert (whole.code, whole.stderr, whole.left) == (0, "", ["out.safetensors"])
     draw = random.Random(f"{number} {existing}")
     interrupted = 0
-    for part in range(4):
+    for part in range(parts):
         cwd = tmp_path / str(part)
         cwd.mkdir()
         if existing is not None:
             (cwd / "out.safetensors").write_bytes(existing)
-        delay = (part + draw.random()) / 4 * whole.seconds
+        delay = (part + draw.random()) / parts * whole.seconds
 
         def disturb(pid: int, delay: float = delay) -> None:
             time.sleep(delay)
@@ -86,7 +87,7 @@ def test_a_signal_at_any_moment_leaves_nothing_behind(
 @pytest.mark.parametrize(
     ("output", "number"),
     [
-        pytest.param("out", signal.SIGINT, id="out-Ctrl-C"),
+        pytest.param("out", signal.SIGINT, id="out-Ctrl-C", marks=pytest.mark.slow),
         pytest.param("out.safetensors", signal.SIGTERM, id="out.safetensors-SIGTERM"),
         pytest.param("out", signal.SIGTERM, id="out-SIGTERM", marks=pytest.mark.slow),
         pytest.param("out.safetensors", signal.SIGINT, id="out.safetensors-Ctrl-C", marks=pytest.mark.slow),
@@ -162,7 +163,9 @@ class TestAFullDisk:
         assert error.startswith(f"{output}: no space left while writing")
         assert listing() == []
 
-    @pytest.mark.parametrize("output", ["out.safetensors", "out/model.safetensors"])
+    @pytest.mark.parametrize(
+        "output", ["out.safetensors", pytest.param("out/model.safetensors", marks=pytest.mark.slow)]
+    )
     def test_keeps_the_file_that_was_to_be_replaced(
         self, tcnn: Run, tmp_path: Path, file_size_limit: Limit, output: str
     ) -> None:
@@ -184,9 +187,6 @@ class TestAFullDisk:
             pytest.skip(f"NOT TESTED: a file system without space, for lack of the right to mount one ({mount.stderr})")
         try:
             error = tcnn("convert", "test_resnet", disk / "out.safetensors", "--no-pretrained").error(4)
-            assert "no space left" in error
-            assert list(disk.iterdir()) == []
-            error = tcnn("convert", "test_resnet", disk / "out", "--no-pretrained").error(4)
             assert "no space left" in error
             assert list(disk.iterdir()) == []
         finally:

@@ -44,12 +44,16 @@ NAMES = b"zero\none\ntwo\n"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Gate]:
-    with s3() as gate:
+    with s3() as gate, pytest.MonkeyPatch.context() as patch:
+        for name, value in gate.environment.items():
+            patch.setenv(name, value)
+        remote._filesystem.cache_clear()
         files = gate._files()
         for name, content in shards().items():
             files.pipe_file(f"{BUCKET}/set/{name}", content)
         files.pipe_file(f"{BUCKET}/set/classes.txt", NAMES)
         yield gate
+        remote._filesystem.cache_clear()
 
 
 class Hurried:
@@ -65,20 +69,17 @@ class Hurried:
 
 @pytest.fixture
 def gate(server: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """The server, known to this process, and a memory of indices of this test alone."""
+    """The server, and a memory of indices of this test alone."""
     import aiobotocore.endpoint
     import s3fs.core
 
-    for name, value in {**server.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "_PAUSE", 0.01)
     for client in (s3fs.core, aiobotocore.endpoint):
         monkeypatch.setattr(client, "asyncio", Hurried())
-    remote._filesystem.cache_clear()
     server.refuse = lambda method, path: None
     server.seen.clear()
     yield server
-    remote._filesystem.cache_clear()
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ OURS = ("api", "worker")
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 
-def schema_check(file: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
+def schema_check(*files: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", *map(str, files)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -38,7 +38,7 @@ def without_gpu() -> dict[str, Any]:
 
 
 def test_schema() -> None:
-    done = schema_check(ROOT / "docker-compose.yml")
+    done = schema_check(ROOT / "docker-compose.yml", ROOT / "docker-compose.hosts.yml")
     assert done.returncode == 0, done.stdout
 
 

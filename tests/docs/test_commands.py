@@ -16,8 +16,6 @@ from hub_server import Hub
 from torch import nn
 
 PAGES = [*sorted(str(path.relative_to(pages.ROOT)) for path in (pages.ROOT / "docs").glob("*.md")), "README.md"]
-SHORT = ("docs/fold.md",)
-"""The page that is run in any case; the others take longer, and are run with what is slow."""
 ELSEWHERE = {
     "docs/tutorial.md": "test_tutorial.py runs them, with what they must print",
     "docs/http-api.md": "test_http_api_page.py runs the page against a server",
@@ -73,11 +71,6 @@ def runnable(page: str) -> list[list[str]]:
 RUN = [page for page in PAGES if runnable(page)]
 
 
-def is_long(page: str) -> bool:
-    """Whether it is run with what is slow."""
-    return page not in SHORT
-
-
 @pytest.fixture(scope="module")
 def patch() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
@@ -104,7 +97,8 @@ def desk(
     return desk
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.slow] * is_long(page)) for page in RUN])
+@pytest.mark.slow  # that all of them parse, and the prompts of five pages, are in test_readme.py
+@pytest.mark.parametrize("page", RUN)
 def test_the_commands_of_a_page_run_in_its_order(
     page: str, desk: Desk, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

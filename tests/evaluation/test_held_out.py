@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     root: Path, name: str, data: str, val: str | None = None, source: str = "test_resnet", **options: object
 ) -> FinetuneResult:
-    config = tiny(**{"epochs": 1, "size": 32, "device": "cpu", "val_split": None, **options})
+    config = tiny(**{"convert": False, "epochs": 1, "size": 32, "device": "cpu", "val_split": None, **options})
     return tcnn.finetune(source, str(root / data), val=val, config=config, out=root / name, pretrained=False)
 
 

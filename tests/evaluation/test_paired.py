@@ -47,11 +47,11 @@ def test_differences_are_those_of_single_images(
     with torch.no_grad():
         other.get_classifier().weight.mul_(-1)
     second = model(tmp_path / "b.safetensors", other, [2, 0, 1])
-    config = EvaluationConfig(sizes=((32, 32),), corruptions=("contrast", "brightness"), severities=(1, 5))
+    config = EvaluationConfig(sizes=((32, 32),), corruptions=("contrast",), severities=(1, 5))
     found = compare([first, second], str(pictures), config)
 
     data = open_dataset(str(pictures))
-    right = {name: np.zeros((5, len(data))) for name in (first, second)}
+    right = {name: np.zeros((3, len(data))) for name in (first, second)}
     cases = [None, *((effect, level) for effect in config.corruptions for level in config.severities)]
     for name in (first, second):
         opened = open_model(name)
@@ -116,7 +116,7 @@ def test_intervals_of_means_by_the_formula() -> None:
         assert (found.low, found.high) == pytest.approx(((b - c) / n - half, (b - c) / n + half), rel=1e-6)
 
 
-@pytest.mark.parametrize("images", [15, 200])
+@pytest.mark.parametrize("images", [15, pytest.param(200, marks=pytest.mark.slow)])
 def test_intervals_of_means_cover_the_truth(images: int) -> None:
     """Five corruptions of one image go together: as 5 N independent answers they would be covered far less often."""
     generator = np.random.default_rng(0)
