@@ -32,7 +32,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     """A server which has room for twenty connections, ten of a client."""
     monkeypatch.setattr(connections, "HEAD", 60.0)
     monkeypatch.setattr(PatientProtocol, "most", 20)
-    config = uvicorn.Config(_app, log_config=None, lifespan="off", http=PatientProtocol)
+    config = uvicorn.Config(_app, log_config=None, lifespan="off", http=PatientProtocol, timeout_keep_alive=1)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -33,16 +33,21 @@ def succeed(content=b"weights" * 1000):
 class Host(House):
     """A host with a home of its own, whose results go to the store."""
 
-    def __init__(self, root: Path, database: str, every: float = 0.2) -> None:
+    def __init__(self, root: Path, database: str, every: float = 0.2, store: str = URL) -> None:
         super().__init__(root)
         self.store.close()
-        self.settings = self.settings.model_copy(update={"artifacts": URL, "database_url": database})
+        self.settings = self.settings.model_copy(update={"artifacts": store, "database_url": database})
         self.home = home_of(self.settings).create()
         self.store = Store(database)
         self.store.migrate()
         opened = open_artifacts(self.settings, self.home)
         assert isinstance(opened, SharedArtifacts)
         self.artifacts, self._every = opened, every
+
+    def stored(self) -> set[str]:
+        """Keys of all that is in the store, digests left out."""
+        found = {**self.artifacts.bucket.keys("jobs"), **self.artifacts.bucket.keys("datasets")}
+        return {"/".join(part for part in key.split("/") if len(part) != 64) for key in found}
 
     def courier(self, script: str, slots: int = 1, **settings: object) -> Worker:
         self._made += 1

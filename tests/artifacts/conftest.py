@@ -1,6 +1,7 @@
 """One S3 server for all tests of this folder, empty before each; two hosts share it and a database."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from apart import URL, Host
 from houses import migrated
 from s3 import Gate, s3
 
+from tcnn_jobs.artifacts import bucket as bucket_of
 from tcnn_jobs.artifacts.bucket import Bucket
 
 
@@ -27,16 +29,31 @@ def gate(server: Gate, monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 
 @pytest.fixture
-def bucket(gate: Gate) -> Bucket:
+def bucket(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """It tries half as often."""
+    monkeypatch.setattr(bucket_of, "TRIES", 3)
     return Bucket(URL, pause=0.01)
 
 
 @pytest.fixture
 def hosts(gate: Gate, tmp_path: Path) -> Iterator[list[Host]]:
     """Two of them, on one database."""
-    (tmp_path / "shared.db").write_bytes(migrated())
-    database = f"sqlite:///{tmp_path / 'shared.db'}"
-    hosts = [Host(tmp_path / name / "home", database) for name in ("first", "second")]
+    with _two(tmp_path, URL) as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def near(tmp_path: Path) -> Iterator[list[Host]]:
+    """Two whose store is a folder: for what is the same wherever the objects lie, and takes many requests."""
+    with _two(tmp_path, f"file://{tmp_path / 'store'}") as hosts:
+        yield hosts
+
+
+@contextmanager
+def _two(folder: Path, store: str) -> Iterator[list[Host]]:
+    (folder / "shared.db").write_bytes(migrated())
+    database = f"sqlite:///{folder / 'shared.db'}"
+    hosts = [Host(folder / name / "home", database, store=store) for name in ("first", "second")]
     yield hosts
     for host in hosts:
         for worker in host.workers:

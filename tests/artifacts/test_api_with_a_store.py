@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from apart import URL, Host
+from hosting import ask_here
 from PIL import Image
 from s3 import Gate, read_only
 from starlette.testclient import TestClient
 
 from tcnn_api.app import create_app
+from tcnn_api.routes.uploads import datasets
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.model.jobs import Status
 
@@ -30,7 +32,9 @@ def archive() -> bytes:
 
 
 @pytest.fixture
-def replicas(hosts: list[Host], tmp_path: Path) -> Iterator[list[TestClient]]:
+def replicas(hosts: list[Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[TestClient]]:
+    """Two of them; what is uploaded is looked at by a thread."""
+    monkeypatch.setattr(datasets, "ask", ask_here)
     with ExitStack() as stack:
         clients = []
         for name in ("east", "west"):
@@ -87,6 +91,7 @@ def test_uploaded_here_trained_there_downloaded_elsewhere(
     assert west.get(f"/jobs/{job}/checkpoint").status_code == 404
 
 
+@pytest.mark.slow  # that there is no link to it is in `test_links.py`
 def test_a_file_that_is_gone_from_the_store(hosts: list[Host], replicas: list[TestClient], gate: Gate) -> None:
     job = hosts[0].submit()
     hosts[0].courier("succeed()").run(until_empty=True)

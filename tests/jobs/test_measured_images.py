@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,12 +32,13 @@ def done(home: Path, job: str, kind: Kind, request: dict[str, Any], paths: dict[
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With two jobs that have trained, and the data sets."""
+    """With two jobs that have trained, and were not measured before and after; and the data sets."""
     root = tmp_path_factory.mktemp("measured")
     colours(root / "ds_1")
     colours(root / "ds_2", 2)
     (root / "ds_2" / "red" / "broken.png").write_bytes(b"no picture")
     with pytest.MonkeyPatch.context() as here:
+        here.setattr("tcnn.training.finetune.before_and_after", lambda *_: SimpleNamespace(headline=lambda: None))
         for job, training in TRAINED.items():
             paths = {name: str(root / training[name]) for name in ("dataset", "val") if name in training}
             request = {"model": "test_resnet", "pretrained": False, "finetune": {"preset": "quick", **training}}

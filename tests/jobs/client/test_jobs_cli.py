@@ -19,6 +19,7 @@ from tiny_runs import colours
 
 from tcnn_api.routes.uploads import weights
 from tcnn_jobs.cli.watch import result_lines
+from tcnn_jobs.client import connection
 from tcnn_jobs.model.jobs import Claim, NewEvent
 
 
@@ -172,7 +173,8 @@ def _connections(server: Server) -> bool:
 
 
 class TestErrors:
-    def test_nobody_there(self, run: Run) -> None:
+    def test_nobody_there(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(connection, "FIRST_PATIENCE", 0.3)
         assert "cannot be reached" in run("list", "--server", "http://127.0.0.1:9").error(4)
 
     def test_a_wrong_key(self, run: Run) -> None:
