@@ -45,8 +45,11 @@ def test_the_published_document_is_this_one() -> None:
 
 
 def test_neither_the_app_nor_its_document_loads_torch() -> None:
+    """Nor does the client."""
     script = (
-        "import sys, tcnn_api.app; before = set(sys.modules)\n"
+        "import sys, tcnn_api.app\n"
+        "import tcnn_jobs.cli.jobs, tcnn_jobs.cli.submit, tcnn_jobs.cli.watch, tcnn_jobs.client.client\n"
+        "tcnn_jobs.cli.watch.exit_code({'status': 'failed', 'error': {'code': 'diverged'}})\n"
         "from tcnn_api.settings import load\n"
         "tcnn_api.app.create_app(load(home='/nonexistent')).openapi()\n"
         "print([name for name in ('torch', 'timm', 'torchvision') if name in sys.modules])"

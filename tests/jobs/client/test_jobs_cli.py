@@ -236,6 +236,7 @@ class TestErrors:
         assert "found nothing" in run("upload", "missing.zip").error(2)
 
 
+@pytest.mark.slow  # `tests/api/test_api_openapi.py` looks at these modules and at the app in one process
 def test_torch_is_never_loaded() -> None:
     script = (
         "import sys\nimport tcnn_jobs.cli.jobs, tcnn_jobs.cli.submit, tcnn_jobs.cli.watch, tcnn_jobs.client.client\n"

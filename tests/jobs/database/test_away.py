@@ -162,6 +162,13 @@ def test_a_frozen_postgres_holds_nobody_up(postgres_server: Server, postgres_url
             connection.exec_driver_sql("UPDATE jobs SET owner = 'eve'")
     _back(store)
     assert store.get(job.id) == job
+    store.close()
+
+
+@pytest.mark.slow  # one call after the other is above
+def test_a_frozen_postgres_holds_up_none_of_many(postgres_server: Server, postgres_url: str, impatient: None) -> None:
+    store = Store(postgres_url, wait=PATIENT)
+    job = store.enqueue(new())
     with postgres_server.frozen(), ThreadPoolExecutor(8) as pool:  # more than there are connections
         start = time.monotonic()
         calls = [pool.submit(store.get, job.id) for _ in range(8)]

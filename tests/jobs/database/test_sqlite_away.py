@@ -22,15 +22,15 @@ def test_nobody_naps_who_is_alone(sqlite_url: str, monkeypatch: pytest.MonkeyPat
 
 def test_sqlite_locked_by_another_process(sqlite_url: str) -> None:
     """Writers wait and say so; readers do not wait at all; the lock gone, all goes on."""
-    store = Store(sqlite_url, wait=0.4)
+    store = Store(sqlite_url, wait=0.2)
     job = store.enqueue(new())
     other = Child("lock", sqlite_url)
     assert other.hear() == "locked"
     try:
         start = time.monotonic()
-        with unavailable(r"tcnn\.db: the database is locked or busy for more than 0\.4 s; try again", 30):
+        with unavailable(r"tcnn\.db: the database is locked or busy for more than 0\.2 s; try again", 30):
             store.enqueue(new())
-        assert time.monotonic() - start >= 0.4
+        assert time.monotonic() - start >= 0.2
         with ThreadPoolExecutor(6) as pool:  # those who wait for their own process's turn wait no longer
             calls = [pool.submit(store.claim, "w1") for _ in range(6)]
             assert all(isinstance(call.exception(), StoreUnavailable) for call in calls)

@@ -71,14 +71,14 @@ def _wait(store: Store) -> list[Delivery]:
 def test_a_call_is_repeated_until_it_is_made(store: Store) -> None:
     """After a caller's death, after a failure; not after success, and not after giving up."""
     _due(store, 2)
-    first = store.due_deliveries(limit=1, lease=0.4)
+    first = store.due_deliveries(limit=1, lease=0.2)
     (second,) = store.due_deliveries()
     assert [call.job for call in first] != [second.job]
     assert store.due_deliveries() == []
     store.delivered(second.id)
     (again,) = _wait(store)  # whoever had the first one is dead
     assert (again.id, again.attempt) == (first[0].id, 2)
-    store.delivery_failed(again.id, retry_after=0.3)
+    store.delivery_failed(again.id, retry_after=0.2)
     assert store.due_deliveries() == []
     (third,) = _wait(store)
     assert (third.id, third.attempt) == (again.id, 3)

@@ -52,7 +52,7 @@ def test_keys_go_with_what_they_made(store: Store) -> None:
 @ON_POSTGRES
 def test_a_race_has_one_winner(store: Store) -> None:
     """Eight threads with one key at once: one job, one event, and all hear of it; the same for other things."""
-    for attempt in range(5):
+    for attempt in range(3):
         key = KEY._replace(key=f"race-{attempt}")
         with ThreadPoolExecutor(8) as pool:
             ids = set(pool.map(lambda _, key=key: store.enqueue(new(), key).id, range(8)))
@@ -64,7 +64,7 @@ def test_a_race_has_one_winner(store: Store) -> None:
         assert len({one and one[0] for one in made}) == len(store.shares(job, "ann")) == 1
         assert [one and one[1] for one in made].count(None) == 7, "its secret is told once"
         assert len(set(resources)) == 1 and store.replay(other) == resources[0]
-    assert len(store.list(limit=100)[0]) == 5
+    assert len(store.list(limit=100)[0]) == 3
 
 
 def test_a_race_of_different_requests(store: Store) -> None:

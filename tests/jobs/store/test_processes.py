@@ -42,7 +42,7 @@ def _assert_consistent(store: Store) -> None:
 def test_no_job_twice_and_none_lost(store: Store, url: str) -> None:
     """Four processes empty one queue, while this one puts more into it."""
     workers = [Child("work", url, f"w{number}") for number in range(4)]
-    ids = [store.enqueue(new(priority=number % 3)).id for number in range(40)]
+    ids = [store.enqueue(new(priority=number % 3)).id for number in range(24)]
     assert [worker.hear() for worker in workers] == ["ready"] * 4
     for worker in workers:
         worker.go()
@@ -91,11 +91,11 @@ def test_killed_within_a_transaction(store: Store, url: str, where: str, status:
 def test_killed_at_any_time(store: Store, url: str) -> None:
     """Workers in full swing are killed at random; what they held is reaped, and all is finished once."""
     chance = random.Random(11)
-    ids = [store.enqueue(new()).id for _ in range(50)]
+    ids = [store.enqueue(new()).id for _ in range(30)]
     victims = [Child("work", url, f"victim{number}") for number in range(3)]
     for victim in victims:
         victim.go()
-        for _ in range(2 + chance.randrange(10)):  # it has begun
+        for _ in range(2 + chance.randrange(6)):  # it has begun
             victim.hear()
         time.sleep(chance.random() * 0.01)
         victim.kill()

@@ -188,10 +188,10 @@ def test_what_a_claim_reads_does_not_grow_with_the_queue(
     """PostgreSQL counts what it reads of the table and of its indexes: beside many jobs of the same tenant, of the same
     priority and of others, with statistics that know nothing of them, and with plans that know no parameter."""
     store = Store(own_postgres_url)
-    _many(store, "many", 1500, priority=-5)
+    _many(store, "many", 700, priority=-5)
     with store.writing() as connection:
         connection.execute(text("ANALYZE"))
-    _many(store, "many", 1500)
+    _many(store, "many", 700)
     read: list[int] = []
 
     @contextmanager
