@@ -24,7 +24,8 @@ from tcnn.explorer import network
 from tcnn.explorer.export import describe_page, page_files
 from tcnn.layers.terms import kinds
 
-SIZE = (24, 20)
+SIZE = (48, 40)
+"""Of which the layer has 6×5 queries."""
 CFG = {
     "input_size": (3, *SIZE), "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25), "interpolation": "bicubic",
     "crop_pct": 0.875, "crop_mode": "center", "label_names": ["blue", HOSTILE, "red"],

@@ -107,6 +107,7 @@ def test_the_model_that_is_meant_is_offered_first(server: Server, open_page: Ope
     expect(model).to_have_value("resnet50")
 
 
+@pytest.mark.slow  # as test_frame.py's errors, which stand beside their fields
 def test_what_the_models_list_knows_is_refused_in_the_form(server: Server, open_page: Open) -> None:
     """Before there is a job: a stage, a convolution and heads that the model has not."""
     page = open_page(f"{server.url}/#/transform")

@@ -148,7 +148,8 @@ def test_answers_stand_in_whole_rows(server: Server, story: Runs, open_page: Ope
         assert rows[0] > 1 or width < 700, (width, rows)
 
 
-def test_shares_are_not_rounded_to_nothing_or_to_all(server: Server, open_page: Open) -> None:
+def test_numbers_are_rounded_to_what_they_say(server: Server, open_page: Open) -> None:
+    """A share neither to nothing nor to all."""
     page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
     said: Any = page.evaluate(
         """import('./numbers.js').then(({ percent }) =>
@@ -158,12 +159,9 @@ def test_shares_are_not_rounded_to_nothing_or_to_all(server: Server, open_page: 
         "0%", "0%", "<0.1%", "<1%", "<0.1%", "<1%", "0.1%", "<1%", "50%", "50%", "99.9%", ">99%", ">99.9%", ">99%",
         "100%", "100%",
     ]  # fmt: skip
-
-
-def test_powers_of_ten_have_no_zeros_at_the_end(server: Server, open_page: Open) -> None:
-    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
-    said: Any = page.evaluate(
+    said = page.evaluate(
         """import('./numbers.js').then(({ number }) =>
             [1e-4, 1.25e-4, 2.05e-5, 1e-10, -3e-7, 1.1e7, 0.001, 0].map(value => number(value, 4)))"""
     )
+    # Powers of ten have no zeros at their end.
     assert said == ["1e-4", "1.25e-4", "2.05e-5", "1e-10", "-3e-7", "1.1e+7", "0.001", "0"]

@@ -102,14 +102,12 @@ def test_who_uses_a_data_set_is_named(server: Server, story: Named, open_page: O
 
 
 def test_the_accuracy_is_that_of_the_model_that_was_kept(server: Server, story: Named, open_page: Open) -> None:
+    """And whole numbers are told as they are."""
     page = open_page(f"{server.url}/#/jobs/{story.best}")
     result = page.locator(".card", has=page.get_by_role("heading", name="Result", exact=True)).locator("dl > div")
     expect(result.first).to_have_text("Accuracy (top-1)75%")
     assert result.all_inner_texts()[1:3] == ["After the last epoch\n72%", "Top-5, last epoch\n96%"]
-
-
-def test_whole_numbers_are_told_as_they_are(server: Server, story: Named, open_page: Open) -> None:
-    page = open_page(f"{server.url}/#/compare?jobs={story.best}")
+    page.goto(f"{server.url}/#/compare?jobs={story.best}")
     row = page.get_by_role("region", name="Results").get_by_role("row", name="train_images")
     expect(row.get_by_role("cell")).to_have_text("123,456")
 
