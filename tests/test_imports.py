@@ -175,6 +175,7 @@ def anew(statement: str) -> object:
     return answer
 
 
+@pytest.mark.slow
 def test_whatever_is_imported_first_timm_knows_the_converted_models() -> None:
     assert anew("import timm.layers, tcnn") == EXPECTED
 

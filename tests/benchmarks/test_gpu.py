@@ -43,9 +43,14 @@ def test_versions_are_compared_as_numbers() -> None:
     assert gpu.unmet() == []
 
 
+@pytest.mark.parametrize(
+    "probe", ["print('{\"gpu\": null}')", pytest.param(gpu.PROBE, marks=pytest.mark.slow)], ids=["told", "torch"]
+)
 def test_without_a_gpu_it_says_so_and_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], probe: str
 ) -> None:
+    """The real probe loads torch, in a process of its own."""
+    monkeypatch.setattr(gpu, "PROBE", probe)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(sys, "argv", ["gpu", "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit) as ended:

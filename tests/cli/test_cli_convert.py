@@ -171,6 +171,7 @@ class TestOptions:
         assert model.forward_features(torch.zeros(1, 3, 64, 64)).shape[-1] == 4
         assert tcnn("verify", "out.safetensors").code == 0
 
+    @pytest.mark.slow
     def test_temperature_one_is_still_proven_at_the_hard_limit(self, tcnn: Run) -> None:
         result, model = self.converted(tcnn, "--temperature", 1)
         assert model.layer4[0].conv1.position_temperature == 1
@@ -252,6 +253,7 @@ def test_dry_run_needs_no_weights_and_writes_nothing(
     assert listing() == []
 
 
+@pytest.mark.slow
 def test_progress_names_every_step_it_announces(tmp_path: Path) -> None:
     steps: list[str] = []
     pipeline.convert_to_file("test_resnet", tmp_path / "a.safetensors", pretrained=False, progress=steps.append)

@@ -81,7 +81,7 @@ def test_a_directory_of_timms_is_told(tcnn: Run, local_source: str) -> None:
     assert told["file"].endswith("source/model.safetensors")
 
 
-@pytest.mark.parametrize("name", ["test_resnet", "t_test_resnet"])
+@pytest.mark.parametrize("name", [pytest.param("test_resnet", marks=pytest.mark.slow), "t_test_resnet"])
 def test_a_file_of_timms_train_py_is_told(tcnn: Run, lively: Callable[..., nn.Module], name: str) -> None:
     arguments = argparse.Namespace(num_classes=4, img_size=48, data_dir="photos", model_kwargs={"drop_rate": 0.1})
     told = {"arch": name, "state_dict": lively(name, num_classes=4).state_dict(), "epoch": 6, "args": arguments}

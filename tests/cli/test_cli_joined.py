@@ -21,22 +21,22 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 """
 ASK = """
-import contextlib, json, os, sys
+import json, os, sys
 from tcnn.cli.main import main
 
-with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.suppress(SystemExit):
-    main(["--help"])  # loads what each fork would
-codes = []
+codes, printed = [], os.dup(1)
 for number, arguments in enumerate(json.loads(sys.argv[1])):
-    if os.fork() == 0:
-        for place, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{sys.argv[2]}/{number}.{name}", os.O_WRONLY | os.O_CREAT), place)
-        main(arguments)
-        sys.exit(0)
-    codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
+    for place, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{sys.argv[2]}/{number}.{name}", os.O_WRONLY | os.O_CREAT), place)
+    try:
+        codes.append(main(arguments) or 0)
+    except SystemExit as ended:
+        codes.append(ended.code)
+    sys.stdout.flush(), sys.stderr.flush()
+os.dup2(printed, 1)
 print(json.dumps(codes))
 """
-"""One Python loads the command line, and a fork of it runs each."""
+"""One Python loads the command line and runs them all."""
 EXTRA = ("fastapi", "starlette", "uvicorn", "sqlalchemy", "pydantic_settings", "structlog", "httpx")
 
 
@@ -61,7 +61,7 @@ class Ended(NamedTuple):
 
 
 def run_all(folder: Path, *commands: tuple[str, ...], before: str = "", paths: Sequence[Path] = ()) -> list[Ended]:
-    """Each in a process of its own, after the statements of `before`."""
+    """One after the other in one process, after the statements of `before`."""
     done = run(before + ASK, *paths, given=(json.dumps(commands), str(folder)))
     assert done.returncode == 0, done.stderr
     codes = json.loads(done.stdout)

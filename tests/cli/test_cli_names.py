@@ -146,10 +146,9 @@ def test_weights_of_a_file_are_evaluated(tcnn: Run, trained: Path) -> None:
     assert tcnn("evaluate", "w.pth", "--data", "p").error(2).endswith("name it: MODEL --weights w.pth")
     assert "does not fit t_test_resnet" in tcnn("evaluate", "t_test_resnet", "--weights", "w.pth", "--data", "p").err
     torch.save(timm.models.load_state_dict("cnn/model_best.pth.tar"), "cnn.pth")
-    for option in ("--weights", "--checkpoint"):
-        done = tcnn("evaluate", "test_resnet", option, "cnn.pth", "--data", "p", "--size", 48)
-        assert done.code == 0
-        assert "note: cnn.pth: weights for 3 classes, so that is what the model tells apart" in done.err
+    done = tcnn("evaluate", "test_resnet", "--checkpoint", "cnn.pth", "--data", "p", "--size", 48)
+    assert done.code == 0
+    assert "note: cnn.pth: weights for 3 classes, so that is what the model tells apart" in done.err
     assert tcnn("evaluate", "a", "b", "--weights", "w.pth", "--data", "p").error(2).startswith("--weights: belong to")
     error = tcnn("evaluate", TRAINED, "--weights", "cnn.pth", "--data", "p").error(2)
     assert error.startswith(f"--weights: {TRAINED} brings weights of its own")

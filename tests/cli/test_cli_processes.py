@@ -177,6 +177,7 @@ class TestAFullDisk:
         assert path.read_text() == "mine"
         assert [file.name for file in path.parent.iterdir()] == [path.name]
 
+    @pytest.mark.slow
     def test_of_a_real_file_system(self, tcnn: Run, tmp_path: Path) -> None:
         disk = tmp_path / "disk"
         disk.mkdir()

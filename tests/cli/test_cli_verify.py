@@ -110,6 +110,7 @@ class TestAgainst:
     def test_the_same_weights_elsewhere(self, tcnn: Run, converted: Path, local_source: str) -> None:
         assert tcnn("verify", converted, "--against", local_source).code == 0
 
+    @pytest.mark.slow
     def test_other_weights(self, tcnn: Run, converted: Path, lively: Lively, tmp_path: Path) -> None:
         save_for_hf(lively(seed=1, num_classes=10), tmp_path / "other", safe_serialization=True)
         done = tcnn("verify", converted, "--against", "local-dir:other")
@@ -122,6 +123,7 @@ class TestAgainst:
         error = tcnn("verify", converted, "--against", "local-dir:other").error(2)
         assert "layer4.0.conv1" in error or "expected an input of shape" in error
 
+    @pytest.mark.slow
     def test_another_number_of_classes(self, tcnn: Run, converted: Path, lively: Lively, tmp_path: Path) -> None:
         save_for_hf(lively(num_classes=3), tmp_path / "other", safe_serialization=True)
         assert tcnn("verify", converted, "--against", "local-dir:other").code == 3
@@ -151,7 +153,9 @@ class TestImages:
         assert done.code == 0
         assert done.json["images"] == "images 4×1×96×96"
 
-    @pytest.mark.parametrize("kind", ["missing", "file", "empty", "broken"])
+    @pytest.mark.parametrize(
+        "kind", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("file", "empty")), "missing", "broken"]
+    )
     def test_what_is_no_directory_of_pictures(
         self, tcnn: Run, converted: Path, weights: Path, tmp_path: Path, kind: str
     ) -> None:

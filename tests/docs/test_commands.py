@@ -97,7 +97,7 @@ def desk(
     return desk
 
 
-@pytest.mark.slow  # that all of them parse, and the prompts of five pages, are in test_readme.py
+@pytest.mark.slow  # that all of them parse, and the prompts of three pages, are in test_readme.py
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_of_a_page_run_in_its_order(
     page: str, desk: Desk, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

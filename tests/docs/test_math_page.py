@@ -246,6 +246,7 @@ def test_measurements_show_equivalence(measured: list[dict[str, str]]) -> None:
     assert pick(measured, "resnet20-cifar10", 1 / 46)["same_answer"] == "5000"
 
 
+@pytest.mark.slow
 def test_csv_is_what_the_code_measures_today(measured: list[dict[str, str]]) -> None:
     torch.manual_seed(0)
     source = timm.create_model("regnety_002").eval()

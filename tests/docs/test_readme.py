@@ -22,7 +22,14 @@ from tcnn.layers import filters
 from tcnn.workflows.pipeline import Source
 from tcnn.zoo import attentive, catalogue
 
-LONG = ("docs/cli.md", "docs/python.md", "docs/export.md", "docs/finetune.md", "docs/timm.md")
+LONG = (
+    "docs/cli.md",
+    "docs/python.md",
+    "docs/export.md",
+    "docs/finetune.md",
+    "docs/timm.md",
+    "docs/inspect.md",
+)
 """Their examples take seconds, and are run with what is slow."""
 SMALLER = {"README.md": {"resnet50d": "test_resnet", "True 3 layers": "True 2 layers"}}
 """What is run, in Python, in the place of what a page says; as it stands it is run with what is slow.

@@ -192,6 +192,7 @@ def test_snow_brightens_and_greys() -> None:
         assert after.max() == 1
 
 
+@pytest.mark.slow
 def test_ice_looks_like_the_photographs() -> None:
     """Statistics of 200 random crops of the benchmark's photographs, measured once; here within a fifth or so."""
     from scipy.ndimage import uniform_filter

@@ -273,7 +273,12 @@ class TestPlan:
         gpu = Target(torch.device("cuda"), 8 << 30)
         made = plan(TwoConvs(), str(photos), config=tiny(), seconds=0, target=gpu)
         assert (made.device, made.memory.free, made.problems) == ("cuda", 8 << 30, ())
-        pair = tiny(batch_size=2)
+        with pytest.raises(tcnn.TcnnError, match="a plan for another one needs seconds=0"):
+            plan("test_resnet", str(photos), config=tiny(), target=gpu)
+
+    @pytest.mark.slow
+    def test_another_machine_that_is_too_small(self, photos: Path) -> None:
+        gpu, pair = Target(torch.device("cuda"), 8 << 30), tiny(batch_size=2)
         little = plan(TwoConvs(), str(photos), config=pair, seconds=0, target=gpu._replace(free=1 << 18))
         assert "do not fit into the 0.000262 GB free on cuda" in little.problems[0]
         # One image of 2×2 leaves one pixel, of which batch normalisation cannot learn.
@@ -281,9 +286,8 @@ class TestPlan:
         tight = gpu._replace(free=1 << 10)
         one = plan(normed, str(photos), config=tiny(size=2, batch_size=2), seconds=0, target=tight)
         assert "nor does one" in one.problems[0] and one.memory.micro_batch == 0
-        with pytest.raises(tcnn.TcnnError, match="a plan for another one needs seconds=0"):
-            plan("test_resnet", str(photos), config=tiny(), target=gpu)
 
+    @pytest.mark.slow
     def test_what_a_smaller_part_is_refused_for_is_not_taken_for_a_lack_of_memory(self, photos: Path) -> None:
         """Only batch normalisation's refusal of a single value means that no smaller part can be learned from."""
 

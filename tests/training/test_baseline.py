@@ -80,6 +80,7 @@ def test_cnn_and_t_cnn_start_alike(stride: Any, tmp_path: Path) -> None:
         assert torch.allclose(one, other, atol=1e-4), "what was converted computes what its CNN computes"
 
 
+@pytest.mark.slow
 def test_the_cnn_of_a_file_of_ones_own_is_had_back_from_the_conversion(tmp_path: Path) -> None:
     torch.manual_seed(3)
     mine = timm.create_model("test_resnet", num_classes=3).eval()

@@ -52,7 +52,8 @@ def test_a_run_that_has_trained_nothing_has_no_checkpoint(photos: Path, tmp_path
     assert checkpoint_file(tmp_path) is None
 
 
-@pytest.mark.parametrize("stride", ["remove", pytest.param("dilate", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", ["remove", "dilate"])
 def test_without_a_stride_it_equals_the_cnn_without_it(photos: Path, tmp_path: Path, stride: str) -> None:
     run("test_resnet", photos, tmp_path, epochs=1, conversion={"stride": stride})
     assert verdict(tmp_path).passed
