@@ -32,7 +32,9 @@ OF_ANY_SIZE = (
     "planning", "publishing", "training", "verification", "vit",
 )  # fmt: skip
 """Folders whose tests say something of a network, whatever the size of its images."""
-STARTS = re.compile(r"^from (?P<module>forked|interpreted|deeds(?= import .*\bChild\b)) import", re.MULTILINE)
+COMPILES = re.compile(r"\btorch\.compile\(|^from torch\.export|^from tcnn\.exporting", re.MULTILINE)
+"""The first compilation of a process takes four seconds, its first export as long."""
+STARTS = re.compile(r"^from (forked|interpreted|deeds(?= import .*\bChild\b)) import", re.MULTILINE)
 PROCESS = 4 << 30
 """Bytes that a process of tests takes, with what its tests start."""
 
@@ -69,8 +71,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files whose tests share a process that takes seconds to start are run one after the other, by one process of
-    tests: else each of the three would start one.
+    """Files whose tests share a process that takes seconds to start, or what takes seconds the first time, are run one
+    after the other, by one process of tests: else each of the three would take them.
     """
     if config.getvalue("dist") != "loadscope":
         return None
@@ -84,9 +86,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @cache
 def _shared(file: str) -> str | None:
-    """The module of `tests/helpers` through which a file starts such a process: `forked`, `deeds` or `interpreted`."""
-    found = STARTS.search((SLOW.parents[1] / file).read_text(encoding="utf-8"))
-    return None if found is None else found["module"].replace("deeds", "forked")
+    """What a file takes seconds for, if another has not had it before: the process from which others are forked, or
+    the first compilation.
+    """
+    text = (SLOW.parents[1] / file).read_text(encoding="utf-8")
+    if STARTS.search(text):
+        return "forked"
+    return "compiled" if COMPILES.search(text) else None
 
 
 @pytest.hookimpl(trylast=True)

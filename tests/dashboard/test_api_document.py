@@ -32,6 +32,7 @@ def _some(document: dict[str, Any], paths: str) -> dict[str, Any]:
     return document | {"paths": {name: one for name, one in document["paths"].items() if name.startswith(paths)}}
 
 
+@pytest.mark.slow  # as long as ten pages of ours; that it is there, and whole, `tests/api/test_api_problems.py` has
 def test_an_operation_is_opened_with_the_keyboard(server: Server, open_page: Open) -> None:
     page = opened(server.url, open_page, 1280, "light", "/models")  # all fifty take it ten seconds
     expect(page.get_by_role("button", name="Try it out")).to_be_visible()

@@ -126,6 +126,7 @@ def test_the_report_says_what_weights_and_which_images(server: Server, story: Fi
     expect(report.locator("body")).not_to_contain_text("None")
 
 
+@pytest.mark.slow  # the report itself is looked at above
 def test_a_report_is_dark_in_the_dark_and_fades_where_it_goes_on(
     story: Finished, open_page: Open, tmp_path: Path
 ) -> None:

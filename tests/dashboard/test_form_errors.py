@@ -51,6 +51,7 @@ def test_forms_tell_all_errors_and_forget_nothing(server: Server, open_page: Ope
     expect(model).to_be_visible()
 
 
+@pytest.mark.slow  # one more form of fields that the others have
 def test_how_an_untrained_transformer_begins_is_chosen(server: Server, story: Story, open_page: Open) -> None:
     details = {"classes": ["a", "b"], "images": 900, "splits": {"train": 800, "val": 100}}
     data = "ds_00000000000000000000beef"

@@ -178,7 +178,8 @@ def test_images_are_prepared_as_timm_does_it(url: str, open_page: Open, images: 
                 assert numpy.abs(found - expected).max() < 1e-5, (size, mode, interpolation, channels, file.name)
 
 
-@pytest.mark.parametrize("position", sampled(["quadratic", "relative-content"], ["quadratic"]))
+@pytest.mark.slow  # by the next tests the files have it
+@pytest.mark.parametrize("position", ["quadratic", "relative-content"])
 def test_positions_that_the_network_tells_are_shown(
     open_page: Open, images: list[Path], tmp_path: Path, position: str
 ) -> None:

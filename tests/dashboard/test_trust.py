@@ -44,7 +44,7 @@ def test_an_evaluation_by_size_corruption_and_class(server: Server, story: Fault
     for width, scheme in LOOKS:
         page.set_viewport_size({"width": width, "height": 860})
         page.emulate_media(color_scheme=scheme)
-        assert inaccessible(page) == [], (width, scheme)
+        assert inaccessible(page, contrast=True) == [], (width, scheme)
 
 
 @pytest.fixture
@@ -175,6 +175,7 @@ def test_names_as_long_as_they_may_be(server: Server, story: Faults, open_page: 
     expect(page.locator("#docs")).to_have_css("filter", re.compile(r"invert\(0\.9"))
 
 
+@pytest.mark.slow  # two pages beside each other
 def test_colours_of_attention_mean_the_same_everywhere(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page("about:blank")
     side, heads = 6, 2

@@ -1,18 +1,19 @@
 """A process in which Triton's kernels run in its interpreter, on the CPU.
 
 Triton reads `TRITON_INTERPRET` when it is imported and when a kernel is defined, so kernels of other tests, and those
-of PyTorch's compiler, would be interpreted in this process, too. Hence one of its own, in which nothing is loaded yet.
+of PyTorch's compiler, would be interpreted in this process, too. Hence one of its own, forked from one that has torch
+loaded, in which Triton is imported anew.
 """
 
-import atexit
-import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import ParamSpec, TypeVar
 
-from tcnn.processes import loading
+import torch
+from forked import processes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,14 +41,12 @@ class Interpreter:
 
 
 def _start() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin)
+    return ProcessPoolExecutor(1, processes, _begin)
 
 
 def _begin() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
-    atexit.register(os._exit, 0)  # the first handler runs last: what is loaded is not cleared, which takes a second
-    with loading():
-        import timm  # noqa: F401 - as what is tested does
-        import torch
-
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "triton" and not name.startswith("triton._C"):  # an extension loads once
+            del sys.modules[name]
     torch.set_num_threads(1)
