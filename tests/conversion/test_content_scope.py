@@ -10,6 +10,7 @@ import timm
 import torch
 from safetensors import safe_open
 from sampled import sampled
+from timm.layers import Conv2dSame
 from torch import Tensor, nn
 
 import tcnn
@@ -69,6 +70,13 @@ def test_a_scope_that_covers_the_map_says_so() -> None:
     assert not any(found["global"])
     removed = tcnn.convert(cnn, content="window:7", input_size=(224, 224), stride="remove").report
     assert not any(layer.note for layer in removed.layers), "without the stride all maps are 14×14"
+
+
+def test_the_padding_of_tensorflow_is_that_of_the_map() -> None:
+    """Of 16 and 12 pixels 8 and 6 are left, to which SAME padding adds one row and one column before a stride of 2."""
+    source = nn.Sequential(Conv2dSame(3, 4, 3, stride=2), Conv2dSame(4, 4, 3, stride=2))
+    (layer,) = tcnn.convert(source, target="1", content="window:20", input_size=(16, 12)).report.layers
+    assert layer.note == "content window:20 acts as global: the map is 9×7, padding included"
 
 
 @pytest.mark.parametrize("content", ["window:0", "window", "pooled:-1", "everything"])

@@ -161,6 +161,16 @@ def test_what_cannot_be_dilated_is_refused_in_one_line(case: str) -> None:
         tcnn.convert(build(), stride="dilate", input_size=(32, 32))
 
 
+def test_a_stride_of_rows_alone_dilates_rows_alone() -> None:
+    source = net(nn.Conv2d(8, 8, 3, stride=(2, 1), padding=1), nn.MaxPool2d(3, 1)).double()
+    converted, report = tcnn.convert(source, target="4", stride="dilate", input_size=(64, 32))
+    x = image((64, 32), double=True)
+    with torch.no_grad():
+        old, new = source(x), converted(x)
+    assert report.dilated == {"3": (2, 1), "4": (2, 1)}
+    assert relative_error(old, new[..., ::2, :][..., : old.shape[-2], :]) <= 1e-12
+
+
 def test_a_pool_without_padding_is_dilated() -> None:
     source = net(nn.MaxPool2d(3, 1)).double()
     converted, report = tcnn.convert(source, target="3", stride="dilate", input_size=(32, 32))

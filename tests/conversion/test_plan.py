@@ -14,7 +14,7 @@ from tcnn.config import ConversionConfig
 from tcnn.conversion.plan import Plan, plan_conversion
 from tcnn.conversion.report import FoldRecord
 from tcnn.conversion.stride_one import NONE, StrideRemoval
-from tcnn.conversion.surgery import apply, rebuild, unconverted
+from tcnn.conversion.surgery import apply, rebuild, strideless, unconverted
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers.terms.positions import Geometry
 
@@ -139,6 +139,21 @@ def test_without_replacements_it_leads_to_the_cnn_without_its_stride() -> None:
     x = image((64, 64))
     with torch.no_grad():
         assert relative_error(tcnn.without_stride(source, stride="dilate")(x), made(x)) == 0
+
+
+def test_the_cnn_that_a_conversion_is_the_equal_of_is_saved_with_what_was_done_to_it() -> None:
+    source = seeded_model("test_resnet").eval()
+    made = strideless(source, tcnn.ConversionConfig(stride="dilate"))
+    report, converted = made.conversion_report, tcnn.convert(source, stride="dilate").report
+    assert report.layers == () and report.strides_removed == converted.strides_removed != ()
+    assert report.dilated == converted.dilated != {}
+    assert report.parameters_before == report.parameters_after == sum(p.numel() for p in source.parameters())
+    again = rebuild(seeded_model("test_resnet"), report).eval()
+    again.load_state_dict(made.state_dict())
+    x = image((64, 64))
+    with torch.no_grad():
+        assert relative_error(tcnn.without_stride(source, stride="dilate")(x), made(x)) == 0
+        assert relative_error(made(x), again(x)) == 0
 
 
 class TestArchitectureThatDoesNotFit:

@@ -1,18 +1,26 @@
-"""Terms of attention by themselves: margins and peaks of Gaussians, traces of weights, what counts as eager."""
+"""Terms of attention by themselves: margins, peaks and summaries of positions, traces of weights, what is eager."""
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tcnn.layers.terms.eager import fake_as_real, runs_eagerly
+from tcnn.layers.terms.isotropic import Isotropic
 from tcnn.layers.terms.positions import without_traces
 from tcnn.layers.terms.quadratic import Quadratic
+from tcnn.layers.terms.relative import Relative
 
 
 def gaussians(count: int) -> Quadratic:
     draw = torch.Generator().manual_seed(0)
     raw = 0.5 * torch.randn(count, 3, generator=draw, dtype=torch.float64) + torch.tensor([2.0, 2.0, 0.0])
     return Quadratic(raw, 2 * torch.randn(count, 2, generator=draw, dtype=torch.float64))
+
+
+def embeddings(count: int, reach: int = 4, width: int = 5) -> Relative:
+    draw = torch.Generator().manual_seed(1)
+    shapes = (2 * reach + 1, width), (2 * reach + 1, width), (count, 2, width)
+    return Relative(*(torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes))
 
 
 def test_a_margin_is_the_smaller_eigenvalue() -> None:
@@ -32,6 +40,53 @@ def test_peaks_are_those_of_a_large_map(temperature: float) -> None:
         expected = torch.softmax(-(away @ term.precision[head] * away).sum(1) / temperature, 0)
         assert places[head].tolist() == grid[expected.argmax()].tolist()
         assert weights[head].item() == pytest.approx(expected.max().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+def test_peaks_of_circles_are_those_of_a_large_map(temperature: float) -> None:
+    """The same with −α‖δ − Δ‖²/τ: centres lie between pixels, so that the nearest has less than at its own place."""
+    draw = torch.Generator().manual_seed(2)
+    raw, centres = torch.rand(5, generator=draw), 2 * torch.randn(5, 2, generator=draw)
+    term = Isotropic(raw.double(), centres.double())
+    places, weights = term.peaks(torch.tensor(temperature))
+    axis = torch.arange(-40, 41, dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis)
+    for head in range(5):
+        away = grid - term.attention_centers[head]
+        expected = torch.softmax(-term.strength[head] * away.square().sum(1) / temperature, 0)
+        assert places[head].tolist() == grid[expected.argmax()].tolist()
+        assert weights[head].item() == pytest.approx(expected.max().item(), rel=1e-6)
+
+
+def test_a_gaussian_is_summed_up_by_the_circle_of_its_area() -> None:
+    term = gaussians(7)
+    strength, centres = term.summary(torch.tensor(0.5, dtype=torch.float64))
+    torch.testing.assert_close(strength, torch.linalg.det(term.precision).sqrt() / 0.5, rtol=1e-12, atol=0.0)
+    assert torch.equal(centres, term.attention_centers)
+
+
+def test_embeddings_are_summed_up_by_mean_and_spread_of_their_weights() -> None:
+    """On a map as large as the table, pixel by pixel; a Gaussian's α/τ is one over its variance along both axes."""
+    term, temperature = embeddings(3), 0.5
+    strength, centres = term.summary(torch.tensor(temperature, dtype=torch.float64))
+    shifts = [(row, column) for row in range(-4, 5) for column in range(-4, 5)]
+    for head, (rows, columns) in enumerate(zip(*term.logits, strict=True)):
+        logits = torch.stack([rows[row + 4] + columns[column + 4] for row, column in shifts])
+        weights = torch.softmax(logits / temperature, 0)
+        pixels = torch.tensor(shifts, dtype=torch.float64)
+        mean = weights @ pixels
+        torch.testing.assert_close(centres[head], mean, rtol=1e-12, atol=1e-12)
+        variance = weights @ (pixels - mean).square().sum(1)
+        assert strength[head].item() == pytest.approx(1 / variance.item(), rel=1e-12)
+
+
+def test_the_margin_of_embeddings_leaves_room_for_many_keys() -> None:
+    """Where the margin over τ is 40, as in the hard limit, 22,000 other keys in a row take less than exp(−40) of it."""
+    term = embeddings(3)
+    for head, margin in enumerate(term.margin().tolist()):
+        gaps = [own[head].sort(descending=True).values for own in term.logits]
+        least = min((gap[0] - gap[1]).item() for gap in gaps)
+        assert least / (margin / 40) == pytest.approx(40 + 10, rel=1e-12)  # exp(10) keys
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
