@@ -157,6 +157,7 @@ def test_a_store_that_does_not_work_for_a_while(hosts: list[Host], gate: Gate, t
     assert (first.home.attempt(job.id, 2) / "run/best.safetensors").is_file()
 
 
+@pytest.mark.slow  # jobs are cancelled in tests/jobs/worker, results sent above
 def test_cancelled_while_the_result_is_sent(hosts: list[Host], gate: Gate) -> None:
     (first, _), job = hosts, hosts[0].submit()
     arrived, leave = threading.Event(), threading.Event()

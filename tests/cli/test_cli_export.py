@@ -130,6 +130,7 @@ def test_a_page(tcnn: Run, tuned: Path) -> None:
     assert set(report["files"]) == {file.name for file in Path("a page").iterdir()}
 
 
+@pytest.mark.slow  # as tests/dashboard/test_offline_explorer.py has it
 def test_what_cannot_be_a_page(tcnn: Run, tuned: Path, listing: Callable[[], list[str]]) -> None:
     Path("there").mkdir()
     Path("file").write_text("mine")

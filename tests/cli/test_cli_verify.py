@@ -107,6 +107,7 @@ def test_a_directory_is_verified_too(tcnn: Run, weights: Path) -> None:
 
 
 class TestAgainst:
+    @pytest.mark.slow  # files of other places are compared in test_cli_convert_runs.py
     def test_the_same_weights_elsewhere(self, tcnn: Run, converted: Path, local_source: str) -> None:
         assert tcnn("verify", converted, "--against", local_source).code == 0
 

@@ -171,6 +171,7 @@ def test_downloads_have_names_of_their_own(server: Server, story: Finished, open
         assert waiting.value.suggested_filename == name
 
 
+@pytest.mark.slow  # the report of an evaluation is above
 def test_single_images_of_an_evaluation(server: Server, story: Finished, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.compared.job}")
     accuracy = page.get_by_role("region", name="Accuracy by model").get_by_role("row")

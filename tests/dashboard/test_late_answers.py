@@ -95,6 +95,7 @@ def test_an_answer_that_comes_after_its_page_was_left_is_not_shown(
     assert "test_resnet" in page.title()
 
 
+@pytest.mark.slow  # as `tests/api` has it, and the client
 def test_what_is_sent_again_after_a_lost_answer_is_one_job(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/transform")
     lost: list[str] = []

@@ -53,6 +53,7 @@ def uploaded(story: Faults) -> Iterator[Upload]:
         yield data
 
 
+@pytest.mark.slow  # forms are filled in test_frame.py and test_conversion_form.py
 def test_the_form_of_an_evaluation(server: Server, story: Faults, open_page: Open, uploaded: Upload) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}")
     page.get_by_role("link", name="Evaluate it").click()

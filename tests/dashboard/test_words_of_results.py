@@ -112,6 +112,7 @@ def test_the_accuracy_is_that_of_the_model_that_was_kept(server: Server, story: 
     expect(row.get_by_role("cell")).to_have_text("123,456")
 
 
+@pytest.mark.slow  # words, one page
 def test_of_a_data_set_that_is_not_divided_no_split_was_measured(server: Server, story: Named, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.whole}")
     expect(page.get_by_text("20 images of pets & others.zip: all of them, for it is not divided.")).to_be_visible()

@@ -113,6 +113,7 @@ def test_they_are_what_they_are_on_the_disk(gate: Gate, on_disk: Path, spec: str
     assert ours.filename(3) == theirs.filename(3).replace(str(on_disk), f"s3://{BUCKET}/set")
 
 
+@pytest.mark.slow  # that images and order are the same is above
 def test_order_and_resume_are_those_of_the_disk(gate: Gate, on_disk: Path) -> None:
     ours, theirs = open_dataset(f"s3://{BUCKET}/set"), open_dataset(f"wds/{on_disk}")
     expected = epoch(theirs, workers=0)

@@ -82,6 +82,7 @@ def test_a_checkpoint_is_accepted(client: httpx.Client, server: Server, written:
     assert server.files() == before
 
 
+@pytest.mark.slow  # it loads torch; processes and their bounds are in `test_confined.py`
 def test_it_is_looked_at_by_a_process_of_its_own(client: httpx.Client, written: Path) -> None:
     """Which loads torch and the model within the memory that it may take."""
     answer = client.post("/checkpoints", files={"file": ("mine.safetensors", written.read_bytes())})

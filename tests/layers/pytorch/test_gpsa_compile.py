@@ -97,7 +97,7 @@ NAMED = {0: Dim("batch"), 2: Dim("height", min=4, max=64), 3: Dim("width", min=4
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"kernel_size": 2, "padding": 0}, marks=pytest.mark.slow),
         pytest.param({"padding": "dynamic"}, marks=pytest.mark.slow),
         pytest.param({"content": "pooled:3"}, marks=pytest.mark.slow),
