@@ -202,8 +202,8 @@ class Fates:
     def fate(self, mutant: Mutant, thorough: bool) -> str | None:
         """A test's name, or how else it ended; None if it lives.
 
-        Of each test's cases few are tried at first. If `thorough`, then the files of these tests as a whole, since
-        what they share, fixtures and caches, runs in the first alone; and what the room's other tests have.
+        Of each test's cases few are tried at first. If `thorough`, then all of the room's tests, since what they share,
+        fixtures and what is computed once for a process, runs in the first alone; and what its other tests have.
         """
         cases = Counter[str]()
         near = []
@@ -214,7 +214,7 @@ class Fates:
         killer = self._run(self.coverage, mutant, near, QUICK)
         if killer is None and thorough and near:
             seconds = sum(self.coverage.seconds.values())
-            killer = self._trials.kill(mutant, [*QUICK, *_files(near)], None, 60 + 5 * seconds)
+            killer = self._trials.kill(mutant, [*QUICK, *self._room.tests], None, 60 + 5 * seconds)
         if killer is None and thorough and self._room.others:
             killer = self._run(self._others, mutant, self._perhaps(self._others, mutant), EVERYTHING)
         return killer

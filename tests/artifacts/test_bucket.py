@@ -32,6 +32,7 @@ def test_what_is_sent_comes_back(bucket: Bucket, gate: Gate, tmp_path: Path) -> 
         lambda: bucket.get("a/b", tmp_path / "gone", digest),
         lambda: bucket.text("a/b"),
         lambda: bucket.look("a/b"),
+        lambda: bucket.text("one/a/b"),
     ):
         with pytest.raises(ObjectGone, match=r"^b: no longer in the store$"):
             ask()

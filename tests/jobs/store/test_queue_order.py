@@ -33,6 +33,16 @@ def test_priority_then_age(store: Store) -> None:
     assert _claim_all(store) == expected
 
 
+@ON_SQLITE
+def test_what_waits_for_its_retry_comes_after_all_that_could_start_whatever_its_priority(store: Store) -> None:
+    high = [hold(store.claim("w1")) for _ in range(2) if store.enqueue(new(priority=5))]
+    due = [store.enqueue(new(priority=priority)).id for priority in (0, 9, 5)]
+    for claim, seconds in zip(high, (900, 300), strict=True):
+        store.fail(claim, OUCH, retry_after=seconds)
+    late, soon = (claim.job for claim in high)
+    assert [store.get(job).queue_position for job in (due[1], due[2], due[0], soon, late)] == [0, 1, 2, 3, 4]
+
+
 def test_place_in_the_queue_moves_on(store: Store) -> None:
     """It counts what is still before a job, and only queued jobs have one."""
     first, second, third = (store.enqueue(new()) for _ in range(3))

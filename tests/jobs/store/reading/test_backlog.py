@@ -64,3 +64,20 @@ def test_a_count_that_failed_is_made_again(store: Store, monkeypatch: pytest.Mon
         with pytest.raises(RuntimeError):
             store.statistics()
     assert store.statistics().queued == {"transform": 1}
+
+
+@ON_SQLITE
+def test_who_asks_while_another_counts_for_the_first_time_hears_of_none(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And does not wait."""
+    count, heard = backlog._count, []
+
+    def counted(*given: object) -> object:
+        heard.append(store.statistics())
+        return count(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(backlog, "_count", counted)
+    store.enqueue(new())
+    assert store.statistics().queued == {"transform": 1}
+    assert [(one.queued, one.blocked, one.oldest_queued_seconds) for one in heard] == [({}, {}, 0)]
