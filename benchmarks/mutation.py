@@ -55,10 +55,10 @@ ROOMS = {
         tests("layers", "positions", "products", "scope_formula", "gpsa_formula"),
         (
             *tests("layers", "position_kinds", "scope_layer", "initialise", "dense", "folded", "fused"),
-            *tests("layers", "gpsa_torch_features", "exposed", "hard", "terms"),
+            *tests("layers", "gpsa_torch_features", "exposed", "hard", "terms", "gpsa_compile"),
             *tests("conversion", "position_kinds_of_models"),
         ),
-        tests("layers", "citizenship_transforms", "gpsa_compile", "operator_calls"),
+        tests("layers", "citizenship_transforms", "operator_calls"),
     ),
     "layer": Room(
         ("tcnn/layers/functional.py", "tcnn/layers/gpsa.py", "tcnn/layers/base.py"),
