@@ -7,7 +7,7 @@ import pytest
 import torch
 from nets import PlainNet, image, meta_model, relative_error, same_state, seeded_model, snapshot
 from sampled import sampled
-from torch import nn
+from torch import Tensor, nn
 
 import tcnn
 from tcnn.config import ConversionConfig
@@ -154,6 +154,21 @@ def test_the_cnn_that_a_conversion_is_the_equal_of_is_saved_with_what_was_done_t
     with torch.no_grad():
         assert relative_error(tcnn.without_stride(source, stride="dilate")(x), made(x)) == 0
         assert relative_error(made(x), again(x)) == 0
+
+
+class OfOneSize(nn.Identity):
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[-2:] == (64, 96)
+        return x
+
+
+def test_a_stride_is_looked_for_on_images_of_the_size_that_is_given() -> None:
+    source = seeded_model("test_resnet").eval()
+    plain = tcnn.without_stride(source, input_size=(64, 96))
+    source.conv1 = nn.Sequential(OfOneSize(), source.conv1)
+    x = image((64, 96))
+    with torch.no_grad():
+        assert relative_error(plain(x), tcnn.without_stride(source, input_size=(64, 96))(x)) == 0
 
 
 class TestArchitectureThatDoesNotFit:

@@ -274,21 +274,6 @@ class TestRefused:
         assert [m.stride for m in source.modules() if isinstance(m, nn.Conv2d)] == strides
 
 
-class OfOneSize(nn.Identity):
-    def forward(self, x: Tensor) -> Tensor:
-        assert x.shape[-2:] == SIZE
-        return x
-
-
-def test_a_stride_is_looked_for_on_images_of_the_size_that_is_given() -> None:
-    source = seeded_model("test_resnet").eval()
-    plain = tcnn.without_stride(source, input_size=SIZE)
-    source.conv1 = nn.Sequential(OfOneSize(), source.conv1)
-    x = image(SIZE)
-    with torch.no_grad():
-        assert relative_error(plain(x), tcnn.without_stride(source, input_size=SIZE)(x)) == 0
-
-
 @pytest.mark.parametrize("ceil_mode", [False, True])
 def test_a_mean_around_every_pixel_stays_at_stride_one(ceil_mode: bool) -> None:
     """As in ResNeSt, whatever its last window does where the stride leaves a rest: not on 5×7 pixels."""
