@@ -83,7 +83,7 @@ ROOMS = {
         tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),
         tests("conversion", "plan", "surgery", "stride", "dilate"),
         (
-            *tests("conversion", "carry", "select", "ties", "every_resnet", "content_heads"),
+            *tests("conversion", "carry", "select", "ties", "every_resnet", "content_heads", "content_scope"),
             *tests("folding", "fold"),
             *tests("training", "baseline"),
             *tests("checkpoints", "load_older"),
