@@ -74,16 +74,20 @@ LOOK = """([part, contrast]) => axe.run(part, {
 }).then(({ violations }) => violations)"""
 
 
-def inaccessible(page: Any, part: str = ":root", contrast: bool = LOOKS == ALL_LOOKS) -> list[str]:
+CONTRAST = LOOKS == ALL_LOOKS
+"""Whether contrasts are measured where nothing is said. Of slow tests they are."""
+
+
+def inaccessible(page: Any, part: str = ":root", contrast: bool = False) -> list[str]:
     """What axe-core finds wrong with a page as it is, however little, and whether it is wider than the window.
 
     Or with a part of it, where another test looks at such a page as a whole. Contrasts, three quarters of the time of a
-    look, are measured where all looks are taken, and where it is said: all pages have the same colours.
+    look, are measured by slow tests, where all looks are taken, and where it is said: all pages have the same colours.
     """
     axe = Axe()
     if not page.evaluate("'axe' in globalThis"):
         page.evaluate(axe.axe_script)
-    found = page.evaluate(LOOK, [part, contrast])
+    found = page.evaluate(LOOK, [part, contrast or CONTRAST])
     lines = [f"{each['id']}: {node['target']} {node['failureSummary']}" for each in found for node in each["nodes"]]
     if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
         lines.append("the page is wider than the window")

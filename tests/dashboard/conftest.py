@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import browsing
 import pytest
 from browsing import Open, sync_api
 from hosting import ask_here
@@ -135,3 +136,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A process, with a worker, without keys."""
     with serving(tmp_path_factory.mktemp("dashboard") / "home", TCNN_POLL="0.1", TCNN_GRACE="5") as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def contrasts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow test measures them, too."""
+    if request.node.get_closest_marker("slow"):
+        monkeypatch.setattr(browsing, "CONTRAST", True)
