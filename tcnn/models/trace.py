@@ -1,8 +1,8 @@
 """Trace a model: the order of its layers and their shapes, by one forward pass on the meta device.
 
-The pass runs on a copy of the model without data, so it costs milliseconds and no memory even for the largest
-models. A model that cannot run there (it reads values, or keeps tensors that are neither parameters nor buffers) is
-traced on its own device.
+The pass runs on a copy of the model without data, and skips what keeps shapes, so it costs milliseconds and no memory
+even for the largest models. A model that cannot run there (it reads values, or keeps tensors that are neither
+parameters nor buffers) is traced on its own device.
 """
 
 import copy
@@ -39,10 +39,31 @@ class Span(NamedTuple):
 Found = TypeVar("Found")
 
 
-class _ShapesOnly(TorchFunctionMode):
-    """Returns the input of a batch normalisation as its output, which has the same shape.
+_SAME_SHAPE = frozenset(
+    (F.relu, torch.relu, F.relu6, F.leaky_relu, F.gelu, F.silu, F.hardswish, torch.sigmoid, F.dropout)
+)
 
-    On the meta device it is a decomposition written in Python, and took two thirds of the time of a trace.
+
+def _shape_only(func: Callable[..., Any], x: Tensor, second: Any = None, *_: object) -> Tensor | None:
+    """An output of the function's shape without computing it, or None where the function has to say.
+
+    What does not fit its parameters it refuses itself.
+    """
+    if func in _SAME_SHAPE:
+        return x
+    if func is F.batch_norm and second is not None and x.shape[1] == len(second):
+        return x
+    if func is F.layer_norm and x.shape[-len(second) :] == tuple(second):
+        return x
+    if func is F.linear and x.shape[-1] == second.shape[-1]:
+        return x.new_empty((*x.shape[:-1], len(second)))
+    return None
+
+
+class _ShapesOnly(TorchFunctionMode):
+    """Skips the arithmetic of normalisations, activations and linear layers, whose output shapes are known.
+
+    On the meta device these are decompositions written in Python, and took two thirds of the time of a trace.
     """
 
     def __torch_function__(
@@ -52,9 +73,8 @@ class _ShapesOnly(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func is F.batch_norm and len(args) > 1 and args[1] is not None and args[0].shape[1] == len(args[1]):
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        known = _shape_only(func, *args) if args and isinstance(args[0], Tensor) else None
+        return func(*args, **(kwargs or {})) if known is None else known
 
 
 def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> tuple[int, int, int]:
@@ -113,8 +133,9 @@ def _forward(model: nn.Module, input_size: tuple[int, int] | None, look: Callabl
     """The result of `look` on a forward pass of the model, or of a copy without data, in evaluation mode."""
     shape = (1, *input_shape(model, input_size))
     try:
+        copied = meta_copy(model).eval()
         with torch.device("meta"), _ShapesOnly():
-            return look(meta_copy(model).eval(), torch.zeros(shape))
+            return look(copied, torch.zeros(shape))
     except Exception:  # whatever the meta device cannot do, the model's own device can
         return _forward_in_place(model, shape, look)
 

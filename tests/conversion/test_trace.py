@@ -1,5 +1,7 @@
 """Tracing: which layer runs when and on what shapes, found without moving data and without touching the model."""
 
+from collections.abc import Callable
+
 import pytest
 import timm
 import torch
@@ -7,6 +9,7 @@ from nets import PlainNet, ReadsValues, Tied, image, meta_model, same_state, sna
 from torch import Tensor, nn
 
 from tcnn.errors import RequestError
+from tcnn.models import trace as tracing
 from tcnn.models.trace import Step, evaluating, input_shape, meta_copy, trace
 
 
@@ -27,8 +30,11 @@ def test_every_leaf_in_running_order_with_its_shapes() -> None:
     ]
 
 
-def test_shapes_are_those_of_a_real_forward_pass() -> None:
-    model = timm.create_model("test_resnet").eval()
+@pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_efficientnet", "test_vit"])
+def test_shapes_are_those_of_a_real_forward_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "_forward_in_place", None)  # for models that the meta device refuses
+    model = timm.create_model(name).eval()
+    size = input_shape(model)[1:] if name == "test_vit" else (96, 64)
     real: list[Step] = []
     for name, module in model.named_modules():
         if not list(module.children()):
@@ -36,20 +42,28 @@ def test_shapes_are_those_of_a_real_forward_pass() -> None:
                 lambda m, args, out, name=name: real.append(Step(name, m, tuple(args[0].shape), tuple(out.shape)))
             )
     with torch.no_grad():
-        model(image((96, 64)))
+        model(image(size))
     real_run, real[:] = list(real), []
-    assert trace(model, (96, 64)) == real_run
+    convolutions = {step.name for step in trace(model, size)} - {step.name for step in real_run}
+    assert [step for step in trace(model, size) if step.name not in convolutions] == real_run
+    assert {type(model.get_submodule(name)) for name in convolutions} <= {nn.Conv2d}  # with layers of their own
 
 
-@pytest.mark.parametrize("features", [8, 9])
-def test_a_normalisation_that_does_not_fit_is_no_step(features: int) -> None:
-    """Its arithmetic is passed by, its check is not."""
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(features))
-    if features == 8:
-        assert [step.output_shape for step in trace(model, (9, 7))] == [(1, 8, 7, 5)] * 2
-    else:
-        with pytest.raises(RequestError, match="does not run on an image of 3×9×7"):
-            trace(model, (9, 7))
+@pytest.mark.parametrize(
+    ("made", "fits", "output"),
+    [
+        (nn.BatchNorm2d, 8, (1, 8, 7, 5)),
+        (nn.LayerNorm, 5, (1, 8, 7, 5)),
+        (lambda width: nn.LayerNorm((7, width)), 5, (1, 8, 7, 5)),
+        (lambda width: nn.Linear(width, 3), 5, (1, 8, 7, 3)),
+    ],
+)
+def test_what_does_not_fit_is_no_step(made: Callable[[int], nn.Module], fits: int, output: tuple[int, ...]) -> None:
+    """The arithmetic of a normalisation or linear layer is skipped, its check is not."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), made(fits))
+    assert [step.output_shape for step in trace(model, (9, 7))] == [(1, 8, 7, 5), output]
+    with pytest.raises(RequestError, match="does not run on an image of 3×9×7"):
+        trace(nn.Sequential(nn.Conv2d(3, 8, 3), made(fits + 1)), (9, 7))
 
 
 def test_a_copy_shares_no_table() -> None:
