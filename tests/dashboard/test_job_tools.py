@@ -1,9 +1,7 @@
 """What a job's page offers beside its results: commands to copy, a search of its log, one zip, a notification."""
 
 import hashlib
-import os
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +15,11 @@ from sampled import sampled
 from serving import Server
 from story import Story
 
+from tcnn.cli.main import main
 from tcnn_jobs.model.jobs import Result
 from tcnn_jobs.model.requests import KINDS
 
 expect = sync_api.expect
-HERE = Path(sys.executable).parent
 NOTED = """
 window.told = [];
 window.Notification = class {
@@ -56,14 +54,19 @@ def data(client: httpx.Client, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(made.json()["id"])
 
 
-def run(name: str, text: str, folder: Path) -> None:
-    """What was copied, as somebody would run it."""
-    environment = {**os.environ, "PATH": f"{HERE}:{os.environ['PATH']}"}
-    command = [sys.executable, "-c", text] if name == "Python" else ["bash", "-e", "-c", text]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+def run(name: str, text: str) -> None:
+    """What was copied, as somebody would run it: by a shell, or as Python. What the shell makes of words for `tcnn`
+    goes to the command in this process, for to load another takes a second or two."""
+    if name == "Python":
+        exec(text, {"__name__": "__main__"})
+        return
+    words = 'tcnn() { printf "%s\\0" "$@"; }\n' if name == "tcnn" else ""
+    done = subprocess.run(["bash", "-e", "-c", words + text], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"{text}\n{done.stderr}{done.stdout}"
+    if name == "tcnn":
+        with pytest.raises(SystemExit) as ended:
+            main(done.stdout.split("\0")[:-1])
+        assert not ended.value.code, text
 
 
 def requests(data: str, job: str) -> dict[str, dict[str, Any]]:
@@ -86,8 +89,10 @@ def requests(data: str, job: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", sampled(KINDS, ["finetune"]))
 def test_what_is_copied_makes_the_same_job(
-    kind: str, server: Server, story: Story, client: httpx.Client, data: str, open_page: Open, tmp_path: Path
-) -> None:
+    kind: str, server: Server, story: Story, client: httpx.Client, data: str, open_page: Open, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
     body = requests(data, story.succeeded.job)[kind]
     answer = client.post(f"/{kind}", json=body)
     assert answer.status_code == 202, answer.text
@@ -98,7 +103,7 @@ def test_what_is_copied_makes_the_same_job(
         button = page.get_by_role("button", name=f"Copy for {name}")
         button.click()
         expect(button).to_have_text("Copied")
-        run(name, page.evaluate("navigator.clipboard.readText()"), tmp_path)
+        run(name, page.evaluate("navigator.clipboard.readText()"))
         again = client.get("/jobs?limit=1").json()["data"][0]
         assert again["id"] != made["id"]
         assert KINDS[kind](**again["request"]) == KINDS[kind](**made["request"]), name
@@ -111,7 +116,8 @@ def test_what_is_copied_makes_the_same_job(
         assert inaccessible(page) == [], (width, scheme)
 
 
-def test_the_log_is_searched(server: Server, story: Story, open_page: Open) -> None:
+def long_log(server: Server, story: Story, open_page: Open) -> tuple[Any, Any]:
+    """The page of a job with a long log, and where it is shown: its end."""
     attempt = story.house.home.attempt(story.succeeded.job, story.succeeded.number)
     long = "".join(f"step {number} {'.' * 20}\n" for number in range(2000))  # more than the end that is shown
     (attempt / "log.txt").write_text(f"the Beginning <b>\n{long}the beginning of the end\n")
@@ -119,10 +125,22 @@ def test_the_log_is_searched(server: Server, story: Story, open_page: Open) -> N
     page.get_by_text("Log", exact=True).click()
     log = page.locator("pre.log").last
     expect(log).to_contain_text("the beginning of the end")
-    expect(log).not_to_contain_text("the Beginning <b>")  # the end alone is shown
+    expect(log).not_to_contain_text("the Beginning <b>")
+    return page, log
+
+
+def test_the_log_is_searched(server: Server, story: Story, open_page: Open) -> None:
+    page, log = long_log(server, story, open_page)
     page.get_by_role("searchbox", name="Search").fill("BEGINNING")
     expect(page.get_by_text("2 of 2,003 lines")).to_be_visible()
     expect(log).to_have_text("1the Beginning <b>\n2002the beginning of the end\n")
+    expect(log.locator("mark")).to_have_text(["Beginning", "beginning"])
+
+
+@pytest.mark.slow  # a search that finds little is above
+def test_a_search_that_finds_much(server: Server, story: Story, open_page: Open) -> None:
+    page, log = long_log(server, story, open_page)
+    page.get_by_role("searchbox", name="Search").fill("BEGINNING")
     expect(log.locator("mark")).to_have_text(["Beginning", "beginning"])
     assert inaccessible(page, "details:has(pre.log)") == []
     page.get_by_role("searchbox", name="Search").fill("step 1")

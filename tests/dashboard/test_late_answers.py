@@ -32,6 +32,7 @@ def uploaded(story: Faults) -> Iterator[Upload]:
         yield data
 
 
+@pytest.mark.slow  # what was typed stays where a page is left, in test_form_errors.py
 def test_a_form_that_is_filled_and_sent_while_its_lists_still_load(
     server: Server, story: Faults, open_page: Open, uploaded: Upload
 ) -> None:

@@ -60,7 +60,8 @@ def server(story: Runs) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.parametrize("form", sampled(["transform", "finetune", "evaluate"], ["transform"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["transform", "finetune", "evaluate"])
 def test_fields_stand_in_line(server: Server, open_page: Open, form: str) -> None:
     page = open_page(f"{server.url}/#/{form}")
     for box in page.get_by_label(re.compile("^(A timm model|Fine-tune it in the same job)$")).all():

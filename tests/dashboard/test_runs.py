@@ -34,6 +34,7 @@ def server(story: Two) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.slow  # a note is edited, and runs are found by their address, below; `tests/jobs/store` names and sorts
 def test_runs_are_named_found_and_sorted(server: Server, story: Two, open_page: Open) -> None:
     """Each row begins with the accuracy of the model that was kept."""
     page = open_page(f"{server.url}/#/runs")

@@ -134,6 +134,7 @@ def test_numbers_of_results(server: Server, story: Faults, open_page: Open) -> N
     assert all(int(step.replace(",", "")) % 500 == 0 for step in steps), steps
 
 
+@pytest.mark.slow  # as one that succeeded is cloned, in test_runs.py
 def test_a_failed_job_is_edited_and_run_again(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.edited.job}")
     page.get_by_role("link", name="Edit and run again").click()
