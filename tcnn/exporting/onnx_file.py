@@ -43,8 +43,11 @@ def translate(program: ExportedProgram, opset: int, names: Mapping[str, str], me
         names: names of the dynamic axes, by the tracer's symbols.
         metadata: of the file, string to string.
 
-    Raises: `RequestError` if the translator cannot, or if the opset lacks an operator.
+    Raises: `RequestError` if outputs have one name, if the translator cannot, or if the opset lacks an operator.
     """
+    outputs = output_names(program)
+    if len({"images", *outputs}) <= len(outputs):
+        raise RequestError(f"expected outputs of different names, none of them images, found {', '.join(outputs)}")
     try:
         with silence_logging():
             made = torch.onnx.export(program, opset_version=max(opset, NATIVE_OPSET), dynamo=True, verbose=False)
@@ -53,7 +56,7 @@ def translate(program: ExportedProgram, opset: int, names: Mapping[str, str], me
     except Exception as error:  # the translator raises whatever it stumbles over
         raise RequestError(f"torch.onnx cannot translate it ({_reason(error)})") from error
     _set_opset(model, opset)
-    _rename(model, names, output_names(program))
+    _rename(model, names, outputs)
     model.producer_name, model.producer_version = "tcnn", __version__
     for key, value in metadata.items():
         model.metadata_props.add(key=key, value=value)
@@ -119,8 +122,6 @@ def _rename(model: Any, axes: Mapping[str, str], outputs: Sequence[str]) -> None
     """Name input, axes and outputs, and remove names of files and source text of the exporting machine."""
     graph = model.graph
     new = dict(zip([graph.input[0].name, *(value.name for value in graph.output)], ["images", *outputs], strict=True))
-    if len(set(new.values())) < len(new):
-        raise RequestError(f"expected outputs of different names, none of them images, found {', '.join(outputs)}")
     # A name that something inside the graph already has is free once that is called otherwise.
     inside = {name for node in graph.node for name in node.output} | {weight.name for weight in graph.initializer}
     new |= {name: f"{name}_inside" for name in inside & set(new.values()) - set(new)}

@@ -55,9 +55,15 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> FinetuneResul
 
 
 @pytest.fixture(scope="module")
-def measured(data: Path, tmp_path_factory: pytest.TempPathFactory) -> FinetuneResult:
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve images to learn from, three to measure: every model sees these with every corruption."""
+    return colours(tmp_path_factory.mktemp("few"), images=5)
+
+
+@pytest.fixture(scope="module")
+def measured(few: Path, tmp_path_factory: pytest.TempPathFactory) -> FinetuneResult:
     """One of a model that timm builds again from a file: before and after can be compared in all."""
-    return run("test_resnet", data, tmp_path_factory.mktemp("measured") / "run", **OPTIONS, epochs=1)
+    return run("test_resnet", few, tmp_path_factory.mktemp("measured") / "run", **OPTIONS, epochs=1)
 
 
 @pytest.mark.parametrize("stride", ["keep", pytest.param("dilate", marks=pytest.mark.slow)])
@@ -114,7 +120,7 @@ def test_same_batches_and_updates(whole: FinetuneResult) -> None:
     assert not [name for name in load_file(baseline.best) if "gating" in name]
 
 
-def test_before_and_after(measured: FinetuneResult, data: Path) -> None:
+def test_before_and_after(measured: FinetuneResult, few: Path) -> None:
     assert measured.before_after is not None
     rows = {row.role: row for row in measured.before_after.rows}
     assert list(rows) == ["cnn", "tuned_cnn", "converted", "t_cnn"]
@@ -137,7 +143,7 @@ def test_before_and_after(measured: FinetuneResult, data: Path) -> None:
     assert gain.corrupted is not None and gain.corrupted.low <= gain.corrupted.mean <= gain.corrupted.high
     assert (gain.of, gain.over) == ("t_cnn", "tuned_cnn")
     text = (Path(measured.out) / before_after.FILE).read_text()
-    assert str(data) not in text
+    assert str(few) not in text
     content = json.loads(text)
     assert set(content["rows"][3]["per_class"]) == set(CLASSES)
     named = content["differences"][0]
@@ -174,13 +180,13 @@ def _killed(data: Path, out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_during_the_baseline_changes_no_figure(measured: FinetuneResult, data: Path, tmp_path: Path) -> None:
-    process = processes.Process(target=_killed, args=(data, tmp_path / "run"))
+def test_a_kill_during_the_baseline_changes_no_figure(measured: FinetuneResult, few: Path, tmp_path: Path) -> None:
+    process = processes.Process(target=_killed, args=(few, tmp_path / "run"))
     process.start()
     process.join(300)
     assert process.exitcode == -signal.SIGKILL
     assert not (tmp_path / "run" / before_after.FILE).exists()
-    again = run("test_resnet", data, tmp_path / "run", resume=True, **OPTIONS, epochs=1)
+    again = run("test_resnet", few, tmp_path / "run", resume=True, **OPTIONS, epochs=1)
     assert again.before_after is not None
     assert measured.before_after is not None
     one, other = (found.before_after.model_dump() for found in (again, measured))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import tcnn
 from tcnn.verification.explain import DECADES, _histogram, _worst, explain
 
-IMAGES = torch.randn(3, 3, 48, 40, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.randn(2, 3, 48, 40, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_conversion_is_equal_in_every_layer(source: nn.Module, converted: nn.M
     assert [one.first for one in found.passes] == [None, None]
     assert {"conv1.0", "layer4.0.conv1", "layer4.0.bn1", "fc"} <= {layer.name for layer in found.passes[0].layers}
     assert found.unmatched == ()
-    assert sum(found.histogram.values()) == 3 * 1000
+    assert sum(found.histogram.values()) == 2 * 1000
 
 
 def test_also_where_it_stands_at_another_temperature(source: nn.Module) -> None:

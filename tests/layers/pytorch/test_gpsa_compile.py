@@ -32,9 +32,12 @@ def make_layer(**options: object) -> GPSA2d:
     return GPSA2d(4, 6, **{"kernel_size": 3, "padding": 1, "temperature": 1.0, **options})
 
 
+@pytest.mark.parametrize(
+    "options", [{"kernel_size": 1, "padding": 0}, pytest.param({}, marks=pytest.mark.slow)], ids=["one head", "nine"]
+)
 @torch.no_grad()
-def test_compiles_to_one_graph_for_every_size(relative_error: RelativeError) -> None:
-    layer = make_layer(stride=2)
+def test_compiles_to_one_graph_for_every_size(options: dict[str, object], relative_error: RelativeError) -> None:
+    layer = make_layer(stride=2, **options)
     graphs = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
@@ -104,7 +107,7 @@ NAMED = {0: Dim("batch"), 2: Dim("height", min=4, max=64), 3: Dim("width", min=4
         pytest.param({"kernel_size": 2, "padding": 0, "position": "relative"}, marks=pytest.mark.slow),
         pytest.param({"kernel_size": 2, "padding": 0, "content_heads": 2}, marks=pytest.mark.slow),
         pytest.param({"kernel_size": 2, "padding": "dynamic"}, marks=pytest.mark.slow),
-        {"kernel_size": 1, "padding": "dynamic"},
+        pytest.param({"kernel_size": 1, "padding": "dynamic"}, marks=pytest.mark.slow),
         pytest.param({"padding": "dynamic", "stride": 3}, marks=pytest.mark.slow),
     ],
     ids=str,
