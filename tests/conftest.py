@@ -32,7 +32,7 @@ OF_ANY_SIZE = (
     "planning", "publishing", "training", "verification", "vit",
 )  # fmt: skip
 """Folders whose tests say something of a network, whatever the size of its images."""
-COMPILES = re.compile(r"\btorch\.compile\(|^from torch\.export|^from tcnn\.exporting", re.MULTILINE)
+COMPILES = re.compile(r"\btorch\.compile\(|^from torch\.export|^from tcnn\.(exporting|explorer\.export)", re.MULTILINE)
 """The first compilation of a process takes four seconds, its first export as long."""
 STARTS = re.compile(r"^from (forked|interpreted|deeds(?= import .*\bChild\b)) import", re.MULTILINE)
 PROCESS = 4 << 30
