@@ -16,6 +16,7 @@ from typing import Any, Literal
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize, to_hex
 from matplotlib.figure import Figure
@@ -118,10 +119,17 @@ def svg(made: Figure) -> str:
 
 
 def _drawn(made: Figure, kind: Format) -> bytes:
-    buffer = io.BytesIO()
-    metadata = {"Date": None, "Creator": "tcnn"} if kind == "svg" else {"Software": "tcnn"}
+    """The file, drawn once: `savefig` would draw twice, the first time for a place that is known by then."""
+    buffer, canvas, dpi = io.BytesIO(), made.canvas, made.dpi
     with _DRAWING:
-        made.savefig(buffer, format=kind, metadata=metadata)
+        try:
+            if kind == "svg":
+                FigureCanvasSVG(made).print_svg(buffer, metadata={"Date": None, "Creator": "tcnn"})
+            else:
+                FigureCanvasAgg(made).print_png(buffer, metadata={"Software": "tcnn"})
+        finally:
+            made.dpi = dpi  # an SVG has 72 of its own
+            made.set_canvas(canvas)
         made.set_layout_engine("none")  # everything has its place now: a second file of it need not search again
     return buffer.getvalue()
 
