@@ -80,6 +80,7 @@ def test_at_temperature_one_it_falls(source: nn.Module) -> None:
     assert 0.35 < accuracy < 0.50
 
 
+@pytest.mark.slow  # on images that are given: tests/verification/test_verify.py
 def test_verification_on_real_images(source: nn.Module, converted: nn.Module) -> None:
     report = tcnn.verify(source, converted, images=data(50)[0][::20])
     assert report.passed, report.failure()

@@ -86,7 +86,7 @@ def test_nonsense_is_one_line(content: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", sampled((*LOCAL, *UNPADDED), (*LOCAL, UNPADDED[0])))
+@pytest.mark.parametrize("content", sampled((*LOCAL, *UNPADDED), (LOCAL[0], UNPADDED[0])))
 def test_files_bring_it_back(content: str, tmp_path: Path) -> None:
     model = tcnn.convert(source(), content=content, temperature=1.0).model
     image = torch.randn(1, 3, 96, 96)
@@ -151,6 +151,7 @@ def test_what_is_looked_at_is_what_the_layer_does(content: str) -> None:
         torch.testing.assert_close(found.total, expected.total)
 
 
+@pytest.mark.slow  # of whole maps: tests/analysis
 def test_inspection_of_a_local_model() -> None:
     """Content within windows is nearer and narrower than content over the whole map."""
     images = torch.randn(2, 3, 128, 128)

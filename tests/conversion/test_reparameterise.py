@@ -67,6 +67,7 @@ def test_loaded_created_and_pickled_models_merge(lively: Lively, tmp_path: Path)
     assert convolutions(model) == convolutions(loaded), "not in place"
 
 
+@pytest.mark.slow  # that it folds is in tests/folding, that all merges above
 @torch.no_grad()
 def test_what_a_fold_made_a_convolution_again_merges(lively: Lively) -> None:
     source = lively("lcnetv2_small")

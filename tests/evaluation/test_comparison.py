@@ -78,7 +78,7 @@ def test_source_and_converted_agree_at_every_size(source: str, checkpoint: str, 
 
 
 def test_single_images_are_named_where_they_are_asked_for(source: str, checkpoint: str, pictures: str) -> None:
-    found = compare([source, checkpoint], pictures, EvaluationConfig(examples=3))
+    found = compare([source, checkpoint], pictures, EvaluationConfig(sizes=[32], examples=3))
     for row in found.rows:
         assert row.clean
         assert len(row.mistakes) == min(3, row.clean.images - row.clean.right) > 0
@@ -89,12 +89,14 @@ def test_single_images_are_named_where_they_are_asked_for(source: str, checkpoin
     short = found.headline()
     assert not any(row.mistakes for row in short.rows) and short.changes[0].newly_right == 0
     assert found.rows[0].mistakes, "what is written to the file is left as it was"
-    assert not compare([source], pictures).changes
+    assert not compare([source], pictures, EvaluationConfig(sizes=[32])).changes
 
 
 def test_is_what_evaluate_says(checkpoint: str, pictures: str) -> None:
     model, data = open_model(checkpoint), open_dataset(pictures, "val")
-    (row,) = compare([checkpoint], pictures, EvaluationConfig(sizes=[40], corruptions=("snow",), per_class=True)).rows
+    (row,) = compare(
+        [checkpoint], pictures, EvaluationConfig(sizes=[40], corruptions=("snow",), severities=(3,), per_class=True)
+    ).rows
     expected = evaluate(model, data, size=40)
     assert row.clean
     assert row.clean.model_dump(exclude={"images_per_second"}) == expected.model_dump(exclude={"images_per_second"})
@@ -207,7 +209,7 @@ def test_limit_takes_classes_in_turn(tmp_path: Path) -> None:
 
 
 def test_csv_has_a_line_for_every_pass(source: str, pictures: str) -> None:
-    config = EvaluationConfig(sizes=[24, 32], corruptions=("fog",), severities=(1, 2))
+    config = EvaluationConfig(sizes=[24, 32], corruptions=("fog",), severities=(1, 2), limit=5)
     lines = list(csv_rows(compare([source], pictures, config)))
     assert [(line["height"], line["corruption"], line["severity"]) for line in lines] == [
         (size, *case) for size in (24, 32) for case in (("", ""), ("fog", 1), ("fog", 2))

@@ -36,6 +36,7 @@ def made(name: str, lively: Lively) -> nn.Module:
     return lively(name.partition(" ")[0], **PLAIN[name])
 
 
+@pytest.mark.slow  # a rare way to ask for a model
 def test_arguments_that_are_tuples_do_not_matter(lively: Lively) -> None:
     source = lively("test_resnet", layers=(1, 1, 1, 2))
     assert same_state(tcnn.fold(tcnn.convert(source).model).model, snapshot(source))
@@ -66,6 +67,7 @@ def test_a_conversion_folds_back_bit_for_bit(name: str, lively: Lively, tmp_path
         assert torch.equal(found(x), source(x))
 
 
+@pytest.mark.slow  # dilated in tests/conversion/test_dilate.py
 def test_without_its_stride(lively: Lively, tmp_path: Path) -> None:
     source = lively()
     found, report = tcnn.fold(tcnn.convert(source, stride="remove").model)
@@ -91,6 +93,7 @@ def test_standardised_convolutions_compute_the_same(lively: Lively, tmp_path: Pa
     _same_function(source, fresh)
 
 
+@pytest.mark.slow  # with one above
 def test_standardised_convolutions_without_a_gain() -> None:
     """BiT's ResNet, made small."""
     small = {"layers": (1, 1, 1, 1), "channels": (16, 16, 32, 32), "stem_chs": 8}

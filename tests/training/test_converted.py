@@ -19,7 +19,7 @@ from tcnn.verification.report import VerificationReport
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return colours(tmp_path_factory.mktemp("photos"))
+    return colours(tmp_path_factory.mktemp("photos"), images=4)
 
 
 def verdict(out: Path) -> VerificationReport:

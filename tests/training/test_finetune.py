@@ -222,6 +222,7 @@ def test_random_filters_after_a_late_conversion_resume_alike(data: Path, tmp_pat
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
+@pytest.mark.slow  # what such a run begins with is in test_prepare.py
 def test_a_t_cnn_is_trained_further(data: Path, tmp_path: Path) -> None:
     first = run("test_resnet", data, tmp_path / "first", epochs=1)
     second = run(first.last, data, tmp_path / "second", epochs=1)

@@ -70,7 +70,7 @@ def test_a_run_leaves_the_trunk_as_it_was(tmp_path: Path, options: dict[str, Any
     torch.manual_seed(3)
     cnn = timm.create_model("test_resnet", num_classes=3)
     before = cnn.state_dict()
-    result = run(cnn, colours(tmp_path / "data"), tmp_path / "run", epochs=2, freeze="trunk", **options)
+    result = run(cnn, colours(tmp_path / "data", images=4), tmp_path / "run", epochs=2, freeze="trunk", **options)
     assert any(note.startswith("frozen: conv1, bn1, ") for note in result.notes)
     after = load_file(result.last)
     kept = [name for name in before if name in after and not name.startswith(CHANGED)]

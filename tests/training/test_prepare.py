@@ -215,6 +215,7 @@ def test_a_head_that_cannot_be_replaced() -> None:
         begin(Says(5))
 
 
+@pytest.mark.slow  # as test_a_transformer_is_trained_as_it_is_if_asked below
 def test_nothing_to_convert() -> None:
     with pytest.raises(NothingToConvertError):
         begin("test_vit", size=160)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_runs import TwoConvs, colours, run, seeded, tiny
+from tiny_runs import Normed, TwoConvs, colours, run, seeded, tiny
 from torch import nn
 from torch.optim import Optimizer
 
@@ -200,8 +200,8 @@ def test_other_data_are_refused(begun: Callable[..., Any], tmp_path: Path) -> No
     other = colours(tmp_path / "other")
     with pytest.raises(RequestError, match="data: "):
         run(seeded(TwoConvs), other, tmp_path / "run", resume=True, epochs=1)
-    with pytest.raises(RequestError, match="model: TwoConvs → test_convnext"):
-        run("test_convnext", other, tmp_path / "run", resume=True, epochs=1)
+    with pytest.raises(RequestError, match="model: TwoConvs → Normed"):
+        run(seeded(Normed), other, tmp_path / "run", resume=True, epochs=1)
 
 
 @pytest.mark.slow

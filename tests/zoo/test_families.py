@@ -47,7 +47,7 @@ SAMPLE = {
     "vovnet": "ese_vovnet19b_slim_dw",
 }
 
-ALWAYS = ("byobnet", "efficientnet")
+ALWAYS = ("efficientnet",)
 
 REFUSALS = {
     "vit_tiny_patch16_224": "patch_embed.proj: it reads the image itself",
@@ -62,7 +62,7 @@ REFUSALS = {
     "naflexvit_base_patch16_gap": "it has none",
     "gemma4_vit_167m": "runs no convolution",
 }
-QUICKLY_REFUSED = ("mixer_s32_224", "levit_128s", "lambda_resnet26t")
+QUICKLY_REFUSED = ("mixer_s32_224", "lambda_resnet26t")
 
 
 @pytest.fixture(autouse=True)

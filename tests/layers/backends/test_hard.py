@@ -219,6 +219,7 @@ def test_second_derivatives_and_functional_transforms(relative_error: RelativeEr
     assert values[0].item() == pytest.approx(layer(x).square().sum().item(), rel=1e-12)
 
 
+@pytest.mark.slow  # soft in pytorch/test_gpsa_compile.py, exported in tests/exporting
 def test_a_compiler_gets_one_graph_of_attention(relative_error: RelativeError) -> None:
     torch.compiler.reset()
     layer, x = hard_layer(padding=1), image(6, 6)
