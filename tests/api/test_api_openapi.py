@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hosting import ask_here
 from pydantic import TypeAdapter
+from sampled import sampled
 
 from tcnn_api import schemas
 from tcnn_api.app import create_app
@@ -44,16 +45,17 @@ def test_the_published_document_is_this_one() -> None:
     assert json.loads(json.dumps(document)) == DOCUMENT, "python -m tcnn_api.document docs/openapi.json"
 
 
-def test_neither_the_app_nor_its_document_loads_torch() -> None:
-    """Nor does the client."""
-    script = (
-        "import sys, tcnn_api.app\n"
-        "import tcnn_jobs.cli.jobs, tcnn_jobs.cli.submit, tcnn_jobs.cli.watch, tcnn_jobs.client.client\n"
-        "tcnn_jobs.cli.watch.exit_code({'status': 'failed', 'error': {'code': 'diverged'}})\n"
-        "from tcnn_api.settings import load\n"
-        "tcnn_api.app.create_app(load(home='/nonexistent')).openapi()\n"
-        "print([name for name in ('torch', 'timm', 'torchvision') if name in sys.modules])"
-    )
+APP = "import tcnn_api.app, tcnn_api.settings\ntcnn_api.app.create_app(tcnn_api.settings.load(home='/none')).openapi()"
+CLIENT = (
+    "import tcnn_jobs.cli.jobs, tcnn_jobs.cli.submit, tcnn_jobs.cli.watch, tcnn_jobs.client.client\n"
+    "tcnn_jobs.cli.watch.exit_code({'status': 'failed', 'error': {'code': 'diverged'}})"
+)
+
+
+@pytest.mark.parametrize("loaded", sampled([APP, CLIENT], [CLIENT]), ids=["app", "client"])
+def test_neither_the_app_and_its_document_nor_the_client_loads_torch(loaded: str) -> None:
+    """That a server that has answered did not is in `test_serve_process.py`, too."""
+    script = f"{loaded}\nimport sys\nprint([name for name in ('torch', 'timm', 'torchvision') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "[]"
 

@@ -6,18 +6,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hosting import ask_here
 from PIL import Image
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
+from tcnn_api.routes.uploads import datasets
 
 Refusal = Callable[..., dict[str, Any]]
 MODEL = {"model": "resnet18", "pretrained": False}
 
 
 @pytest.fixture(autouse=True)
-def any_amount(service: Service) -> Iterator[None]:
-    """The server is that of other tests, too."""
+def any_amount(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The server is that of other tests, too. What is uploaded is looked at by a thread: `uploads/` has processes."""
+    monkeypatch.setattr(datasets, "ask", ask_here)
     yield
     service.store.set_quotas("alice", queued=None, running=None, gpu_hours=None, stored=None)
 

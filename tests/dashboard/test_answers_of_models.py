@@ -218,8 +218,8 @@ def test_predict_answers_what_the_command_does(
         ]
         found = [guess["probability"] for guess in one["guesses"]]
         assert found == pytest.approx([guess["probability"] for guess in expected], rel=1e-5)
-    for name, odd in odd_pictures().items():
-        assert client.post(f"/jobs/{converted}/predict", content=odd).status_code == 200, name
+    for name in ("20 megapixels", "16 bits"):  # the others are looked at below
+        assert client.post(f"/jobs/{converted}/predict", content=odd_pictures()[name]).status_code == 200, name
     for content in (b"", b"GIF89a", b"\x80\x04cposix\nsystem\n", image.read_bytes()[:60]):
         refused = client.post(f"/jobs/{converted}/predict", content=content)
         assert refused.status_code == 422 and "\n" not in refused.json()["detail"], content
@@ -246,9 +246,9 @@ def test_what_the_attention_routes_answer(
         assert [numpy.unravel_index(one.argmax(), one.shape) for one in maps] == taps
         assert numpy.allclose(maps.max((1, 2)), 1)
     began = time.monotonic()
-    for step in range(10):
-        client.get(f"/jobs/{converted}/attention/{found['id']}", params={"y": step / 10, "x": 0.3})
-    record_property("click_seconds", round((time.monotonic() - began) / 10, 4))  # a busy machine is no mistake
+    for step in range(4):
+        client.get(f"/jobs/{converted}/attention/{found['id']}", params={"y": step / 4, "x": 0.3})
+    record_property("click_seconds", round((time.monotonic() - began) / 4, 4))  # a busy machine is no mistake
     for name, picture in odd_pictures().items():
         assert client.post(f"/jobs/{converted}/attention/images", content=picture).status_code == 201, name
     for content, params in ((b"", {}), (b"GIF89a", {}), (b"", {"dataset": "ds_000000000000000000000000"})):

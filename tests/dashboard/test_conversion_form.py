@@ -39,6 +39,7 @@ def server(story: Story) -> Iterator[Server]:
 
 
 def test_all_options_of_a_conversion(server: Server, story: Story, open_page: Open) -> None:
+    """Nor is one without a field that `ConversionConfig` gains."""
     page = open_page(f"{server.url}/#/transform")
     model = page.get_by_role("combobox", name="Model")
     model.fill("test_resnet")
@@ -46,6 +47,8 @@ def test_all_options_of_a_conversion(server: Server, story: Story, open_page: Op
     page.get_by_label("Pretrained weights").uncheck()
     page.get_by_text("More about the conversion").click()
     expect(page.get_by_label("Window or grid")).to_be_hidden()  # the whole map has none
+    controls = "[...document.querySelectorAll('[data-field]')].map((control) => control.dataset.field)"
+    assert set(ConversionConfig.model_fields) - set(page.evaluate(controls)) == {"input_size"}  # it is the model's own
     for label, value in CHOICES.values():
         page.get_by_label(label).select_option(value)
     page.get_by_label("Without the padding").check()
@@ -70,6 +73,7 @@ def test_all_options_of_a_conversion(server: Server, story: Story, open_page: Op
     expect(page.get_by_label("Without the padding")).to_be_checked()
 
 
+@pytest.mark.slow
 def test_a_list_that_is_dismissed_before_it_came_stays_away(server: Server, open_page: Open) -> None:
     """Escape after the last letter: models that were asked for come late and would lie over the rest of the form."""
     page = open_page("about:blank")
@@ -86,11 +90,3 @@ def test_a_list_that_is_dismissed_before_it_came_stays_away(server: Server, open
     page.wait_for_timeout(100)
     expect(page.locator("[role=option]")).to_have_count(0)
     assert not [url for url in asked if "models?" in url]
-
-
-def test_no_option_is_without_a_field(server: Server, open_page: Open) -> None:
-    """A setting that `ConversionConfig` gains is not forgotten in the form."""
-    page = open_page(f"{server.url}/#/transform")
-    expect(page.get_by_label("Stride of the stage")).to_be_visible()
-    controls = "[...document.querySelectorAll('[data-field]')].map((control) => control.dataset.field)"
-    assert set(ConversionConfig.model_fields) - set(page.evaluate(controls)) == {"input_size"}  # it is the model's own

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import pytest
 from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
-from hosting import hosted
+from hosting import ask_here, hosted
 from PIL import Image
 from serving import Server
 from story import PIXEL, SET, Story
@@ -27,6 +27,7 @@ from tcnn.evaluation.intervals import paired_means
 from tcnn.evaluation.outcomes import Outcomes
 from tcnn.evaluation.scores import Evaluation
 from tcnn.workflows.pipeline import convert_to_file
+from tcnn_api.routes.jobs import report as making
 from tcnn_jobs.model.jobs import Artifact, Claim, Kind, Result, Upload
 
 expect = sync_api.expect
@@ -111,7 +112,12 @@ def report_of(page: Any) -> Any:
     return opened.value
 
 
-def test_the_report_of_an_evaluation(server: Server, story: Finished, open_page: Open) -> None:
+def test_the_report_of_an_evaluation(
+    server: Server, story: Finished, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made by a thread, which works in another directory as the process does; those below have the process."""
+    monkeypatch.setattr(making, "ask", ask_here)
+    monkeypatch.chdir(tmp_path)
     page = open_page(f"{server.url}/#/jobs/{story.compared.job}")
     report = report_of(page)
     assert report.title() == f"{story.compared.job} – tcnn report"

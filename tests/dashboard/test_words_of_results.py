@@ -90,6 +90,7 @@ def test_the_report_calls_data_sets_and_models_by_their_names(server: Server, st
         assert "<title>cats &amp; dogs, measured – tcnn report</title>" in page and job not in page
 
 
+@pytest.mark.slow  # words, two pages; that a job needs it is told in test_data_pages.py
 def test_who_uses_a_data_set_is_named(server: Server, story: Named, open_page: Open) -> None:
     job = story.house.submit(kind=Kind.FINETUNE, request={"job": story.succeeded.job, "dataset": PETS, "val": PETS}).id
     page = open_page(f"{server.url}/#/data/{PETS}")

@@ -9,7 +9,7 @@ from hosting import ask_here, hosted
 from serving import Server
 from upload_server import SMALL, problem
 
-from tcnn_api.routes.uploads import checkpoints, datasets, weights
+from tcnn_api.routes.uploads import checkpoints, datasets, gallery, weights
 
 
 @pytest.fixture(scope="session")
@@ -23,9 +23,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads are looked at by a thread of the server: a process for each takes a quarter of a second.
 
-    What such a process is has `test_confined.py`; bombs, galleries and what is accepted otherwise have real ones.
+    What such a process is has `test_confined.py`; bombs and what is accepted otherwise have real ones.
     """
-    for route in (checkpoints, datasets, weights):
+    for route in (checkpoints, datasets, gallery, weights):
         monkeypatch.setattr(route, "ask", ask_here)
 
 

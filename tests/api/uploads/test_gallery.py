@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,8 @@ def test_a_bomb_is_an_image_that_cannot_be_read(pets: Path) -> None:
     assert (bomb["thumbnail"], bomb["reason"]) == (None, "too many pixels")
 
 
-def test_over_http(client: httpx.Client, server: Server, refused: Callable[..., str], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("looked_at_here")
+def test_over_http(client: httpx.Client, server: Server, tmp_path: Path) -> None:
     import zipfile
 
     packed = tmp_path / "pets.zip"

@@ -154,7 +154,7 @@ def test_a_sparse_file(unpacked: Unpacked, tmp_path: Path) -> None:
 class TestBombs:
     def test_zeros_in_a_zip(self, refused: Refused, tmp_path: Path) -> None:
         with zipfile.ZipFile(zipped(tmp_path / "a.zip", []), "a", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("cat/2.png", bytes(128 << 20))
+            archive.writestr("cat/2.png", bytes(66 << 20))  # a little more than what is allowed whatever its size
         assert "times its size" in refused("/datasets", tmp_path / "a.zip")
 
     @pytest.mark.parametrize("name", ["cat/1.png", pytest.param("cat/notes.txt", marks=pytest.mark.slow)])

@@ -8,7 +8,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from backends import quick_on
+from backends import ON_SQLITE, quick_on
 from deeds import RESULT, Child, hold, new
 from sqlalchemy import Connection, MetaData, Table, inspect, text
 
@@ -102,6 +102,7 @@ def _described(connection: Connection) -> object:
     ] + [list(indexes.scalars())]
 
 
+@ON_SQLITE
 def test_down_and_up(store: Store) -> None:
     """Down to nothing, noticed by `check`, and up to a queue that works."""
     store.enqueue(new())

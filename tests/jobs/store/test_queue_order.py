@@ -22,6 +22,7 @@ def _claim_all(store: Store) -> list[str]:
     return claimed
 
 
+@ON_SQLITE
 def test_priority_then_age(store: Store) -> None:
     """Higher ones first, and of these the oldest; `queue_position` foretells it."""
     priorities = [random.Random(7).choice([-100, -1, 0, 0, 3, 100]) for _ in range(24)]

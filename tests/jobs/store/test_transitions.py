@@ -70,6 +70,7 @@ def test_steps_are_the_table() -> None:
     assert tried == {(before, after) for before, follow in TRANSITIONS.items() for after in follow}
 
 
+@ON_SQLITE
 def test_every_deed_in_every_status(store: Store) -> None:
     """A job moves as the table says, one event a step; refused calls change nothing and say why."""
     for status, start in START.items():

@@ -1,7 +1,7 @@
 """Workers of two releases share a queue; those of more do not, and a request says which one it takes."""
 
 import pytest
-from houses import House, RealWorkers, wait_for
+from houses import House, wait_for
 
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.errors import EnvironmentFailure
@@ -54,8 +54,13 @@ def test_a_worker_of_the_release_before_or_after_is_a_fellow(
     assert "workers of other versions are at this queue" in capsys.readouterr().err
 
 
-def test_a_worker_says_what_it_has(house: House, workers: RealWorkers) -> None:
-    workers.start()
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_worker_says_what_it_has(house: House, request: pytest.FixtureRequest, real: bool) -> None:
+    """As soon as it is there."""
+    if real:
+        request.getfixturevalue("workers").start()
+    else:
+        house.worker("succeed()").step()
     wait_for(house.store.versions)
     assert house.store.versions() == {own(): REQUEST_VERSION}
     check_fellows(house.store)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from backends import ON_POSTGRES, ON_SQLITE
+from backends import ON_SQLITE
 from deeds import RESULT, hold, new
 from sampled import sampled
 from sqlalchemy import Connection, event, text, update
@@ -139,6 +139,7 @@ def test_a_tenant_that_nobody_has_noted_is_served(store: Store) -> None:
     assert _claimed(store, 1) == ["ann"]
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("seed", sampled(range(4), always=[0]))
 def test_places_foretell_the_order(store: Store, seed: int) -> None:
     """Of jobs that are queued when some are running, if none ends."""
@@ -154,7 +155,7 @@ def test_places_foretell_the_order(store: Store, seed: int) -> None:
     assert [job.id for job in _taken(store, 20)] == [job.id for job in foretold]
 
 
-@ON_POSTGRES
+@pytest.mark.slow  # processes that race for the jobs of one tenant are in `tests/jobs/store/test_processes.py`
 def test_many_workers_at_once_start_every_job_once(store: Store, url: str) -> None:
     """Those who race for them have connections of their own. In what order is not said: while a worker waits to finish
     its job, which is running then, the other tenant is next again and again."""
