@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def test_the_journey(
     write = partial(digits.write_scenes, train=scenes[0], held_out=scenes[1])
     monkeypatch.setattr(digits, "write_scenes", write)
     if scenes[0] < 1000:
+        forkserver.ensure_running()  # it loads torch while the networks are trained
         monkeypatch.setattr("tcnn.demo.journey.subprocess.run", forked)
     out, epochs = tmp_path / "new" / "demo", "2" if scenes[0] > 1000 else "1"
     with pytest.raises(SystemExit) as ended:

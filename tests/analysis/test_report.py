@@ -228,6 +228,7 @@ def test_other_files_that_are_broken(run: Path, tmp_path: Path) -> None:
                  "inspect.json: not what `tcnn inspect` writes"):  # fmt: skip
         assert said in page.text
     draw(tmp_path / "pictures" / "a.png").write_text("no picture")
+    (run / "metrics.jsonl").unlink()  # its curves are drawn
     page = read(run, images=tmp_path / "pictures")
     assert "Inside the layers" in page.titles
     assert "1 file is no image; left out" in page.text and "expected images, but none can be read" in page.text
@@ -242,19 +243,22 @@ def test_a_run_that_has_only_begun(run: Path) -> None:
 
 
 def test_a_job_of_the_service(run: Path, tmp_path: Path) -> None:
-    """`run/` below, and what was converted beside it, with its verification."""
+    """What was converted, with its verification, alone at first; then with `run/` beside it."""
     job = tmp_path / "job" / "1"
     job.mkdir(parents=True)
-    run.rename(job / "run")
     with pytest.raises(SystemExit):
         main(["convert", "test_resnet", str(job / "converted.safetensors"), "--no-pretrained", "--json"])
+    page = read(job)
+    assert page.titles[:2] == ["What was converted", "Equivalence and drift"] and "Training" not in page.titles
+    run.rename(job / "run")
     page = read(job)
     assert {"What was converted", "Equivalence and drift", "Training"} <= set(page.titles)
     assert "converted.safetensors" in page.text
     assert "as it is run (auto) beside its attention, float32" in page.text
 
 
-def test_a_conversion_alone(tmp_path: Path) -> None:
+@pytest.mark.slow  # one file alone is what a job begins with
+def test_a_conversion_of_several_files_alone(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         main(["convert", "test_resnet", str(tmp_path / "hub"), "--no-pretrained", "--json"])
     page = read(tmp_path / "hub")

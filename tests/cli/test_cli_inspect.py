@@ -64,7 +64,7 @@ def test_files(tcnn: Run, lively: Callable[..., nn.Module], pictures: str, tmp_p
     assert tcnn(*arguments).error(2) == (
         "looks/inspect.json: exists already; replace it with --force (in Python: force=True), or choose another name"
     )
-    assert tcnn("inspect", checkpoint, "--size", 64, "--out", "looks", "--force").code == 0
+    assert tcnn("inspect", checkpoint, "--size", 64, "--out", "looks", "--format", "png", "--force").code == 0
 
 
 def test_json(tcnn: Run, checkpoint: str) -> None:

@@ -118,13 +118,3 @@ def test_a_command_of_another_package(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (code, "")
         assert done.stderr.startswith("error: ")
         assert done.stderr.count("\n") == 1
-
-
-def test_only_the_wanted_command_is_loaded() -> None:
-    script = (
-        "import json, sys\n"
-        "from tcnn.cli.main import main\n"
-        "try:\n    main(['models', '--help'])\nexcept SystemExit:\n    pass\n"
-        "print(json.dumps([name for name in ('api', 'jobs') if name in sys.modules]))"
-    )
-    assert json.loads(run(script).stdout.splitlines()[-1]) == []

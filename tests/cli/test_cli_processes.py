@@ -54,7 +54,7 @@ def was_interrupted(
 @pytest.mark.parametrize(
     ("number", "existing", "parts"),
     [
-        pytest.param(signal.SIGINT, b"an older file", 2, id="Ctrl-C-forced, twice"),
+        pytest.param(signal.SIGINT, b"an older file", 1, id="Ctrl-C-forced, once"),
         pytest.param(signal.SIGTERM, None, 4, id="SIGTERM-new", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, b"an older file", 4, id="Ctrl-C-forced", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, None, 4, id="Ctrl-C-new", marks=pytest.mark.slow),

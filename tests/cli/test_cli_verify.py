@@ -57,14 +57,7 @@ def test_a_fresh_file_passes(tcnn: Run, converted: Path, weights: Path) -> None:
     assert "equal in float64" in done.out
     assert "equal as it is run in float32" in done.out
     assert "drift at τ = 1" in done.out
-
-
-def test_json_is_the_report(tcnn: Run, converted: Path, weights: Path) -> None:
-    report = tcnn("verify", converted, "--weights", weights, "--json").json
-    assert report["passed"]
-    assert [layer["name"] for layer in report["passes"][0]["layers"]] == ["layer4.0.conv1", "layer4.0.conv2"]
-    assert report["as_run"]["passed"] and report["as_run"]["backend"] == "auto"
-    assert report["temperatures"] == dict.fromkeys(("layer4.0.conv1", "layer4.0.conv2"), 0.021739130839705467)
+    assert "noise 2×3×96×96" in done.out
 
 
 def test_one_changed_weight_is_found_and_its_layer_named(tcnn: Run, converted: Path, weights: Path) -> None:
@@ -140,11 +133,18 @@ class TestAgainst:
 
 
 class TestImages:
-    def test_pictures_take_the_place_of_noise(self, tcnn: Run, converted: Path, weights: Path, tmp_path: Path) -> None:
+    def test_pictures_take_the_place_of_noise_and_json_is_the_report(
+        self, tcnn: Run, converted: Path, weights: Path, tmp_path: Path
+    ) -> None:
         directory = pictures(tmp_path / "pictures")
         done = tcnn("verify", converted, "--weights", weights, "--images", directory, "--json")
         assert (done.code, done.err) == (0, "")
-        assert done.json["images"] == "images 4×3×96×96"
+        report = done.json
+        assert report["images"] == "images 4×3×96×96"
+        assert report["passed"]
+        assert [layer["name"] for layer in report["passes"][0]["layers"]] == ["layer4.0.conv1", "layer4.0.conv2"]
+        assert report["as_run"]["passed"] and report["as_run"]["backend"] == "auto"
+        assert report["temperatures"] == dict.fromkeys(("layer4.0.conv1", "layer4.0.conv2"), 0.021739130839705467)
 
     @pytest.mark.slow
     def test_grey_pictures_for_a_grey_model(self, tcnn: Run, lively: Lively, tmp_path: Path) -> None:
