@@ -34,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 layer.locality_raw[::2] = 60.0
                 layer.gating_param[::2] = 60.0
                 layer.gating_param[1] = -60.0
-    tiny_runs.run(model, tiny_runs.colours(folder / "data", images=5), folder / "run")
+    tiny_runs.run(model, tiny_runs.colours(folder / "data"), folder / "run")
     return folder / "run" / "last.safetensors"
 
 
@@ -60,7 +60,7 @@ def test_as_much_is_folded_as_the_error_allows(trained: Path, allowed: float) ->
     found, report = tcnn.fold(model, max_error=allowed)
     assert report.logits.worst <= allowed
     assert report.max_error == allowed
-    x = image((64, 64), batch=2)
+    x = image((160, 160), batch=2)
     with torch.no_grad():
         measured = relative_error(model.double()(x.double()), found.double()(x.double()))
     assert measured <= 2 * allowed

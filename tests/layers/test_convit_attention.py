@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import timm
 import torch
+from sampled import crossed
 from timm.models.convit import GPSA
 from torch import Tensor, nn
 
@@ -50,8 +51,7 @@ def gradients(layer: nn.Module, x: Tensor) -> Iterator[Tensor]:
     yield from torch.autograd.grad((layer(x) * weight).sum(), [x, *layer.parameters()], allow_unused=True)
 
 
-@pytest.mark.parametrize("grid", [(4, 4), (3, 5), (5, 2), (1, 4)], ids=str)
-@pytest.mark.parametrize("heads", [1, 4, 6])
+@pytest.mark.parametrize(("heads", "grid"), crossed([1, 4, 6], [(4, 4), (3, 5), (5, 2), (1, 4)], 2), ids=str)
 def test_the_formula(grid: tuple[int, int], heads: int) -> None:
     layer = lively(GPSA(12, heads, qkv_bias=heads == 4).double())
     x = torch.randn(2, grid[0] * grid[1], 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -84,7 +84,7 @@ def arbitrary_layer(case: Case, temperature: float) -> GPSA2d:
     [
         pytest.param(
             case, tau, way, id=f"{case}-{name}-{way}",
-            marks=() if (way, which) in {("dense", number % 3), ("reference", number % 6)} else pytest.mark.slow,
+            marks=() if (way, which) in {("dense", number % 3), ("reference", number % 9)} else pytest.mark.slow,
         )
         for number, case in enumerate(CASES)
         for which, (name, tau) in enumerate(zip(("hard", "warm", "paper"), TEMPERATURES, strict=True))

@@ -56,8 +56,8 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> FinetuneResul
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve images to learn from, three to measure: every model sees these with every corruption."""
-    return colours(tmp_path_factory.mktemp("few"), images=5)
+    """Two steps to learn, three images to measure: these every model sees corrupted, too."""
+    return colours(tmp_path_factory.mktemp("few"), images=7)
 
 
 @pytest.fixture(scope="module")

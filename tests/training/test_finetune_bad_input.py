@@ -45,7 +45,7 @@ def refused(model: Any, data: Any, place: Path, code: int = 2, **options: Any) -
         ({"auto_augment": "strong"}, "timm cannot make the transforms"),
         ({"tensorboard": True}, "tensorboard: not installed"),
         ({"teacher": "source"}, "teacher: expected 3 classes, as the data set has, found 1000; choose a teacher"),
-        ({"teacher": "resnet5"}, "resnet5: no timm model of this name"),
+        pytest.param({"teacher": "resnet5"}, "resnet5: no timm model of this name", marks=pytest.mark.slow),
         ({"val": "nosuch", "val_split": None}, "nosuch: no such data set"),
         ({"conversion": {"target": "nothing"}}, "nothing"),
         ({"conversion": {"stage": 9}}, "stage"),

@@ -50,7 +50,7 @@ def memory(own: Learner, name: str) -> dict[str, Any]:
     return own.optimizer.state.get(own.model.get_parameter(name), {})
 
 
-@pytest.mark.parametrize("opt", ["adamw", "lamb", "lion"])
+@pytest.mark.parametrize("opt", ["adamw", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lamb", "lion"))])
 @pytest.mark.parametrize(("hold", "held"), [("gates", (GATE,)), ("all", (GATE, *POSITIONS))])
 def test_what_is_held_neither_moves_nor_is_remembered(hold: str, held: tuple[str, ...], opt: str) -> None:
     own = learner(hold=hold, opt=opt)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from sampled import sampled
 from tiny_runs import TwoConvs, colours, run, seeded, tiny
 from torch import Tensor, nn
 
@@ -63,7 +64,9 @@ def expected_loss(source: nn.Module, model: nn.Module, images: Tensor, targets: 
     return loss + weight * torch.stack(terms).mean()
 
 
-@pytest.mark.parametrize(("chunk", "content_heads"), [(None, 0), (2, 0), (1, 0), (None, 2)])
+@pytest.mark.parametrize(
+    ("chunk", "content_heads"), sampled([(None, 0), (2, 0), (1, 0), (None, 2)], [(2, 0), (None, 2)])
+)
 def test_loss_and_gradients(chunk: int | None, content_heads: int) -> None:
     source, model = pair(content_heads)
     images, targets = batch()

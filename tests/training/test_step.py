@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sampled import crossed
 from timm.task import ClassificationTask
 from tiny_runs import RunsOutOfMemory, TwoConvs, colours, run, seeded, tiny
 from torch import Tensor, nn
@@ -54,8 +55,7 @@ def gradients(
     return {name: p.grad / scale for name, p in model.named_parameters() if p.grad is not None}, outcome
 
 
-@pytest.mark.parametrize("sizes", [(12,), (6, 6), (8, 4), (1, 2, 9)])
-@pytest.mark.parametrize("chunk", [None, 1, 2, 5, 100])
+@pytest.mark.parametrize(("chunk", "sizes"), crossed([None, 1, 2, 5, 100], [(12,), (6, 6), (8, 4), (1, 2, 9)], 2))
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(sizes: tuple[int, ...], chunk: int | None) -> None:
     images, targets = batch()
     model = attention()

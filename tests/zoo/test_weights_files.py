@@ -42,7 +42,7 @@ WRAPPED: dict[str, Callable[[State], Any]] = {
 }
 
 
-QUICK = ("plain", "an entry of its own name", "Lightning", "DDP, compiled", "averaged beside", "a model in a model")
+QUICK = ("plain", "Lightning", "DDP, compiled", "averaged beside")
 
 
 @pytest.mark.parametrize("form", sampled(WRAPPED, QUICK))
@@ -95,6 +95,7 @@ def deaf(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(_registry._model_entrypoints, "test_resnet", ignores)
 
 
+@pytest.mark.slow  # of rare architectures
 def test_an_architecture_that_ignores_pretrained_gets_its_weights(
     lively: Callable[..., nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
