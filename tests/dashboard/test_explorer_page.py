@@ -50,7 +50,8 @@ def answered(asked: dict[str, list[str]]) -> dict[str, Any]:
     return {"layers": [layer], "says": [{"label": "tench" if start else "cat", "share": 0.9}]}
 
 
-def test_heads_checkpoints_and_temperature(server: Server, story: Story, open_page: Open) -> None:
+def explored(server: Server, story: Story, open_page: Open, asked: str = "") -> Any:
+    """The explorer's page on answers that are known."""
     page = open_page("about:blank")
     view = {"name": "conv2", "heads": HEADS, "kernel": [2, 2], "size": [SIDE, SIDE], "queries": [SIDE, SIDE],
             "padding": [0, 0, 0, 0], "first": [0, 0], "stride": [1, 1], "gate": [0.1, 0.9, 0.5, 0.5],
@@ -60,7 +61,13 @@ def test_heads_checkpoints_and_temperature(server: Server, story: Story, open_pa
     page.route(re.compile("/attention/images"), lambda route: route.fulfill(status=201, json=seen))
     page.route(re.compile("/attention/img_0"), lambda route: route.fulfill(
         json=answered(parse_qs(urlsplit(route.request.url).query))))  # fmt: skip
-    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}/attention")
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}/attention{asked}")
+    expect(page.locator(".tile")).to_have_count(HEADS)
+    return page
+
+
+def test_heads_and_temperature(server: Server, story: Story, open_page: Open) -> None:
+    page = explored(server, story, open_page)
     tiles = page.locator(".tile")
     expect(tiles).to_have_count(HEADS)
     assert [tiles.nth(k).get_attribute("data-head") for k in range(HEADS)] == ["1", "2", "3", "4"]
@@ -104,6 +111,11 @@ def test_heads_checkpoints_and_temperature(server: Server, story: Story, open_pa
     expect(page.get_by_label("Beside it")).to_have_value("start")
     page.get_by_role("button", name="As trained").click()
     expect(page.locator(".stage figcaption").first).to_contain_text("τ 1,")
+
+
+@pytest.mark.slow  # a checkpoint beside the job's model is above
+def test_checkpoints_of_a_run(server: Server, story: Story, open_page: Open) -> None:
+    page = explored(server, story, open_page, "?head=2&order=gate&circles=1&beside=start")
     run = page.get_by_role("slider", name="Checkpoint")
     expect(run).to_have_attribute("aria-valuetext", "The job’s model")  # between what it began with and its last
     run.press("ArrowRight")

@@ -182,6 +182,9 @@ def test_downloads_have_names_of_their_own(server: Server, story: Finished, open
         with page.expect_download() as waiting:
             page.get_by_role("link", name=link).click()
         assert waiting.value.suggested_filename == name
+    with server.client(None) as client:
+        whole = client.get(f"/jobs/{story.succeeded.job}/archive").content
+    assert Path(waiting.value.path()).read_bytes() == whole
 
 
 @pytest.mark.slow  # the report of an evaluation is above

@@ -175,22 +175,19 @@ def test_light_and_dark_are_kept(server: Server, open_page: Open) -> None:
     expect(page.get_by_role("button", name="Use light colours")).to_be_visible()
 
 
-def test_a_lost_server_is_told_and_found_again(story: Story, open_page: Open) -> None:
+@pytest.mark.parametrize("of_a_job", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_lost_server_is_told_and_found_again(story: Story, open_page: Open, of_a_job: bool) -> None:
+    """By the list of jobs, and by a job's page."""
     home = story.house.home.root
     with hosted(home) as first:
-        page = open_page(first.url)
-        job = open_page(f"{first.url}/#/jobs/{story.running.job}")
-        expect(page.locator(".jobs li")).to_have_count(5)
-        expect(job.locator(".standing")).to_contain_text("epoch 2")
-    for one in (page, job):
-        expect(one.get_by_role("status").filter(has_text="Connection lost")).to_be_visible()
+        page = open_page(f"{first.url}/#/jobs/{story.running.job}" if of_a_job else first.url)
+        expect(page.locator(".standing" if of_a_job else ".jobs")).to_contain_text("epoch 2")
+    expect(page.get_by_role("status").filter(has_text="Connection lost")).to_be_visible()
     story.tell(80)
     with hosted(home, int(first.url.rpartition(":")[2])):
         expect(page.get_by_role("status").filter(has_text="Connected again")).to_be_visible(timeout=60_000)
-        expect(page.locator(".jobs li", has_text="resnet18").get_by_role("progressbar")).to_have_js_property(
-            "value", 80
-        )
-        expect(job.get_by_role("progressbar")).to_have_js_property("value", 80, timeout=60_000)
+        shown = page if of_a_job else page.locator(".jobs li", has_text="resnet18")
+        expect(shown.get_by_role("progressbar")).to_have_js_property("value", 80, timeout=60_000)
 
 
 @pytest.mark.slow
@@ -229,6 +226,7 @@ def test_the_page_is_strict_about_what_may_run(server: Server) -> None:
             assert "innerHTML" not in found.text
 
 
+@pytest.mark.slow  # what may be kept, and for how long, is below
 def test_who_comes_again_asks_for_the_page_alone(server: Server, open_page: Open) -> None:
     asked = """performance.getEntriesByType("resource").filter(one => one.name.includes("/static/dashboard/"))
         .map(one => one.transferSize)"""

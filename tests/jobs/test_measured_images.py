@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sampled import sampled
 from tiny_runs import TINY, colours
 
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
@@ -46,15 +47,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    ("data", "jobs", "images", "held_out", "trained_on"),
-    [
-        ("ds_1", ["job_1"], 6, True, []),
-        ("ds_1", ["job_2"], 30, False, ["job_2"]),
-        ("ds_1", ["job_1", "job_2"], 6, True, ["job_2"]),
-        ("ds_2", ["job_1", "job_2"], 7, False, []),
-    ],
-)
+OF_BOTH = [("ds_1", ["job_1", "job_2"], 6, True, ["job_2"]), ("ds_2", ["job_1", "job_2"], 7, False, [])]
+OF_ONE = [("ds_1", ["job_1"], 6, True, []), ("ds_1", ["job_2"], 30, False, ["job_2"])]
+
+
+@pytest.mark.parametrize(("data", "jobs", "images", "held_out", "trained_on"), sampled([*OF_ONE, *OF_BOTH], OF_BOTH))
 def test_what_was_measured(
     home: Path, data: str, jobs: list[str], images: int, held_out: bool, trained_on: list[str],
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -5,19 +5,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hosting import hosted
+from hosting import ask_here, hosted
 from jobs_line import Run, runner
 from played import Worker
 from serving import Server
 
 from tcnn_api.responses import stream
+from tcnn_api.routes.uploads import checkpoints, datasets, weights
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """What is uploaded is looked at by its threads: `tests/api/uploads` has the processes."""
     keys = "alice:key-of-alice,bob:key-of-bob"
-    with hosted(tmp_path_factory.mktemp("service") / "home", api_keys=keys) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        for route in (checkpoints, datasets, weights):
+            patch.setattr(route, "ask", ask_here)
+        with hosted(tmp_path_factory.mktemp("service") / "home", api_keys=keys) as running:
+            yield running
 
 
 @pytest.fixture(autouse=True)

@@ -90,6 +90,7 @@ def test_a_greedy_job_is_killed_and_its_neighbour_is_not(house: House) -> None:
     assert processes_of(house.home.job(greedy.id)) == []
 
 
+@pytest.mark.slow  # one of one slot is above
 def test_a_wide_job_may_take_as_much_for_each_slot(house: House) -> None:
     job = house.submit(slots=3)
     script = HOLD + "time.sleep(0.5); succeed()"
