@@ -16,9 +16,9 @@ def half(values: numpy.ndarray, **options: float) -> float:
 
 def test_images_alone_give_the_normal_interval() -> None:
     """One seed, many images: ± 1.96 standard errors around the mean."""
-    values = numpy.random.default_rng(0).choice([-1.0, 0.0, 1.0], size=(1, 4000), p=[0.05, 0.85, 0.1])
+    values = numpy.random.default_rng(0).choice([-1.0, 0.0, 1.0], size=(1, 1000), p=[0.05, 0.85, 0.1])
     mean, low, high = interval(values)
-    error = values.std(ddof=1) / numpy.sqrt(4000)
+    error = values.std(ddof=1) / numpy.sqrt(1000)
     assert mean == pytest.approx(values.mean(), abs=1e-12)
     assert (high - low) / 2 == pytest.approx(NORMAL * error, rel=0.04)
     assert (low + high) / 2 == pytest.approx(mean, abs=0.1 * error)
@@ -53,7 +53,7 @@ def test_it_covers_the_truth_as_often_as_it_says(seeds: int, effect: float) -> N
     """Crossed effects of images, of seeds and of neither: at least about 95 in 100 intervals hold the true mean of 0,
     and the interval is not wide for nothing."""
     generator = numpy.random.default_rng(3)
-    runs, images, own, both = 200, 400, 0.1, 0.22
+    runs, images, own, both = 200, 200, 0.1, 0.22
     held, widths = 0, []
     for _ in range(runs):
         values = generator.normal(0, own, images) + generator.normal(0, both, (seeds, images))

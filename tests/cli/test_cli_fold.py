@@ -57,7 +57,7 @@ def test_a_conversion_becomes_the_cnn_again(tcnn: Run, converted: Path) -> None:
     assert error.endswith(": nothing in it is converted, so there is nothing to fold")
 
 
-def test_json_tells_every_layer(tcnn: Run, softened: Path, tmp_path: Path) -> None:
+def test_json_tells_every_layer_and_the_file_is_for_inference(tcnn: Run, softened: Path, tmp_path: Path) -> None:
     result = tcnn("fold", softened, "b.safetensors", "--json", "--images", pictures(tmp_path / "pictures")).json
     report = result["fold"]
     assert result["format"] == "tcnn"
@@ -74,10 +74,6 @@ def test_json_tells_every_layer(tcnn: Run, softened: Path, tmp_path: Path) -> No
     assert report["parameters_after"] == sum(p.numel() for p in library.load("b.safetensors").parameters())
     assert result["speed"]["before"] > 0
     assert result["speed"]["after"] > 0
-
-
-def test_what_can_be_done_with_a_folded_file(tcnn: Run, softened: Path, tmp_path: Path) -> None:
-    assert tcnn("fold", softened, "b.safetensors").code == 0
     data = tiny_runs.colours(tmp_path / "data", 2)
     found = tcnn("evaluate", "b.safetensors", "--data", data, "--device", "cpu", "--workers", 0)
     assert (found.code, found.err) == (0, ""), found

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from pages import ROOT
-from tiny_runs import colours, run
+from tiny_runs import TwoConvs, colours, run
 
 from tcnn.config import PRESETS, FinetuneConfig
 
@@ -31,7 +31,7 @@ def test_every_preset_stands_in_the_table() -> None:
 
 def test_keys_of_the_metrics(tmp_path: Path) -> None:
     """Those of a run that is made, and no others."""
-    run("test_resnet", colours(tmp_path / "colours"), tmp_path / "run", epochs=1, log_steps=1)
+    run(TwoConvs(), colours(tmp_path / "colours"), tmp_path / "run", epochs=1, log_steps=1)
     real: dict[str, set[str]] = {}
     for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
