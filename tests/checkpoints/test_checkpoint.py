@@ -74,7 +74,7 @@ class TestRoundTrip:
             {"stride": "remove"},
             {"temperature": 1.0, "head_dim": 4, "seed": 3},
             {"target": r"layer4\.0\.conv2"},
-            {"stage": 3},
+            pytest.param({"stage": 3}, marks=pytest.mark.slow),
         ],
         ids="+".join,
     )

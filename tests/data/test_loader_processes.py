@@ -189,7 +189,7 @@ def test_a_worker_that_dies_is_one_line(root: Path) -> None:
 
 def test_close_ends_workers_that_hang(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped, a worker hears nothing; close waits for it a while, and then it is gone."""
-    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
     loader = loader_of(root)
     passing = loader.epoch(0)
     next(passing)

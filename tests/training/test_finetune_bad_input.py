@@ -55,7 +55,8 @@ def test_settings(data: Path, tmp_path: Path, options: dict[str, Any], expected:
     if "tensorboard" in options and find_spec("tensorboard"):
         pytest.skip("NOT TESTED: TensorBoard is installed here")
     code = 4 if "tensorboard" in options else 2
-    assert expected in refused("test_resnet", data, tmp_path, code, **options)
+    model = "test_resnet" if options.keys() & {"teacher", "conversion"} else seeded(TwoConvs)
+    assert expected in refused(model, data, tmp_path, code, **options)
 
 
 @pytest.mark.parametrize(

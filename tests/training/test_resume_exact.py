@@ -111,8 +111,9 @@ def uninterrupted(
 @pytest.mark.parametrize(
     ("uninterrupted", "when", "status"),
     [
-        ("early", "in a write", -signal.SIGXFSZ),
+        ("annealed late", "in a write", -signal.SIGXFSZ),
         ("annealed late", "in an epoch", -signal.SIGKILL),
+        pytest.param("early", "in a write", -signal.SIGXFSZ, marks=pytest.mark.slow),
         pytest.param("held", "in a validation", -signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("early", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("early", "in a validation", -signal.SIGKILL, marks=pytest.mark.slow),

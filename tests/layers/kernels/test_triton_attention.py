@@ -37,8 +37,9 @@ from tcnn.layers.triton.attention import attend, supported
 @pytest.mark.parametrize(
     "case",
     [
-        Case((4, 4), (7, 7), width=24), Case((3, 2), (6, 3), channels=40, sinks=0), Case((1, 1), (3, 3), sinks=16),
-        Case((2, 9), (9, 9), sinks=1000, heads=1), Case((3, 3), (3, 3), sinks=16, strange=True),
+        Case((4, 4), (7, 7), width=24, heads=1), Case((3, 2), (6, 3), channels=40, sinks=0),
+        Case((1, 1), (3, 3), sinks=16), Case((2, 9), (9, 9), sinks=1000, heads=1),
+        Case((3, 3), (3, 3), sinks=16, strange=True),
         *(
             pytest.param(case, marks=pytest.mark.slow)
             for case in (
