@@ -26,6 +26,7 @@ LONG = (
     "docs/cli.md",
     "docs/python.md",
     "docs/export.md",
+    "docs/files.md",
     "docs/finetune.md",
     "docs/timm.md",
     "docs/inspect.md",
@@ -34,7 +35,7 @@ LONG = (
 SMALLER = {"README.md": {"resnet50d": "test_resnet", "True 3 layers": "True 2 layers"}}
 """What is run, in Python, in the place of what a page says; as it stands it is run with what is slow.
 
-So are its commands: docs/files.md has the same of a smaller model.
+So are its commands: docs/conversion.md has some that are run every time.
 """
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 EXPLAINING = (
