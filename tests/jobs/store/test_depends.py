@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from backends import ON_POSTGRES, ON_SQLITE
 from deeds import OUCH, RESULT, Child, hold, kinds, new
+from sampled import sampled
 
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model.jobs import Job, Kind, Status
@@ -160,7 +161,7 @@ def test_another_tenants_job_is_not_waited_for(store: Store) -> None:
 
 
 @ON_POSTGRES
-@pytest.mark.parametrize("end", ["failed", "succeeded"])
+@pytest.mark.parametrize("end", sampled(["failed", "succeeded"], ["failed"]))
 def test_a_race_of_ending_and_naming(store: Store, end: str) -> None:
     """Whoever names a job that ends at this moment finds it ended, or ends or starts with it: nobody waits for ever."""
     for _ in range(8):
