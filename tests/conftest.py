@@ -35,6 +35,8 @@ OF_ANY_SIZE = (
 COMPILES = re.compile(r"\btorch\.compile\(|^from torch\.export|^from tcnn\.(exporting|explorer\.export)", re.MULTILINE)
 """The first compilation of a process takes four seconds, its first export as long."""
 STARTS = re.compile(r"^from (forked|interpreted|deeds(?= import .*\bChild\b)) import", re.MULTILINE)
+STORES = re.compile(r"^from (s3|apart) import", re.MULTILINE)
+"""To start moto and load s3fs takes five seconds."""
 PROCESS = 4 << 30
 """Bytes that a process of tests takes, with what its tests start."""
 
@@ -86,12 +88,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @cache
 def _shared(file: str) -> str | None:
-    """What a file takes seconds for, if another has not had it before: the process from which others are forked, or
-    the first compilation.
+    """What a file takes seconds for, if another has not had it before: the process from which others are forked, the
+    first compilation, or a server that speaks S3.
     """
     text = (SLOW.parents[1] / file).read_text(encoding="utf-8")
     if STARTS.search(text):
         return "forked"
+    if STORES.search(text):
+        return "stores"
     return "compiled" if COMPILES.search(text) else None
 
 
