@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,14 +31,17 @@ class Server:
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
 
     def files(self) -> dict[str, str]:
-        """Everything in the home directory but the database, with its digest; folders and links too."""
+        """Everything in the home directory but the database, with its digest; folders and links too. What the server
+        deletes meanwhile is not there.
+        """
         found = {}
-        for path in sorted(self.home.rglob("*")):
-            if path.name.startswith("tcnn.db"):
-                continue
-            kind = "link" if path.is_symlink() else "folder" if path.is_dir() else None
-            found[str(path.relative_to(self.home))] = kind or hashlib.sha256(path.read_bytes()).hexdigest()
-        return found
+        for folder, folders, names in os.walk(self.home):
+            for path in (Path(folder, name) for name in (*folders, *names) if not name.startswith("tcnn.db")):
+                kind = "link" if path.is_symlink() else "folder" if path.is_dir() else None
+                with suppress(FileNotFoundError):
+                    content = kind or hashlib.sha256(path.read_bytes()).hexdigest()
+                    found[str(path.relative_to(self.home))] = content
+        return dict(sorted(found.items()))
 
 
 @contextmanager
