@@ -1,0 +1,126 @@
+"""Sizes that an exported model takes: axes that hang together, sides that are multiples, models that take one size."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from sampled import sampled
+from torch import Tensor, nn
+
+import tcnn
+from tcnn.errors import EmptyMapError, EnvironmentFailure, RequestError, VerificationError
+from tcnn.exporting import check as export_check
+from tcnn.exporting.report import ExportCheck
+from tcnn.networks.attentive import AttentiveNet
+from tcnn.records import ErrorStats
+
+
+class Square(nn.Module):
+    """Takes squares only, and multiplies their sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x @ x).mean((2, 3)) * self.weight)[:, :2]
+
+
+def test_axes_that_hang_together_are_fixed(tmp_path: Path) -> None:
+    report = tcnn.export(Square(), tmp_path / "a.pt2", size=(8, 8))
+    assert [axis.dynamic for axis in report.axes] == [True, False, False]
+    assert report.notes == ("height and width fixed: the model ties or fixes batch and height and width",)
+    assert [check.shape for check in report.checks] == [(2, 3, 8, 8), (1, 3, 8, 8), (3, 3, 8, 8)]
+
+
+def test_sides_that_follow_no_one_number_are_named() -> None:
+    """A side that was odd and one that was too small: each was tried as near as the model takes it."""
+    wanted = [(1, 3, 33, 41), (2, 3, 17, 40)]
+    error = ErrorStats(max_abs=0.0, relative=0.0, max_relative=0.0, cosine=1.0)
+    checks = [ExportCheck(shape=shape, error=error, top1_agreement=1.0) for shape in ((1, 3, 33, 41), (2, 3, 32, 64))]
+    assert export_check.multiples(wanted, checks) == (
+        "the model does not take every height and width; the file was checked at 33×41, 32×64"
+    )
+    assert export_check.multiples(wanted[:1], checks[:1]) is None
+
+
+def patches() -> nn.Module:
+    """Patches that become channels."""
+    return nn.Sequential(nn.Conv2d(3, 2, 1), nn.PixelUnshuffle(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    "made",
+    [patches, pytest.param(lambda: AttentiveNet(embed_dim=8, mlp_dim=8, depth=1, heads=2), marks=pytest.mark.slow)],
+    ids=["patches", "with attention"],
+)
+def test_sides_that_are_multiples(made: Callable[[], nn.Module], tmp_path: Path) -> None:
+    """The model runs on no odd side, and neither does the file."""
+    model = made()
+    report = tcnn.export(model, tmp_path / "m.pt2", size=(16, 20))
+    assert [check.shape[2:] for check in report.checks] == [(16, 20), (14, 26), (18, 14)]
+    assert [axis.dynamic for axis in report.axes] == [True, True, True]
+    assert report.notes == ("height and width must be multiples of 2, as the model takes no others",)
+
+
+class Picky(nn.Conv2d):
+    """Traced by one size, it runs on no other."""
+
+    error: Exception = RuntimeError("20 is the best width")
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and x.shape[-1] != 20:
+            raise self.error
+        return super().forward(x)
+
+
+def picky(error: Exception) -> Picky:
+    model = Picky(3, 2, 3)
+    model.error = error
+    return model
+
+
+REFUSALS = (
+    RuntimeError("20 is the best width"), AssertionError("Input height (13) doesn't match model (16)."),
+    ValueError("Expected more than 1 spatial element"), IndexError("index 26 is out of bounds"), EmptyMapError("small"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "error", sampled(REFUSALS, (REFUSALS[0], REFUSALS[-1])), ids=lambda error: type(error).__name__
+)
+def test_a_model_that_runs_on_no_other_size(error: Exception, tmp_path: Path) -> None:
+    with pytest.raises(
+        VerificationError, match=r"Picky does not run on an image of 3×13×25 .*multiples of 32 .*--fixed"
+    ):
+        tcnn.export(picky(error), tmp_path / "m.pt2", size=(16, 20))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("bias"),
+        pytest.param(TypeError("no number"), marks=pytest.mark.slow),
+        NotImplementedError("aten::x"),
+        pytest.param(RecursionError("deep"), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_model_that_fails_for_another_reason_than_the_size(error: Exception, tmp_path: Path) -> None:
+    told = r"Picky: expected a model that runs on a batch .* on 3×13×25 ends in {} \(.*\), which no other size"
+    with pytest.raises(RequestError, match=told.format(type(error).__name__)) as raised:
+        tcnn.export(picky(error), tmp_path / "m.pt2", size=(16, 20))
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+              torch.OutOfMemoryError("CUDA out of memory.")], ids=lambda error: type(error).__name__
+)  # fmt: skip
+def test_a_model_for_which_there_is_no_memory(error: Exception, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match="out of memory: Picky on an image of 3×13×25; choose a smaller size"):
+        tcnn.export(picky(error), tmp_path / "m.pt2", size=(16, 20))
+    assert not list(tmp_path.iterdir())
