@@ -33,7 +33,7 @@ ZOOM = Levels(
 
 def defocus(pixels: Pixels, level: tuple[float, float], random: np.random.Generator) -> Pixels:
     """Defocus blur: every point becomes a disc; the image is mirrored at its edge."""
-    from scipy import ndimage
+    from scipy import ndimage, signal
 
     radius, softness = level
     reach = math.ceil(radius) + 2
@@ -41,20 +41,7 @@ def defocus(pixels: Pixels, level: tuple[float, float], random: np.random.Genera
     disc = (row**2 + column**2 <= radius**2).astype(np.float32)
     disc = ndimage.gaussian_filter(disc / disc.sum(), softness, radius=1 if radius <= 8 else 2)
     around = np.pad(pixels, ((reach, reach), (reach, reach), (0, 0)), "reflect")
-    return _convolved(around, disc)
-
-
-def _convolved(pixels: Pixels, kernel: NDArray[np.float32]) -> Pixels:
-    """Convolution where the kernel lies within the image, as `scipy.signal.fftconvolve` has it bit by bit, which takes
-    a second to load.
-    """
-    from scipy import fft
-
-    sizes = list(zip(pixels.shape[:2], kernel.shape, strict=True))
-    shape = [fft.next_fast_len(size + width - 1, real=True) for size, width in sizes]
-    spectrum = fft.rfftn(pixels, shape, axes=(0, 1)) * fft.rfftn(kernel[..., None], shape, axes=(0, 1))
-    rows, columns = (slice(width - 1, size) for size, width in sizes)
-    return fft.irfftn(spectrum, shape, axes=(0, 1))[rows, columns].astype(np.float32)
+    return signal.fftconvolve(around, disc[..., None], "valid", axes=(0, 1)).astype(np.float32)
 
 
 def glass(pixels: Pixels, level: tuple[float, int, int], random: np.random.Generator) -> Pixels:
