@@ -9,6 +9,7 @@ from tcnn.errors import DivergedError, EnvironmentFailure, StorageError, TcnnErr
 from tcnn_jobs.attempt import Outcome
 from tcnn_jobs.model.jobs import Failure, Result
 from tcnn_jobs.retry import (
+    LESS_MEMORY,
     MOST_INTERNAL,
     Breach,
     Cancel,
@@ -116,6 +117,16 @@ def test_a_crash_is_told_in_one_sentence(exit_code: int, last_words: str, said: 
     decision = decide(exit_code, None, attempt=1, max_attempts=3, delay=10, last_words=last_words)
     assert decision == Fail(Failure(code="crashed", message=f"the job's process {said}; its log says more"), 10)
     assert last_words or decision == decide(exit_code, None, attempt=1, max_attempts=3, delay=10)
+
+
+def test_a_process_that_the_system_ended_for_memory_is_told_so() -> None:
+    """Only where the system has ended some for that, and where it was killed."""
+    decision = of(-signal.SIGKILL, starved=True)
+    assert isinstance(decision, Fail) and decision.retry_after == 10 and decision.failure.code == "out_of_memory"
+    said = "killed for memory: this host had none left, and the system ended the job's process; "
+    assert decision.failure.message == said + LESS_MEMORY
+    for exit_code in (-signal.SIGTERM, signal.SIGKILL, 1):
+        assert of(exit_code, starved=True) == of(exit_code)
 
 
 def test_what_its_worker_failed_with_is_tried_a_few_times_only() -> None:

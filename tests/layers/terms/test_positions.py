@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timm.layers.padding import pad_same
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional as F
 
 from tcnn.config import HARD_TEMPERATURE
@@ -122,6 +124,18 @@ def test_dynamic_padding_is_timms(size: int, kernel: int, stride: int, dilation:
     padded = positions.pad(x, geometry)
     assert torch.equal(padded, pad_same(x, (kernel, 3), (stride, 2), (dilation, 1)))
     assert positions.output_size(padded.shape[-2:], geometry) == (-(-size // stride), 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "dilation"), [(7, 1, 2, 1), (11, 3, 5, 1), (9, 3, 5, 1), (9, 3, 2, 1), (10, 2, 3, 2)]
+)
+def test_dynamic_padding_of_a_size_that_is_left_open(size: int, kernel: int, stride: int, dilation: int) -> None:
+    """A formula, of which the size that it is traced with is one case, and which asks nothing of the size."""
+    shapes = ShapeEnv()
+    (traced,) = FakeTensorMode(shape_env=shapes).from_tensor(torch.empty(size), static_shapes=False).shape
+    found = positions.same_padding(traced, kernel, stride, dilation)
+    assert isinstance(traced, torch.SymInt) and shapes.guards == []
+    assert tuple(side.node.hint for side in found) == positions.same_padding(size, kernel, stride, dilation)
 
 
 @pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
