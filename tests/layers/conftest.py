@@ -1,6 +1,8 @@
 """What the tests of the layer share."""
 
+import os
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 
 import pytest
 import torch
@@ -9,6 +11,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tcnn.layers.backends.selection import Backend, use_backend
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The process from which the interpreter is forked loads torch while the first tests run. Of several processes of
+    tests one alone needs it.
+    """
+    alone = "PYTEST_XDIST_WORKER" not in os.environ and not session.config.option.collectonly
+    if alone and any("interpreter" in getattr(item, "fixturenames", ()) for item in session.items):
+        forkserver.ensure_running()
 
 
 @pytest.fixture(params=["reference", "dense"])
