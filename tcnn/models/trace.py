@@ -51,7 +51,9 @@ def _shape_only(func: Callable[..., Any], x: Tensor, second: Any = None, *_: obj
     """
     if func in _SAME_SHAPE:
         return x
-    if func is F.batch_norm and second is not None and x.shape[1] == len(second):
+    if second is None:  # not given, or by its name
+        return None
+    if func is F.batch_norm and x.shape[1] == len(second):
         return x
     if func is F.layer_norm and x.shape[-len(second) :] == tuple(second):
         return x

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hosting import ask_here
+from hosting import look_here
 from PIL import Image
 from starlette.testclient import TestClient
 
@@ -20,7 +20,7 @@ MODEL = {"model": "resnet18", "pretrained": False}
 @pytest.fixture(autouse=True)
 def any_amount(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The server is that of other tests, too. What is uploaded is looked at by a thread: `uploads/` has processes."""
-    monkeypatch.setattr(datasets, "ask", ask_here)
+    look_here(monkeypatch, datasets)
     yield
     service.store.set_quotas("alice", queued=None, running=None, gpu_hours=None, stored=None)
 

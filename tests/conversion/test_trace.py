@@ -7,6 +7,7 @@ import timm
 import torch
 from nets import PlainNet, ReadsValues, Tied, image, meta_model, same_state, snapshot
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tcnn.errors import RequestError
 from tcnn.models import trace as tracing
@@ -64,6 +65,23 @@ def test_what_does_not_fit_is_no_step(made: Callable[[int], nn.Module], fits: in
     assert [step.output_shape for step in trace(model, (9, 7))] == [(1, 8, 7, 5), output]
     with pytest.raises(RequestError, match="does not run on an image of 3×9×7"):
         trace(nn.Sequential(nn.Conv2d(3, 8, 3), made(fits + 1)), (9, 7))
+
+
+class ByName(nn.Module):
+    """Gives functions their parameters by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.weight = nn.Conv2d(3, 8, 3), nn.Parameter(torch.ones(4, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.layer_norm(self.conv(x), normalized_shape=(5,))
+        return F.relu(input=F.linear(x, weight=self.weight))
+
+
+def test_parameters_by_name_need_no_data_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "_forward_in_place", None)
+    assert [step.output_shape for step in trace(ByName(), (9, 7))] == [(1, 8, 7, 5)]
 
 
 def test_a_copy_shares_no_table() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import browsing
 import pytest
 from browsing import Open, sync_api
-from hosting import ask_here
+from hosting import look_here
 from serving import Server, serving
 
 from tcnn_api.responses import stream
@@ -59,8 +59,7 @@ def alone() -> Iterator[None]:
     has those.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for route in (datasets, gallery):
-            patch.setattr(route, "ask", ask_here)
+        look_here(patch, datasets, gallery)
         patch.setattr(stream, "POLL", 0.2)
         patch.setattr(stream, "SHARE", 2.0)
         patch.setenv("OMP_NUM_THREADS", "1")

@@ -67,13 +67,16 @@ def distance(name: str, severity: int, images: list[Image.Image], power: int = 2
     return float(np.mean([np.abs(values(a) - values(b)) ** power for a, b in zip(changed, images, strict=True)]))
 
 
-@pytest.mark.parametrize(
+of_two_sizes = pytest.mark.parametrize(
     ("name", "side"),
     sampled(
         [(name, side) for name in CORRUPTIONS for side in (224, 32)],
         [*((name, 32) for name in CORRUPTIONS), *((name, 224) for name in QUICK)],
     ),
 )
+
+
+@of_two_sizes
 def test_grows_with_severity(name: str, side: int) -> None:
     images = crops(side)
     far = [distance(name, severity, images) for severity in SEVERITIES]
@@ -81,13 +84,7 @@ def test_grows_with_severity(name: str, side: int) -> None:
     assert {s for s in SEVERITIES[1:] if far[s - 1] <= far[s - 2]} == NOT_FURTHER.get((side, name), set()), far
 
 
-@pytest.mark.parametrize(
-    ("name", "side"),
-    sampled(
-        [(name, side) for name in CORRUPTIONS for side in (224, 32)],
-        [*((name, 32) for name in CORRUPTIONS), *((name, 224) for name in QUICK)],
-    ),
-)
+@of_two_sizes
 def test_is_what_it_was(name: str, side: int) -> None:
     expected = dict(zip((224, 32), GOLDEN[name], strict=True))[side]
     assert distance(name, 3, crops(side), power=1) == pytest.approx(expected, rel=0.02)

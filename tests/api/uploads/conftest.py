@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from hosting import ask_here, hosted
+from hosting import hosted, look_here
 from serving import Server
 from upload_server import SMALL, problem
 
@@ -25,8 +25,7 @@ def looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     What such a process is has `test_confined.py`; bombs and what is accepted otherwise have real ones.
     """
-    for route in (checkpoints, datasets, gallery, weights):
-        monkeypatch.setattr(route, "ask", ask_here)
+    look_here(monkeypatch, checkpoints, datasets, gallery, weights)
 
 
 @pytest.fixture

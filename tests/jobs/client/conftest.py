@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hosting import ask_here, hosted
+from hosting import hosted, look_here
 from jobs_line import Run, runner
 from played import Worker
 from serving import Server
@@ -19,8 +19,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """What is uploaded is looked at by its threads: `tests/api/uploads` has the processes."""
     keys = "alice:key-of-alice,bob:key-of-bob"
     with pytest.MonkeyPatch.context() as patch:
-        for route in (checkpoints, datasets, weights):
-            patch.setattr(route, "ask", ask_here)
+        look_here(patch, checkpoints, datasets, weights)
         with hosted(tmp_path_factory.mktemp("service") / "home", api_keys=keys) as running:
             yield running
 
