@@ -135,3 +135,8 @@ def test_axes_have_few_round_labels(server: Server, open_page: Open) -> None:
     assert all(3 <= len(each) <= 6 for each in ticks), ticks
     assert ticks[3] == [0.2, 0.4, 0.6, 0.8, 1]
     assert all(len(str(tick)) <= 6 for each in ticks for tick in each), ticks
+    shares: list[list[float]] = page.evaluate(
+        """import('./scale.js').then(({ scale }) =>
+            [[0, 0], [1, 1], [0.999, 1]].map((each) => scale(each, 0, 100, { share: true }).ticks))"""
+    )
+    assert [(min(each), max(each)) for each in shares] == [(0, 0.6), (0.9, 1), (0.994, 1)]  # none below 0, above 1

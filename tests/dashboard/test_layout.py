@@ -166,3 +166,12 @@ def test_numbers_are_rounded_to_what_they_say(server: Server, open_page: Open) -
     )
     # Powers of ten have no zeros at their end.
     assert said == ["1e-4", "1.25e-4", "2.05e-5", "1e-10", "-3e-7", "1.1e+7", "0.001", "0"]
+
+
+def test_a_minute_has_sixty_seconds_and_an_hour_sixty_minutes(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/static/dashboard/base.css")
+    said = page.evaluate(
+        """import('./components/format.js').then(({ duration }) =>
+            [0.4, 59.7, 119.6, 3599.6, 3600, 5399, 7185, 90000].map(duration))"""
+    )
+    assert said == ["0 s", "1 min 0 s", "2 min 0 s", "1 h 0 min", "1 h 0 min", "1 h 30 min", "2 h 0 min", "25 h 0 min"]

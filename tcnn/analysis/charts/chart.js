@@ -11,8 +11,8 @@ const LETTER = 7.6; // pixels that a digit of an axis takes
 const MARGIN = { left: 30, right: 12, top: 10, bottom: 40 };
 export const COLOURS = 7; // classes c0 … c6 of the style sheet: Okabe and Ito's, which colour-blind people tell apart
 
-/** `axis` names the horizontal one, `at` a place of it. `series`: [{name, points: [[x, y], …], thin}]. `from`, `to` are what the axis must reach. */
-export function chart({ title, unit, format, from, to, axis = "optimizer steps", at: word = "step" }) {
+/** `axis` names the horizontal one, `at` a place of it. `series`: [{name, points: [[x, y], …], thin}]. `from`, `to` are what the axis must reach; a `share` is at most one. */
+export function chart({ title, unit, format, from, to, share, axis = "optimizer steps", at: word = "step" }) {
   const drawing = s("svg", { height: HEIGHT, role: "img" });
   const where = h("span");
   const legend = h("ul", { class: "legend" });
@@ -66,7 +66,7 @@ export function chart({ title, unit, format, from, to, axis = "optimizer steps",
     const ys = shown.flatMap((one) => one.points.map(([, y]) => y));
     if (from !== undefined) ys.push(from);
     if (to !== undefined) ys.push(to);
-    const y = scale(ys, HEIGHT - MARGIN.bottom, MARGIN.top, { most: 4 });
+    const y = scale(ys, HEIGHT - MARGIN.bottom, MARGIN.top, { most: 4, share });
     const label = told(y.ticks, format);
     const left = Math.max(MARGIN.left, ...y.ticks.map((tick) => 12 + LETTER * label(tick).length));
     const x = scale(xs, left, width - MARGIN.right, { whole: true, most: Math.max(2, Math.floor((width - left) / 80)) });

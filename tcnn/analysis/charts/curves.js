@@ -15,7 +15,7 @@ export function described(columns, rows) {
       { name: "training", points: points(epochs, "train_loss") },
       { name: "validation", points: points(epochs, "val.loss") },
     ] },
-    { title: "Accuracy", format: percent, series: [
+    { title: "Accuracy", format: percent, share: true, series: [
       { name: "top-1", points: points(epochs, "val.top1") },
       { name: "top-5", points: points(epochs, "val.top5") },
     ] },

@@ -1,8 +1,12 @@
 // A linear scale with few, round, whole labels.
 
-/** It begins and ends at round numbers, from pixels `a` to `b`; `most` labels, of whole numbers if `whole`. */
-export function scale(values, a, b, { whole = false, most = 4 } = {}) {
+/**
+ * It begins and ends at round numbers, from pixels `a` to `b`; `most` labels, of whole numbers if `whole`. What is never
+ * negative has no axis below zero, and what is a `share` none above one.
+ */
+export function scale(values, a, b, { whole = false, most = 4, share = false } = {}) {
   let [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
+  const [floor, ceiling] = [low >= 0 && !whole ? 0 : -Infinity, share ? 1 : Infinity];
   if (low === high) {
     const room = whole ? 1 : Math.abs(low) * 0.1 || 0.5;
     low -= room;
@@ -11,6 +15,7 @@ export function scale(values, a, b, { whole = false, most = 4 } = {}) {
   // What moves by less than a hundredth stands still: it gets labels that can be read, not all of its digits.
   const least = whole ? 0 : 1e-2 * Math.max(Math.abs(low), Math.abs(high));
   if (high - low < least) [low, high] = [(low + high - least) / 2, (low + high + least) / 2];
+  [low, high] = [Math.max(low, floor), Math.min(high, ceiling)];
   const rough = (high - low) / most;
   const power = 10 ** Math.floor(Math.log10(rough));
   const steps = [0.1, 0.2, 0.5, 1, 2, 5, 10].map((one) => one * power);

@@ -44,9 +44,11 @@ export function since(iso, now = Date.now()) {
 /** 75 → 1 min 15 s. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return NONE;
-  if (seconds < 60) return `${Math.max(0, Math.round(seconds))} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
-  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  const minutes = Math.round(whole / 60); // rounded before it is divided: there is no minute 60
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 export const STATUS = {

@@ -76,7 +76,7 @@ function resolution(rows) {
     points: rows.filter((row) => row.model === model && row.clean).map((row) => [Math.round(Math.sqrt(row.height * row.width)), row.clean.top1]).sort((a, b) => a[0] - b[0]),
   })).filter(({ points }) => points.length > 1);
   if (!series.length) return null;
-  const drawn = chart({ title: "Accuracy by resolution", unit: "top-1", format: percent, axis: "pixels a side", at: "side" });
+  const drawn = chart({ title: "Accuracy by resolution", unit: "top-1", format: percent, share: true, axis: "pixels a side", at: "side" });
   drawn.draw(series);
   return h("section", { class: "card" }, h("h2", {}, "Resolution"), drawn.element);
 }

@@ -15,7 +15,7 @@ import { breakable, scrolling } from "../components/scrolling.js";
 const CURVES = [
   { title: "Training loss", column: "train_loss", kind: "epoch", format: number },
   { title: "Validation loss", column: "val.loss", kind: "epoch", format: number },
-  { title: "Validation top-1", column: "val.top1", kind: "epoch", format: percent },
+  { title: "Validation top-1", column: "val.top1", kind: "epoch", format: percent, share: true },
   { title: "Temperature τ", column: "temperature", kind: "epoch", format: number },
   { title: "Learning rate", column: "lr", kind: "epoch", format: number },
 ];
@@ -44,10 +44,10 @@ export function show(main, query) {
     const files = await Promise.all(jobs.map((job) => measurements(job.id)));
     await learn(jobs);
     const names = distinct(jobs);
-    const charts = CURVES.map(({ title: word, column, kind, format }) => {
+    const charts = CURVES.map(({ title: word, column, kind, format, share }) => {
       const series = files.map((file, at) => ({ name: names[at], points: file ? points(file.rows.filter((row) => row.kind === kind), column) : [] }));
       if (!series.some((one) => one.points.length)) return null;
-      const made = chart({ title: word, format });
+      const made = chart({ title: word, format, share });
       made.draw(series);
       return made.element;
     }).filter(Boolean);
