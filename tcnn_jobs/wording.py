@@ -26,6 +26,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     (r"GET /models lists", "`tcnn models` lists"),
     (r"GET /jobs lists", "`tcnn jobs list` lists"),
     (r"GET /jobs/(\S+?)/checkpoints lists", r"`tcnn jobs show \1` lists"),
+    (r"GET /jobs/(\S+?)/shares lists", r"`tcnn jobs share \1 --list` lists"),
     (r"GET /(?:datasets|checkpoints|weights) lists yours", "`tcnn jobs upload PATH` makes one"),
     (r"POST /(?:datasets|checkpoints|weights)", "`tcnn jobs upload PATH`"),
     (r"POST /jobs/(\S+?)/(resume|cancel)", r"`tcnn jobs \2 \1`"),

@@ -19,6 +19,14 @@ from tcnn_jobs.store import Store
 
 _TIMM = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")
 _HUB_MODEL = re.compile(r"hf-hub:[A-Za-z0-9_-][A-Za-z0-9_.-]*/[A-Za-z0-9_-][A-Za-z0-9_.-]*(@[A-Za-z0-9_.-]+)?")
+_IDS = {
+    "job": "a job; POST /finetune takes it as `job`",
+    "ckpt": "a checkpoint; POST /finetune takes it as `checkpoint`",
+    "wts": "weights, which stand beside their model's name, in `weights`",
+    "ds": "a data set",
+}
+"""What an id is of, by what it begins with, where a model's name is expected."""
+_ID = re.compile(rf"({'|'.join(_IDS)})_[0-9a-f]{{24}}")
 _KINDS = ("hfds/", "wds/", "torch/")
 _URL = "://"
 _RANGE = re.compile(r"\{\d+\.\.\d+\}")
@@ -45,6 +53,8 @@ class Lookup:
             if not (_HUB_MODEL.fullmatch(name) and ".." not in name and self._allowed(name)):
                 raise Refused(field, f"{quoted(name)}: this server allows {self._hub('hf-hub:')}; use a timm name")
             return None
+        if identifier := _ID.fullmatch(name):
+            raise Refused(field, f"expected a timm name, found {quoted(name)}, the id of {_IDS[identifier[1]]}")
         if not _TIMM.fullmatch(name):
             raise Refused(
                 field,

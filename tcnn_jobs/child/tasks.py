@@ -32,6 +32,7 @@ from tcnn_jobs.child.measuring import measure
 from tcnn_jobs.child.naming import public, unplaced
 from tcnn_jobs.model.jobs import Kind, Progress, Result
 from tcnn_jobs.model.requests import FinetuneRequest, Training, TransformRequest
+from tcnn_jobs.wording import for_requests
 
 log = logging.getLogger("tcnn.tasks")
 
@@ -241,7 +242,7 @@ def _trained(
     if cnn.is_file():
         files += (artifact_of(assignment, cnn, "baseline.safetensors"),)
     told = unplaced(trained.model_dump(mode="json", exclude={"out", "best", "last", "model"}), assignment)
-    notes = tuple(told.pop("notes"))
+    notes = tuple(map(for_requests, told.pop("notes")))
     return Result(checkpoint=best, files=files, verification=verification, metrics=told, notes=notes)
 
 

@@ -246,7 +246,9 @@ def upload(
 ) -> None:
     """Upload a data set, a checkpoint or a CNN's weights; prints the id that jobs can name it by."""
     from tcnn_jobs.cli.files import FileKind, kind_of
+    from tcnn_jobs.cli.named import in_run
 
+    path = in_run(path)
     kind = kind_of(path)
     with connect(server, key) as client:
         send = {

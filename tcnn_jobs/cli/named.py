@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 if TYPE_CHECKING:
     from tcnn_jobs.client.client import Client
     from tcnn_jobs.client.connection import Json
@@ -15,23 +17,24 @@ def dataset_of(client: "Client", given: str, key: str | None) -> str:
     path = Path(given)
     if re.fullmatch(r"ds_[0-9a-z]+", given) or not (path.is_dir() or path.is_file()):
         return given
-    return str(client.upload_dataset(path, _own_key(key, path))["id"])
+    return _told(path, client.upload_dataset(path, _own_key(key, path)))
 
 
 def weights_of(client: "Client", given: str | None, key: str | None) -> dict[str, str]:
-    """What the server calls a CNN's weights; a local file is uploaded."""
-    if given is None or re.fullmatch(r"wts_[0-9a-z]+", given):
+    """What the server calls a CNN's weights; a local file is uploaded, and of another id the server says what it is."""
+    if given is None or re.fullmatch(r"(?:wts|ckpt|job|ds)_[0-9a-z]+", given):
         return {} if given is None else {"weights": given}
-    return {"weights": client.upload_weights(given, _own_key(key, Path(given)))["id"]}
+    return {"weights": _told(Path(given), client.upload_weights(given, _own_key(key, Path(given))))}
 
 
 def model_of(client: "Client", given: str, key: str | None) -> dict[str, str]:
-    """What a model is to the server; a local file is uploaded."""
+    """What a model is to the server; a local file is uploaded, of a run's directory the best checkpoint."""
     for prefix, name in (("job_", "job"), ("ckpt_", "checkpoint")):
         if given.startswith(prefix):
             return {name: given}
-    if given.endswith(".safetensors"):
-        return {"checkpoint": client.upload_checkpoint(given, _own_key(key, Path(given)))["id"]}
+    path = in_run(Path(given))
+    if path.name.endswith(".safetensors"):
+        return {"checkpoint": _told(path, client.upload_checkpoint(path, _own_key(key, path)))}
     return {"model": given}
 
 
@@ -52,6 +55,19 @@ def training_of(
     if num_workers > 1:
         found["num_workers"] = num_workers
     return found if val is None else {**found, "val": dataset_of(client, val, key)}
+
+
+def in_run(path: Path) -> Path:
+    """The best checkpoint of a run's directory, as commands on this machine take it; any other path as it is."""
+    from tcnn.checkpoints.places import checkpoint_file
+
+    return path if not path.is_dir() else checkpoint_file(path) or path
+
+
+def _told(path: Path, upload: "Json") -> str:
+    """The id of what was uploaded, said at once: should the job be refused, it need not be sent again."""
+    typer.echo(f"{path}: uploaded as {upload['id']}", err=True)
+    return str(upload["id"])
 
 
 def _own_key(key: str | None, path: Path) -> str | None:

@@ -68,7 +68,11 @@ Once = Annotated[
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Then watch it, as `tcnn jobs watch` does.")]
 Source = Annotated[
-    str, typer.Argument(help="A job's or checkpoint's id, a local .safetensors file, or a timm name.", metavar="SOURCE")
+    str,
+    typer.Argument(
+        help="A job's or checkpoint's id, a local .safetensors file or run's directory, or a timm name.",
+        metavar="SOURCE",
+    ),
 ]
 
 

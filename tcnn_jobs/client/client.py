@@ -223,7 +223,9 @@ class Client:
         path = Path(path)
         if path.is_dir():
             return self._server.upload("/datasets", f"{path.resolve().name}.tar", lambda: tar_folder(path), key)
-        return self._server.upload("/datasets", path.name, lambda: read_file(_existing(path)), key)
+        return self._server.upload(
+            "/datasets", path.name, lambda: read_file(_existing(path, "a file or a folder")), key
+        )
 
     def upload_checkpoint(self, path: str | Path, key: str | None = None) -> Json:
         """Upload a checkpoint that tcnn wrote (safetensors), streamed; returns it with the `id` that jobs name."""
@@ -247,9 +249,8 @@ def _part(identifier: str) -> str:
     return identifier
 
 
-def _existing(path: Path) -> Path:
+def _existing(path: Path, expected: str = "a file") -> Path:
     if not path.is_file():
-        raise RequestError(
-            f"{path}: expected a file or a folder, found {'something else' if path.exists() else 'nothing'}"
-        )
+        found = "a folder" if path.is_dir() else "something else" if path.exists() else "nothing"
+        raise RequestError(f"{path}: expected {expected}, found {found}")
     return path

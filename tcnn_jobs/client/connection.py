@@ -1,6 +1,7 @@
 """The HTTP connection of a client: answers as JSON, files in both directions, and what is sent again."""
 
 import hashlib
+import math
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,7 +45,9 @@ class Connection:
 
     def json(self, method: str, route: str, content: Callable[[], Iterator[bytes]] | None = None, **options: Any,
               ) -> Json:  # fmt: skip
-        """An answer, after as many tries as patience allows."""
+        """An answer, after as many tries as patience allows. Raises `RequestError` for what no JSON can say."""
+        if unsaid := _not_finite(options.get("json")):
+            raise RequestError(f"{unsaid}: expected a finite number, found NaN or an infinity")
 
         def ask() -> Json:
             try:
@@ -129,6 +132,17 @@ class Connection:
             "--server or TCNN_SERVER right?",
             again=True,
         )
+
+
+def _not_finite(value: Any) -> str:
+    """Where a body has a number that JSON has not: NaN, or an infinity; nothing if it has none."""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else "the body"
+    places = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for name, item in places:
+        if found := _not_finite(item):
+            return str(name) if found == "the body" else f"{name}.{found}"
+    return ""
 
 
 def once(key: str | None = None) -> dict[str, str]:

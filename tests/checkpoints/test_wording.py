@@ -20,6 +20,7 @@ def test_names_of_files_are_utf8_whatever_the_locale() -> None:
          "`tcnn models` lists them, `tcnn jobs upload PATH` takes your own weights"),
         ("j: no file of this name; GET /jobs/j/checkpoints lists them",
          "j: no file of this name; `tcnn jobs show j` lists them"),
+        ("x: no such link; GET /jobs/j/shares lists yours", "x: no such link; `tcnn jobs share j --list` lists yours"),
         ("the model is a T-CNN already; POST /finetune with `model` takes it",
          "the model is a T-CNN already; `tcnn jobs submit finetune` with `model` takes it"),
     ],

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from serving import Server
 from tiny_runs import colours
 
+import tcnn
 from tcnn_api.routes.uploads import weights
 from tcnn_jobs.cli.watch import result_lines
 from tcnn_jobs.client import connection
@@ -202,6 +203,15 @@ class TestErrors:
             (["finetune", "resnet18", "--data", "x", "--set", "a=1", "--set", "a.b=2"], "has a value already"),
             (["finetune", "resnet18", "--data", "x", "--set", "epoch=1"], "epochs"),
             (["transform", "resnet18", "--webhook", "http://evil.example"], "webhook"),
+            (
+                ["finetune", "resnet18", "--data", "x", "--set", "conversion.temperature=NaN"],
+                "config.conversion.temperature",
+            ),
+            (["finetune", "resnet18", "--data", "x", "--stall-minutes", "inf"], "stall_minutes: expected a finite"),
+            (["finetune", "resnet18", "--data", "x", "--weights", "."], "expected a file, found a folder"),
+            (["finetune", "resnet18", "--data", "x", "--weights", f"job_{'0' * 24}"], "no weights"),
+            (["finetune", f"wts_{'0' * 24}", "--data", "x"], "`weights`"),
+            (["transform", f"job_{'0' * 24}"], "`tcnn jobs submit finetune` takes it as `job`"),
         ],
     )
     def test_what_is_refused(self, run: Run, arguments: list[str], words: str) -> None:
@@ -230,6 +240,19 @@ class TestErrors:
         assert measured["request"]["weights"] == sent.out.strip()
         for job in (made, tuned, measured):
             run("cancel", job["id"])
+
+    def test_a_run_stands_for_its_best_checkpoint_and_what_was_uploaded_is_told_before_a_refusal(
+        self, run: Run, tmp_path: Path
+    ) -> None:
+        runs = tmp_path / "runs"
+        runs.mkdir()
+        tcnn.save(tcnn.convert(timm.create_model("test_resnet", num_classes=3)).model, runs / "best.safetensors")
+        assert "test_resnet" in run("upload", runs).err
+        refused = run("submit", "finetune", runs, "--data", colours(tmp_path / "photos"), "--set", "epoch=1")
+        assert refused.code == 2
+        model, data = (line.rpartition(" ")[2] for line in refused.err.splitlines()[:2])
+        assert (model[:5], data[:3]) == ("ckpt_", "ds_")
+        assert "epoch" in run("submit", "finetune", model, "--data", data, "--set", "epoch=1").error(2)
 
     def test_an_upload_that_is_refused(self, run: Run, tmp_path: Path) -> None:
         assert "at least two class folders" in run("upload", colours(tmp_path / "x", 1, ("red",))).error(2)
