@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tcnn.config.base import unknown_key
+from tcnn.config.base import unknown_key, words
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError
 from tcnn_jobs.artifacts.bucket import BucketError
 from tcnn_jobs.confined.explorers import ImageGone
@@ -243,7 +243,7 @@ def field_error(item: Mapping[str, Any], path: str) -> FieldError:
     """One of pydantic's errors, by the name that a person wrote."""
     where, *rest = item["loc"]
     field = ".".join(map(str, rest)) or str(where)
-    message = str(item["msg"]).removeprefix("Value error, ")
+    message = words(item)
     kind = KINDS.get(path.strip("/"))
     if item["type"] == "extra_forbidden":
         try:
@@ -259,7 +259,7 @@ def field_error(item: Mapping[str, Any], path: str) -> FieldError:
 
 def quoted(value: object, width: int = 100) -> str:
     """A value of a request as part of a message."""
-    text = ascii(value)
+    text = json.dumps(value) if value is None or isinstance(value, bool) else ascii(value)  # as it was written
     return text if len(text) <= width else f"{text[: width - 2]} …"
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,6 +20,19 @@ class Frozen(BaseModel):
 
 ConfigT = TypeVar("ConfigT", bound=Frozen)
 
+_WORDS = {
+    "tuple_type": "Input should be a valid list",
+    "model_type": "Input should be an object with fields",
+    "model_attributes_type": "Input should be an object with fields",
+    "dict_type": "Input should be an object with fields",
+}
+"""Pydantic's words of Python for what is written in JSON or YAML, in theirs."""
+
+
+def words(error: Mapping[str, Any]) -> str:
+    """What one of pydantic's errors says, in the words of whoever writes JSON, YAML or an option."""
+    return str(_WORDS.get(error["type"], error["msg"])).removeprefix("Value error, ")
+
 
 def build(kind: type[ConfigT], values: Mapping[str, object], over: ConfigT | None = None) -> ConfigT:
     """Validate `values` into a configuration; with `over`, on top of the fields that were set in that one.
@@ -36,7 +49,7 @@ def build(kind: type[ConfigT], values: Mapping[str, object], over: ConfigT | Non
         # Where a field may be one of several kinds of value, the kind that fitted farthest is the one that was meant.
         first = max((e for e in errors if e["loc"][:1] == errors[0]["loc"][:1]), key=lambda e: len(e["loc"]))
         field = ".".join(str(part) for part in _named(kind, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
+        message = words(first)
         if first["type"] == "extra_forbidden":
             message = unknown_key(kind, first["loc"])
         elif field:

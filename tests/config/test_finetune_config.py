@@ -115,7 +115,7 @@ def test_what_is_printed_reads_the_same(tmp_path: Path, preset: str, kind: str) 
         ("val_split=1", "val_split: input should be less than 1"),
         ("scale=[0.9,0.5]", "scale: expected two numbers, 0 < smallest <= largest"),
         ("ratio=[0,1]", "ratio: expected two numbers"),
-        ("ratio=1", "ratio: input should be a valid tuple"),
+        ("ratio=1", "ratio: input should be a valid list"),
         ("anneal=slowly", "anneal: input should be 'warmup', 'none' or 'hold'"),
         ("amp=float8", "amp: input should be"),
         ("conversion.target=(", "conversion.target: not a regular expression"),
