@@ -21,10 +21,13 @@ DatabaseOption = Annotated[
 
 
 @contextmanager
-def opened(home: Path | None, database_url: str | None) -> "Iterator[Store]":
-    """Context with the service's store, created or migrated first, as a worker would."""
+def opened(home: Path | None, database_url: str | None, new: bool = False) -> "Iterator[Store]":
+    """Context with the service's store, migrated first, as a worker would. Where there is none, one is made if it may
+    be `new`, which is told: a server with another home would not know what is in it.
+    """
     from pydantic import ValidationError
 
+    from tcnn.errors import RequestError
     from tcnn_jobs.home import Home
     from tcnn_jobs.model.audit import Actor, acting
     from tcnn_jobs.settings import QueueSettings, settings_error
@@ -36,6 +39,13 @@ def opened(home: Path | None, database_url: str | None) -> "Iterator[Store]":
     except ValidationError as error:
         raise settings_error(error) from error
     if settings.database_url is None:
+        file = settings.root / "tcnn.db"
+        if not file.exists() and not new:
+            raise RequestError(
+                f"{settings.root}: no service's database; name its TCNN_HOME (--home) or its TCNN_DATABASE_URL"
+            )
+        if not file.exists():
+            typer.echo(f"{file}: a new database, for a server with this TCNN_HOME", err=True)
         Home(settings.root).create()
     store = Store(settings.database)
     store.migrate()
@@ -57,12 +67,13 @@ def _user() -> str:
 
 
 def when(seconds: float | None) -> str | None:
-    """Format a time of the database as ISO 8601 in UTC."""
+    """Format a time of the database as ISO 8601 in UTC; one that no calendar has as its last second."""
     from datetime import UTC, datetime
 
     if seconds is None:
         return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    last = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
+    return datetime.fromtimestamp(min(seconds, last), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]], whole: str | None = None) -> None:

@@ -50,7 +50,7 @@ def create(
         new = NewKey.model_validate(given)
     except ValidationError as error:
         raise RequestError(_told(error.errors()[0])) from error
-    with opened(home, database_url) as store:
+    with opened(home, database_url, new=True) as store:
         key, secret = store.create_key(new)
     if as_json:
         print_json({**_shown(key), "secret": secret})
@@ -110,12 +110,12 @@ def _shown(key: "ApiKey") -> dict[str, Any]:
 
 def _told(error: Any) -> str:
     """What is wrong with an option, in one line."""
-    from tcnn_jobs.model.access import Scope
+    from tcnn_jobs.model.access import LONGEST_LIFE, Scope
 
     field = error["loc"][0]
     if field == "scopes":
         return f"--scopes: expected one or more of {', '.join(Scope)}, with commas between"
     if field == "lasts":
-        return f"--days: expected a number above 0, found {error['input'] / DAY:g}"
+        return f"--days: expected a number above 0, at most {LONGEST_LIFE / DAY:g}, found {error['input'] / DAY:g}"
     label = "TENANT" if field == "tenant" else "--name"
     return f"{label}: {str(error['msg']).removeprefix('Value error, ')}, found {error['input']!a}"

@@ -60,7 +60,7 @@ def set_quotas(
     if changes.get("stored") is not None:
         changes["stored"] = round(changes["stored"] * GB)
     secret = _secret(webhook_secret)
-    with opened(home, database_url) as store:
+    with opened(home, database_url, new=True) as store:
         if webhook_secret is not None:
             found = store.set_webhook_secret(tenant, secret)
         if changes or webhook_secret is None:

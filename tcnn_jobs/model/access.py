@@ -19,6 +19,8 @@ SHARE_PREFIX = "tcnnshare_"
 """Of the secret of every link to a job."""
 LONGEST = 100
 """Characters of a tenant's or a key's name."""
+LONGEST_LIFE = 36_500 * 86_400.0
+"""Seconds after which a key expires, at most: a hundred years."""
 
 
 class Scope(StrEnum):
@@ -42,7 +44,7 @@ class NewKey(Model):
     tenant: str
     name: str = ""
     scopes: frozenset[Scope] = Field(default=USUAL, min_length=1)
-    lasts: float | None = Field(default=None, gt=0)
+    lasts: float | None = Field(default=None, gt=0, le=LONGEST_LIFE)
 
     @field_validator("tenant")
     @classmethod

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from jobs_line import Run, runner
 
+from tcnn_jobs.cli.database import when
 from tcnn_jobs.model.access import digest
 from tcnn_jobs.store import Store
 
@@ -67,11 +68,25 @@ OPTIONS: tuple[tuple[str, ...], ...] = ((), ("--all",), ("--tenant", "ann"), ("-
         (("create", "a b"), "TENANT: expected ASCII without spaces and colons, as in TCNN_API_KEYS, found 'a b'"),
         (("create", "team", "--scopes", "write"), "--scopes: expected one or more of read, submit"),
         (("create", "team", "--scopes", ","), "--scopes: expected one or more of read, submit"),
-        (("create", "team", "--days", 0), "--days: expected a number above 0, found 0"),
+        (("create", "team", "--days", 0), "--days: expected a number above 0, at most 36500, found 0"),
+        (("create", "team", "--days", 1e12), "--days: expected a number above 0, at most 36500, found 1e+12"),
+        (("list",), "no service's database"),
         (("create", "team", "--name", "a\nb"), "--name: expected at most 100 printable characters, found 'a\\nb'"),
-        (("revoke", "key_0"), "key_0: no such key; `tcnn keys list` shows those that there are"),
+        (("revoke", "key_0"), "no service's database; name its TCNN_HOME"),
         (("list", "--database-url", "mysql://x"), "expected sqlite:///FILE or postgresql://USER@HOST/NAME"),
     ],
 )
 def test_bad_input(keys: Run, arguments: tuple[object, ...], said: str) -> None:
     assert said in keys(*arguments).error(2)
+
+
+def test_a_database_is_made_with_a_word_and_for_a_key_alone(keys: Run, home: Path) -> None:
+    keys("list").error(2)
+    assert not home.exists()
+    assert f"{home / 'tcnn.db'}: a new database" in keys("create", "team").err
+    assert "new database" not in keys("create", "team").err
+    assert "key_0: no such key; `tcnn keys list` shows those that there are" in keys("revoke", "key_0").error(2)
+
+
+def test_a_time_that_no_calendar_has_is_listed() -> None:
+    assert when(1e17) == "9999-12-31T23:59:59Z"

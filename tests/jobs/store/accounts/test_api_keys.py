@@ -86,7 +86,7 @@ def test_use_is_written_down_once_a_minute(store: Store) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"tenant": ""}, {"tenant": "a b"}, {"tenant": "a:b"}, {"tenant": "é"}, {"tenant": "x" * 101}, {"scopes": []},
-     {"scopes": ["write"]}, {"lasts": 0}, {"name": "a\nb"}],
+     {"scopes": ["write"]}, {"lasts": 0}, {"lasts": 1e17}, {"name": "a\nb"}],
     ids=str,
 )  # fmt: skip
 def test_what_cannot_be_a_key(wrong: dict[str, object]) -> None:
