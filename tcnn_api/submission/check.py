@@ -193,10 +193,13 @@ def _check_split(field: str, upload: Upload | None, split: str) -> None:
 
 
 def _train_images(upload: Upload, val_split: float | None) -> int:
-    """Images that are trained on, at most."""
+    """Images that are trained on: what is held out is rounded for each class, which are taken to be of one size."""
     splits = _splits(upload)
     images = int(splits.get("train", 0) if splits else upload.details.get("images", 0))
-    return round(images * (1 - val_split)) if val_split else images
+    share, classes = val_split or 0.0, len(upload.details.get("classes", ())) or 1
+    size, larger = divmod(images, classes)
+    held_out = larger * round((size + 1) * share) + (classes - larger) * round(size * share)
+    return max(images - held_out, round(images * (1 - share)))
 
 
 def _splits(upload: Upload) -> dict[str, int]:

@@ -73,13 +73,14 @@ class Client:
         return self._server.json("GET", f"/jobs/{_part(job)}")
 
     def jobs(self, *, limit: int = 20, after: str | None = None, status: str | None = None, kind: str | None = None,
-             search: str | None = None, tags: Sequence[str] = (), sort: str | None = None) -> Json:  # fmt: skip
+             search: str | None = None, tags: str | Sequence[str] = (), sort: str | None = None) -> Json:  # fmt: skip
         """List jobs, newest first: a page as `data` and `has_more`; `after` is the last id of the page before.
 
         `search`: words of their names, tags, notes and requests. `tags`: those that they have all of. `sort`: another
         order, such as `-metrics.accuracy` or `settings.lr`.
         """
-        query = {"limit": limit, "after": after, "status": status, "kind": kind, "q": search, "tag": list(tags) or None,
+        tag = [tags] if isinstance(tags, str) else list(tags)
+        query = {"limit": limit, "after": after, "status": status, "kind": kind, "q": search, "tag": tag or None,
                  "sort": sort}  # fmt: skip
         given = {name: value for name, value in query.items() if value is not None}
         return self._server.json("GET", "/jobs", params=given)

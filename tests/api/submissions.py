@@ -29,8 +29,8 @@ def job(status: Status = Status.SUCCEEDED, checkpoint: Artifact | None = CHECKPO
     )  # fmt: skip
 
 
-def dataset(images: int = 0, **splits: int) -> Dataset:
-    details = {"images": images or sum(splits.values()), "splits": splits}
+def dataset(images: int = 0, classes: tuple[str, ...] = (), **splits: int) -> Dataset:
+    details = {"images": images or sum(splits.values()), "splits": splits, "classes": list(classes)}
     upload = Upload(id="ds_1", owner="alice", kind="dataset", name="pets.zip", path="ds_1", size=1, sha256="0" * 64,
                     details=details)  # fmt: skip
     return Dataset("ds_1", upload)

@@ -163,6 +163,7 @@ def test_an_upload_that_does_not_suffice(data: Dataset, body: Any, field: str) -
         (dataset(train=100, val=1), {"batch_size": 100}),
         (dataset(images=100), {"batch_size": 50, "val_split": 0.5}),
         (dataset(images=100), {"batch_size": 90}),
+        (dataset(images=120, classes=tuple("abcdefghij")), {"batch_size": 110}),  # one of each twelve is held out
         (Dataset("hfds/timm/pets"), {"batch_size": 4096}),
     ],
 )

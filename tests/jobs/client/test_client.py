@@ -39,6 +39,8 @@ def test_a_job_from_submission_to_deletion(client: Client, worker: Worker) -> No
     job = client.submit("transform", {"model": "resnet18", "pretrained": False}, key="mine")
     assert client.submit("transform", {"model": "resnet18", "pretrained": False}, key="mine")["id"] == job["id"]
     assert client.jobs(status="queued", kind="transform")["data"][0]["id"] == job["id"]
+    client.label(job["id"], tags=["first"])
+    assert [one["id"] for one in client.jobs(tags="first")["data"]] == [job["id"]]  # one tag, not its letters
     assert client.cancel(job["id"])["status"] == "cancelled"
     assert client.resume(job["id"])["status"] == "queued"
     worker.finish(worker.take())
