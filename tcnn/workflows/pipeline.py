@@ -166,7 +166,8 @@ def _open_cnn(name: str, num_classes: int | None, device: torch.device) -> tuple
     fingerprint = checkpoint.digest(dict(model.state_dict()), {})
     classes = getattr(model, "num_classes", None)
     base = content.conversion.base_model
-    training = content.section("training")
+    # A CNN that was folded from a conversion began as the one that was trained.
+    training = content.section("training") or (content.section("source") or {}).get("training")
     origin = Source(name=base, weights="file", num_classes=classes, digest=fingerprint, training=training)
     return model.to(device), origin
 

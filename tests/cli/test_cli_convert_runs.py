@@ -12,6 +12,7 @@ from tiny_runs import tiny
 from torch import nn
 
 import tcnn as library
+from tcnn.evaluation.held_out import trainings_of
 
 Run = Callable[..., Any]
 
@@ -58,6 +59,15 @@ def test_it_is_the_same_function_and_knows_what_it_learned_from(tcnn: Run, cnn: 
     assert verified.code == 0 and "noise 2×3×48×48" in verified.out  # the run's size, not timm's
     planned = tcnn("convert", "cnn", "--content-heads", 2, "--dry-run", "--json").json["conversion"]
     assert planned == done["conversion"]
+
+
+def test_what_it_learned_from_outlives_a_fold(tcnn: Run, converted: Path) -> None:
+    for command, name, out in (
+        ("fold", "t.safetensors", "f.safetensors"),
+        ("convert", "f.safetensors", "u.safetensors"),
+    ):
+        assert tcnn(command, name, out).code == 0
+    assert trainings_of("u.safetensors") == trainings_of("t.safetensors") != ()
 
 
 @pytest.mark.slow
