@@ -1,5 +1,6 @@
 """Where a checkpoint lies: a file, a directory in timm's hub layout, or the directory of a run. Without torch."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tcnn.zoo import catalogue
@@ -18,6 +19,19 @@ def checkpoint_file(path: str | Path) -> Path | None:
         return path / "model.safetensors"
     found = (place / name for place in (path, path / "run") for name in CHECKPOINTS)
     return next((file for file in found if file.is_file() and not _untrained(file)), None)
+
+
+def not_a_model(file: Path, metadata: Mapping[str, object]) -> str:
+    """What is said of a safetensors file in which no conversion is recorded: what it is, and what to do."""
+    if "position" in metadata and "scalars" in metadata:  # as tcnn.training.runs.resume writes them
+        return (
+            f"{file}: a resume point of a run, not a model; name the run's directory, whose checkpoints are models, or "
+            "go on with it: tcnn finetune … --resume"
+        )
+    return (
+        f"{file}: a safetensors file, but not written by tcnn; convert its model first: "
+        "tcnn convert MODEL OUT --weights FILE"
+    )
 
 
 def is_ours(name: str | Path) -> bool:

@@ -15,6 +15,7 @@ from tcnn.checkpoints import checkpoint, hub
 from tcnn.checkpoints.card import model_card
 from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.checkpoints.places import checkpoint_file, is_ours
+from tcnn.conversion.report import refuse_folded
 from tcnn.errors import DownloadError, RequestError, one_line
 from tcnn.exporting.export import export
 from tcnn.publishing import accuracy
@@ -95,6 +96,9 @@ def push_to_hub(
         raise RequestError("images: attention maps are pictures; give images, or no pictures")
     rows = accuracy.of_files([Path(file) for file in evaluations])
     model, verification, sections = _opened(source)
+    record = getattr(model, "conversion_report", None)
+    if record is not None:
+        refuse_folded(record, str(source) if not isinstance(source, nn.Module) else record.base_model, "publish")
     with tempfile.TemporaryDirectory() as temporary:
         folder = hub.save_directory(model, Path(temporary) / "repository", verification, sections)
         training = sections.get("training")

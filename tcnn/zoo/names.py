@@ -43,3 +43,10 @@ def architecture(name: str) -> str:
     base, _, tag = short.partition(".")
     entry = catalogue.entries().get(base)
     return base if entry is not None and tag in entry.weights else short
+
+
+def no_model(name: str) -> str:
+    """What is said of a path at which no model lies: whether anything does, and what else it may have been."""
+    if Path(name).exists():
+        return f"{name}: neither a checkpoint nor a directory of a run or a model; name one of these, or a timm name"
+    return f"{name}: no such file or directory; a timm name has no slash, a repository is hf-hub:{name}"

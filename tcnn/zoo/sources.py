@@ -17,7 +17,7 @@ from tcnn.layers.convit import use_fast_attention
 from tcnn.zoo import catalogue
 from tcnn.zoo import weights as weights_files
 from tcnn.zoo.hub import is_hub_error, offline_if_unreachable, quiet_hub
-from tcnn.zoo.names import canonical, is_converted
+from tcnn.zoo.names import canonical, is_converted, no_model
 
 BUILD_ERRORS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 """Errors that timm and the readers of weights raise for an invalid configuration or file."""
@@ -120,9 +120,7 @@ def check_name(name: str) -> str | None:
         source, identifier = parse_model_name(name)
     except ValueError as error:
         if "/" in name and ":" not in name:
-            raise RequestError(
-                f"{name}: no such file or directory; a timm name has no slash, a repository is hf-hub:{name}"
-            ) from error
+            raise RequestError(no_model(name)) from error
         raise RequestError(one_line(error)) from error
     if source == "local-dir" and not (Path(identifier) / "config.json").is_file():
         raise RequestError(f"{name}: expected a directory with config.json and weights, found none at {identifier}")

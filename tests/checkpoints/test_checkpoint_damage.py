@@ -116,6 +116,11 @@ class TestDamage:
         save_file(lively().state_dict(), tmp_path / "m.safetensors", {"format": "pt"})
         assert_refused(tmp_path / "m.safetensors", "not written by tcnn; convert its model first: tcnn convert")
 
+    def test_a_resume_point_is_not_called_foreign(self, lively: Lively, tmp_path: Path) -> None:
+        written = {"tcnn_version": "0.2.0", "position": "{}", "scalars": "{}"}
+        save_file(lively().state_dict(), tmp_path / "m.safetensors", written)
+        assert_refused(tmp_path / "m.safetensors", "a resume point of a run, not a model; name the run's directory")
+
 
 class TestMisfits:
     """The digest is right, the content is not what the architecture needs."""

@@ -67,10 +67,13 @@ def test_the_hubs_name_and_the_t_cnns_are_timms(tcnn: Run) -> None:
 
 def test_what_is_not_there_is_said_to_be_missing(tcnn: Run, trained: Path) -> None:
     missing = "gone/run: no such file or directory; a timm name has no slash, a repository is hf-hub:gone/run"
+    (trained / "here" / "resume").mkdir(parents=True)
+    empty = "here/resume: neither a checkpoint nor a directory of a run or a model; name one of these, or a timm name"
     for command, name, expected in (
         ("evaluate", "gone/run", missing),  # and not that it does not say what it was trained on
         ("info", "gone/run", missing),
         ("evaluate", "gone.safetensors", "gone.safetensors: expected a tcnn checkpoint, found nothing"),
+        ("finetune", "here/resume", empty),
         ("finetune", "gone.pth.tar", "gone.pth.tar: no such file"),
         ("evaluate", "timm", "timm: expected a tcnn checkpoint, found no model.safetensors"),
     ):

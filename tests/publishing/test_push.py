@@ -182,6 +182,12 @@ class TestRefused:
         with pytest.raises(tcnn.TcnnError, match="is no timm model"):
             tcnn.push_to_hub(model, "my-team/net", dry_run=True)
 
+    def test_a_folded_model(self) -> None:
+        model = tcnn.convert(timm.create_model("test_resnet"), content_heads=1).model
+        torch.nn.init.normal_(model.layer4[0].conv1.proj)
+        with pytest.raises(tcnn.TcnnError, match=r"was folded, for inference only; publish the checkpoint that it was"):
+            tcnn.push_to_hub(tcnn.fold(model).model, "my-team/net", dry_run=True)
+
     def test_a_license_that_is_none(self, file: Path) -> None:
         with pytest.raises(tcnn.TcnnError, match="license: expected the Hub's name"):
             tcnn.push_to_hub(file, "my-team/net", license="Do what\nyou like")

@@ -9,7 +9,7 @@ from tcnn.errors import RequestError
 from tcnn.evaluation import intervals
 from tcnn.records import Record
 from tcnn.zoo import catalogue
-from tcnn.zoo.names import architecture, is_converted
+from tcnn.zoo.names import architecture, is_converted, no_model
 
 
 class Verified(Record):
@@ -114,9 +114,7 @@ def of_name(name: str) -> ModelInfo:
     word = architecture(name)
     entry = catalogue.check(word, default_choice=False)
     if entry is None and ":" not in name:
-        raise RequestError(
-            f"{name}: no such file or directory; a timm name has no slash, a repository is hf-hub:{name}"
-        )
+        raise RequestError(no_model(name))
     if entry is None:
         raise RequestError(f"{name}: a repository, which is read by loading it; tcnn inspect and tcnn evaluate do")
     converted = is_converted(name.removeprefix("timm/")) and entry.convertible

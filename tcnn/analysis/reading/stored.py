@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 
 from tcnn.analysis.reading.model_info import ModelInfo, of_config, of_metadata
 from tcnn.analysis.reading.rundirs import metadata
+from tcnn.checkpoints.places import not_a_model
 from tcnn.errors import RequestError
 
 TEMPERATURES = ("gate_temperature", "position_temperature", "temperature")
@@ -24,9 +25,7 @@ def of_file(name: str, file: Path) -> ModelInfo:
     if not told.get("conversion"):
         if (plain := _of_timms(name, file, size)) is not None:
             return plain
-        raise RequestError(
-            f"{file}: a safetensors file, but not written by tcnn; tcnn convert MODEL OUT --weights {file}"
-        )
+        raise RequestError(not_a_model(file, told))
     beside = {"verification": told.get("verification") or _beside(file)}
     return of_metadata(name, told | beside, **size, temperature=_temperatures(file))
 
