@@ -20,13 +20,14 @@ from timm.models._input import get_model_args
 from torch import Tensor, nn
 
 from tcnn.checkpoints.arguments import refuse_in_files
-from tcnn.checkpoints.places import checkpoint_file
+from tcnn.checkpoints.places import checkpoint_file, not_a_model
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.ties import still_tied
 from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import replacing
 from tcnn.layers.folded import FoldedGPSA2d
+from tcnn.models.compiled import uncompiled
 from tcnn.models.prepared import refuse_prepared
 from tcnn.models.trace import meta_copy
 from tcnn.verification.report import VerificationReport
@@ -83,6 +84,7 @@ def contents(
     model: nn.Module, verification: VerificationReport | None = None, sections: dict[str, object] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a model's file."""
+    model = uncompiled(model)
     report = getattr(model, "conversion_report", None)
     if not isinstance(report, ConversionReport):
         raise RequestError(
@@ -154,10 +156,7 @@ def read(path: str | Path) -> Checkpoint:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{file}: not a whole safetensors file ({reason}); copy or download it again") from error
     if "tcnn_version" not in metadata or "conversion" not in metadata:
-        raise CheckpointError(
-            f"{file}: a safetensors file, but not written by tcnn; convert its model first: "
-            "tcnn convert MODEL OUT --weights FILE"
-        )
+        raise CheckpointError(not_a_model(file, metadata))
     found = digest(tensors, metadata)
     if metadata.get("digest") != found:
         raise CheckpointError(

@@ -15,6 +15,7 @@ from tcnn.checkpoints.card import model_card
 from tcnn.checkpoints.checkpoint import contents
 from tcnn.errors import RequestError
 from tcnn.files import replacing
+from tcnn.models.compiled import uncompiled
 from tcnn.verification.report import VerificationReport
 
 
@@ -27,7 +28,7 @@ def save_directory(
     check: Callable[[Path], None] | None = None,
 ) -> Path:
     """Save a timm model in hub layout, atomically; arguments as for `tcnn.save`."""
-    path = Path(path)
+    path, model = Path(path), uncompiled(model)
     if not getattr(model, "pretrained_cfg", None):
         raise RequestError(
             f"{type(model).__name__} is no timm model: write one .safetensors file instead of a directory"

@@ -20,6 +20,7 @@ from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.positions import Geometry
+from tcnn.models.compiled import uncompiled
 from tcnn.models.prepared import refuse_prepared
 from tcnn.zoo.catalogue import registered_name
 
@@ -35,7 +36,8 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
     """Replace the k×k convolutions of a CNN's last stage by GPSA layers that compute the same function.
 
     Args:
-        model: any `nn.Module`; it is left as it was, and shares no memory with the result.
+        model: any `nn.Module`; it is left as it was, and shares no memory with the result. Of one that `torch.compile`
+            made, the module in it is converted: compile the result.
         config: what to convert and how. Fields given as keywords go over it: ``convert(model, stride="remove")``.
 
     Returns: `Conversion(model, report)`. At the default temperature the result equals the source (or, with
@@ -48,9 +50,10 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
     config = build(ConversionConfig, options, config)
     if not isinstance(model, nn.Module):
         raise RequestError(
-            f"model: expected a module, found {model!r}; build it first, for example by "
-            'timm.create_model("resnet50d", pretrained=True)'
+            f"model: expected a module, found {named(model)}; build it first, for example by "
+            'timm.create_model("resnet50d", pretrained=True), and load a state dict into it'
         )
+    model = uncompiled(model)
     refuse_prepared(model, "convert")
     if any(isinstance(module, GPSA2d) for module in model.modules()):
         raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
@@ -58,6 +61,11 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
     converted = apply(model, plan)
     report = plan.report(model, converted)
     return Conversion(_signed(converted, report), report)
+
+
+def named(value: object) -> str:
+    """What stands where a module should: names as they are, anything else, such as a state dict, by its type."""
+    return repr(value) if isinstance(value, str | type) else f"a value of type {type(value).__name__}"
 
 
 def without_stride(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> nn.Module:
@@ -70,6 +78,7 @@ def without_stride(model: nn.Module, config: ConversionConfig | None = None, **o
         raise RequestError("stride: without_stride removes it, got 'keep'; leave the keyword out, or give 'dilate'")
     way = "dilate" if config is not None and config.stride == "dilate" else "remove"
     config = build(ConversionConfig, {"stride": way, **options}, config)
+    model = uncompiled(model)
     return apply(model, replace(plan_conversion(model, config), replacements=()))
 
 

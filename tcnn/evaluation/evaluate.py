@@ -27,6 +27,7 @@ from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
 from tcnn.folding.fuse import fused
+from tcnn.models.compiled import uncompiled
 from tcnn.models.trace import evaluating, input_shape
 
 Amp = Literal["float32", "bfloat16", "float16"]
@@ -95,6 +96,11 @@ def evaluate(
 
     Raises: `RequestError` when classes and outputs do not fit, or no image can be read.
     """
+    if not isinstance(data, ImageSet):
+        raise RequestError(
+            f"data: expected an opened data set, found {data!r}; open it by "
+            'tcnn.data.image_set.open_dataset("photos/", "val", class_names=…)'
+        )
     if world > 1 and not (dist.is_available() and dist.is_initialized()):
         raise RequestError(f"evaluate: {world} processes need torch.distributed.init_process_group first")
     if isinstance(model, DistributedDataParallel):
@@ -153,7 +159,7 @@ def input_settings(model: nn.Module) -> dict[str, Any]:
 
     For a model that was built for grey images timm keeps the statistics of three channels: here they are averaged.
     """
-    settings: dict[str, Any] = resolve_model_data_config(model)
+    settings: dict[str, Any] = resolve_model_data_config(uncompiled(model))
     channels = input_shape(model)[0]
     settings["input_size"] = (channels, *settings["input_size"][1:])
     for name in ("mean", "std"):

@@ -28,6 +28,7 @@ from tcnn.exporting.options import check_options, require_onnx
 from tcnn.exporting.program import trace
 from tcnn.files import check_folder, replacing
 from tcnn.layers.backends.selection import use_backend
+from tcnn.models.compiled import uncompiled
 from tcnn.models.differences import errors
 from tcnn.models.noise import noise
 from tcnn.models.precision import exact_arithmetic
@@ -62,7 +63,7 @@ def export_explorer(
     when the exported network computes something else, `EnvironmentFailure` without the `export` extra.
     """
     started = time.monotonic()
-    folder = Path(folder)
+    folder, model = Path(folder), uncompiled(model)
     check_folder(folder, force)
     check_options(size, 1, tolerance)
     require_onnx()

@@ -25,6 +25,7 @@ from tcnn.exporting.program import Program, free_axes, output_tensors, silence_l
 from tcnn.exporting.report import AXES, Axis, ExportReport, Format
 from tcnn.files import check_file, file_digest, replacing
 from tcnn.folding.fuse import fused
+from tcnn.models.compiled import uncompiled
 from tcnn.models.running import failure
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.version import __version__
@@ -76,7 +77,7 @@ def export(
     computes something else, `EnvironmentFailure` without the libraries of the `export` extra.
     """
     started = time.monotonic()
-    path = Path(path)
+    path, model = Path(path), uncompiled(model)
     kind = format_of(path, format)
     check_options(size, batch, tolerance)
     dynamic = parse_axes(dynamic)

@@ -27,6 +27,7 @@ from tcnn.folding.apply import (
 from tcnn.folding.foldable import Head, heads_of, largest_within, tolerances
 from tcnn.folding.report import FoldReport
 from tcnn.layers.backends.selection import use_backend
+from tcnn.models.compiled import uncompiled
 from tcnn.models.noise import noise_images
 from tcnn.models.parameters import parameter_count
 from tcnn.models.precision import exact_arithmetic
@@ -70,6 +71,7 @@ def fold(
     Raises: `NothingToConvertError` when no head can be folded, `VerificationError` when none can within `max_error`.
     """
     config = build(VerificationConfig, {}, config)
+    model = uncompiled(model)
     record = checked(model, max_error)
     layers = replacements(model)
     heads = {name: heads_of(layer) for name, layer in layers.items()}

@@ -10,6 +10,7 @@ from tcnn.errors import RequestError
 from tcnn.layers.base import AttentionLayer
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
+from tcnn.models.compiled import uncompiled
 from tcnn.models.prepared import refuse_prepared
 from tcnn.models.trace import evaluating
 
@@ -24,6 +25,7 @@ def fuse(model: nn.Module) -> nn.Module:
     Raises: `RequestError` for a model without attention layers, or one that was fused before; `UnsupportedLayerError`
     for a layer with hooks, which its replacement would lose.
     """
+    model = uncompiled(model)
     refuse_prepared(model, "fuse", but=(FoldedGPSA2d,))
     if not any(isinstance(module, AttentionLayer) for module in model.modules()):
         raise RequestError(f"{type(model).__name__}: expected a model with GPSA layers, found none; convert it first")

@@ -11,6 +11,7 @@ from tcnn.config import HARD_TEMPERATURE
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.models.compiled import uncompiled
 from tcnn.models.differences import errors
 from tcnn.models.outputs import flat
 from tcnn.models.precision import exact_arithmetic
@@ -115,6 +116,7 @@ def explain(
 
     Neither model is changed. Raises `RequestError` for models without a common layer.
     """
+    reference, candidate = uncompiled(reference), uncompiled(candidate)
     bounds = {**TOLERANCES, **(tolerances or {})}
     names = _leaves(reference) & _leaves(candidate)
     if not names:

@@ -15,6 +15,7 @@ from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.filters import is_standardised
+from tcnn.models.compiled import uncompiled
 from tcnn.models.differences import errors, top1_agreement
 from tcnn.models.noise import layer_noise, noise_images
 from tcnn.models.precision import exact_arithmetic
@@ -59,6 +60,7 @@ def verify(
     Raises: `RequestError` for a source that does not fit, or a layer whose temperature is not a number above 0.
     """
     config = build(VerificationConfig, options, config)
+    source, converted = uncompiled(source), uncompiled(converted)
     refuse_prepared(converted, "verify")
     _check_source(source, converted)
     batch = noise_images(source, config) if images is None else images

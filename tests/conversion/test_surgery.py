@@ -271,3 +271,5 @@ def test_a_conversion_is_named_as_timm_will_know_it(rebuilt: bool) -> None:
 def test_a_name_is_no_module() -> None:
     with pytest.raises(RequestError, match="model: expected a module, found 'resnet18'; build it first"):
         tcnn.convert("resnet18")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="found a value of type OrderedDict; build it first"):  # not all its numbers
+        tcnn.convert(PlainNet().state_dict())  # type: ignore[arg-type]
