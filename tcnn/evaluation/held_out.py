@@ -4,15 +4,13 @@ A model that is measured on the images that it learned from looks better than it
 of its training set out; that part is found again from the share and the seed, and is what may be measured.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
-
 from tcnn.checkpoints.opening import check_exists
 from tcnn.checkpoints.places import checkpoint_file
+from tcnn.checkpoints.trained import training_record
 from tcnn.data.image_set import ImageSet, open_dataset, split_off
 from tcnn.errors import RequestError
 
@@ -47,28 +45,28 @@ def trainings_of(name: str) -> tuple[Training, ...]:
     file = checkpoint_file(name)
     if file is None:
         return ()
+    record = training_record(file)
+    if record is None:
+        return ()
     try:
-        with safe_open(file, framework="numpy") as handle:
-            metadata = handle.metadata() or {}
-        record: Any = json.loads(metadata.get("training", "null"))
-        if record is None:  # a CNN was trained, and converted then
-            record = json.loads(metadata.get("source", "{}"))["training"]
         config: Mapping[str, Any] = record["config"]
         latest = Training(
             str(record["data"]), record.get("val"), config.get("val_split"), int(config.get("seed", 0)),
             record.get("images"),
         )  # fmt: skip
         return latest, *(Training(**one) for one in record.get("earlier", []))
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return ()
 
 
-def measured_by_default(models: Sequence[str]) -> str:
+def measured_by_default(models: Sequence[str], weights: Path | None = None) -> str:
     """The data set that the first model with a record was validated on, or held a part of out.
+
+    `weights`: the file that the one model's weights are loaded from, whose record counts then.
 
     Raises `RequestError` if none of them says, and what opening one of them raises if there is none of its name.
     """
-    for name in models:
+    for name in _files(models, weights):
         if found := trainings_of(name):
             return found[0].val or found[0].data
     for name in models:
@@ -78,11 +76,17 @@ def measured_by_default(models: Sequence[str]) -> str:
     )
 
 
-def unseen(models: Sequence[str], data: str, opening: Callable[[], ImageSet], known_as: str | None = None) -> Unseen:
+def unseen(
+    models: Sequence[str],
+    data: str,
+    opening: Callable[[], ImageSet],
+    known_as: str | None = None,
+    weights: Path | None = None,
+) -> Unseen:
     """Which images of a data set the models have not been trained on; `opening` opens it, if that must be known.
 
     Runs may have recorded it under the name `known_as` instead of where it lies, or it was moved since: then its images
-    tell.
+    tell. `weights` is as for `measured_by_default`.
 
     Raises `RequestError` for models that have held out different parts of it.
     """
@@ -90,8 +94,8 @@ def unseen(models: Sequence[str], data: str, opening: Callable[[], ImageSet], kn
     trained_on = []
     train: ImageSet | None = None
     fingerprint: str | None = None
-    for name in models:
-        trainings = trainings_of(name)
+    for name, file in zip(models, _files(models, weights), strict=True):
+        trainings = trainings_of(file)
         here = [one for one in trainings if one.data == known_as or same(one.data, data)]
         if not here and any(one.images for one in trainings):
             fingerprint = fingerprint or opening().fingerprint()
@@ -118,6 +122,11 @@ def unseen(models: Sequence[str], data: str, opening: Callable[[], ImageSet], kn
     ((share, seed),) = parts
     _, held_out = split_off(train, share, seed)
     return Unseen(frozenset(map(held_out.filename, range(len(held_out)))), tuple(trained_on))
+
+
+def _files(models: Sequence[str], weights: Path | None) -> Sequence[str]:
+    """What says what the models learned from: themselves, or the file of the weights of the one that there is."""
+    return models if weights is None else [str(weights)]
 
 
 def only(images: ImageSet, files: frozenset[str] | None) -> ImageSet:

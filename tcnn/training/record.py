@@ -32,7 +32,7 @@ class Sources(NamedTuple):
 def record_of(sources: Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:
     """The record of a run in config.json and in its checkpoints."""
     data, val = sources.data, sources.val
-    earlier = () if isinstance(sources.model, nn.Module) else trainings_of(str(sources.model))
+    earlier = () if isinstance(sources.model, nn.Module) else trainings_of(str(sources.weights or sources.model))
     return {
         "run": "finetune",
         "model": _name(sources.model),

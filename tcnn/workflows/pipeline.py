@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from tcnn.checkpoints import checkpoint, hub
 from tcnn.checkpoints.checkpoint import assemble, read
 from tcnn.checkpoints.opening import architecture_of, open_model, refuse_arguments
-from tcnn.checkpoints.places import is_stored
+from tcnn.checkpoints.places import checkpoint_file, is_stored
+from tcnn.checkpoints.trained import training_record
 from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import convert, without_stride
@@ -166,8 +167,8 @@ def _open_cnn(name: str, num_classes: int | None, device: torch.device) -> tuple
     fingerprint = checkpoint.digest(dict(model.state_dict()), {})
     classes = getattr(model, "num_classes", None)
     base = content.conversion.base_model
-    # A CNN that was folded from a conversion began as the one that was trained.
-    training = content.section("training") or (content.section("source") or {}).get("training")
+    file = checkpoint_file(name)
+    training = None if file is None else training_record(file)
     origin = Source(name=base, weights="file", num_classes=classes, digest=fingerprint, training=training)
     return model.to(device), origin
 
@@ -227,7 +228,8 @@ def open_source(
         torch.manual_seed(seed)
         model = create_source(name, pretrained, weights, say, None, **model_args)
     fingerprint = checkpoint.digest(dict(model.state_dict()), {})
-    origin = Source(name=name, weights=kind, seed=seed, num_classes=num_classes, digest=fingerprint)
+    training = None if weights is None else training_record(weights)
+    origin = Source(name=name, weights=kind, seed=seed, num_classes=num_classes, digest=fingerprint, training=training)
     return model.to(device), origin
 
 

@@ -1,6 +1,7 @@
 """What a run has held out is measured, and nothing that it has learned from."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,14 @@ from tiny_runs import tiny
 
 import tcnn
 from tcnn.checkpoints.checkpoint import read
+from tcnn.checkpoints.opening import open_model
 from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparing.comparison import compare
 from tcnn.evaluation.comparing.config import EvaluationConfig
 from tcnn.evaluation.held_out import measured_by_default, trainings_of
 from tcnn.training.finetune import FinetuneResult
+from tcnn.workflows.pipeline import convert_to_file
 
 CPU = EvaluationConfig(device="cpu")
 CLASSES = ["ant", "bee", "cat"]
@@ -119,6 +122,19 @@ def test_what_a_model_learned_from_before_its_last_training_is_not_forgotten(pla
     run(place, "third", "divided", source=checkpoint(place, "moved"))
     assert len(trainings_of(checkpoint(place, "third"))) == 3
     assert compare([checkpoint(place, "third")], str(place / "photos"), CPU).trained_on
+
+
+def test_weights_that_a_run_trained_say_what_they_learned_from(place: Path, tmp_path: Path) -> None:
+    """Also where they are loaded into a model that is named beside them."""
+    file, photos = Path(checkpoint(place, "tenth")), str(place / "photos")
+    result = compare(["test_resnet"], photos, CPU, opening=partial(open_model, weights=file), weights=file)
+    assert (result.held_out, result.trained_on, result.images) == (True, [], 6)
+    assert measured_by_default(["test_resnet"], file) == photos
+    convert_to_file("test_resnet", tmp_path / "t.safetensors", weights=file)
+    assert trainings_of(str(tmp_path / "t.safetensors")) == trainings_of(str(file)) != ()
+    config = tiny(convert=False, epochs=1, size=32, device="cpu", val_split=0.25, seed=1)
+    told = tcnn.finetune("test_resnet", photos, config=config, out=tmp_path / "run", weights=file)
+    assert any("was trained on" in note and "before" in note for note in told.notes)
 
 
 def test_models_with_other_parts_are_not_set_side_by_side(place: Path) -> None:

@@ -45,6 +45,7 @@ def compare(
     progress: Progress | None = None,
     known_as: str | None = None,
     opening: Opener = open_model,
+    weights: Path | None = None,
 ) -> Comparison:
     """Evaluate every model at every size, clean and corrupted.
 
@@ -52,6 +53,7 @@ def compare(
         models: tcnn checkpoints (files or hub-layout directories), timm names, `local-dir:PATH` or `hf-hub:ORG/NAME`.
         data: as for `open_dataset`, or an ImageNet-C folder.
         opening: makes a model of its name.
+        weights: the file from which `opening` loads those of the one model, which says what they learned from.
         known_as: what runs that were trained on the data set record as its name, if not `data`: an upload's id.
 
     Of a data set that one of them was trained on, the part that its training held out is measured, for all of them.
@@ -66,7 +68,9 @@ def compare(
     cases = plan(data, config)
     opened = _DataSets(config, data)
     unseen = (
-        held_out.Unseen(None, ()) if cases[0].folder else held_out.unseen(models, data, lambda: opened(None), known_as)
+        held_out.Unseen(None, ())
+        if cases[0].folder
+        else held_out.unseen(models, data, lambda: opened(None), known_as, weights)
     )
     opened.restrict(unseen.files)
     first = opened(cases[0].folder)

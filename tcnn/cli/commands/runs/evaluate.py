@@ -148,9 +148,9 @@ def command(
 
         measure(models, shape, config, opening, figure, force, as_json)
         return
-    data = measured_by_default(models) if data is None else data
+    data = measured_by_default(models, weights) if data is None else data
     with _images(quiet=as_json or result) as progress:
-        found = compare(models, data, config, progress, opening=opening)
+        found = compare(models, data, config, progress, opening=opening, weights=weights)
     if result:
         rows = timm_rows(found)
         console.print_json_text("--result\n" + json.dumps(rows[0] if len(rows) == 1 else rows, indent=4))
