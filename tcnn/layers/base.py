@@ -150,7 +150,8 @@ class AttentionLayer(ConvolutionShaped):
         gradients of λ and the positions are zero. `hold` has an effect in training mode only, and ends when parameters
         are loaded or the layer is moved.
 
-        Does nothing where no head has a positional part. Raises `RequestError` for a τ that is not above 0.
+        Does nothing where no head has a positional part. Raises `RequestError` for a τ that is not above 0, or
+        that float32 has not.
         """
         for name, tau in zip(TEMPERATURES, (gate, position), strict=True):
             _check_temperature(name, tau)
@@ -198,5 +199,10 @@ class AttentionLayer(ConvolutionShaped):
 
 
 def _check_temperature(name: str, temperature: float) -> None:
+    held = torch.finfo(torch.float32)
     if not temperature > 0:
         raise RequestError(f"{name}: expected a number above 0, got {temperature}")
+    if not held.tiny <= temperature <= held.max:
+        raise RequestError(
+            f"{name}: expected from {held.tiny:.1g} to {held.max:.1g}, as float32 has, got {temperature}"
+        )

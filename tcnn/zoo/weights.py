@@ -5,6 +5,7 @@ wrapper that it was saved from (`model.`, `module.`, `_orig_mod.`).
 """
 
 import argparse
+import zipfile
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -80,7 +81,18 @@ def _reason(path: Path, error: Exception) -> str:
     foreign = [name for name in names if name != "argparse.Namespace"]
     if foreign:
         return f"it needs {', '.join(foreign[:3])}; save model.state_dict() alone"
+    if _is_another_archive(path):
+        return "it is an archive that torch.save did not write"
     return "its content is of neither kind" if isinstance(error, KeyError) else one_line(error)
+
+
+def _is_another_archive(path: Path) -> bool:
+    """Whether it is a zip of something else, of images say: what `torch.save` writes is a zip, too."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return not any(name.endswith("/data.pkl") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def _state(content: Mapping[Any, Any], depth: int = 2) -> dict[str, Tensor] | None:

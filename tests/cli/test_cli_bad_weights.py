@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,11 @@ class TestWeights:
         for content in ([1, 2], torch.zeros(3), {"epoch": 3}, {}):
             torch.save(content, "weights.pth")
             assert "weights.pth" in self.convert(tcnn, "weights.pth")
+
+    def test_that_are_an_archive_of_something_else(self, tcnn: Run) -> None:
+        with zipfile.ZipFile("photos.pth", "w") as archive:
+            archive.writestr("cat/0.png", b"")
+        assert "(it is an archive that torch.save did not write)" in self.convert(tcnn, "photos.pth")
 
     def test_of_another_model_name_the_first_key_that_differs(self, tcnn: Run, lively: Lively) -> None:
         save_file(lively("resnet10t").state_dict(), "weights.safetensors")

@@ -201,3 +201,9 @@ def test_temperature_must_be_positive(temperature: float) -> None:
         GPSA2d.from_conv2d(nn.Conv2d(2, 2, 3), temperature=temperature)
     with pytest.raises(RequestError, match=r"^temperature: "):
         GPSA2d(2, 2, 3, temperature=temperature)
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e300, float("inf")])
+def test_temperature_must_be_one_that_float32_has(temperature: float) -> None:
+    with pytest.raises(RequestError, match=r"^temperature: expected from 1e-38 to 3e\+38, as float32 has, got [^\n]+$"):
+        GPSA2d.from_conv2d(nn.Conv2d(2, 2, 3), temperature=temperature)
