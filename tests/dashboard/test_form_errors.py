@@ -51,6 +51,22 @@ def test_forms_tell_all_errors_and_forget_nothing(server: Server, open_page: Ope
     expect(model).to_be_visible()
 
 
+def test_advice_of_the_server_names_pages(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
+    said = page.evaluate(
+        """import('./server/http.js').then(({ Problem }) => [
+            "no data set 'ds_1'; POST /datasets uploads one", "no job 'x'; GET /jobs lists yours",
+            "x: no file of this name; GET /jobs/job_1/checkpoints lists its files",
+            "expected a name; GET /models lists them",
+        ].map((message) => new Problem(422, { detail: message, errors: [{ field: "x", message }] }))
+            .map((problem) => [problem.message, problem.fields[0].message]))"""
+    )
+    assert said == [[words, words] for words in (
+        "no data set 'ds_1'; the page Data uploads one", "no job 'x'; the page Runs lists yours",
+        "x: no file of this name; the job’s page lists its files", "expected a name; the field Model lists them",
+    )]  # fmt: skip
+
+
 @pytest.mark.slow  # one more form of fields that the others have
 def test_how_an_untrained_transformer_begins_is_chosen(server: Server, story: Story, open_page: Open) -> None:
     details = {"classes": ["a", "b"], "images": 900, "splits": {"train": 800, "val": 100}}

@@ -1,5 +1,7 @@
 // Asking the server: with the key of this tab, and with its problem+json as errors that know their fields.
 
+import { forPages } from "./wording.js";
+
 const KEY = "tcnn-key";
 const NO_LINK = "This link has ended, or was revoked.";
 const NO_KEY = "This server needs a key that it knows.";
@@ -7,9 +9,9 @@ const NO_KEY = "This server needs a key that it knows.";
 /** The server said no, and why. */
 export class Problem extends Error {
   constructor(status, body) {
-    super(status === 401 ? (lent ? NO_LINK : NO_KEY) : body.detail ?? body.title ?? `The server answered ${status}.`);
+    super(status === 401 ? (lent ? NO_LINK : NO_KEY) : forPages(body.detail ?? body.title ?? `The server answered ${status}.`));
     this.status = status;
-    this.fields = Array.isArray(body.errors) ? body.errors : [];
+    this.fields = (Array.isArray(body.errors) ? body.errors : []).map((one) => ({ ...one, message: forPages(one.message) }));
   }
 }
 

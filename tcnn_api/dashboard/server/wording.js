@@ -1,0 +1,16 @@
+// A server's advice in the words of the pages: `GET /jobs lists yours` becomes "the page Runs lists yours".
+
+const WORDS = [
+  [/(?:GET|POST) \/datasets/g, "the page Data"],
+  [/(?:GET|POST) \/(?:checkpoints|weights)/g, "the page Checkpoints"],
+  [/GET \/models/g, "the field Model"],
+  [/GET \/jobs\/[^\s;]+\/(?:checkpoints|shares)/g, "the job’s page"],
+  [/GET \/jobs(?!\/)/g, "the page Runs"],
+  [/POST \/transform/g, "Convert"],
+  [/POST \/finetune/g, "Fine-tune"],
+  [/POST \/evaluate/g, "Evaluate"],
+];
+
+export function forPages(text) {
+  return WORDS.reduce((told, [advice, words]) => told.replace(advice, words), String(text));
+}
