@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tcnn.checkpoints.arguments import refuse_in_files
 from tcnn.checkpoints.places import checkpoint_file, not_a_model
+from tcnn.checkpoints.trained import LEARNED_FROM, keep_record, record_in, record_kept
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.ties import still_tied
@@ -113,6 +114,8 @@ def contents(
             metadata[name] = json.dumps(value)
         except TypeError as error:
             raise RequestError(f"section {name!r}: expected plain JSON values ({error})") from error
+    if (record := record_kept(model)) is not None and record_in(metadata) is None:
+        metadata[LEARNED_FROM] = json.dumps(record)
     metadata["digest"] = digest(tensors, metadata)
     return tensors, metadata
 
@@ -226,6 +229,7 @@ def assemble(
     if cfg:
         merged: Any = {**(getattr(model, "pretrained_cfg", None) or {}), **cfg}
         model.pretrained_cfg = model.default_cfg = merged
+    keep_record(model, checkpoint.metadata)
     return model.eval()
 
 

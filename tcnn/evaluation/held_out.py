@@ -45,7 +45,11 @@ def trainings_of(name: str) -> tuple[Training, ...]:
     file = checkpoint_file(name)
     if file is None:
         return ()
-    record = training_record(file)
+    return trainings_in(training_record(file))
+
+
+def trainings_in(record: Mapping[str, Any] | None) -> tuple[Training, ...]:
+    """The trainings in a run's record, the latest first; empty for None, and for what cannot be read."""
     if record is None:
         return ()
     try:

@@ -8,10 +8,11 @@ import timm
 import torch
 from torch import nn
 
+from tcnn.checkpoints.trained import record_kept
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.errors import RequestError, shorten
-from tcnn.evaluation.held_out import Training, same, trainings_of
+from tcnn.evaluation.held_out import Training, same, trainings_in, trainings_of
 from tcnn.training.preparing.prepare import Start
 from tcnn.training.runs.progress import Say
 from tcnn.training.runs.rundir import RunDirectory, changed_settings
@@ -32,7 +33,10 @@ class Sources(NamedTuple):
 def record_of(sources: Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:
     """The record of a run in config.json and in its checkpoints."""
     data, val = sources.data, sources.val
-    earlier = () if isinstance(sources.model, nn.Module) else trainings_of(str(sources.weights or sources.model))
+    if isinstance(sources.model, nn.Module):
+        earlier = trainings_in(record_kept(sources.model))
+    else:
+        earlier = trainings_of(str(sources.weights or sources.model))
     return {
         "run": "finetune",
         "model": _name(sources.model),

@@ -1,12 +1,14 @@
 """What a run has held out is measured, and nothing that it has learned from."""
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 from data_pictures import draw_classes
 from tiny_runs import tiny
+from torch import nn
 
 import tcnn
 from tcnn.checkpoints.checkpoint import read
@@ -135,6 +137,27 @@ def test_weights_that_a_run_trained_say_what_they_learned_from(place: Path, tmp_
     config = tiny(convert=False, epochs=1, size=32, device="cpu", val_split=0.25, seed=1)
     told = tcnn.finetune("test_resnet", photos, config=config, out=tmp_path / "run", weights=file)
     assert any("was trained on" in note and "before" in note for note in told.notes)
+
+
+@pytest.mark.parametrize("change", [lambda model: model, lambda model: tcnn.convert(model, input_size=(32, 32)).model])
+def test_a_model_that_is_loaded_and_saved_again_says_what_it_learned_from(
+    place: Path, tmp_path: Path, change: Callable[[nn.Module], nn.Module]
+) -> None:
+    """Or is converted on the way; what was measured before may not be true of it any more, and is left behind."""
+    first, photos = checkpoint(place, "tenth"), str(place / "photos")
+    again = tcnn.save(change(tcnn.load(first)), tmp_path / "again.safetensors")
+    assert trainings_of(str(again)) == trainings_of(first) != ()
+    assert "training" not in read(again).metadata and "metrics" not in read(again).section("learned_from")
+    assert compare([str(again)], photos, CPU).held_out
+    assert trainings_of(str(tcnn.save(tcnn.load(again), tmp_path / "third.safetensors"))) == trainings_of(first)
+
+
+def test_a_model_that_is_loaded_and_trained_says_what_it_learned_from_before(place: Path, tmp_path: Path) -> None:
+    config = tiny(convert=False, epochs=1, size=32, device="cpu", val_split=0.25, seed=1)
+    model = tcnn.load(checkpoint(place, "tenth"))
+    result = tcnn.finetune(model, str(place / "photos"), config=config, out=tmp_path / "run")
+    assert any("was trained on" in note and "before" in note for note in result.notes)
+    assert len(trainings_of(str(result.last))) == 2
 
 
 def test_models_with_other_parts_are_not_set_side_by_side(place: Path) -> None:
