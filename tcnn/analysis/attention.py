@@ -20,6 +20,7 @@ from tcnn.layers.terms.positions import Pair, Quad
 from tcnn.models.compiled import uncompiled
 from tcnn.models.running import refuses_size, watch_layers
 from tcnn.models.trace import evaluating
+from tcnn.models.without_values import refuse_without_values
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
     Raises: `RequestError` if the model has no such layer, or does not run on images of this size.
     """
     model = uncompiled(model)
+    refuse_without_values(model, "inspect")
     record = getattr(model, "conversion_report", None)
     if record is not None:  # heads that went into a convolution cannot be seen any more
         refuse_folded(record, record.base_model, "inspect")

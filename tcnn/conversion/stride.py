@@ -46,6 +46,7 @@ def remove_stride(
     stage = [steps[i] for i in selection.span]
     larger = _on_twice_the_size(model, selection, config) if config.stride == "dilate" else stage
     removal = _find(model, stage, larger, config.stride)
+    _refuse_shared(removal, {step.name for i, step in enumerate(steps) if i not in selection.span})
     layers = strideless_layers(model, removal)
     try:
         after = trace(copy_with(meta_copy(model), layers), config.input_size)
@@ -92,13 +93,33 @@ def _find(model: nn.Module, steps: list[Step], larger: list[Step], way: Way) -> 
             "grow; use stride=keep or remove"
         )
     first = next((both for both in zip(steps, larger, strict=True) if all(_is_map(s.input_shape) for s in both)), None)
-    dilated = {}
+    factors_of: dict[str, set[Pair]] = {}
     for step, twin in zip(steps, larger, strict=True):
         if first is not None and _sees_neighbours(step.module) and _is_map(step.input_shape):
-            factors = growth(_gain(*first), _gain(step, twin))
-            if max(factors) > 1:
-                dilated[step.name] = factors
-    return StrideRemoval(way, removed, dilated)
+            factors_of.setdefault(step.name, set()).add(growth(_gain(*first), _gain(step, twin)))
+    for name, factors in factors_of.items():
+        if len(factors) > 1:
+            raise _shared(way, name)
+    return StrideRemoval(way, removed, {name: own for name, (own,) in factors_of.items() if max(own) > 1})
+
+
+def _refuse_shared(removal: StrideRemoval, outside: set[str]) -> None:
+    """Raise for a layer that also runs outside the stage, where it is to stay as it is.
+
+    Args:
+        outside: names of the layers that run there.
+    """
+    for name in (*removal.removed, *removal.dilated):
+        if name in outside:
+            raise _shared(removal.way, name)
+
+
+def _shared(way: str, name: str) -> UnsupportedLayerError:
+    """One layer, run more than once, cannot have two strides or dilations."""
+    return UnsupportedLayerError(
+        f"stride={way}: {name}: runs more than once, on maps that do not all grow alike (give each call a layer of its "
+        "own); use stride=keep"
+    )
 
 
 def _check_one_resolution(before: list[Step], after: list[Step], names: tuple[str, ...], way: Way) -> None:

@@ -33,6 +33,7 @@ from tcnn.models.differences import errors
 from tcnn.models.noise import noise
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.trace import evaluating, input_shape
+from tcnn.models.without_values import refuse_without_values
 from tcnn.version import __version__
 
 Progress = Callable[[str], None]
@@ -64,6 +65,7 @@ def export_explorer(
     """
     started = time.monotonic()
     folder, model = Path(folder), uncompiled(model)
+    refuse_without_values(model, "export")
     check_folder(folder, force)
     check_options(size, 1, tolerance)
     require_onnx()

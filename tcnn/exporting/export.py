@@ -28,6 +28,7 @@ from tcnn.folding.fuse import fused
 from tcnn.models.compiled import uncompiled
 from tcnn.models.running import failure
 from tcnn.models.trace import evaluating, input_shape
+from tcnn.models.without_values import refuse_without_values
 from tcnn.version import __version__
 
 Progress = Callable[[str], None]
@@ -86,6 +87,7 @@ def export(
         require_onnx()
         export_onnx.check_opset(opset)
     _check_model(model, path if kind == "onnx" else None)
+    refuse_without_values(model, "export")
     channels, height, width = input_shape(model, size)
     example = torch.zeros(max(batch, 2) if "batch" in dynamic else batch, channels, height, width)
     model = model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()

@@ -33,6 +33,7 @@ from tcnn.models.parameters import parameter_count
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import randomised
 from tcnn.models.running import replacements
+from tcnn.models.without_values import refuse_without_values
 from tcnn.records import ErrorStats
 
 Progress = Callable[[str], None]
@@ -72,6 +73,7 @@ def fold(
     """
     config = build(VerificationConfig, {}, config)
     model = uncompiled(model)
+    refuse_without_values(model, "fold")
     record = checked(model, max_error)
     layers = replacements(model)
     heads = {name: heads_of(layer) for name, layer in layers.items()}

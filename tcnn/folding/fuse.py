@@ -13,6 +13,7 @@ from tcnn.layers.fused import FusedGPSA2d
 from tcnn.models.compiled import uncompiled
 from tcnn.models.prepared import refuse_prepared
 from tcnn.models.trace import evaluating
+from tcnn.models.without_values import refuse_without_values
 
 
 def fuse(model: nn.Module) -> nn.Module:
@@ -27,6 +28,7 @@ def fuse(model: nn.Module) -> nn.Module:
     """
     model = uncompiled(model)
     refuse_prepared(model, "fuse", but=(FoldedGPSA2d,))
+    refuse_without_values(model, "fuse")
     if not any(isinstance(module, AttentionLayer) for module in model.modules()):
         raise RequestError(f"{type(model).__name__}: expected a model with GPSA layers, found none; convert it first")
     layers = {name: m for name, m in model.named_modules() if isinstance(m, AttentionLayer)}

@@ -42,6 +42,7 @@ from tcnn.models.compiled import uncompiled
 from tcnn.models.noise import noise_images
 from tcnn.models.running import replacements, watch_layers
 from tcnn.models.trace import evaluating
+from tcnn.models.without_values import refuse_without_values
 from tcnn.networks.attentive import AttentiveNet
 
 POSITIONAL = 0.5
@@ -80,6 +81,7 @@ def prune(
         raise RequestError(f"same: expected a distance in pixels of 0 or more, found {same:g}")
     config = build(VerificationConfig, {}, config)
     model = uncompiled(model)
+    refuse_without_values(model, "prune")
     if isinstance(model, AttentiveNet):
         return prune_attentive(model, far, same, images, config)
     record = checked(model, None)

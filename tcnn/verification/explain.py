@@ -17,6 +17,7 @@ from tcnn.models.outputs import flat
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.running import at_temperature, in_dtype, temperatures
 from tcnn.models.trace import evaluating
+from tcnn.models.without_values import refuse_without_values
 from tcnn.records import ErrorStats, Record
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -114,9 +115,12 @@ def explain(
         images: (B, C, H, W), as both models expect them.
         tolerances: largest relative error by dtype; default 1e-5 and 1e-10.
 
-    Neither model is changed. Raises `RequestError` for models without a common layer.
+    Neither model is changed. Raises `RequestError` for models without a common layer, or whose outputs have different
+    shapes.
     """
     reference, candidate = uncompiled(reference), uncompiled(candidate)
+    for model in (reference, candidate):
+        refuse_without_values(model, "explain")
     bounds = {**TOLERANCES, **(tolerances or {})}
     names = _leaves(reference) & _leaves(candidate)
     if not names:
@@ -127,6 +131,7 @@ def explain(
     with exact_arithmetic(), torch.no_grad(), use_backend("fused"), _in_hard_limit(candidate):
         for dtype, bound in bounds.items():
             ours, theirs, expected, found = _run(reference, candidate, images, dtype, names)
+            _refuse_other_shapes(expected, found)
             layers = _compare(reference, candidate, ours, theirs, dtype)
             unmatched += [n for n in ours.outputs if n not in {layer.name for layer in layers} and n not in unmatched]
             first = next((layer.name for layer in layers if layer.error.worst > bound), None)
@@ -144,6 +149,15 @@ def explain(
         passes=tuple(passes), unmatched=tuple(unmatched), histogram=histogram, worst=worst, verdict=verdict,
         advice=advice,
     )  # fmt: skip
+
+
+def _refuse_other_shapes(expected: Tensor, found: Tensor) -> None:
+    if expected.shape != found.shape:
+        first, second = ("×".join(map(str, output.shape[1:])) for output in (expected, found))
+        raise RequestError(
+            f"explain: expected outputs of one shape, found {first} and {second}; a T-CNN whose stride was removed is "
+            "to be compared with tcnn.without_stride(source, stride=…)"
+        )
 
 
 @contextmanager

@@ -87,7 +87,7 @@ class VerificationReport(Record):
             if not result.passed:
                 return (
                     f"equivalence error {result.logits.worst:.2e} in {result.dtype}, expected at most "
-                    f"{result.tolerance:.0e} at temperature {self.temperature:.4g}{_worst(result)}"
+                    f"{result.tolerance:.0e} at temperature {self.temperature:.4g}{_worst(result)}{_note(result)}"
                 )
         if self.as_run is not None and not self.as_run.passed:
             return (
@@ -99,6 +99,10 @@ class VerificationReport(Record):
 
 def _range(lowest: float, highest: float) -> str:
     return f"{lowest:.4g}" if lowest == highest else f"{lowest:.4g} to {highest:.4g}"
+
+
+def _note(result: DtypePass) -> str:
+    return f"; {result.note}" if result.note else ""
 
 
 def _worst(result: DtypePass) -> str:

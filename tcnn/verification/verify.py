@@ -6,7 +6,7 @@ instead of the attention is compared with it separately (`as_run`).
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import use_backend
-from tcnn.layers.filters import is_standardised
+from tcnn.layers.filters import is_standardised, pair
 from tcnn.models.compiled import uncompiled
 from tcnn.models.differences import errors, top1_agreement
 from tcnn.models.noise import layer_noise, noise_images
@@ -23,6 +23,7 @@ from tcnn.models.prepared import refuse_prepared
 from tcnn.models.randomise import randomised
 from tcnn.models.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watch_layers
 from tcnn.models.trace import evaluating
+from tcnn.models.without_values import refuse_without_values
 from tcnn.verification.as_run import compare_as_run
 from tcnn.verification.report import Drift, DtypePass, LayerError, VerificationReport
 
@@ -41,7 +42,7 @@ def verify(
     """Compare a converted model with its source, layer by layer and end to end.
 
     Args:
-        source: the CNN (for a ``stride="remove"`` conversion: `without_stride(cnn)`).
+        source: the CNN (for a conversion with ``stride="remove"`` or ``"dilate"``: `without_stride(cnn, stride=…)`).
         converted: its conversion; layers are matched by dotted name.
         config: tolerances and sizes; settings given as keywords override it: ``verify(a, b, tolerance_float32=1e-6)``.
         images: (B, C, H, W), normalised as the model expects; standard normal noise when None.
@@ -57,11 +58,14 @@ def verify(
     Returns: a `VerificationReport`; nothing is raised for a failure, see `passed` and `failure()`. Neither model is
     changed. Relative errors are in L2 and against the largest value; the larger of the two must be within tolerance.
 
-    Raises: `RequestError` for a source that does not fit, or a layer whose temperature is not a number above 0.
+    Raises: `RequestError` for a source that does not fit, a model without values (on the meta device), or a layer whose
+    temperature is not a number above 0.
     """
     config = build(VerificationConfig, options, config)
     source, converted = uncompiled(source), uncompiled(converted)
     refuse_prepared(converted, "verify")
+    for model in (source, converted):
+        refuse_without_values(model, "verify")
     _check_source(source, converted)
     batch = noise_images(source, config) if images is None else images
     dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
@@ -75,7 +79,7 @@ def verify(
             for dtype in dtypes:
                 told(str(dtype).removeprefix("torch."))
                 result, logits = _compare(source, converted, batch, dtype, config)
-                passes.append(result)
+                passes.append(result if result.passed else _with_stride(result, source, converted))
                 expected.append(logits)
         told("what is run")
         as_run = compare_as_run(converted, batch, config)
@@ -113,12 +117,14 @@ def _compare(
     """
     replaced = replacements(converted)
     layers: dict[str, LayerError] = {}
+    shapes: list[str] = []
 
     def try_layer(name: str, conv: nn.Module, x: Tensor, y: Tensor) -> None:
         layer = in_dtype(replaced[name], dtype)
         noise = layer_noise(x, name, dtype, config.seed)
-        random = errors(conv.forward(noise), layer(noise))
-        layers.setdefault(name, LayerError(name=name, random=random, activation=errors(y, layer(x))))
+        random, found = errors(conv.forward(noise), layer(noise)), layer(x)
+        layers.setdefault(name, LayerError(name=name, random=random, activation=errors(y, found)))
+        shapes.extend(_shapes(f"what {name} makes of the same input", y, found))
 
     reference = in_dtype(source, dtype)
     baked = any(is_standardised(reference.get_submodule(name)) for name in replaced)
@@ -133,7 +139,10 @@ def _compare(
     tolerance = config.tolerance_float64 if tight else config.tolerance_float32
     logits = errors(expected, found)
     found_errors = [logits.worst, *(layer.worst for layer in layers.values())]
+    shapes[:0] = _shapes("the outputs", expected, found)
     note = "standardised filters are stored rounded to float32, so its tolerance applies" if rounded else None
+    if shapes:
+        note = shapes[0]
     if set(layers) != set(replaced):
         note = f"never ran: {', '.join(sorted(set(replaced) - set(layers)))}"
     result = DtypePass(
@@ -146,6 +155,30 @@ def _compare(
         note=note,
     )
     return result, expected
+
+
+def _shapes(what: str, expected: Tensor, found: Tensor) -> list[str]:
+    """What to say where two outputs have different shapes, of one image."""
+    if expected.shape == found.shape:
+        return []
+    source, converted = ("×".join(map(str, output.shape[1:])) for output in (expected, found))
+    return [f"shapes differ: {what}, {source} in the source and {converted} in the converted model"]
+
+
+def _with_stride(result: DtypePass, source: nn.Module, converted: nn.Module) -> DtypePass:
+    """The result, whose note says so where the source still has the stride that the conversion took from it."""
+    report: Any = getattr(converted, "conversion_report", None)
+    modules = dict(source.named_modules())
+    removed = getattr(report, "strides_removed", ())
+    kept = [name for name in removed if max(pair(getattr(modules.get(name), "stride", 1))) > 1]
+    if not kept:
+        return result
+    way = report.config.stride
+    note = (
+        f"the model was converted with stride={way} and the source has its stride ({kept[0]}): compare it with "
+        f'tcnn.without_stride(source, stride="{way}"), with the other options of the conversion'
+    )
+    return result.model_copy(update={"note": note if result.note is None else f"{result.note}; {note}"})
 
 
 def allow_for_rounding(single: Pass, double: DtypePass, rounding: float) -> Pass:

@@ -9,7 +9,7 @@ from timm.layers import BlurPool2d
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.errors import UnsupportedLayerError
+from tcnn.errors import RequestError, UnsupportedLayerError
 
 EXACT = [
     "test_resnet",
@@ -93,6 +93,17 @@ def test_is_verified_saved_loaded_and_folded(name: str, tmp_path_factory: pytest
         assert relative_error(reference(x), folded(x)) <= 1e-5
 
 
+def test_a_source_with_its_stride_is_said_to_have_it() -> None:
+    """Where the output is a map, it has another shape."""
+    source = nn.Sequential(*(nn.Conv2d(c, 4, 3, 2, 1) for c in (3, 4)), nn.Conv2d(4, 4, 3, 1, 1))
+    model = tcnn.convert(source, stride="dilate", input_size=(32, 32)).model
+    failure = tcnn.verify(source, model, input_size=(32, 32), float64=False).failure() or ""
+    assert "shapes differ: the outputs, 4×8×8 in the source and 4×16×16 in the converted model" in failure
+    assert 'has its stride (1): compare it with tcnn.without_stride(source, stride="dilate")' in failure
+    with pytest.raises(RequestError, match=r"^explain: expected outputs of one shape, found 4×8×8 and 4×16×16; "):
+        tcnn.explain(source, model, image((32, 32)))
+
+
 def test_a_configuration_that_dilates_gives_the_dilated_reference() -> None:
     source = with_random_statistics(seeded_model("test_resnet")).double().eval()
     config = tcnn.ConversionConfig(stride="dilate")
@@ -130,6 +141,24 @@ def test_a_pool_before_the_convolutions(pool: str, size: tuple[int, int]) -> Non
     assert relative_error(old, new[..., ::step, ::step]) <= 1e-12
 
 
+POOL = nn.MaxPool2d(2)
+
+
+class Shared(nn.Module):
+    """One convolution runs on the maps before and behind a stride, as in a pyramid."""
+
+    def __init__(self, *down: nn.Module) -> None:
+        super().__init__()
+        self.stem, self.shared = nn.Conv2d(3, 8, 3, 4, 1), nn.Conv2d(8, 8, 3, 1, 1)
+        self.down = nn.ModuleList(down)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        maps = [self.stem(x)]
+        for layer in self.down:
+            maps.append(layer(maps[-1]))
+        return tuple(self.shared(each) for each in maps)
+
+
 def net(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Conv2d(4, 8, 3, 2, 1), *layers, nn.Conv2d(8, 8, 3, 1, 1))
 
@@ -146,6 +175,18 @@ REFUSED = {
         "2: no stride-1 form of MaxPool2d is known",
     ),
     "padded pool": (lambda: net(nn.MaxPool2d(3, 1, 1)), "2: a padded pool cannot be dilated"),
+    "runs at two scales": (
+        lambda: Shared(nn.Conv2d(8, 8, 3, 2, 1)),
+        "shared: runs more than once, on maps that do not all grow alike",
+    ),
+    "its stride at two scales": (
+        lambda: Shared(*[nn.Conv2d(8, 8, 3, 2, 1)] * 2),
+        "runs more than once, on maps that do not all grow alike",
+    ),
+    "one pool for every stride": (
+        lambda: nn.Sequential(*(layer for c in (3, 8, 8) for layer in (nn.Conv2d(c, 8, 3, 1, 1), POOL))),
+        "1: runs more than once, on maps that do not all grow alike",
+    ),
     "reflection": (
         lambda: net(nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect")),
         "2: padding_mode 'reflect' would repeat other pixels",

@@ -1,0 +1,35 @@
+"""A model on the meta device is converted, and refused in one line where values are computed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from nets import meta_model
+from torch import nn
+
+import tcnn
+from tcnn.errors import RequestError
+
+IMAGES = torch.zeros(1, 3, 32, 32)
+VERBS: dict[str, Callable[[nn.Module, nn.Module, Path], object]] = {
+    "verify": lambda source, model, path: tcnn.verify(source, model),
+    "explain": lambda source, model, path: tcnn.explain(source, model, IMAGES),
+    "fold": lambda source, model, path: tcnn.fold(model),
+    "prune": lambda source, model, path: tcnn.prune(model),
+    "fuse": lambda source, model, path: tcnn.fuse(model),
+    "inspect": lambda source, model, path: tcnn.inspect(model, IMAGES),
+    "export": lambda source, model, path: tcnn.export(model, path / "m.pt2"),
+}
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[nn.Module, nn.Module]:
+    source = meta_model("test_resnet").to("meta")
+    return source, tcnn.convert(source).model
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_says_that_there_are_no_values(verb: str, pair: tuple[nn.Module, nn.Module], tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=rf"^ResNet: expected values to {verb}, found none: conv1\.0\.weight is on"):
+        VERBS[verb](*pair, tmp_path)
