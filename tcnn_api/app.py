@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.concurrency import run_in_threadpool
 
@@ -18,6 +18,7 @@ from tcnn_api.deps import Service
 from tcnn_api.description import openapi
 from tcnn_api.metrics import QueueCollector
 from tcnn_api.middleware import PICTURE, LimitBody, Observe
+from tcnn_api.parameters import parameters
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.routes import ROUTERS
@@ -64,6 +65,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
         docs_url=None,  # FastAPI's page loads its scripts from elsewhere; ours is in routes/pages.py
         redoc_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(parameters)],
     )
     for router in ROUTERS:
         app.include_router(router)

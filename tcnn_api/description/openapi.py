@@ -58,13 +58,11 @@ def _statuses(path: str, method: str, operation: dict[str, Any]) -> list[int]:
     body = operation.get("requestBody", {}).get("content", {})
     statuses = [403, 413]
     if "security" in operation:
-        statuses += [401, 429, 503]
+        statuses += [401, 422, 429, 503]  # 422: `parameters` it has not
     if "{id}" in path or any(parameter["name"] == "after" for parameter in parameters):
         statuses.append(404)
     if body:
         statuses.append(408)
-    if parameters or body:
-        statuses.append(422)
     if "application/json" in body:
         statuses += [400, 415]
     if "multipart/form-data" in body:
