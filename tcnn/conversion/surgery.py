@@ -36,8 +36,8 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
     """Replace the k×k convolutions of a CNN's last stage by GPSA layers that compute the same function.
 
     Args:
-        model: any `nn.Module`; it is left as it was, and shares no memory with the result. Of one that `torch.compile`
-            made, the module in it is converted: compile the result.
+        model: any `nn.Module`; it is left as it was, and shares no memory with the result. Of one that `torch.compile`,
+            `DataParallel` or `DistributedDataParallel` wrapped, the module in it is converted: wrap the result.
         config: what to convert and how. Fields given as keywords go over it: ``convert(model, stride="remove")``.
 
     Returns: `Conversion(model, report)`. At the default temperature the result equals the source (or, with

@@ -15,6 +15,7 @@ from tcnn.data.sources.names import is_image, sort_key
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fuse import fused
+from tcnn.models.compiled import uncompiled
 from tcnn.models.trace import check_size, evaluating, input_shape
 
 IMAGENET = 1000
@@ -92,6 +93,7 @@ def predict(
         from tcnn.checkpoints.opening import open_model
 
         model = open_model(str(model))
+    model = uncompiled(model)
     if size is not None:
         check_size(model, (size, size) if isinstance(size, int) else size)
     place = torch.device(device) if device is not None else next((p.device for p in model.parameters()), None)
@@ -137,7 +139,7 @@ def image_files(images: Iterable[str | Path]) -> list[Path]:
     Raises `RequestError` for what does not exist, for a folder without an image, and if nothing is named.
     """
     found: list[Path] = []
-    for name in images:
+    for name in [images] if isinstance(images, str | Path) else images:
         path = Path(name).expanduser()
         if path.is_dir():
             inside = sorted(walk(path)[0], key=sort_key)

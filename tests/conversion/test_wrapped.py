@@ -1,0 +1,88 @@
+"""What wraps a model is taken for the model in it: nothing is compiled, and files have the model's names."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from nets import same_state, seeded_model, snapshot
+from PIL import Image
+from torch import nn
+
+import tcnn
+
+
+def compiled(model: nn.Module) -> Any:
+    return torch.compile(model, backend=lambda graph, inputs: pytest.fail("compiled for a look at its layers"))
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {"torch.compile": compiled, "DataParallel": nn.DataParallel}
+wrappers = pytest.mark.parametrize("wrapped", WRAPPERS.values(), ids=WRAPPERS)
+
+
+@pytest.fixture(scope="module")
+def source() -> nn.Module:
+    return seeded_model("test_resnet")
+
+
+@pytest.fixture(scope="module")
+def model(source: nn.Module) -> nn.Module:
+    return tcnn.convert(source).model
+
+
+@wrappers
+def test_the_module_in_it_is_converted_and_verified(wrapped: Callable[[nn.Module], Any], source: nn.Module) -> None:
+    model, report = tcnn.convert(wrapped(source))
+    assert [layer.name for layer in report.layers] == ["layer4.0.conv1", "layer4.0.conv2"]
+    assert tcnn.verify(wrapped(source), wrapped(model), input_size=(32, 32), float64=False).passed
+    wide = tcnn.without_stride(wrapped(source))
+    assert wide.layer4[0].conv1.stride == (1, 1)
+
+
+@wrappers
+def test_files_load_as_those_of_the_model(
+    wrapped: Callable[[nn.Module], Any], model: nn.Module, tmp_path: Path
+) -> None:
+    tcnn.save(wrapped(model), tmp_path / "m.safetensors")
+    assert same_state(tcnn.load(tmp_path / "m.safetensors"), snapshot(model))
+    tcnn.save_directory(wrapped(model), tmp_path / "m")
+    assert same_state(timm.create_model(f"local-dir:{tmp_path}/m", pretrained=True), snapshot(model))
+
+
+@wrappers
+def test_heads_are_folded_and_inspected(wrapped: Callable[[nn.Module], Any], model: nn.Module) -> None:
+    x = torch.zeros(1, 3, 32, 32)
+    assert tcnn.fold(wrapped(model), images=x).report.complete
+    assert [layer.name for layer in tcnn.inspect(wrapped(model), x).layers] == ["layer4.0.conv1", "layer4.0.conv2"]
+    assert tcnn.fuse(wrapped(model))(x).shape == (1, 1000)
+
+
+@wrappers
+def test_is_exported_and_published_under_its_name(
+    wrapped: Callable[[nn.Module], Any], model: nn.Module, tmp_path: Path
+) -> None:
+    exported = tcnn.export(wrapped(model), tmp_path / "m.pt2", size=(32, 32), dynamic=())
+    assert exported.base_model == "test_resnet"
+    card = tcnn.push_to_hub(wrapped(model), "me/m", dry_run=True, pictures=False).card
+    assert "made from timm's `test_resnet` by tcnn" in card
+
+
+def test_predictions_of_one_have_its_names(source: nn.Module, tmp_path: Path) -> None:
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    named = copy.deepcopy(source)
+    named.pretrained_cfg = {**named.pretrained_cfg, "label_names": [f"class {i}" for i in range(1000)]}
+    (found,) = tcnn.predict(nn.DataParallel(named), tmp_path, top=1, size=32)
+    assert found.guesses[0].name.startswith("class ")
+
+
+def test_of_several_processes_and_compiled(model: nn.Module, tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        wrapped = compiled(nn.parallel.DistributedDataParallel(copy.deepcopy(model)))
+        tcnn.save(wrapped, tmp_path / "m.safetensors")
+    finally:
+        torch.distributed.destroy_process_group()
+    assert same_state(tcnn.load(tmp_path / "m.safetensors"), snapshot(model))
