@@ -59,7 +59,7 @@ class PredictionReport(BaseModel):
 
 def predict(
     model: nn.Module | str | Path,
-    images: Iterable[str | Path],
+    images: str | Path | Iterable[str | Path],
     *,
     top: int = 5,
     size: int | tuple[int, int] | None = None,
@@ -133,7 +133,7 @@ def predict_image(model: nn.Module, image: BinaryIO, *, top: int = 5) -> list[Gu
         return next(_guesses(model, tensor.unsqueeze(0).to(place), top))
 
 
-def image_files(images: Iterable[str | Path]) -> list[Path]:
+def image_files(images: str | Path | Iterable[str | Path]) -> list[Path]:
     """Files as they are named, and of a folder every image below it, in natural order.
 
     Raises `RequestError` for what does not exist, for a folder without an image, and if nothing is named.

@@ -65,7 +65,7 @@ def test_is_exported_and_published_under_its_name(
     wrapped: Callable[[nn.Module], Any], model: nn.Module, tmp_path: Path
 ) -> None:
     exported = tcnn.export(wrapped(model), tmp_path / "m.pt2", size=(32, 32), dynamic=())
-    assert exported.base_model == "test_resnet"
+    assert exported.base_model == "test_resnet.r160_in1k"
     card = tcnn.push_to_hub(wrapped(model), "me/m", dry_run=True, pictures=False).card
     assert "made from timm's `test_resnet` by tcnn" in card
 
