@@ -52,6 +52,7 @@ def serve(settings: ApiSettings, worker: bool = True) -> None:
     store.close()
     with contextlib.closing(listen(settings.host, settings.port)) as listener:
         logs.configure(settings.log_format, settings.log_level)
+        tell_of_roots(settings)
         config = uvicorn.Config(
             app,
             http=PatientProtocol,
@@ -64,6 +65,15 @@ def serve(settings: ApiSettings, worker: bool = True) -> None:
         server = Server(config, address(settings.host, listener), WorkerProcess(settings) if worker else None)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # uvloop where there is one
             runner.run(server.serve(sockets=[listener]))
+
+
+def tell_of_roots(settings: ApiSettings) -> None:
+    """A warning for each of the directories of data sets that is none: it may be mounted later, or be misspelt."""
+    for root in settings.dataset_roots:
+        if not root.expanduser().is_dir():
+            log.warning(
+                "TCNN_DATASET_ROOTS: not a directory; data sets below it are refused until it is there", path=str(root)
+            )
 
 
 def listen(host: str, port: int) -> socket.socket:

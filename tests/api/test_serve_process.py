@@ -17,11 +17,12 @@ from typing import Any, cast
 import httpx
 import pytest
 import uvicorn
+from structlog.testing import capture_logs
 
 from tcnn.cli.main import main
 from tcnn_api import serve
-from tcnn_api.serve import listen
-from tcnn_api.settings import ApiSettings
+from tcnn_api.serve import listen, tell_of_roots
+from tcnn_api.settings import ApiSettings, load
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="NOT TESTED: processes, for lack of /proc")
 COMMAND = [sys.executable, "-m", "tcnn", "serve", "--port", "0"]
@@ -211,3 +212,9 @@ def test_what_cannot_be_served_is_one_line(tmp_path: Path, refuse: Callable[...,
 @pytest.mark.slow  # it is waited for
 def test_a_database_that_is_not_there_is_one_line(refuse: Callable[..., str]) -> None:
     assert "127.0.0.1" in refuse("--database-url", "postgresql://nobody@127.0.0.1:1/none", code=4)
+
+
+def test_a_root_of_data_sets_that_is_not_there_is_warned_of(tmp_path: Path) -> None:
+    with capture_logs() as logged:
+        tell_of_roots(load(home=tmp_path, dataset_roots=f"{tmp_path},{tmp_path / 'nothing'}"))
+    assert [(line["log_level"], line["path"]) for line in logged] == [("warning", str(tmp_path / "nothing"))]

@@ -117,3 +117,16 @@ def test_what_is_sent_again_after_a_lost_answer_is_one_job(server: Server, story
     expect(page.locator(".titled .badge")).to_contain_text("Queued")
     assert page.url.rpartition("/")[2] == lost[0]
     story.house.store.cancel(lost[0])
+
+
+def test_that_the_server_was_away_is_told_until_it_answers_again(
+    server: Server, story: Faults, open_page: Open
+) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.queued.id}")
+    page.route(re.compile("/(cancel|healthz)$|/jobs"), lambda route: route.abort())
+    page.get_by_role("button", name="Cancel").click()
+    away = page.get_by_text("The server cannot be reached.")
+    expect(away).to_be_visible()
+    page.unroute_all()
+    expect(away).to_be_hidden()
+    expect(page.get_by_role("button", name="Cancel")).to_be_enabled()

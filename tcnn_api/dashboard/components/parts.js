@@ -2,6 +2,9 @@
 
 import { h, say } from "../dom.js";
 import { STATUS } from "./format.js";
+import { Away, whenConnected } from "../server/http.js";
+
+const NEWS = 4_000; // milliseconds: as long as the page says that it is connected again
 
 /** A job's status: a word and a sign, so that it is not told by colour alone. */
 export function badge(status) {
@@ -35,6 +38,13 @@ export function trouble(message, again) {
     h("p", {}, message),
     again && h("button", { type: "button", onclick: again }, "Try again"),
   );
+}
+
+/** Say in a place why something was not done; that the server was away only until it answers again. */
+export function refused(place, error) {
+  const notice = trouble(error.message);
+  place.replaceChildren(notice);
+  if (error instanceof Away) whenConnected(() => setTimeout(() => notice.remove(), NEWS));
 }
 
 /** Ask before what cannot be undone. */

@@ -13,7 +13,7 @@ import { ask, get, key, once, post, save } from "../server/http.js";
 import { logOf } from "./log.js";
 import { notifier } from "./notify.js";
 import { share } from "./share.js";
-import { badge, bar, fileLink, setBadge, setBar, sure, trouble } from "../components/parts.js";
+import { badge, bar, fileLink, refused, setBadge, setBar, sure, trouble } from "../components/parts.js";
 import { follow } from "../server/stream.js";
 import { training as trainingCard } from "./training.js";
 import { tryIt } from "./try-it.js";
@@ -139,7 +139,7 @@ export function show(main, id) {
       announce(verb === "cancel" ? "The job will stop." : "The job is queued again.");
       listen();
     } catch (error) {
-      refusal.replaceChildren(trouble(error.message));
+      refused(refusal, error);
     }
   }
 

@@ -5,7 +5,7 @@ import { copy } from "./copying.js";
 import { select } from "../components/form.js";
 import { date, title } from "../components/format.js";
 import { ask, get, once, post } from "../server/http.js";
-import { trouble } from "../components/parts.js";
+import { refused } from "../components/parts.js";
 
 const DAYS = [["1", "For a day"], ["7", "For a week"], ["30", "For a month"], ["365", "For a year"]];
 
@@ -40,7 +40,7 @@ export function share(job) {
       field.focus();
       await draw();
     } catch (error) {
-      problem.replaceChildren(trouble(error.message));
+      refused(problem, error);
     }
   }
 
@@ -51,7 +51,7 @@ export function share(job) {
         h("button", { type: "button", class: "danger", "aria-label": `Revoke the link made ${date(one.created_at)}`, onclick: () => revoke(one) }, "Revoke"))));
       problem.replaceChildren();
     } catch (error) {
-      problem.replaceChildren(trouble(error.message));
+      refused(problem, error);
     }
   }
 
@@ -63,7 +63,7 @@ export function share(job) {
       await draw();
       dialog.querySelector(".actions button").focus();
     } catch (error) {
-      problem.replaceChildren(trouble(error.message));
+      refused(problem, error);
     }
   }
 

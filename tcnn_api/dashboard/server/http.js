@@ -29,6 +29,12 @@ export function onConnection(call) {
   listeners.connection.add(call);
 }
 
+/** Calls back once, as soon as the server has answered again. */
+export function whenConnected(call) {
+  const heard = (is) => is && listeners.connection.delete(heard) && call();
+  listeners.connection.add(heard);
+}
+
 /** Calls back when the server wants a key, or another one. */
 export function onKeyNeeded(call) {
   listeners.key.add(call);

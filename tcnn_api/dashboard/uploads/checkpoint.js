@@ -3,7 +3,7 @@
 import { announce, h } from "../dom.js";
 import { bytes, count, date, number, percent, short } from "../components/format.js";
 import { ask, get } from "../server/http.js";
-import { sure, trouble } from "../components/parts.js";
+import { refused, sure, trouble } from "../components/parts.js";
 import { scrolling } from "../components/scrolling.js";
 import { usedBy } from "./used-by.js";
 
@@ -49,7 +49,7 @@ async function remove(kind, one, word, refusal) {
     announce(`The ${word} was deleted.`);
     location.hash = "#/checkpoints";
   } catch (error) {
-    refusal.replaceChildren(trouble(error.message));
+    refused(refusal, error);
   }
 }
 

@@ -4,7 +4,7 @@ import { announce, h, say } from "../dom.js";
 import { select } from "../components/form.js";
 import { bytes, count, date, number, percent } from "../components/format.js";
 import { ask, get } from "../server/http.js";
-import { sure, trouble } from "../components/parts.js";
+import { refused, sure, trouble } from "../components/parts.js";
 import { breakable, scrolling } from "../components/scrolling.js";
 import { usedBy } from "./used-by.js";
 
@@ -40,7 +40,7 @@ async function remove(one, refusal) {
     announce("The data set was deleted.");
     location.hash = "#/data";
   } catch (error) {
-    refusal.replaceChildren(trouble(error.message));
+    refused(refusal, error);
   }
 }
 
