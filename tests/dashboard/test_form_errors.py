@@ -9,7 +9,7 @@ from hosting import hosted
 from serving import Server
 from story import Story
 
-from tcnn_jobs.model.jobs import Upload
+from tcnn_jobs.model.jobs import Failure, Upload
 
 expect = sync_api.expect
 
@@ -65,6 +65,16 @@ def test_advice_of_the_server_names_pages(server: Server, open_page: Open) -> No
         "no data set 'ds_1'; the page Data uploads one", "no job 'x'; the page Runs lists yours",
         "x: no file of this name; the job’s page lists its files", "expected a name; the field Model lists them",
     )]  # fmt: skip
+
+
+def test_advice_of_a_job_that_failed_names_pages(server: Server, story: Story, open_page: Open) -> None:
+    job = story._taken(priority=100, request={"model": "resnet34"}, max_attempts=1)
+    said = "no weights of it are to be had; name weights of your own (POST /weights), or set pretrained to false"
+    story.house.store.fail(job, Failure(code="unknown_model", message=said))
+    page = open_page(f"{server.url}/#/jobs/{job.job}")
+    expect(page.locator(".events").get_by_text("(the page Checkpoints)")).to_be_visible()
+    expect(page.locator(".standing")).to_contain_text("weights of your own (the page Checkpoints), or set")
+    expect(page.get_by_text("POST /weights")).to_have_count(0)
 
 
 @pytest.mark.slow  # one more form of fields that the others have

@@ -2,6 +2,7 @@
 
 import { named } from "./names.js";
 import { NONE, bytes, count } from "../numbers.js";
+import { forPages } from "../server/wording.js";
 
 export { bytes, count, number, percent } from "../numbers.js";
 
@@ -102,6 +103,11 @@ function queued(job) {
   return `${place}: ${why}`;
 }
 
+/** Why a job failed. */
+export function failure(job) {
+  return job.error ? forPages(job.error.message) : "";
+}
+
 /** Where it stands: "Training, epoch 2 of 10, 40 s left". */
 export function standing(job) {
   if (job.status === "queued") return queued(job);
@@ -115,7 +121,7 @@ export function standing(job) {
     if (now.eta_seconds) parts.push(`${duration(now.eta_seconds)} left`);
     return parts.join(", ");
   }
-  if (job.status === "failed") return job.error?.message ?? "";
+  if (job.status === "failed") return failure(job);
   const seconds = (new Date(job.finished_at) - new Date(job.started_at)) / 1000;
   return job.started_at && job.finished_at ? `Took ${duration(seconds)}` : "";
 }

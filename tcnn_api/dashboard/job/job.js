@@ -15,6 +15,7 @@ import { notifier } from "./notify.js";
 import { share } from "./share.js";
 import { badge, bar, fileLink, refused, setBadge, setBar, sure, trouble } from "../components/parts.js";
 import { follow } from "../server/stream.js";
+import { forPages } from "../server/wording.js";
 import { training as trainingCard } from "./training.js";
 import { tryIt } from "./try-it.js";
 
@@ -206,7 +207,8 @@ function pairs(entries) {
 }
 
 function told({ kind, data }) {
-  const { message, ...rest } = data;
+  const { message: said, ...rest } = data;
+  const message = said && forPages(said);
   switch (kind) {
     case "queued": return "Queued";
     case "resumed": return "Resumed, and queued again";
@@ -214,7 +216,7 @@ function told({ kind, data }) {
     case "phase": return data.phase.charAt(0).toUpperCase() + data.phase.slice(1);
     case "converted": return `Converted ${data.layers} layers${data.verified ? ", verified" : ""}`;
     case "epoch": return `Epoch ${data.epoch + 1}: loss ${number(data.train_loss)}, accuracy ${percent(data.val?.top1)}`;
-    case "message": return data.text;
+    case "message": return forPages(data.text);
     case "retrying": return `Failed, and will try again: ${message}`;
     case "stalled": return "The worker went silent; another one takes over";
     case "handed_back": return "The worker left; another one takes over";
@@ -250,7 +252,7 @@ function drawResults(job, place, url) {
           : " tells the run’s story in one page: conversion, curves, gates, pictures of attention. Making it takes some seconds."),
     ));
   }
-  if (notes.length) place.append(card("Notes", h("ul", {}, notes.map((note) => h("li", {}, withNames(note))))));
+  if (notes.length) place.append(card("Notes", h("ul", {}, notes.map((note) => h("li", {}, withNames(forPages(note)))))));
 }
 
 function score(job, metrics) {

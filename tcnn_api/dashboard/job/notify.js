@@ -1,7 +1,7 @@
 // The browser tells when a job ends: asked for by a button, and only then.
 
 import { announce, h, say } from "../dom.js";
-import { ENDED, STATUS, title } from "../components/format.js";
+import { ENDED, STATUS, failure, title } from "../components/format.js";
 import { get } from "../server/http.js";
 
 const EVERY = 10_000; // milliseconds: a window that nobody sees has no stream, so it asks
@@ -27,7 +27,7 @@ function end(id) {
 }
 
 function tell(job) {
-  const note = new Notification(`${STATUS[job.status].word}: ${title(job)}`, { body: job.error?.message ?? "", tag: job.id, icon: "static/dashboard/icon.svg" });
+  const note = new Notification(`${STATUS[job.status].word}: ${title(job)}`, { body: failure(job), tag: job.id, icon: "static/dashboard/icon.svg" });
   note.onclick = () => {
     window.focus();
     location.hash = `#/jobs/${job.id}`;

@@ -5,6 +5,7 @@ const WORDS = [
   [/(?:GET|POST) \/(?:checkpoints|weights)/g, "the page Checkpoints"],
   [/GET \/models/g, "the field Model"],
   [/GET \/jobs\/[^\s;]+\/(?:checkpoints|shares)/g, "the job’s page"],
+  [/GET \/jobs\/\{id\}/g, "look at the job’s page"],
   [/GET \/jobs(?!\/)/g, "the page Runs"],
   [/POST \/transform/g, "Convert"],
   [/POST \/finetune/g, "Fine-tune"],
