@@ -1,15 +1,26 @@
 """Base class of the configurations: immutable, no unknown keys, validation errors in one line."""
 
 import difflib
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from tcnn.errors import RequestError
 
 Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 """(height, width) in pixels."""
+
+
+def _in_float32(temperature: float) -> float:
+    if 0 < temperature < math.inf and not 2.0**-126 <= temperature <= (2 - 2.0**-23) * 2.0**127:
+        raise ValueError("expected from 1e-38 to 3e+38, as float32 has")
+    return temperature
+
+
+Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_in_float32)]
+"""τ, dimensionless; layers hold it in float32."""
 
 
 class Frozen(BaseModel):

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from tcnn.config.base import Frozen, Size
+from tcnn.config.base import Frozen, Size, Temperature
 
 HARD_TEMPERATURE = 1 / 46
 """Temperature τ at which the layer equals the convolution: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
@@ -33,10 +33,8 @@ class ConversionConfig(Frozen):
         "filter then sees a smaller part of the image. `dilate` does so too and dilates the later convolutions of the "
         "stage, so that on the pixels of the old map it computes what the CNN does.",
     )
-    temperature: float = Field(
+    temperature: Temperature = Field(
         default=HARD_TEMPERATURE,
-        gt=0,
-        allow_inf_nan=False,
         description="τ, dimensionless: 1/46 is the CNN, 1 is the paper's start.",
     )
     position: PositionKind = Field(

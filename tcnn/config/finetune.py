@@ -7,13 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tcnn.config.base import Frozen, Size
+from tcnn.config.base import Frozen, Size, Temperature
 from tcnn.config.conversion import ConversionConfig
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 WARMUP = 5.0
 """Epochs of linear warm-up in the paper, of 50 (Transformed CNNs, §3)."""
@@ -186,7 +184,7 @@ class FinetuneConfig(Frozen):
         default="soft", description="Match the teacher's distribution (KL), or its decisions (DeiT, Eq. 3)."
     )
     distillation_weight: Share = Field(default=0.5, description="Share of the teacher's term in the loss.")
-    distillation_temperature: float = Field(default=1.0, gt=0, description="Softmax temperature of soft distillation.")
+    distillation_temperature: Temperature = Field(default=1.0, description="Softmax temperature of soft distillation.")
 
     matching: Rate = Field(
         default=0.0,
