@@ -38,6 +38,7 @@ def model_card(
     assert isinstance(report, ConversionReport)  # noqa: S101 - what writes the file has checked it
     cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
     training = (sections or {}).get("training") or {}
+    earlier = ((sections or {}).get("source") or {}).get("training") or {}
     weights = (sections or {}).get("weights") or training.get("weights")
     base = report.base_model if weights == "pretrained" else report.base_model.partition(".")[0]
     title = title or str(cfg.get("architecture", report.base_model))
@@ -53,7 +54,8 @@ def model_card(
     licence = " The licence is that of the source weights." if weights != "random" and not license else ""
     if not report.layers:
         said = f"timm's `{base}`, trained by tcnn as it is: nothing in it is converted.\nWeights before training: "
-        made = [f"# {title}", f"{said}{weights or 'unknown'}.{licence}", *parts, _loading(place, "import timm")]
+        began = weights if training else earlier.get("weights") or weights
+        made = [f"# {title}", f"{said}{began or 'unknown'}.{licence}", *parts, _loading(place, "import timm")]
         return f"---\n{head}\n---\n\n" + "\n\n".join(made) + "\n"
     times = "×".join
     layers = "\n".join(

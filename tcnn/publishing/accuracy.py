@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tcnn.analysis.reading.evaluations import read_evaluation
+from tcnn.conversion.report import ConversionReport
 from tcnn.evaluation.intervals import share
 
 THIS = "this model"
 """What the model is called whose own run measured it."""
+UNFOLDED = "this model before it was folded"
+CNN = "the CNN that it was made from"
 
 
 class Accuracy(NamedTuple):
@@ -43,6 +46,24 @@ def _of_rows(file: Path) -> Iterator[Accuracy]:
                 model=row.title + (f" at {row.size} pixels" if several else ""), data=_last(content.data),
                 images=row.clean.images, top1=row.clean.top1, top5=row.clean.top5, corrupted=row.corruption_top1,
             )  # fmt: skip
+
+
+def of_checkpoint(sections: Mapping[str, Any], conversion: ConversionReport) -> list[Accuracy]:
+    """What a checkpoint's sections say of the run that trained it or, where none did, of the CNN's that it was made of.
+
+    A model that was folded has the accuracy from before only where the fold changed nothing.
+    """
+    training, source, fold = (_object(sections.get(name)) for name in ("training", "source", "fold"))
+    changed = bool(fold) and (fold.get("tolerance") != 0 or bool(fold.get("pruned")))
+    if training:
+        return [row._replace(model=UNFOLDED) if changed else row for row in of_training(training)]
+    unconverted = bool(fold) and not changed and not conversion.layers and conversion.config.stride == "keep"
+    rows = of_training(_object(source.get("training")))
+    return rows if unconverted else [row._replace(model=CNN) for row in rows]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def of_training(training: Mapping[str, Any] | None) -> list[Accuracy]:

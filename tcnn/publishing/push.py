@@ -102,8 +102,7 @@ def push_to_hub(
         refuse_folded(record, str(source) if not isinstance(source, nn.Module) else record.base_model, "publish")
     with tempfile.TemporaryDirectory() as temporary:
         folder = hub.save_directory(model, Path(temporary) / "repository", verification, sections)
-        training = sections.get("training")
-        rows = [*rows, *accuracy.of_training(training if isinstance(training, dict) else None)]
+        rows = [*rows, *accuracy.of_checkpoint(sections, model.conversion_report)]  # type: ignore[arg-type]
         say("drawing pictures")
         drawn = draw(model, images, folder) if pictures else []
         if onnx:

@@ -63,6 +63,18 @@ def test_a_run_is_told(tcnn: Run, file: Path) -> None:
         assert words in shown
 
 
+def test_what_its_cnn_learned_from_is_told(tcnn: Run, file: Path) -> None:
+    training = {"data": "p", "metrics": {"epoch": 1, "val": {"top1": 0.5, "images": 8}}}
+    package.save(package.load(file), "t.safetensors", None, {"source": {"name": "run", "training": training}})
+    told = tcnn("info", "t.safetensors", "--json").json
+    assert told["training"] is None
+    assert told["source_training"] == tcnn("info", "run", "--json").json["training"]
+    assert (
+        "its CNN     fine-tuned on p, epoch 2, top-1 50.0% (21.5–78.5) of 8 images, "
+        in tcnn("info", "t.safetensors").out
+    )
+
+
 def test_the_kind_of_positions_is_told(tcnn: Run, lively: Callable[..., nn.Module]) -> None:
     package.save(package.convert(lively(), position="quadratic").model, "q.safetensors")
     assert "2 layers of stage layer4, stride keep, positions quadratic" in tcnn("info", "q.safetensors").out

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
@@ -17,7 +18,9 @@ from torch import nn
 
 import tcnn
 from tcnn.analysis.reading.info import info
+from tcnn.conversion.report import ConversionReport
 from tcnn.errors import NoAttentionError
+from tcnn.publishing.accuracy import CNN, THIS, UNFOLDED, of_checkpoint
 
 
 @pytest.fixture
@@ -157,6 +160,30 @@ def test_a_fine_tuned_model_says_so(file: Path, tmp_path: Path) -> None:
     assert "no longer equal to its source" in card
     assert "/srv" not in card
     assert head(card)["base_model"] == "timm/test_resnet.r160_in1k"
+
+
+TRAINED = {"data": "/srv/animals", "metrics": {"val": {"top1": 0.9, "top5": None, "images": 50}}}
+EXACTLY = {"tolerance": 0.0, "pruned": []}
+ACCURACIES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "T-CNN of a trained CNN": ({"source": {"training": TRAINED}}, "T-CNN", CNN),
+    "folded exactly into its CNN": ({"source": {"training": TRAINED}, "fold": EXACTLY}, "CNN", THIS),
+    "folded into it without its stride": ({"source": {"training": TRAINED}, "fold": EXACTLY}, "strideless", CNN),
+    "folded with an error": ({"source": {"training": TRAINED}, "fold": {**EXACTLY, "tolerance": 0.1}}, "CNN", CNN),
+    "trained, folded exactly": ({"training": TRAINED, "fold": EXACTLY}, "CNN", THIS),
+    "trained, pruned": ({"training": TRAINED, "fold": {**EXACTLY, "pruned": [{"head": 1}]}}, "CNN", UNFOLDED),
+}
+
+
+@pytest.mark.parametrize("case", ACCURACIES)
+def test_the_accuracy_is_said_to_be_that_of_the_model_that_has_it(file: Path, case: str) -> None:
+    sections, kind, model = ACCURACIES[case]
+    report = tcnn.load(file).conversion_report
+    assert isinstance(report, ConversionReport)
+    if kind != "T-CNN":
+        config = report.config.model_copy(update={"stride": "remove" if kind == "strideless" else "keep"})
+        report = report.model_copy(update={"layers": (), "config": config})
+    (row,) = of_checkpoint(sections, report)
+    assert (row.model, row.top1, row.data) == (model, 0.9, "animals, held out")
 
 
 def test_maps_without_pictures_are_refused(file: Path, tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ class ModelInfo(Record):
     license: str | None = None
     verification: Verified | None = None
     training: Trained | None = None
+    source_training: Trained | None = None
+    """What the fine-tuning was of the CNN that was converted, if it was one of ours."""
     tcnn_version: str | None = None
 
 
@@ -78,6 +80,8 @@ def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
     """What the metadata of a checkpoint say, its JSON decoded; `more` goes over it."""
     report: dict[str, Any] = told["conversion"]
     cfg, training = told.get("pretrained_cfg") or {}, told.get("training") or {}
+    source = told.get("source")
+    earlier = source.get("training") if isinstance(source, dict) else None
     labels = told.get("label_names") or cfg.get("label_names")
     found = ModelInfo(
         name=name, kind=_kind(report),
@@ -88,6 +92,7 @@ def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
         input_size=tuple(cfg.get("input_size") or ()) or None,
         classes=cfg.get("num_classes"), label_names=tuple(labels) if labels else None, license=cfg.get("license"),
         verification=_verified(told.get("verification")), training=_trained(training),
+        source_training=_trained(earlier or {}),
         tcnn_version=str(told.get("tcnn_version")),
     )  # fmt: skip
     return found.model_copy(update=more)

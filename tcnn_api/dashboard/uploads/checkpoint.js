@@ -78,7 +78,7 @@ function story(one, signal) {
       ["Temperature τ", found.temperature && [...new Set(found.temperature.map((heat) => number(heat)))].join(" to ")],
       ["Image", found.input_size?.join("×")], ["Licence", found.license], ["Written by", found.tcnn_version && `tcnn ${found.tcnn_version}`],
     ]));
-    element.after(...[checked(found.verification), trained(found.training), labels(found.label_names)].filter(Boolean));
+    element.after(...[checked(found.verification), trained(found.training), trained(found.source_training, "How its CNN was fine-tuned"), labels(found.label_names)].filter(Boolean));
   }).catch((error) => error.name !== "AbortError" && element.querySelector(".loading").replaceWith(trouble(error.message)));
   return element;
 }
@@ -91,9 +91,9 @@ function checked(found) {
   ]);
 }
 
-function trained(found) {
+function trained(found, title = "How it was fine-tuned") {
   if (!found) return null;
-  return card("How it was fine-tuned", [["Images", found.data], ["Epoch", found.epoch && count(found.epoch)], ["Accuracy then (top-1)", found.top1 === null ? null : percent(found.top1)],
+  return card(title, [["Images", found.data], ["Epoch", found.epoch && count(found.epoch)], ["Accuracy then (top-1)", found.top1 === null ? null : percent(found.top1)],
     ["Measured on", found.images && `${count(found.images)} images`]]);
 }
 

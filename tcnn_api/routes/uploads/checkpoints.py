@@ -31,7 +31,7 @@ INFO: dict[str, Any] = {
     "parameters_before": 25576264, "parameters": 27911092, "flops": None, "temperature": [0.0217, 0.0217],
     "input_size": [3, 256, 256], "classes": 1000, "label_names": None, "license": "apache-2.0",
     "verification": {"passed": True, "errors": {"float32": 3e-06}, "drift": 0.79},
-    "training": None, "tcnn_version": __version__,
+    "training": None, "source_training": None, "tcnn_version": __version__,
 }  # fmt: skip
 
 router = APIRouter(prefix="/checkpoints", tags=["uploads"], dependencies=AUTHENTICATED)

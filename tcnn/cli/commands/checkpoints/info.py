@@ -7,7 +7,7 @@ import typer
 from tcnn.cli.output import console
 
 if TYPE_CHECKING:
-    from tcnn.analysis.reading.model_info import ModelInfo
+    from tcnn.analysis.reading.model_info import ModelInfo, Trained
 
 SHOWN = 12
 """Class names that are printed."""
@@ -46,11 +46,8 @@ def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
     heat = found.temperature and " to ".join(dict.fromkeys(f"{value:.4g}" for value in found.temperature))
     names = found.label_names or ()
     listed = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
-    checked, trained = found.verification, found.training
+    checked, trained, earlier = found.verification, found.training, found.source_training
     kind = f", positions {found.position}" if found.position not in (None, "isotropic") else ""
-    range_ = trained and trained.top1_interval
-    sure = f" ({100 * range_[0]:.1f}–{100 * range_[1]:.1f})" if range_ else ""
-    measured_on = f"{sure} of {console.some(trained.images, 'image')}" if trained and trained.images else ""
     return [
         ("what", f"{found.kind}{' of ' + found.source if found.source and found.source != found.name else ''}"),
         ("file", found.file and f"{found.file}{size}"),
@@ -67,11 +64,24 @@ def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
         ("classes", None if found.classes is None else f"{found.classes}{': ' + listed if listed else ''}"),
         ("licence", found.license),
         ("verified", checked and _verified(checked.passed, checked.errors, checked.drift)),
-        ("fine-tuned", trained and f"on {trained.data}, epoch {trained.epoch}"),
-        ("accuracy", None if trained is None or trained.top1 is None else
-         f"top-1 {trained.top1:.1%}{measured_on}, measured while it was trained"),
+        ("its CNN", earlier and "fine-tuned " + ", ".join(filter(None, (_learned(earlier), _measured(earlier))))),
+        ("fine-tuned", trained and _learned(trained)),
+        ("accuracy", trained and _measured(trained)),
         ("written by", found.tcnn_version and f"tcnn {found.tcnn_version}"),
     ]  # fmt: skip
+
+
+def _learned(trained: "Trained") -> str:
+    return f"on {trained.data}, epoch {trained.epoch}"
+
+
+def _measured(trained: "Trained") -> str | None:
+    if trained.top1 is None:
+        return None
+    between = trained.top1_interval
+    sure = f" ({100 * between[0]:.1f}–{100 * between[1]:.1f})" if between else ""
+    measured_on = f"{sure} of {console.some(trained.images, 'image')}" if trained.images else ""
+    return f"top-1 {trained.top1:.1%}{measured_on}, measured while it was trained"
 
 
 def _verified(passed: bool, errors: dict[str, float], drift: float | None) -> str:
