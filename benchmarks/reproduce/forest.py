@@ -46,6 +46,7 @@ POOLED: dict[str, tuple[str, ...]] = {
 LEFT_OUT = {
     ("cifar10_quick", "t-cnn-5e-4"): "the recipe and seeds of cifar10_value_rate, in 16 bits",
     ("cifar10_quick_averaged", "t-cnn"): "trainings of cifar10_value_rate, with an average",
+    ("cifar10_value_rate", "t-cnn-slow-output"): "beside the CNNs of t-cnn there, and ends where that does",
     ("cifar10_tuned", "t-cnn"): "the trainings of t-cnn-ema, without the average",
     ("cifar10_tuned", "t-cnn-1e-3"): "its CNN has twice its learning rate",
 }

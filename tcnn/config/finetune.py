@@ -107,6 +107,12 @@ class FinetuneConfig(Frozen):
     output_lr: Rate | None = Field(
         default=None, description="Learning rate of W_out, the filters, after the warm-up, if not lr."
     )
+    content_output_scale: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Share of its learning rate that W_out has in the columns of content heads, which begin at zero.",
+    )
     position_lr: Rate | None = Field(
         default=None, description="Learning rate of strengths α and centres Δ after the warm-up, if not lr (the paper)."
     )

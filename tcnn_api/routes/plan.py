@@ -33,7 +33,7 @@ MEMORY = 3 << 30
 """Bytes that a plan may take beside those of its models: torch itself."""
 SECONDS = 120
 RATES = frozenset({"lr", "gating_lr", "attention_lr", "value_lr", "output_lr", "position_lr", "weight_decay"})
-ANY = RATES | {"epochs", "seed", "ema", "keep"}
+ANY = RATES | {"content_output_scale", "epochs", "seed", "ema", "keep"}
 """Settings that do not change how long an update takes."""
 HOW = frozenset(
     {"priority", "max_attempts", "depends_on", "webhook", "max_runtime", "stall_minutes", "pretrained", "weights"}

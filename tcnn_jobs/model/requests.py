@@ -157,7 +157,7 @@ KINDS: dict[str, type[Request]] = {
 
 ADDED: dict[str, int] = {
     "depends_on": 2, "baseline": 2, "weights": 2, "examples": 2, "position": 2, "position_reach": 2, "init": 2,
-    "value_lr": 3, "output_lr": 3,
+    "value_lr": 3, "output_lr": 3, "content_output_scale": 3,
 }  # fmt: skip
 """Fields of requests, and settings in them, that older workers refuse, and the version that brought each. What is not
 here every worker understands. 0.1.0 has 1, 0.2.0 has 2; what comes after it is of version 3, and `REQUEST_VERSION` with

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from sampled import sampled
+from timm.optim import create_optimizer_v2
 from tiny_runs import TwoConvs, colours, run, seeded, tiny
 from torch import Tensor, nn
 
@@ -127,6 +128,38 @@ def test_parts_of_a_layer_learn_at_a_rate_of_their_own(setting: str, names: set[
             parameter = layer.get_parameter(name)
             assert rates[id(parameter)] == (pytest.approx(20 * common, rel=0.01) if name in names else common), name
             assert decays[id(parameter)] == (0 if name == "value" else own.config.weight_decay), name
+
+
+@pytest.mark.parametrize("opt", ["adamw", "sgd"])
+def test_the_output_of_content_heads_learns_at_a_share_of_the_rate(opt: str) -> None:
+    """As an optimizer that has their columns in a matrix of their own, at that rate, and the same gradients."""
+    conversion = {"content_heads": 2, "target": LAYER, "query_key": "mimetic"}
+    model = convert(seeded(TwoConvs), **conversion, input_size=(32, 32)).model
+    own = learner(model, opt=opt, content_output_scale=0.25, weight_decay=0.5, conversion=conversion)
+    layer = gpsa_layers(own.model)[LAYER]
+    with torch.no_grad():
+        layer.proj[:, -2 * layer.in_channels :].normal_()  # of zeros there would be no weight decay to see
+    parts = [part.detach().clone().requires_grad_() for part in layer.proj.tensor_split([-2 * layer.in_channels], 1)]
+    reference = create_optimizer_v2(
+        [{"params": [part], "lr": 0.0, "weight_decay": 0.5} for part in parts],
+        opt=opt, lr=1.0, weight_decay=0.5, momentum=0.9,
+    )  # fmt: skip
+    shares = (1.0, 0.25)
+    group = next(group for group in own.optimizer.param_groups if any(p is layer.proj for p in group["params"]))
+    for update in range(1, 5):
+        torch.manual_seed(update)
+        own.set_temperatures(update - 1)
+        own.accumulate([(torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 0]))], None)
+        nn.utils.clip_grad_norm_(own.model.parameters(), 1.0)
+        gradients = layer.get_parameter("proj").grad
+        assert gradients is not None
+        for part, grad, share, of in zip(
+            parts, gradients.tensor_split([-2 * layer.in_channels], 1), shares, reference.param_groups, strict=True
+        ):
+            part.grad, of["lr"] = grad.clone(), share * group["lr"]
+        own.update(update)
+        reference.step()
+    torch.testing.assert_close(layer.proj.detach(), torch.cat(parts, 1).detach(), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("done", [1, 2, 3])

@@ -48,6 +48,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "position_lr": 0.02,
         "value_lr": 1e-4,
         "output_lr": 2e-4,
+        "content_output_scale": 0.2,
         "conversion": {"stride": "dilate", "content_heads": 1, "content": "global,unpadded"},
     },
     "relative": {

@@ -12,6 +12,7 @@ from tcnn.training.distributed import Processes
 from tcnn.training.recipe import freezing
 from tcnn.training.recipe.ablations import ablate
 from tcnn.training.recipe.annealing import annealing_schedule, held, set_temperatures, temperatures_of
+from tcnn.training.recipe.content_output import scaled_content_output
 from tcnn.training.recipe.late_conversion import convert_in_training
 from tcnn.training.recipe.matching import Matching
 from tcnn.training.recipe.objective import create_task
@@ -161,7 +162,8 @@ class Learner:
         """Update the parameters, and the learning rates for the next update; `updates` counts this one."""
         for parameter in self._parameters(self.annealing.frozen(updates - 1)):
             parameter.grad = None  # an optimizer passes over it: neither it nor what is remembered of it moves
-        update(self.task, self.optimizer, self.precision, self.config.clip_grad)
+        with scaled_content_output(self._layers.values(), self.config.content_output_scale):
+            update(self.task, self.optimizer, self.precision, self.config.clip_grad)
         if self.annealing.frozen_parameters and updates == self.annealing.ends:
             self._forget(self._parameters(held(self._layers.values(), "all", self.config.conversion)))
         self.schedule.step_update(updates)
