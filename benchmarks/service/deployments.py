@@ -172,16 +172,21 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def parted() -> Iterator[tuple[str, Apart]]:
-    """PostgreSQL on TCP and a store, both of their own; the variables of the store are set here, too."""
+    """PostgreSQL on TCP and a store, both of their own; inside, the variables of the store are set here, too."""
     sys.path.insert(0, str(TESTS))
     from postgres import postgres
     from s3 import BUCKET, KEYS, s3
 
     with postgres(durable=True, listen="127.0.0.1") as cluster, s3() as gate:
         store = {"TCNN_ARTIFACTS": f"s3://{BUCKET}/chaos", **KEYS, "AWS_ENDPOINT_URL": gate.behind, "TCNN_MIRROR": "1"}
+        before = {name: os.environ.get(name) for name in store}
         os.environ.update(store)
-        cluster.create("chaos")
-        yield cluster.over_tcp("chaos"), Apart(cluster, store, gate.process)
+        try:
+            cluster.create("chaos")
+            yield cluster.over_tcp("chaos"), Apart(cluster, store, gate.process)
+        finally:  # who comes after this in the same process has no such store
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @contextlib.contextmanager

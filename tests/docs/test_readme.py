@@ -136,6 +136,7 @@ def test_public_names_are_explained() -> None:
 def test_metadata_keys(tmp_path: Path, lively) -> None:  # type: ignore[no-untyped-def]
     model, _ = tcnn.convert(lively())
     model.pretrained_cfg = {**model.pretrained_cfg, "label_names": ["a", "b"]}
+    model.training_record = {"data": "photos"}  # as `tcnn.load` leaves it
     verdict = tcnn.verify(lively(), model, input_size=(64, 64), float64=False)
     sections = {"source": {}, "weights": "random"}
     with safe_open(tcnn.save(model, tmp_path / "a.safetensors", verdict, sections), framework="pt") as file:
