@@ -17,10 +17,10 @@ from tcnn.errors import NoAttentionError, RequestError, one_line, shorten
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair, Quad
-from tcnn.models.compiled import uncompiled
+from tcnn.models.refusals import refuse_without_values
 from tcnn.models.running import refuses_size, watch_layers
 from tcnn.models.trace import evaluating
-from tcnn.models.without_values import refuse_without_values
+from tcnn.models.wrapped import unwrapped
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
 
     Raises: `RequestError` if the model has no such layer, or does not run on images of this size.
     """
-    model = uncompiled(model)
+    model = unwrapped(model)
     refuse_without_values(model, "inspect")
     record = getattr(model, "conversion_report", None)
     if record is not None:  # heads that went into a convolution cannot be seen any more

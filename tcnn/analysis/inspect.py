@@ -21,8 +21,8 @@ from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
-from tcnn.models.compiled import uncompiled
 from tcnn.models.trace import input_shape
+from tcnn.models.wrapped import unwrapped
 from tcnn.workflows.pipeline import usable_device
 
 BATCH = 4
@@ -88,7 +88,7 @@ def inspect(
 
 def _opened(model: nn.Module | str | Path, device: torch.device) -> tuple[str, nn.Module]:
     if isinstance(model, nn.Module):
-        model = uncompiled(model)
+        model = unwrapped(model)
         report = getattr(model, "conversion_report", None)
         return getattr(report, "base_model", None) or type(model).__name__, model
     return str(model), open_model(str(model)).to(device)

@@ -28,9 +28,9 @@ from tcnn.conversion.ties import still_tied
 from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import replacing
 from tcnn.layers.folded import FoldedGPSA2d
-from tcnn.models.compiled import uncompiled
-from tcnn.models.prepared import refuse_prepared
+from tcnn.models.refusals import refuse_prepared, refuse_without_values
 from tcnn.models.trace import meta_copy
+from tcnn.models.wrapped import unwrapped
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 
@@ -85,13 +85,14 @@ def contents(
     model: nn.Module, verification: VerificationReport | None = None, sections: dict[str, object] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a model's file."""
-    model = uncompiled(model)
+    model = unwrapped(model)
     report = getattr(model, "conversion_report", None)
     if not isinstance(report, ConversionReport):
         raise RequestError(
             f"{type(model).__name__} was not converted by tcnn: call tcnn.convert first, then save its result"
         )
     refuse_prepared(model, "save", but=(FoldedGPSA2d,))
+    refuse_without_values(model, "save")
     cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
     layers = tuple(layer.model_copy(update={"tied": still_tied(model, layer)}) for layer in report.layers)
     report = report.model_copy(update={"model_args": _model_args(model, report), "layers": layers})

@@ -15,7 +15,7 @@ from tcnn.checkpoints.card import model_card
 from tcnn.checkpoints.checkpoint import contents
 from tcnn.errors import RequestError
 from tcnn.files import replacing
-from tcnn.models.compiled import uncompiled
+from tcnn.models.wrapped import unwrapped
 from tcnn.verification.report import VerificationReport
 
 
@@ -28,7 +28,7 @@ def save_directory(
     check: Callable[[Path], None] | None = None,
 ) -> Path:
     """Save a timm model in hub layout, atomically; arguments as for `tcnn.save`."""
-    path, model = Path(path), uncompiled(model)
+    path, model = Path(path), unwrapped(model)
     if not getattr(model, "pretrained_cfg", None):
         raise RequestError(
             f"{type(model).__name__} is no timm model: write one .safetensors file instead of a directory"

@@ -17,8 +17,7 @@ from tcnn.conversion.selection import is_spatial, stages_of
 from tcnn.conversion.surgery import convert
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.layers.filters import refusal
-from tcnn.models.flops import flops
-from tcnn.models.parameters import parameter_count
+from tcnn.models.size import flops, parameter_count
 from tcnn.models.trace import input_shape, trace
 from tcnn.zoo.catalogue import PATH, Entry, folded
 from tcnn.zoo.sources import without_data

@@ -20,8 +20,8 @@ from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.positions import Geometry
-from tcnn.models.compiled import uncompiled
-from tcnn.models.prepared import refuse_prepared
+from tcnn.models.refusals import refuse_prepared
+from tcnn.models.wrapped import unwrapped
 from tcnn.zoo.catalogue import registered_name
 
 
@@ -53,7 +53,7 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
             f"model: expected a module, found {named(model)}; build it first, for example by "
             'timm.create_model("resnet50d", pretrained=True), and load a state dict into it'
         )
-    model = uncompiled(model)
+    model = unwrapped(model)
     refuse_prepared(model, "convert")
     if any(isinstance(module, GPSA2d) for module in model.modules()):
         raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
@@ -78,7 +78,7 @@ def without_stride(model: nn.Module, config: ConversionConfig | None = None, **o
         raise RequestError("stride: without_stride removes it, got 'keep'; leave the keyword out, or give 'dilate'")
     way = "dilate" if config is not None and config.stride == "dilate" else "remove"
     config = build(ConversionConfig, {"stride": way, **options}, config)
-    model = uncompiled(model)
+    model = unwrapped(model)
     return apply(model, replace(plan_conversion(model, config), replacements=()))
 
 

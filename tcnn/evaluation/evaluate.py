@@ -27,8 +27,8 @@ from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
 from tcnn.folding.fuse import fused
-from tcnn.models.compiled import uncompiled
 from tcnn.models.trace import evaluating, input_shape
+from tcnn.models.wrapped import unwrapped
 
 Amp = Literal["float32", "bfloat16", "float16"]
 Progress = Callable[[int], None]
@@ -159,7 +159,7 @@ def input_settings(model: nn.Module) -> dict[str, Any]:
 
     For a model that was built for grey images timm keeps the statistics of three channels: here they are averaged.
     """
-    settings: dict[str, Any] = resolve_model_data_config(uncompiled(model))
+    settings: dict[str, Any] = resolve_model_data_config(unwrapped(model))
     channels = input_shape(model)[0]
     settings["input_size"] = (channels, *settings["input_size"][1:])
     for name in ("mean", "std"):

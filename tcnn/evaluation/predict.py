@@ -15,8 +15,8 @@ from tcnn.data.sources.names import is_image, sort_key
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fuse import fused
-from tcnn.models.compiled import uncompiled
 from tcnn.models.trace import check_size, evaluating, input_shape
+from tcnn.models.wrapped import unwrapped
 
 IMAGENET = 1000
 
@@ -93,7 +93,7 @@ def predict(
         from tcnn.checkpoints.opening import open_model
 
         model = open_model(str(model))
-    model = uncompiled(model)
+    model = unwrapped(model)
     if size is not None:
         check_size(model, (size, size) if isinstance(size, int) else size)
     place = torch.device(device) if device is not None else next((p.device for p in model.parameters()), None)

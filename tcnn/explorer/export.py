@@ -28,12 +28,12 @@ from tcnn.exporting.options import check_options, require_onnx
 from tcnn.exporting.program import trace
 from tcnn.files import check_folder, replacing
 from tcnn.layers.backends.selection import use_backend
-from tcnn.models.compiled import uncompiled
 from tcnn.models.differences import errors
 from tcnn.models.noise import noise
 from tcnn.models.precision import exact_arithmetic
+from tcnn.models.refusals import refuse_without_values
 from tcnn.models.trace import evaluating, input_shape
-from tcnn.models.without_values import refuse_without_values
+from tcnn.models.wrapped import unwrapped
 from tcnn.version import __version__
 
 Progress = Callable[[str], None]
@@ -64,7 +64,7 @@ def export_explorer(
     when the exported network computes something else, `EnvironmentFailure` without the `export` extra.
     """
     started = time.monotonic()
-    folder, model = Path(folder), uncompiled(model)
+    folder, model = Path(folder), unwrapped(model)
     refuse_without_values(model, "export")
     check_folder(folder, force)
     check_options(size, 1, tolerance)

@@ -25,10 +25,10 @@ from tcnn.exporting.program import Program, free_axes, output_tensors, silence_l
 from tcnn.exporting.report import AXES, Axis, ExportReport, Format
 from tcnn.files import check_file, file_digest, replacing
 from tcnn.folding.fuse import fused
-from tcnn.models.compiled import uncompiled
+from tcnn.models.refusals import refuse_without_values
 from tcnn.models.running import failure
 from tcnn.models.trace import evaluating, input_shape
-from tcnn.models.without_values import refuse_without_values
+from tcnn.models.wrapped import unwrapped
 from tcnn.version import __version__
 
 Progress = Callable[[str], None]
@@ -78,7 +78,7 @@ def export(
     computes something else, `EnvironmentFailure` without the libraries of the `export` extra.
     """
     started = time.monotonic()
-    path, model = Path(path), uncompiled(model)
+    path, model = Path(path), unwrapped(model)
     kind = format_of(path, format)
     check_options(size, batch, tolerance)
     dynamic = parse_axes(dynamic)

@@ -18,10 +18,10 @@ from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.standardise import load_filter
 from tcnn.models.differences import errors, top1_agreement
-from tcnn.models.parameters import parameter_count
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.prepared import refuse_prepared
+from tcnn.models.refusals import refuse_prepared
 from tcnn.models.running import in_dtype, logits_of, replacements
+from tcnn.models.size import parameter_count
 from tcnn.models.trace import evaluating, meta_copy
 from tcnn.records import ErrorStats
 

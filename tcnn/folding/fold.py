@@ -27,13 +27,13 @@ from tcnn.folding.apply import (
 from tcnn.folding.foldable import Head, heads_of, largest_within, tolerances
 from tcnn.folding.report import FoldReport
 from tcnn.layers.backends.selection import use_backend
-from tcnn.models.compiled import uncompiled
 from tcnn.models.noise import noise_images
-from tcnn.models.parameters import parameter_count
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import randomised
+from tcnn.models.refusals import refuse_without_values
 from tcnn.models.running import replacements
-from tcnn.models.without_values import refuse_without_values
+from tcnn.models.size import parameter_count
+from tcnn.models.wrapped import unwrapped
 from tcnn.records import ErrorStats
 
 Progress = Callable[[str], None]
@@ -72,7 +72,7 @@ def fold(
     Raises: `NothingToConvertError` when no head can be folded, `VerificationError` when none can within `max_error`.
     """
     config = build(VerificationConfig, {}, config)
-    model = uncompiled(model)
+    model = unwrapped(model)
     refuse_without_values(model, "fold")
     record = checked(model, max_error)
     layers = replacements(model)

@@ -10,10 +10,9 @@ from tcnn.errors import RequestError
 from tcnn.layers.base import AttentionLayer
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
-from tcnn.models.compiled import uncompiled
-from tcnn.models.prepared import refuse_prepared
+from tcnn.models.refusals import refuse_prepared, refuse_without_values
 from tcnn.models.trace import evaluating
-from tcnn.models.without_values import refuse_without_values
+from tcnn.models.wrapped import unwrapped
 
 
 def fuse(model: nn.Module) -> nn.Module:
@@ -26,7 +25,7 @@ def fuse(model: nn.Module) -> nn.Module:
     Raises: `RequestError` for a model without attention layers, or one that was fused before; `UnsupportedLayerError`
     for a layer with hooks, which its replacement would lose.
     """
-    model = uncompiled(model)
+    model = unwrapped(model)
     refuse_prepared(model, "fuse", but=(FoldedGPSA2d,))
     refuse_without_values(model, "fuse")
     if not any(isinstance(module, AttentionLayer) for module in model.modules()):

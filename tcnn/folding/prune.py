@@ -38,11 +38,11 @@ from tcnn.layers.folded import HeadKind
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
-from tcnn.models.compiled import uncompiled
 from tcnn.models.noise import noise_images
+from tcnn.models.refusals import refuse_without_values
 from tcnn.models.running import replacements, watch_layers
 from tcnn.models.trace import evaluating
-from tcnn.models.without_values import refuse_without_values
+from tcnn.models.wrapped import unwrapped
 from tcnn.networks.attentive import AttentiveNet
 
 POSITIONAL = 0.5
@@ -80,7 +80,7 @@ def prune(
     if not 0 <= same < torch.inf:
         raise RequestError(f"same: expected a distance in pixels of 0 or more, found {same:g}")
     config = build(VerificationConfig, {}, config)
-    model = uncompiled(model)
+    model = unwrapped(model)
     refuse_without_values(model, "prune")
     if isinstance(model, AttentiveNet):
         return prune_attentive(model, far, same, images, config)

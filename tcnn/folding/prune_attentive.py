@@ -15,8 +15,8 @@ from tcnn.folding.report import FoldedLayer, PrunedHead
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.noise import noise_images
-from tcnn.models.parameters import parameter_count
 from tcnn.models.running import watch_layers
+from tcnn.models.size import parameter_count
 from tcnn.models.trace import evaluating
 from tcnn.networks.attentive import AttentiveNet
 

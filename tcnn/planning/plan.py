@@ -14,10 +14,9 @@ from tcnn.conversion.surgery import convert
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError
-from tcnn.models.compiled import uncompiled
-from tcnn.models.flops import flops
-from tcnn.models.parameters import parameter_count
+from tcnn.models.size import flops, parameter_count
 from tcnn.models.trace import input_shape, meta_copy
+from tcnn.models.wrapped import unwrapped
 from tcnn.planning import machine
 from tcnn.planning.memory import step_bytes
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
@@ -85,7 +84,7 @@ def plan(
     Raises: what `finetune` raises for a wrong request.
     """
     config = build(FinetuneConfig, options, config)
-    model = uncompiled(model) if isinstance(model, nn.Module) else model
+    model = unwrapped(model) if isinstance(model, nn.Module) else model
     if seconds < 0:
         raise RequestError(f"seconds: expected 0 or more, found {seconds:g}")
     if target is not None and seconds:

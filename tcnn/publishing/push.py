@@ -18,7 +18,7 @@ from tcnn.checkpoints.places import checkpoint_file, is_ours
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import DownloadError, RequestError, one_line
 from tcnn.exporting.export import export
-from tcnn.models.compiled import uncompiled
+from tcnn.models.wrapped import unwrapped
 from tcnn.publishing import accuracy
 from tcnn.publishing.accuracy import Accuracy
 from tcnn.publishing.pictures import Drawn, draw
@@ -141,7 +141,7 @@ def _check(repository: str, license: str | None) -> None:
 def _opened(source: str | Path | nn.Module) -> tuple[nn.Module, VerificationReport | None, dict[str, Any]]:
     """The model, its verification, and the further sections of its file."""
     if isinstance(source, nn.Module):
-        return uncompiled(source), None, {}
+        return unwrapped(source), None, {}
     if is_ours(str(source)) and checkpoint_file(source) is None:
         raise RequestError(f"{source}: no such checkpoint; convert first: tcnn convert MODEL OUT.safetensors")
     content = open_checkpoint(str(source))

@@ -21,8 +21,7 @@ from tcnn.evaluation.comparing.thumbnails import illustrate, short_name
 from tcnn.evaluation.outcomes import Outcomes, outcomes
 from tcnn.files import replacing
 from tcnn.folding.fuse import fused
-from tcnn.models.flops import flops
-from tcnn.models.parameters import parameter_count
+from tcnn.models.size import flops, parameter_count
 from tcnn.models.trace import evaluating, input_shape, meta_copy
 from tcnn.training.baseline import baseline_start
 from tcnn.training.preparing.prepare import Start, prepare

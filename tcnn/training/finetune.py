@@ -14,7 +14,7 @@ from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet
 from tcnn.evaluation.comparing.before_after import BeforeAfter
 from tcnn.models.autocast import emulated
-from tcnn.models.compiled import uncompiled
+from tcnn.models.wrapped import unwrapped
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.before_after import FILE, Ran, before_and_after
 from tcnn.training.distributed import Processes, join_processes, process_device
@@ -114,7 +114,7 @@ def finetune(
         both_sets=val is not None and options.get("val_split") is not None,
     )  # fmt: skip
     if isinstance(model, nn.Module):
-        model = uncompiled(model)
+        model = unwrapped(model)
     elif isinstance(model, str):
         model = cnn_of(model)
     sources = Sources(model, data, val, pretrained, weights, names or {})

@@ -11,13 +11,13 @@ from tcnn.config import HARD_TEMPERATURE
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.compiled import uncompiled
 from tcnn.models.differences import errors
 from tcnn.models.outputs import flat
 from tcnn.models.precision import exact_arithmetic
+from tcnn.models.refusals import refuse_without_values
 from tcnn.models.running import at_temperature, in_dtype, temperatures
 from tcnn.models.trace import evaluating
-from tcnn.models.without_values import refuse_without_values
+from tcnn.models.wrapped import unwrapped
 from tcnn.records import ErrorStats, Record
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -118,7 +118,7 @@ def explain(
     Neither model is changed. Raises `RequestError` for models without a common layer, or whose outputs have different
     shapes.
     """
-    reference, candidate = uncompiled(reference), uncompiled(candidate)
+    reference, candidate = unwrapped(reference), unwrapped(candidate)
     for model in (reference, candidate):
         refuse_without_values(model, "explain")
     bounds = {**TOLERANCES, **(tolerances or {})}

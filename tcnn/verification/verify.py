@@ -15,15 +15,14 @@ from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.filters import is_standardised, pair
-from tcnn.models.compiled import uncompiled
 from tcnn.models.differences import errors, top1_agreement
 from tcnn.models.noise import layer_noise, noise_images
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.prepared import refuse_prepared
 from tcnn.models.randomise import randomised
+from tcnn.models.refusals import refuse_prepared, refuse_without_values
 from tcnn.models.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watch_layers
 from tcnn.models.trace import evaluating
-from tcnn.models.without_values import refuse_without_values
+from tcnn.models.wrapped import unwrapped
 from tcnn.verification.as_run import compare_as_run
 from tcnn.verification.report import Drift, DtypePass, LayerError, VerificationReport
 
@@ -62,7 +61,7 @@ def verify(
     temperature is not a number above 0.
     """
     config = build(VerificationConfig, options, config)
-    source, converted = uncompiled(source), uncompiled(converted)
+    source, converted = unwrapped(source), unwrapped(converted)
     refuse_prepared(converted, "verify")
     for model in (source, converted):
         refuse_without_values(model, "verify")

@@ -19,6 +19,7 @@ VERBS: dict[str, Callable[[nn.Module, nn.Module, Path], object]] = {
     "prune": lambda source, model, path: tcnn.prune(model),
     "fuse": lambda source, model, path: tcnn.fuse(model),
     "inspect": lambda source, model, path: tcnn.inspect(model, IMAGES),
+    "save": lambda source, model, path: tcnn.save(model, path / "m.safetensors"),
     "export": lambda source, model, path: tcnn.export(model, path / "m.pt2"),
 }
 

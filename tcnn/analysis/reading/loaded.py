@@ -7,7 +7,7 @@ from tcnn.analysis.reading.rundirs import decoded
 from tcnn.checkpoints.checkpoint import contents
 from tcnn.checkpoints.opening import open_model
 from tcnn.conversion.report import ConversionReport
-from tcnn.models.parameters import parameter_count
+from tcnn.models.size import parameter_count
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.zoo import weights as weights_files
 

@@ -17,7 +17,7 @@ from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
-from tcnn.models.parameters import parameter_count
+from tcnn.models.size import parameter_count
 from tcnn.models.trace import check_size, input_shape
 from tcnn.training.recipe import freezing
 from tcnn.training.recipe.ablations import ablate, begin

@@ -1,4 +1,4 @@
-"""Count the FLOPs of a model on one image, on the meta device: no data, no time."""
+"""The size of a model: its number of parameters, and the FLOPs of one image."""
 
 import torch
 from torch import nn
@@ -7,8 +7,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from tcnn.layers.backends.selection import use_backend
 
 
+def parameter_count(module: nn.Module) -> int:
+    """Number of parameters of a module and all that it holds; a shared one counts once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def flops(model: nn.Module, shape: tuple[int, ...]) -> int | None:
     """FLOPs of one image, 2 × multiply-adds of the reference formula with padding; None where torch cannot count.
+
+    On the meta device: no data, and no time.
 
     Args:
         model: on the meta device.

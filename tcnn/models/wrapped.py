@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def uncompiled(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The module that `torch.compile`, `DataParallel` or `DistributedDataParallel` wrapped, or the model itself.
 
     A wrapper has the same tensors under names with `_orig_mod.` or `module.` before them, which no file of the model

@@ -1,4 +1,4 @@
-"""Refuse models with layers for inference only (folded or fused) where they cannot be used."""
+"""Refuse models that an operation cannot use: with layers for inference only (folded or fused), or without values."""
 
 from torch import nn
 
@@ -24,3 +24,16 @@ def refuse_prepared(model: nn.Module, verb: str, but: tuple[type[nn.Module], ...
                     f"{name or type(model).__name__}: was {done}, for inference only; {verb} the model that it was "
                     f"{done} from"
                 )
+
+
+def refuse_without_values(model: nn.Module, verb: str) -> None:
+    """Raise `RequestError` for a model with a parameter or buffer on the meta device; `verb` is the refused operation.
+
+    A conversion needs no values: this is for what computes with them.
+    """
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise RequestError(
+                f"{type(model).__name__}: expected values to {verb}, found none: {name} is on the meta device; build "
+                "the model on another device and load its weights"
+            )
