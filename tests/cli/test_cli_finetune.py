@@ -63,6 +63,13 @@ def test_a_run_and_what_it_says(tcnn: Run, colours: str, tmp_path: Path) -> None
     assert "epoch 1:" not in finished.err
 
 
+def test_images_that_cannot_be_read_are_counted_at_the_end(tcnn: Run, colours: str, tmp_path: Path) -> None:
+    (tmp_path / colours / "blue" / "3.png").write_bytes(b"no image")
+    result = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 1)
+    assert result.code == 0, result
+    assert result.out.splitlines()[1] == "1 image could not be read and took no part"
+
+
 def test_json_is_one_object(tcnn: Run, colours: str) -> None:
     result = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 1, "--json")
     assert result.err == ""

@@ -80,3 +80,13 @@ export function fileLink(path, name, { saving, keyed, word = name }) {
   });
   return link;
 }
+
+/** A part of a page under a heading. */
+export function card(name, ...children) {
+  return h("section", { class: "card" }, h("h2", {}, name), children);
+}
+
+/** Names and values for a list of facts; a value that is not known has no line. */
+export function pairs(entries) {
+  return entries.filter(([, value]) => value !== null && value !== undefined).map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)));
+}

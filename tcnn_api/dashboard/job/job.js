@@ -1,23 +1,20 @@
 // One job: where it stands, what it measures, what it made, and what can be done about it.
 
 import { announce, h, say } from "../dom.js";
-import { beforeAfter } from "./before-after.js";
 import { flat } from "../components/columns.js";
 import { copies } from "./copying.js";
-import { equivalence } from "./equivalence.js";
-import { evaluation } from "./evaluation.js";
-import { ENDED, STATUS, bytes, date, deed, fault, moment, number, percent, standing, title } from "../components/format.js";
+import { ENDED, STATUS, date, deed, fault, moment, number, percent, standing, title } from "../components/format.js";
 import { chips, editable } from "../components/labels.js";
-import { learn, withNames, worded } from "../components/names.js";
-import { ask, get, key, once, post, save } from "../server/http.js";
+import { learn, worded } from "../components/names.js";
+import { ask, get, key, once, post } from "../server/http.js";
 import { logOf } from "./log.js";
 import { notifier } from "./notify.js";
+import { drawResults } from "./results.js";
 import { share } from "./share.js";
-import { badge, bar, fileLink, refused, setBadge, setBar, sure, trouble } from "../components/parts.js";
+import { badge, bar, card, pairs, refused, setBadge, setBar, sure, trouble } from "../components/parts.js";
 import { follow } from "../server/stream.js";
 import { forPages } from "../server/wording.js";
 import { training as trainingCard } from "./training.js";
-import { tryIt } from "./try-it.js";
 
 export function show(main, id) {
   document.title = "Job · tcnn";
@@ -198,14 +195,6 @@ export function show(main, id) {
   return () => (state.stop(), measured.cancel(), settle.cancel(), clearInterval(clock), clearInterval(look), log.stop());
 }
 
-function card(name, ...children) {
-  return h("section", { class: "card" }, h("h2", {}, name), children);
-}
-
-function pairs(entries) {
-  return entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
-}
-
 function told({ kind, data }) {
   const { message: said, ...rest } = data;
   const message = said && forPages(said);
@@ -224,55 +213,6 @@ function told({ kind, data }) {
     case "failed": return `Failed: ${message}`;
     default: return [kind.charAt(0).toUpperCase() + kind.slice(1), Object.keys(rest).length ? JSON.stringify(rest) : ""].join(" ").trim();
   }
-}
-
-function drawResults(job, place, url) {
-  const drawn = job.result ? job.result.checkpoint?.sha256 ?? job.finished_at : "";
-  if (place.dataset.drawn === drawn) return;
-  place.dataset.drawn = drawn;
-  place.replaceChildren();
-  if (!job.result) return;
-  const { checkpoint, files, verification, metrics, notes } = job.result;
-  const keyed = Boolean(key.get());
-  if (metrics?.before_after) place.append(beforeAfter(metrics.before_after, job));
-  const scores = score(job, metrics);
-  if (scores.length) place.append(card("Result", h("dl", { class: "facts big" }, pairs(scores))));
-  if (checkpoint) place.append(tryIt(job.id));
-  if (job.kind === "evaluate" && metrics) place.append(...evaluation(metrics, job).filter(Boolean));
-  if (verification) place.append(equivalence(verification, metrics?.conversion));
-  if (files.length) {
-    place.append(card("Files",
-      h("ul", { class: "files" }, files.map((file) => h("li", {},
-        h("span", {}, fileLink(file.url.slice(1), file.name, { saving: save, keyed }), checkpoint?.sha256 === file.sha256 && h("span", { class: "tag" }, "the model")),
-        h("span", { class: "muted" }, bytes(file.size)),
-        h("code", { class: "sha", title: `SHA-256 ${file.sha256}` }, "SHA-256 ", file.sha256)))),
-      h("p", {}, fileLink(`${url}/archive`, `${job.id}.zip`, { saving: save, keyed, word: "Download all" }), " as one zip, with the log."),
-      h("p", {}, keyed ? fileLink(`${url}/report`, `${job.id}.html`, { saving: save, keyed, word: "The report" }) : h("a", { href: `${url}/report`, target: "_blank", rel: "noopener" }, "The report"),
-        job.kind === "evaluate" ? " has all results in one page: by model, size and corruption. Making it takes some seconds."
-          : " tells the run’s story in one page: conversion, curves, gates, pictures of attention. Making it takes some seconds."),
-    ));
-  }
-  if (notes.length) place.append(card("Notes", h("ul", {}, notes.map((note) => h("li", {}, withNames(forPages(note)))))));
-}
-
-function score(job, metrics) {
-  if (!metrics) return [];
-  if (job.kind === "evaluate") {
-    const { rows = [] } = metrics;
-    if (rows.length !== 1) return []; // the table has them side by side
-    const [{ clean, corruption_top1: corrupted }] = rows;
-    return [["Accuracy (top-1)", clean?.top1], ["Top-5", clean?.top5], ["Corrupted, top-1", corrupted]]
-      .filter(([, share]) => typeof share === "number").map(([word, share]) => [word, percent(share)]);
-  }
-  const shown = [];
-  const best = metrics.best_top1 ?? metrics.top1; // of the epoch whose weights are the job's model
-  if (typeof best === "number") shown.push(["Accuracy (top-1)", percent(best)]);
-  if (typeof metrics.top1 === "number" && metrics.top1 !== best) shown.push(["After the last epoch", percent(metrics.top1)]);
-  if (typeof metrics.top5 === "number") shown.push([metrics.top1 === best ? "Top-5" : "Top-5, last epoch", percent(metrics.top5)]);
-  for (const [name, word] of [["epochs", "Epochs"], ["train_images", "Training images"], ["val_images", "Validation images"]]) {
-    if (typeof metrics[name] === "number") shown.push([word, number(metrics[name], 6)]);
-  }
-  return shown;
 }
 
 /** At most one call a while, and always a last one. */

@@ -8,7 +8,7 @@ import { h } from "../dom.js";
 import { deed, number, percent, title } from "../components/format.js";
 import { ask, get } from "../server/http.js";
 import { learn, withNames } from "../components/names.js";
-import { badge, trouble } from "../components/parts.js";
+import { badge, card, trouble } from "../components/parts.js";
 import { MOST } from "./runs.js";
 import { breakable, scrolling } from "../components/scrolling.js";
 
@@ -78,10 +78,6 @@ export function show(main, query) {
   }
 
   return () => leaving.abort();
-}
-
-function card(word, ...children) {
-  return h("section", { class: "card" }, h("h2", {}, word), children);
 }
 
 function grid(word, heads, rows) {

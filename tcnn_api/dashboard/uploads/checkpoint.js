@@ -3,7 +3,7 @@
 import { announce, h } from "../dom.js";
 import { bytes, count, date, number, percent, short } from "../components/format.js";
 import { ask, get } from "../server/http.js";
-import { refused, sure, trouble } from "../components/parts.js";
+import { card, pairs, refused, sure, trouble } from "../components/parts.js";
 import { scrolling } from "../components/scrolling.js";
 import { usedBy } from "./used-by.js";
 
@@ -53,12 +53,8 @@ async function remove(kind, one, word, refusal) {
   }
 }
 
-function card(title, entries, ...more) {
-  return h("section", { class: "card" }, h("h2", {}, title), h("dl", { class: "facts roomy" }, pairs(entries)), more);
-}
-
-function pairs(entries) {
-  return entries.filter(([, value]) => value !== null && value !== undefined).map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)));
+function facts(title, entries, ...more) {
+  return card(title, h("dl", { class: "facts roomy" }, pairs(entries)), more);
 }
 
 function file(one) {
@@ -67,7 +63,7 @@ function file(one) {
 
 /** What the file says of itself; read when the page is opened. */
 function story(one, signal) {
-  const element = card("What it is", [["Converted from", one.base_model], ["Attention layers", count(one.layers)], ["Parameters", short(one.parameters)], ["Classes", count(one.num_classes)], ...file(one)],
+  const element = facts("What it is", [["Converted from", one.base_model], ["Attention layers", count(one.layers)], ["Parameters", short(one.parameters)], ["Classes", count(one.num_classes)], ...file(one)],
     h("p", { class: "loading" }, "Reading the file…"));
   get(`checkpoints/${one.id}/info`, { signal }).then((found) => {
     element.querySelector(".loading").remove();
@@ -85,7 +81,7 @@ function story(one, signal) {
 
 function checked(found) {
   if (!found) return null;
-  return card("When it was converted", [
+  return facts("When it was converted", [
     ["Against its CNN", h("span", { class: `verdict ${found.passed ? "good" : "bad"}` }, found.passed ? "✓ The same function" : "✕ Not the same function")],
     ...Object.entries(found.errors).map(([type, error]) => [`Largest error, ${type}`, number(error, 2)]), ["Drift at τ = 1, untrained", found.drift === null ? null : percent(found.drift)],
   ]);
@@ -93,7 +89,7 @@ function checked(found) {
 
 function trained(found, title = "How it was fine-tuned") {
   if (!found) return null;
-  return card(title, [["Images", found.data], ["Epoch", found.epoch && count(found.epoch)], ["Accuracy then (top-1)", found.top1 === null ? null : percent(found.top1)],
+  return facts(title, [["Images", found.data], ["Epoch", found.epoch && count(found.epoch)], ["Accuracy then (top-1)", found.top1 === null ? null : percent(found.top1)],
     ["Measured on", found.images && `${count(found.images)} images`]]);
 }
 
@@ -105,7 +101,7 @@ function labels(names) {
 
 function plain(one) {
   const types = Object.entries(one.dtypes);
-  return card("What it is", [["Model, by the file", one.architecture ?? "Not said: you name it when it is converted"], ["Tensors", count(one.tensors)], ["Numbers", short(one.parameters)],
+  return facts("What it is", [["Model, by the file", one.architecture ?? "Not said: you name it when it is converted"], ["Tensors", count(one.tensors)], ["Numbers", short(one.parameters)],
     ["Types", types.map(([name, tensors]) => (types.length > 1 ? `${name} ${count(tensors)}` : name)).join(", ")], ...file(one)],
   h("p", { class: "hint" }, "It was read without unpickling anything, and is kept as safetensors. Whether it fits a model, the job that converts it says first of all."));
 }

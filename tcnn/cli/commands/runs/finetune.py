@@ -154,6 +154,8 @@ def show(result: "FinetuneResult") -> None:
         f"best {result.best_top1:.2%} in epoch {result.best_epoch + 1}",
         markup=False,
     )
+    if result.unreadable:
+        out.print(f"{console.some(len(result.unreadable), 'image')} could not be read and took no part", markup=False)
     if result.before_after is not None:
         show_before_after(result.before_after)
     out.print(f"best checkpoint: {result.best}", markup=False)
