@@ -18,8 +18,8 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tcnn.config.base import unknown_key, words
-from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError
+from tcnn.config.base import no_such_key, words
+from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError, named
 from tcnn_jobs.artifacts.bucket import BucketError
 from tcnn_jobs.confined.explorers import ImageGone
 from tcnn_jobs.errors import (
@@ -226,7 +226,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
         given = request.headers.get("content-type", "none")
         return respond(path, UnsupportedMedia(f"expected Content-Type: application/json, found {given}"))
     errors = [field_error(item, path) for item in found]
-    detail = "; ".join(f"{item.field}: {item.message}" for item in errors[:3])
+    detail = "; ".join(f"{named(item.field)}: {item.message}" for item in errors[:3])
     return problem(path, 422, detail, errors, "InvalidRequest")
 
 
@@ -247,7 +247,7 @@ def field_error(item: Mapping[str, Any], path: str) -> FieldError:
     kind = KINDS.get(path.strip("/"))
     if item["type"] == "extra_forbidden":
         try:
-            message = unknown_key(kind, tuple(rest)).partition(": ")[2] if kind else "no such setting; leave it out"
+            message = no_such_key(kind, tuple(rest)) if kind else "no such setting; leave it out"
         except (KeyError, TypeError):
             message = "no such setting; leave it out"
     elif item["type"] == "missing":

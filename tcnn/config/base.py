@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, named
 
 Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 """(height, width) in pixels."""
@@ -81,7 +81,12 @@ def _named(kind: type[BaseModel], path: tuple[int | str, ...]) -> tuple[int | st
 
 
 def unknown_key(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
-    """Error message for a key that a configuration does not have; it names the nearest one.
+    """Error message for a key that a configuration does not have: its path, and what is wrong with it."""
+    return f"{named('.'.join(map(str, path)))}: {no_such_key(kind, path)}"
+
+
+def no_such_key(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
+    """What to do about a key that a configuration does not have; it names the nearest one.
 
     The path may lead through lists (`against.0.modle`) and settings that may be null.
     """
@@ -90,10 +95,10 @@ def unknown_key(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
         if found is not None and not isinstance(part, int):  # the place in a list; what is in it is known already
             found = _model_in(found.model_fields[part].annotation)
     if found is None:
-        return f"{'.'.join(map(str, path))}: no such setting; leave it out"
+        return "no such setting; leave it out"
     near = difflib.get_close_matches(str(path[-1]), found.model_fields, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(found.model_fields)}"
-    return f"{'.'.join(map(str, path))}: no such setting; {hint}"
+    return f"no such setting; {hint}"
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:

@@ -52,3 +52,14 @@ def test_what_may_be_said_twice_and_what_others_add_to_a_page(alice: TestClient,
     assert alice.get("/jobs?tag=a&tag=b&limit=1").status_code == 200
     for path in ("/", "/docs", "/healthz", "/readyz", "/openapi.json"):
         assert nobody.get(f"{path}?probe=1&probe=2").status_code == 200, path
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "long" * 1000, "\u202egnp"])
+def test_a_name_of_the_senders_is_told_on_one_line(name: str, alice: TestClient) -> None:
+    for answer in (
+        alice.get("/jobs", params={name: "1"}),
+        alice.post("/transform", json={"model": "resnet18", name: 1}),
+        alice.post("/transform", json={"model": "resnet18", "finetune": {"dataset": "x", "config": {name: 1}}}),
+    ):
+        detail = answer.json()["detail"]
+        assert answer.status_code == 422 and detail.isprintable() and len(detail) < 1500, detail
