@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import torch
 from safetensors.torch import save_file
+from timm.layers.patch_embed import PatchEmbed
 from timm.models._hub import save_config_for_hf
 from timm.models.convit import ConVit
 from timm.models.convmixer import ConvMixer
@@ -72,13 +73,42 @@ def initialise(
         raise RequestError(f"peak: expected an attention weight between 0 and 1, found {peak:g}")
     if positions not in (None, *get_args(Positions)):
         raise RequestError(f"positions: expected {' or '.join(get_args(Positions))}, found {positions!r}")
+    notes = unseen_pixels(model)
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, ConVit):
-        return initialise_convit(model, initialisation, locality, seed, generator)
-    if isinstance(model, ConvMixer):
-        return initialise_convmixer(model, initialisation, window, seed, generator)
-    if initialisation in ("convolution", "random"):
+        report = initialise_convit(model, initialisation, locality, seed, generator)
+    elif isinstance(model, ConvMixer):
+        report = initialise_convmixer(model, initialisation, window, seed, generator)
+    elif initialisation in ("convolution", "random"):
         raise RequestError(f"init: {initialisation} is of ConViT (convit_*), found a {type(model).__name__}")
+    else:
+        report = _initialise_vit(model, initialisation, images, seed, window, peak, positions, generator, progress)
+    return report.model_copy(update={"notes": notes})
+
+
+def unseen_pixels(model: nn.Module) -> tuple[str, ...]:
+    """A note where patches do not fill the images that the model is made for: what is left over, it never sees.
+
+    Raises: `RequestError` where the model's patches refuse such images, as those of timm do that take any other size.
+    """
+    embedding = getattr(model, "patch_embed", None)
+    if not isinstance(embedding, PatchEmbed) or embedding.img_size is None or embedding.dynamic_img_pad:
+        return ()
+    (height, width), (high, wide) = embedding.img_size, embedding.patch_size
+    seen = height // high * high, width // wide * wide
+    if seen == (height, width):
+        return ()
+    found = f"patches of {high}×{wide} pixels do not fill {height}×{width}"
+    if not embedding.strict_img_size:
+        raise RequestError(f"img_size: {found}, which this model asks for; choose a size that is a multiple")
+    return (f"{found}: the model sees {seen[0]}×{seen[1]} of them; choose a size that is a multiple",)
+
+
+def _initialise_vit(
+    model: nn.Module, initialisation: Initialisation, images: Tensor | None, seed: int, window: int | None,
+    peak: float, positions: Positions | None, generator: torch.Generator, progress: Callable[[str], None] | None,
+) -> InitialisationReport:  # fmt: skip
+    """`initialise` of a vision transformer."""
     vit, tokens = checked(model)
     batch = photograph_noise(vit, generator) if images is None else images
     batch = batch.to(vit.pos_embed)

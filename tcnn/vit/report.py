@@ -30,3 +30,5 @@ class InitialisationReport(Record):
     prefix_tokens: int
     seed: int
     layers: tuple[InitialisedLayer, ...]
+    notes: tuple[str, ...] = ()
+    """What else is to be known, such as pixels that no patch holds."""

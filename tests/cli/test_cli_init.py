@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import timm
 
 VIT = "test_vit"
@@ -28,6 +29,19 @@ def test_as_json(tcnn: Any) -> None:
         [4, 4],
         [],
     )
+
+
+@pytest.mark.parametrize("model", ["vit_tiny_patch16_224", "convit_tiny"])
+def test_pixels_that_no_patch_holds(tcnn: Any, model: str) -> None:
+    sizes = ("--init", "default", "--size", 33, "--patch-size", 4)
+    note = "patches of 4×4 pixels do not fill 33×33: the model sees 32×32 of them; choose a size that is a multiple"
+    assert f"note: {note}" in tcnn("init", model, "a.safetensors", *sizes).out.splitlines()
+    assert tcnn("init", model, "b.safetensors", *sizes, "--json").json["notes"] == [note]
+
+
+def test_patches_that_take_any_size_that_they_fill(tcnn: Any) -> None:
+    said = tcnn("init", VIT, "a.safetensors", "--size", 33, "--patch-size", 4).error(2)
+    assert "img_size: patches of 4×4 pixels do not fill 33×33, which this model asks for" in said
 
 
 def test_what_only_impulse_has(tcnn: Any, tmp_path: Path) -> None:

@@ -103,4 +103,6 @@ def show(report: "InitialisationReport", output: Path) -> None:
         out.print(f"{layer.name}: {offsets}  hit {layer.hits:.1%}, weight {layer.weight:.2f}", markup=False)
     grid = "×".join(map(str, report.grid))
     out.print(f"{report.model}: {report.initialisation}, {grid} patches, positions {report.positions}", markup=False)
+    for note in report.notes:
+        out.print(f"note: {note}", markup=False)
     out.print(f"wrote {output}", markup=False)
