@@ -20,7 +20,7 @@ from tcnn_api.app import create_app
 from tcnn_api.connections import PatientProtocol
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs import logs
-from tcnn_jobs.attempts.steps import LONGEST
+from tcnn_jobs.attempts.limits import LONGEST
 from tcnn_jobs.home import Home
 from tcnn_jobs.store import Store
 

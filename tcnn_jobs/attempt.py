@@ -23,9 +23,9 @@ from typing import Any
 from pydantic import Field
 
 from tcnn.config.placement import Placement
-from tcnn.files import folder_to_disk, to_disk
+from tcnn.files import file_digest, folder_to_disk, to_disk
 from tcnn_jobs.artifacts.base import Reference
-from tcnn_jobs.model.jobs import Failure, Kind, Model, NewEvent, Progress, Result
+from tcnn_jobs.model.jobs import Artifact, Failure, Kind, Model, NewEvent, Progress, Result
 
 
 class Assignment(Model):
@@ -180,6 +180,17 @@ class Listener:
             except ValueError:  # cut off by a crash
                 continue
         return tuple(events)
+
+
+def artifact_of(assignment: Assignment, path: Path, name: str | None = None) -> Artifact:
+    """A file of the attempt's directory, on the disk, with its bytes and SHA-256; known by its own name or another."""
+    to_disk(path)  # a result that is announced must survive a power cut
+    return Artifact(
+        name=name or path.name,
+        path=f"{assignment.job}/{assignment.claim}/{path}",
+        size=path.stat().st_size,
+        sha256=file_digest(path),
+    )
 
 
 def _replace(path: Path, text: str, keep: bool = False) -> None:

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tcnn_jobs.attempt import AttemptDirectory, Listener
-from tcnn_jobs.attempts.limits import Limits
-from tcnn_jobs.attempts.steps import StepTime
+from tcnn_jobs.attempts.limits import Limits, StepTime
 from tcnn_jobs.engines import memory
 from tcnn_jobs.engines.base import Process
 from tcnn_jobs.model.jobs import Beat, Claim, Job, NewEvent, Progress

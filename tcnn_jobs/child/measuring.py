@@ -10,8 +10,7 @@ from torch import nn
 from tcnn.checkpoints.opening import open_model
 from tcnn.evaluation.comparing.comparison import compare
 from tcnn.evaluation.comparing.report import Comparison
-from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
-from tcnn_jobs.child.files import artifact_of
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, artifact_of
 from tcnn_jobs.child.naming import unplaced
 from tcnn_jobs.model.jobs import Progress, Result
 from tcnn_jobs.model.requests import EvaluateRequest, models_of

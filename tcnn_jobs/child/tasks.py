@@ -26,8 +26,7 @@ from tcnn.training.runs.progress import Callbacks
 from tcnn.training.runs.progress import Progress as TrainingProgress
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
 from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file
-from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
-from tcnn_jobs.child.files import artifact_of
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, artifact_of
 from tcnn_jobs.child.measuring import measure
 from tcnn_jobs.child.naming import public, unplaced
 from tcnn_jobs.model.jobs import Kind, Progress, Result

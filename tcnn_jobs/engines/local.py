@@ -1,4 +1,4 @@
-"""A child process on this host, in a session and process group of its own."""
+"""Engines whose jobs are child processes on this host, each in a session and process group of its own."""
 
 import contextlib
 import os
@@ -79,3 +79,21 @@ class LocalEngine:
     def placement(self, num_workers: int) -> Placement:
         """On this host; several processes under torchrun."""
         return Placement(num_workers=num_workers)
+
+
+class RayEngine(LocalEngine):
+    """Training on a Ray cluster: a job's process is a driver here, and takes one slot however wide the job.
+
+    The driver converts, publishes and tells; `launch.on_ray`, which only it loads, places the training.
+
+    Args:
+        address: HOST:PORT of a cluster that this host belongs to. grace: as the worker's, in seconds.
+    """
+
+    def __init__(self, address: str, grace: float, passed: Sequence[str] = ()) -> None:
+        super().__init__(passed=("RAY_AUTH_TOKEN*", *passed))
+        self._address, self._grace = address, grace
+
+    def placement(self, num_workers: int) -> Placement:
+        """On the cluster, be it one process or many."""
+        return Placement(engine="ray", num_workers=num_workers, address=self._address, grace=self._grace)

@@ -1,18 +1,104 @@
-"""Send one webhook call about a job that has ended, signed by the Standard Webhooks scheme."""
+"""Webhook calls about jobs that have ended: made by the housekeeper when they are due, in a thread nothing waits for.
+
+Calls are made side by side, each with a deadline for all of it, so that a receiver which answers a byte at a time, or
+never, costs its own call and delays others by that deadline at most. Leases, reaping and sweeps do not pass here.
+"""
 
 import asyncio
 import json
+import ssl
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import cache
 
 import httpx
+import structlog
 from standardwebhooks import Webhook
 
+from tcnn_jobs import pace
+from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.housekeeping import lookups
+from tcnn_jobs.housekeeping.election import Election
 from tcnn_jobs.model.jobs import Delivery
+from tcnn_jobs.retry import backoff
+from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.store import Store
 
+log = structlog.stdlib.get_logger("tcnn.outbox")
+
+AT_ONCE = 50
+"""Calls that are made side by side."""
+ATTEMPTS = 10
+DELAY = 10.0
 PREFIX = "whsec_"
 TIMEOUT = 10.0
 """Seconds for a whole call: to find the receiver, to connect, to send, and to hear the head of its answer."""
+
+
+class Outbox(threading.Thread):
+    """Ends with the process, or when told to; a call that is under way then is made again by another worker."""
+
+    def __init__(self, store: Store, settings: QueueSettings, election: Election) -> None:
+        super().__init__(name="outbox", daemon=True)
+        self._store, self._settings, self._election = store, settings, election
+        self._told = threading.Event()
+
+    def run(self) -> None:
+        """Dispatch until `stop`."""
+        while not self._told.wait(pace.spread(max(1.0, self._settings.poll))):
+            try:
+                while not self._told.is_set() and self._election.won():
+                    if not deliver_due(self._store, self._settings.webhook_secret):
+                        break
+            except StoreUnavailable:
+                continue  # the worker says so
+            except Exception:
+                log.exception("webhooks failed; they will be tried again")
+
+    def stop(self) -> None:
+        """End after the current calls."""
+        self._told.set()
+
+
+def deliver_due(store: Store, secret: str | None) -> int:
+    """Make the calls that are due; a call that fails comes back later. Returns how many there were."""
+    due = store.due_deliveries(AT_ONCE)
+    if due:
+        lookups.run(_deliver(store, due, secret))
+    return len(due)
+
+
+async def _deliver(store: Store, due: list[Delivery], secret: str | None) -> None:
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1, "outbox") as recorder:  # the store may take its time, and no deadline waits for it
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=TIMEOUT, limits=limits, verify=_trusted()) as client:
+
+            async def one(delivery: Delivery) -> None:
+                problem = await call(client, delivery, delivery.secret or secret)
+                await loop.run_in_executor(recorder, _record, store, delivery, problem)
+
+            await asyncio.gather(*map(one, due))
+
+
+@cache  # reading the certificates takes longer than most calls
+def _trusted() -> ssl.SSLContext:
+    return httpx.create_ssl_context()
+
+
+def _record(store: Store, delivery: Delivery, problem: str | None) -> None:
+    again = delivery.attempt < ATTEMPTS
+    try:
+        if problem is None:
+            store.delivered(delivery.id)
+            log.info("webhook delivered", job=delivery.job)
+        else:
+            store.delivery_failed(delivery.id, backoff(delivery.attempt, DELAY) if again else None)
+            log.warning("webhook failed", job=delivery.job, problem=problem, attempt=delivery.attempt, again=again)
+    except StoreUnavailable:  # it will be due again, and the receiver can tell by its id
+        log.warning("webhook outcome not recorded", job=delivery.job)
 
 
 def headers(delivery: Delivery, body: bytes, secret: str | None, now: int) -> dict[str, str]:

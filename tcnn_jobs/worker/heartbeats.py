@@ -9,7 +9,8 @@ from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model.jobs import REQUEST_VERSION, Beat, Claim, Hold, Job, NewEvent, Progress
 from tcnn_jobs.model.monitoring import WorkerInfo
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import gpus, versions
+from tcnn_jobs.worker import versions
+from tcnn_jobs.worker.slots import gpu_memory
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 
@@ -53,7 +54,7 @@ class Heartbeats:
     def _renew(self, attempts: Sequence[Attempt], beats: dict[Claim, Beat]) -> dict[Claim, Hold]:
         """All in one transaction; if that is impossible, each by itself, to find the one that cannot be told."""
         info = WorkerInfo(
-            name=self._name, host=self._host, slots=self._size, version=versions.own(), gpus=gpus.memory(),
+            name=self._name, host=self._host, slots=self._size, version=versions.own(), gpus=gpu_memory(),
             lease=self._lease, request_version=REQUEST_VERSION,
         )  # fmt: skip
         try:

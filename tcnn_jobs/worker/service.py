@@ -15,15 +15,14 @@ from tcnn_jobs.artifacts.opened import home_of, open_artifacts
 from tcnn_jobs.artifacts.shared import SharedArtifacts
 from tcnn_jobs.attempts.courier import Courier
 from tcnn_jobs.engines.base import Engine
-from tcnn_jobs.engines.local import LocalEngine
-from tcnn_jobs.engines.ray import RayEngine
+from tcnn_jobs.engines.local import LocalEngine, RayEngine
 from tcnn_jobs.home import Home
 from tcnn_jobs.housekeeping.chores import Chores
-from tcnn_jobs.housekeeping.outbox import Outbox
+from tcnn_jobs.housekeeping.webhooks import Outbox
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import gpus
 from tcnn_jobs.worker.listening import Listening
+from tcnn_jobs.worker.slots import slots_for
 from tcnn_jobs.worker.versions import check_fellows
 from tcnn_jobs.worker.worker import Worker
 
@@ -80,13 +79,6 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
 def carried(engine: Engine, artifacts: LocalArtifacts | SharedArtifacts, home: Home, every: float) -> Engine:
     """The engine, wrapped by a `Courier` where artifacts are in an object store."""
     return engine if isinstance(artifacts, LocalArtifacts) else Courier(engine, artifacts, home, every)
-
-
-def slots_for(wanted: int | None) -> list[str | None]:
-    """One slot a GPU, and more than one to a GPU in turn if more are wanted; without a GPU, one on the CPU."""
-    found: list[str | None] = [*gpus.visible()] or [None]
-    count = wanted or len(found)
-    return [found[place % len(found)] for place in range(count)]
 
 
 def engine_for(settings: QueueSettings) -> Engine:

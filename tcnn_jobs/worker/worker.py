@@ -13,9 +13,8 @@ from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.attempt import Listener
 from tcnn_jobs.attempts.held import Attempt, Why
-from tcnn_jobs.attempts.limits import Limits
+from tcnn_jobs.attempts.limits import Limits, grace
 from tcnn_jobs.attempts.starting import start
-from tcnn_jobs.attempts.steps import grace
 from tcnn_jobs.engines.base import Engine
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.home import Home
@@ -24,9 +23,9 @@ from tcnn_jobs.model.jobs import Failure, Hold, Job, Kind
 from tcnn_jobs.retry import Cancel, Fail, HandBack, backoff, error_code
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker.gangs import gang, left_over, widest
 from tcnn_jobs.worker.heartbeats import Heartbeats
 from tcnn_jobs.worker.outcomes import Outcomes
+from tcnn_jobs.worker.slots import gang, left_over, widest
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 

@@ -8,8 +8,8 @@ from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.worker import worker as worker_loop
-from tcnn_jobs.worker.gangs import gang, left_over, widest
 from tcnn_jobs.worker.service import engine_for
+from tcnn_jobs.worker.slots import gang, left_over, widest
 from tcnn_jobs.worker.worker import Worker
 
 

@@ -9,8 +9,7 @@ import pytest
 from houses import House
 
 from tcnn_jobs.engines.local import LocalEngine
-from tcnn_jobs.worker import gpus
-from tcnn_jobs.worker.service import slots_for
+from tcnn_jobs.worker.slots import gpu_memory, slots_for, visible_gpus
 from tcnn_jobs.worker.worker import Worker
 
 ONE = (
@@ -36,14 +35,14 @@ def test_every_gpu_that_may_be_used_is_a_slot(monkeypatch: pytest.MonkeyPatch) -
 
 def test_no_gpu_is_what_minus_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert gpus.visible() == []
+    assert visible_gpus() == []
 
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a driver here")
 def test_a_host_without_a_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpus.memory() == ()
-    assert gpus.visible() == []
+    assert gpu_memory() == ()
+    assert visible_gpus() == []
 
 
 def test_a_gpu_without_a_figure_is_a_gpu_and_a_lost_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,8 +66,8 @@ def test_a_gpu_without_a_figure_is_a_gpu_and_a_lost_one_is_not(monkeypatch: pyte
     answer("nvmlDeviceGetHandleByIndex", [0, lost, 2, 3])
     answer("nvmlDeviceGetName", ["GB10", lost, "H200", unsupported])
     answer("nvmlDeviceGetMemoryInfo", [unsupported, lost, SimpleNamespace(used=3, total=100), unsupported])
-    assert gpus.visible() == ["0", "2", "3"]
-    assert gpus.memory() == (
+    assert visible_gpus() == ["0", "2", "3"]
+    assert gpu_memory() == (
         {"index": 0, "name": "GB10"},
         {"index": 2, "name": "H200", "memory_used": 3, "memory_total": 100},
         {"index": 3, "name": "unknown"},

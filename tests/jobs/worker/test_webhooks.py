@@ -17,9 +17,9 @@ from houses import House, wait_for
 from pydantic import ValidationError
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from tcnn_jobs.housekeeping import lookups, outbox, webhooks
+from tcnn_jobs.housekeeping import lookups, webhooks
 from tcnn_jobs.housekeeping.election import Election
-from tcnn_jobs.housekeeping.outbox import Outbox, deliver_due
+from tcnn_jobs.housekeeping.webhooks import Outbox, deliver_due
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings
 
@@ -132,7 +132,7 @@ def test_every_end_is_told(house: House, receiver: Receiver, script: str | None,
 def test_a_receiver_that_is_away_is_called_again_with_the_same_id(
     house: House, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "DELAY", 0.0)
+    monkeypatch.setattr(webhooks, "DELAY", 0.0)
     receiver.statuses = [500, 302, 200]
     job = house.submit(webhook=receiver.url)
     house.store.cancel(job.id)
@@ -143,13 +143,13 @@ def test_a_receiver_that_is_away_is_called_again_with_the_same_id(
 
 
 def test_a_receiver_that_never_answers_is_given_up(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "DELAY", 0.0)
+    monkeypatch.setattr(webhooks, "DELAY", 0.0)
     job = house.submit(webhook="http://127.0.0.1:9/nobody")
     house.store.cancel(job.id)
     calls = 0
     while deliver_due(house.store, None):
         calls += 1
-    assert calls == outbox.ATTEMPTS
+    assert calls == webhooks.ATTEMPTS
 
 
 def test_calls_are_made_beside_the_work(house: House, receiver: Receiver) -> None:
