@@ -29,7 +29,7 @@ from torch import Tensor, nn
 import tcnn
 from benchmarks.reproduce.networks.resnet20 import pretrained
 from tcnn.config import HARD_TEMPERATURE
-from tcnn.models.differences import errors
+from tcnn.models.outputs import errors
 from tcnn.models.randomise import randomised
 from tcnn.models.running import at_temperature
 from tcnn.records import ErrorStats

@@ -28,9 +28,9 @@ from tcnn.exporting.options import check_options, require_onnx
 from tcnn.exporting.program import trace
 from tcnn.files import check_folder, replacing
 from tcnn.layers.backends.selection import use_backend
-from tcnn.models.differences import errors
-from tcnn.models.noise import noise
+from tcnn.models.outputs import errors
 from tcnn.models.precision import exact_arithmetic
+from tcnn.models.randomise import noise
 from tcnn.models.refusals import refuse_without_values
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.models.wrapped import unwrapped

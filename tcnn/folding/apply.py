@@ -14,10 +14,10 @@ from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.folding.foldable import Head
 from tcnn.folding.report import FoldedLayer, FoldReport, PrunedHead
 from tcnn.layers.backends.selection import use_backend
+from tcnn.layers.filters import load_filter
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.standardise import load_filter
-from tcnn.models.differences import errors, top1_agreement
+from tcnn.models.outputs import errors, top1_agreement
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.refusals import refuse_prepared
 from tcnn.models.running import in_dtype, logits_of, replacements

@@ -27,9 +27,8 @@ from tcnn.folding.apply import (
 from tcnn.folding.foldable import Head, heads_of, largest_within, tolerances
 from tcnn.folding.report import FoldReport
 from tcnn.layers.backends.selection import use_backend
-from tcnn.models.noise import noise_images
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.randomise import randomised
+from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.refusals import refuse_without_values
 from tcnn.models.running import replacements
 from tcnn.models.size import parameter_count

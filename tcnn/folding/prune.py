@@ -38,7 +38,7 @@ from tcnn.layers.folded import HeadKind
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
-from tcnn.models.noise import noise_images
+from tcnn.models.randomise import noise_images
 from tcnn.models.refusals import refuse_without_values
 from tcnn.models.running import replacements, watch_layers
 from tcnn.models.trace import evaluating

@@ -14,7 +14,7 @@ from tcnn.folding.fold import Folding
 from tcnn.folding.report import FoldedLayer, PrunedHead
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair
-from tcnn.models.noise import noise_images
+from tcnn.models.randomise import noise_images
 from tcnn.models.running import watch_layers
 from tcnn.models.size import parameter_count
 from tcnn.models.trace import evaluating

@@ -1,4 +1,4 @@
-"""Read a convolution: its geometry, its effective filter, and why it cannot be converted if it cannot.
+"""Filters of convolutions: read with their geometry, and set; why a convolution cannot be converted if it cannot.
 
 `nn.Conv2d` and timm's subclasses of it are supported; a layer with a forward pass of its own is refused, because a
 layer whose arithmetic is unknown cannot be reproduced exactly.
@@ -23,6 +23,8 @@ SOMETIMES_SAME = (StdConv2dSame, ScaledStdConv2dSame)
 BAKE = "bake weight norm, spectral norm or pruning in (remove_weight_norm, remove_spectral_norm, prune.remove)"
 """Advice for hooks of PyTorch (weight norm, pruning, parametrizations) that compute a weight before it is used."""
 LOADING = "_load_state_dict_pre_hooks"
+ROUNDING = 8
+"""Tolerance between the wanted and the resulting filter, in units in the last place."""
 
 
 def refusal(conv: nn.Module) -> str | None:
@@ -140,3 +142,34 @@ def effective_filter(conv: Any) -> Tensor:
     if hasattr(conv, "gain"):
         standard = standard * conv.gain.detach().double() * conv.scale
     return standard.to(weight.dtype)
+
+
+@torch.no_grad()
+def load_filter(conv: Any, weight: Tensor, bias: Tensor | None) -> bool:
+    """Set the parameters of a convolution so that it applies `weight` (C_out, C_in/G, kh, kw) and `bias` (C_out).
+
+    Returns whether that is possible. A standardised filter has mean 0 in every output channel and, without a gain, a
+    variance below 1, which a freely trained filter does not have. A plain convolution takes any filter, bit for bit.
+    """
+    gain: Tensor | None = None
+    raw = weight
+    if is_standardised(conv):
+        target = weight.double()
+        variance = target.var(dim=(1, 2, 3), keepdim=True, correction=0)
+        if hasattr(conv, "gain"):
+            # Standardising divides by √(var + ε); the gain multiplies that back.
+            gain = ((variance + conv.eps).sqrt() / conv.scale).to(weight.dtype)
+        else:
+            # a·w with a²·var = var/(1 − var)·ε … is standardised to w itself.
+            raw = (target * (conv.eps / (1 - variance).clamp(min=torch.finfo(weight.dtype).eps)).sqrt()).to(
+                weight.dtype
+            )
+    conv.weight = nn.Parameter(raw.clone(), conv.weight.requires_grad)
+    if gain is not None:
+        conv.gain = nn.Parameter(gain, conv.gain.requires_grad)
+    if bias is not None:
+        conv.bias = nn.Parameter(bias.detach().clone(), conv.bias.requires_grad)
+    if not is_standardised(conv):
+        return True
+    miss = (effective_filter(conv).double() - weight.double()).norm()
+    return bool(miss <= ROUNDING * torch.finfo(weight.dtype).eps * weight.double().norm())

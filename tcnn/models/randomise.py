@@ -1,4 +1,7 @@
-"""Random weights that look trained, so that a comparison of two models is sensitive to every branch."""
+"""Random values to compare models on, the same on every device for a seed: weights that look trained, and noise images.
+
+Fresh weights would hide errors: a comparison has to be sensitive to every branch.
+"""
 
 import zlib
 from collections.abc import Iterator
@@ -8,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tcnn.config import VerificationConfig
 from tcnn.errors import RequestError
 from tcnn.models.running import logits_of, replacements
-from tcnn.models.trace import evaluating
+from tcnn.models.trace import evaluating, input_shape
 
 
 @contextmanager
@@ -94,3 +98,18 @@ def _statistics(source: nn.Module, replaced: tuple[str, ...]) -> list[str]:
 def generator(seed: int, name: str) -> torch.Generator:
     """Random generator on the CPU for one layer or tensor, seeded by its name and the seed only."""
     return torch.Generator().manual_seed(seed + zlib.crc32(name.encode()))
+
+
+def noise(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Standard normal noise in float32 on the CPU."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def noise_images(model: nn.Module, config: VerificationConfig) -> Tensor:
+    """A batch of noise in the shape that a model takes, (B, C, H, W); size and seed are the configuration's."""
+    return noise((config.batch_size, *input_shape(model, config.input_size)), config.seed)
+
+
+def layer_noise(x: Tensor, name: str, dtype: torch.dtype, seed: int) -> Tensor:
+    """Noise in the shape and on the device of a layer's input, drawn for this layer by its name."""
+    return torch.randn(x.shape, dtype=dtype, generator=generator(seed, name)).to(x.device)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig
 from tcnn.layers.backends.selection import backend, use_backend
-from tcnn.models.differences import errors, top1_agreement
-from tcnn.models.noise import layer_noise
+from tcnn.models.outputs import errors, top1_agreement
+from tcnn.models.randomise import layer_noise
 from tcnn.models.running import in_dtype, logits_of, replacements, watch_layers
 from tcnn.models.trace import evaluating
 from tcnn.verification.report import AsRun, LayerError

@@ -11,8 +11,7 @@ from tcnn.config import HARD_TEMPERATURE
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.differences import errors
-from tcnn.models.outputs import flat
+from tcnn.models.outputs import errors, flat
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.refusals import refuse_without_values
 from tcnn.models.running import at_temperature, in_dtype, temperatures

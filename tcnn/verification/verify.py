@@ -15,10 +15,9 @@ from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.filters import is_standardised, pair
-from tcnn.models.differences import errors, top1_agreement
-from tcnn.models.noise import layer_noise, noise_images
+from tcnn.models.outputs import errors, top1_agreement
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.randomise import randomised
+from tcnn.models.randomise import layer_noise, noise_images, randomised
 from tcnn.models.refusals import refuse_prepared, refuse_without_values
 from tcnn.models.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watch_layers
 from tcnn.models.trace import evaluating

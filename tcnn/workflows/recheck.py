@@ -13,8 +13,7 @@ from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
 from tcnn.errors import RequestError
-from tcnn.models.noise import noise_images
-from tcnn.models.randomise import randomised
+from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.trace import input_shape
 from tcnn.verification.explain import Explanation, explain
 from tcnn.verification.images import load_images

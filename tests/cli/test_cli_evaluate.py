@@ -14,7 +14,7 @@ from torch import nn
 
 import tcnn as package
 from tcnn.evaluation.comparing.report import Comparison
-from tcnn.models.autocast import emulated
+from tcnn.models.precision import emulated
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay")
 

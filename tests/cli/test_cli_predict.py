@@ -14,7 +14,7 @@ from torch import nn
 
 import tcnn as package
 from tcnn.evaluation.predict import PredictionReport
-from tcnn.models.autocast import emulated
+from tcnn.models.precision import emulated
 
 
 @pytest.fixture(scope="module")

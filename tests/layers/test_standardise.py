@@ -7,8 +7,7 @@ import torch
 from timm.layers import Conv2dSame, ScaledStdConv2d, ScaledStdConv2dSame, StdConv2d, StdConv2dSame
 from torch import nn
 
-from tcnn.layers.filters import effective_filter
-from tcnn.layers.standardise import load_filter
+from tcnn.layers.filters import effective_filter, load_filter
 
 STANDARDISED = (StdConv2d, StdConv2dSame, ScaledStdConv2d, ScaledStdConv2dSame)
 WITH_GAIN = (ScaledStdConv2d, ScaledStdConv2dSame)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tcnn.models.autocast import emulated
+from tcnn.models.precision import emulated
 
 CPU = torch.device("cpu")
 FLAGS = Path("/proc/cpuinfo")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tcnn import convert
 from tcnn.config import ConversionConfig
 from tcnn.errors import EnvironmentFailure, RequestError
-from tcnn.models.autocast import emulated
+from tcnn.models.precision import emulated
 from tcnn.training.recipe.objective import create_task
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.runs.resume import latest_point

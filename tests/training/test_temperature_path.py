@@ -8,7 +8,7 @@ import torch
 
 import tcnn
 from tcnn.layers.terms import positions
-from tcnn.training.recipe.temperature_path import (
+from tcnn.training.recipe.annealing import (
     Path,
     Temperatures,
     content_share,

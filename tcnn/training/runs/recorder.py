@@ -11,8 +11,8 @@ from tcnn.config import FinetuneConfig
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError
 from tcnn.evaluation.scores import Evaluation
 from tcnn.layers.self_attention import SelfAttention2d
+from tcnn.training.recipe.annealing import Temperatures
 from tcnn.training.recipe.optim import gpsa_layers
-from tcnn.training.recipe.temperature_path import Temperatures
 from tcnn.training.runs.rundir import RunDirectory
 
 Warn = Callable[[str], None]

@@ -11,13 +11,11 @@ from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.training.distributed import Processes
 from tcnn.training.recipe import freezing
 from tcnn.training.recipe.ablations import ablate
-from tcnn.training.recipe.annealing import annealing_schedule, held, set_temperatures, temperatures_of
-from tcnn.training.recipe.content_output import scaled_content_output
+from tcnn.training.recipe.annealing import Temperatures, annealing_schedule, held, set_temperatures, temperatures_of
 from tcnn.training.recipe.late_conversion import convert_in_training
 from tcnn.training.recipe.matching import Matching
 from tcnn.training.recipe.objective import create_task
-from tcnn.training.recipe.optim import create_optimizer, create_schedule, gpsa_layers
-from tcnn.training.recipe.temperature_path import Temperatures
+from tcnn.training.recipe.optim import create_optimizer, create_schedule, gpsa_layers, scaled_content_output
 from tcnn.training.runs import resume
 from tcnn.training.runs.resume import ResumePoint
 from tcnn.training.updates.cuda_graph import GraphedPasses

@@ -137,7 +137,7 @@ def command(
         from tcnn.evaluation.comparing.report import csv_rows
         from tcnn.evaluation.comparing.timm_results import timm_rows
         from tcnn.evaluation.held_out import measured_by_default
-        from tcnn.models.autocast import emulated
+        from tcnn.models.precision import emulated
         from tcnn.workflows.pipeline import usable_device
 
     if slow := emulated(config.amp, usable_device(config.device)):
