@@ -6,7 +6,7 @@ python -m benchmarks.drawing.moving_centres runs/cordonnier_quadratic_tiny centr
 import argparse
 from pathlib import Path
 
-from tcnn.analysis.plots.moving_centres import animate
+from tcnn.analysis.plots.centres import animate
 from tcnn.training.runs.rundir import RunDirectory
 
 

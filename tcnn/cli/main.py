@@ -9,15 +9,15 @@ import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 import typer
 
 from tcnn.cli import signals
 from tcnn.cli.group import ALIASES, command_group, is_joined, spellings_of
-from tcnn.cli.options.renamed import TAKES_TIMMS, timms
+from tcnn.cli.options.spellings import TAKES_TIMMS, timms
 from tcnn.cli.output import console
-from tcnn.cli.output.advice import fitting
 from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError, one_line, out_of_memory, shorten
 from tcnn.processes import QuickExit
 
@@ -27,6 +27,10 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 """Errors of the system that say that something cannot be written there."""
+
+WEIGHTS, RANDOM = "--weights", "--no-pretrained"
+BOTH = f"give {WEIGHTS} FILE, or {RANDOM} for random ones"
+CACHE = "fill the cache (HF_HOME) on a connected machine"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -59,7 +63,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     except TcnnError as error:
         if signals.received and not isinstance(error, Stopped):
             return _interrupted(signals.received[0])
-        _show(type(error).__name__, fitting(str(error), spellings_of(arguments)), arguments, error if debug else None)
+        _show(type(error).__name__, _fitting(str(error), spellings_of(arguments)), arguments, error if debug else None)
         return error.exit_code
     except UsageError as error:
         message = str(error.format_message()).strip().rstrip(".")
@@ -139,3 +143,15 @@ def _show(kind: str, message: str, arguments: list[str], error: Exception | None
             typer.echo(json.dumps({"error": {"code": kind, "message": message}}, ensure_ascii=False))
             return
     typer.echo(f"error: {message}", err=True)
+
+
+def _fitting(message: str, options: Collection[str]) -> str:
+    """The library's advice on getting weights in the words of a command: no option that it does not have is named."""
+    if BOTH not in message or RANDOM in options:
+        return message
+    if WEIGHTS in options:
+        return message.replace(f"{CACHE}, {BOTH}", f"{CACHE}, or give {WEIGHTS} FILE").replace(
+            BOTH, f"give {WEIGHTS} FILE"
+        )
+    made = f"make a checkpoint with tcnn convert, which takes {WEIGHTS} FILE"
+    return message.replace(f"{CACHE}, {BOTH}", f"{CACHE}, or {made}").replace(BOTH, made)

@@ -17,7 +17,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.errors import EnvironmentFailure, TcnnError
 from tcnn.evaluation.comparing.before_after import BeforeAfter, Cost, Measured, Rate, Role, Row, counted, differences
-from tcnn.evaluation.comparing.thumbnails import illustrate, short_name
+from tcnn.evaluation.comparing.single_images import illustrate, short_name
 from tcnn.evaluation.outcomes import Outcomes, outcomes
 from tcnn.files import replacing
 from tcnn.folding.fuse import fused

@@ -1,7 +1,7 @@
-"""Catalogue of timm's models: which can be converted, which layers, and why not.
+"""Catalogue of timm's models and tcnn's own: which can be converted, which layers, and why not.
 
-`catalogue.json` is generated (``python -m tcnn.conversion.describe``), checked by a test, and read without torch, so
-that a command or a server can answer at once.
+timm's are in `catalogue.json`, which is generated (``python -m tcnn.conversion.describe``), checked by a test, and read
+without torch, so that a command or a server can answer at once.
 """
 
 import difflib
@@ -14,12 +14,11 @@ from functools import cache
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 from tcnn.errors import NothingToConvertError, UnknownModelError
-from tcnn.zoo import attentive
 
 POPULAR = (
     "resnet50", "resnet18", "resnet34", "resnet101", "convnext_tiny", "efficientnet_b0", "mobilenetv3_large_100",
@@ -30,6 +29,12 @@ POPULAR = (
 PATH = Path(str(files("tcnn.zoo"))) / "catalogue.json"
 WEIGHTS_FILES = frozenset({".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar"})
 """What files of weights are called, which no model is."""
+ATTENTIVE = {
+    "cordonnier_quadratic": 12_086_844, "cordonnier_gaussian": 12_086_952, "cordonnier_learned": 12_182_682,
+    "cordonnier_learned_content": 29_441_082, "cordonnier_quadratic_tiny": 324_396, "cordonnier_gaussian_tiny": 324_504,
+    "cordonnier_learned_tiny": 339_594, "cordonnier_learned_content_tiny": 778_506,
+}  # fmt: skip
+"""tcnn's own networks, and the parameters of each with its ten classes."""
 
 
 class Entry(BaseModel):
@@ -73,7 +78,20 @@ def registered_name(architecture: str) -> str:
 def entries() -> dict[str, Entry]:
     """The catalogue by timm name: timm's models and tcnn's own networks."""
     data = json.loads(PATH.read_text(encoding="utf-8"))
-    return {row["name"]: Entry.model_validate(row) for row in (*data["models"], *attentive.rows())}
+    return {row["name"]: Entry.model_validate(row) for row in (*data["models"], *_attentive())}
+
+
+def _attentive() -> list[dict[str, Any]]:
+    """Entries of tcnn's own networks, as `catalogue.json` has those of timm's models."""
+    return [
+        {
+            "name": name, "family": "attentive", "input_size": (3, 32, 32), "parameters": parameters,
+            "convertible": False,
+            "reason": f"{name}: has no convolution to convert, it is attention throughout; train it as it is: "
+            f"tcnn finetune {name} --no-convert --no-pretrained",
+        }
+        for name, parameters in ATTENTIVE.items()
+    ]  # fmt: skip
 
 
 def timm_version() -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli.options.renamed import processes
+from tcnn.cli.options.spellings import processes
 from tcnn_jobs.cli.named import dataset_of, model_of, training_of, weights_of
 from tcnn_jobs.cli.session import AsJson, Key, Server, connect, print_json
 

@@ -52,7 +52,7 @@ def check(file: str) -> dict[str, Any]:
 
 def tell(file: str) -> dict[str, Any]:
     """What `tcnn info` tells of a checkpoint that was accepted, without where it lies; torch is not loaded."""
-    from tcnn.analysis.reading.stored import of_file
+    from tcnn.analysis.reading.model_info import of_file
 
     found = of_file(file, Path(file)).model_dump(mode="json", exclude={"name", "file"})
     labels = found["label_names"]

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.patches import Circle
 from PIL import Image
 
-from tcnn.analysis.plots.moving_centres import animate, frames
+from tcnn.analysis.plots.centres import animate, frames
 from tcnn.errors import RequestError
 
 LAYER = {"centres": [[0.0, 1.0], [-2.0, 0.5]], "strengths": [1.0, 0.25]}

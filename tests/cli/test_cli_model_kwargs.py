@@ -15,7 +15,7 @@ from torch import nn
 
 import tcnn as library
 from tcnn.checkpoints import checkpoint
-from tcnn.cli.options.renamed import model_arguments, source_arguments
+from tcnn.cli.options.spellings import model_arguments, source_arguments
 from tcnn.errors import RequestError
 from tcnn.training.baseline import baseline_start
 

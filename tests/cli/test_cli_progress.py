@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tcnn.cli.options.renamed import processes
+from tcnn.cli.options.spellings import processes
 from tcnn.cli.output import console
 from tcnn.cli.output.epochs import EpochLog, epoch_line
 from tcnn.training.runs.progress import Progress

@@ -12,7 +12,7 @@ import torch
 from data_pictures import draw_classes
 from torch import nn
 
-from tcnn.cli.options.renamed import model_arguments, timms
+from tcnn.cli.options.spellings import model_arguments, timms
 from tcnn.errors import RequestError
 
 COLUMNS = "model,img_size,top1,top1_err,top5,top5_err,param_count,crop_pct,interpolation"

@@ -12,7 +12,7 @@ from sampled import sampled
 import tcnn
 from tcnn.errors import NothingToConvertError
 from tcnn.networks.attentive import NETWORKS
-from tcnn.zoo import attentive, catalogue
+from tcnn.zoo import catalogue
 
 PAPER = {"quadratic": 12.1, "gaussian": 12.1, "learned": 12.3, "learned_content": 29.5}
 """Millions of parameters (Tables 1 and 4)."""
@@ -23,10 +23,10 @@ def test_sizes_are_the_papers_and_the_catalogues(name: str) -> None:
     with torch.device("meta"):
         model = timm.create_model(name)
     count = sum(p.numel() for p in model.parameters())
-    assert attentive.PARAMETERS[name] == count == catalogue.entries()[name].parameters
+    assert catalogue.ATTENTIVE[name] == count == catalogue.entries()[name].parameters
     if not name.endswith("_tiny"):  # they have further embeddings than the 31 that 16 positions need
         assert count / 1e6 == pytest.approx(PAPER[name.removeprefix("cordonnier_")], rel=0.011)
-    assert attentive.PARAMETERS.keys() == NETWORKS.keys()
+    assert catalogue.ATTENTIVE.keys() == NETWORKS.keys()
 
 
 def test_timm_knows_their_names_and_lists_them_when_asked() -> None:

@@ -10,7 +10,7 @@ from timm.models import is_model_pretrained
 
 from tcnn.conversion.describe import describe
 from tcnn.errors import NothingToConvertError, UnknownModelError
-from tcnn.zoo import attentive, catalogue
+from tcnn.zoo import catalogue
 from tcnn.zoo.catalogue import Entry
 
 needs_its_timm = pytest.mark.skipif(
@@ -57,7 +57,7 @@ def rows() -> list[Entry]:
 @needs_its_timm
 def test_every_model_of_timm_is_in_it_and_no_other() -> None:
     known = [name for name in timm.list_models() if timm.models.model_entrypoint(name).__module__.startswith("timm.")]
-    assert sorted(catalogue.entries()) == sorted([*known, *attentive.PARAMETERS])
+    assert sorted(catalogue.entries()) == sorted([*known, *catalogue.ATTENTIVE])
     assert len(known) > 1000
 
 
@@ -102,7 +102,7 @@ def test_entries_are_complete_and_typed() -> None:
 def test_the_file_has_one_line_per_model() -> None:
     lines = catalogue.PATH.read_text().splitlines()
     names = [json.loads(line.rstrip(","))["name"] for line in lines[1:-1]]
-    assert [*names, *attentive.PARAMETERS] == list(catalogue.entries())
+    assert [*names, *catalogue.ATTENTIVE] == list(catalogue.entries())
 
 
 class TestSearch:

@@ -15,7 +15,7 @@ import tcnn
 from tcnn.conversion import register
 from tcnn.errors import NothingToConvertError, RequestError, WeightsError
 from tcnn.layers import GPSA2d
-from tcnn.zoo import attentive, catalogue
+from tcnn.zoo import catalogue
 
 AssertSame = Callable[[nn.Module, nn.Module], None]
 
@@ -42,7 +42,7 @@ def test_listings_are_timms_own_unless_asked_for_more(listing: Callable[..., lis
         names = listing(**arguments)
         assert names
         assert [name for name in names if name.startswith("t_")] == []
-    assert len(timm.list_models()) == len(catalogue.entries()) - len(attentive.PARAMETERS)
+    assert len(timm.list_models()) == len(catalogue.entries()) - len(catalogue.ATTENTIVE)
     assert timm.list_models("resnet18*", include_tags=True) == timm.list_models(
         ["resnet18*"], "resnet", include_tags=True
     )

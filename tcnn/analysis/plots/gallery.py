@@ -1,14 +1,17 @@
-"""All plots for a run, an inspection or an evaluation, by file name."""
+"""All plots for a run, an inspection or an evaluation, by file name, or written as files beside the inspection."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from tcnn.analysis.plots import centres, locality, maps, robustness, training
+from tcnn.analysis.plots import centres, locality, maps, robustness, style, training
 from tcnn.analysis.reading.evaluations import EvaluatedRow, improved
 from tcnn.analysis.records import Inspection
+from tcnn.files import make_directory, replacing
 
 
 class NamedPlot(NamedTuple):
@@ -79,3 +82,29 @@ def _if(name: str, caption: str, draw: Callable[[], Figure | None]) -> Iterator[
     figure = draw()
     if figure is not None:
         yield NamedPlot(name, caption, figure)
+
+
+def save(
+    found: Inspection,
+    out: Path,
+    metrics: Sequence[Mapping[str, Any]] = (),
+    evaluated: Sequence[EvaluatedRow] = (),
+    kinds: Sequence[style.Format] = ("png", "svg"),
+    force: bool = False,
+) -> list[Path]:
+    """Write an inspection into a new directory; plots first, so that inspect.json says that all are there.
+
+    Args:
+        metrics: lines of a run's metrics.jsonl.
+        evaluated: rows of `tcnn evaluate --json`.
+
+    Raises: `OutputError` for a file that exists, unless `force`; `StorageError`.
+    """
+    make_directory(out)
+    written = []
+    drawn = chain(training_plots(metrics), inspection_plots(found), evaluation_plots(evaluated))
+    for picture in drawn:
+        written += style.write(picture.figure, out / picture.name, kinds, force)
+    with replacing(out / "inspect.json", force) as temporary:
+        temporary.write_text(found.model_dump_json(indent=1), encoding="utf-8")
+    return [*written, out / "inspect.json"]

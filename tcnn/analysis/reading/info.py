@@ -5,8 +5,7 @@ Only what timm's train.py wrote is loaded, for its head says nothing; of a repos
 
 from pathlib import Path
 
-from tcnn.analysis.reading.model_info import ModelInfo, of_name
-from tcnn.analysis.reading.stored import of_file
+from tcnn.analysis.reading.model_info import ModelInfo, of_file, of_name
 from tcnn.checkpoints.places import checkpoint_file
 from tcnn.errors import RequestError
 from tcnn.zoo.names import is_weights_file

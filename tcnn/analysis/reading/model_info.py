@@ -1,15 +1,25 @@
-"""What is told of a model: the record, and how it follows from a file's metadata or from the catalogue."""
+"""What is told of a model: the record, and how it follows from the head of its file or from the catalogue; no torch."""
 
+import json
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import computed_field
+from safetensors import SafetensorError, safe_open
 
+from tcnn.analysis.reading.rundirs import metadata
+from tcnn.checkpoints.places import not_a_model
 from tcnn.errors import RequestError
 from tcnn.evaluation import intervals
 from tcnn.records import Record
 from tcnn.zoo import catalogue
 from tcnn.zoo.names import architecture, is_converted, no_model
+
+TEMPERATURES = ("gate_temperature", "position_temperature", "temperature")
+"""Names of the layers' τ in files; the last until version 0.2."""
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class Verified(Record):
@@ -74,6 +84,18 @@ class ModelInfo(Record):
     source_training: Trained | None = None
     """What the fine-tuning was of the CNN that was converted, if it was one of ours."""
     tcnn_version: str | None = None
+
+
+def of_file(name: str, file: Path) -> ModelInfo:
+    """What a safetensors file of ours is, or timm's own directory around it; raises `RequestError` for any other."""
+    told = metadata(file)
+    size = {"file": str(file), "bytes": file.stat().st_size}
+    if not told.get("conversion"):
+        if (plain := _of_timms(name, file, size)) is not None:
+            return plain
+        raise RequestError(not_a_model(file, told))
+    beside = {"verification": told.get("verification") or _beside(file)}
+    return of_metadata(name, told | beside, **size, temperature=_temperatures(file))
 
 
 def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
@@ -167,3 +189,40 @@ def _trained(training: dict[str, Any]) -> Trained | None:
         data=training.get("data"), epoch=None if epoch is None else epoch + 1, top1=val.get("top1"),
         top5=val.get("top5"), images=val.get("images"),
     )  # fmt: skip
+
+
+def _of_timms(name: str, file: Path, size: dict[str, Any]) -> ModelInfo | None:
+    """What timm's own directory holds, `config.json` beside weights, if the file lies in one."""
+    try:
+        config = json.loads((file.parent / "config.json").read_text(encoding="utf-8"))
+        named = isinstance(config["architecture"], str)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not named or not Path(name.removeprefix("local-dir:")).is_dir():
+        return None
+    counted = _parameters(file)
+    return of_config(name, config, **size, parameters=counted, parameters_before=counted)
+
+
+def _parameters(file: Path) -> int:
+    """Numbers in a file of a model's state that are not the statistics of its normalisation."""
+    with safe_open(file, framework="numpy") as handle:
+        names = [key for key in handle.keys() if key.rpartition(".")[2] not in STATISTICS]  # noqa: SIM118
+        return sum(math.prod(handle.get_slice(name).get_shape()) for name in names)
+
+
+def _beside(file: Path) -> Any:
+    """The verification of the conversion that a run began with, which lies beside its checkpoints."""
+    converted = file.with_name("converted.safetensors")
+    return metadata(converted).get("verification") if converted.is_file() and converted != file else None
+
+
+def _temperatures(file: Path) -> tuple[float, float] | None:
+    """The smallest and the largest τ among the layers' buffers; None without any, or of a type that NumPy lacks."""
+    try:
+        with safe_open(file, framework="numpy") as handle:
+            names = [key for key in handle.keys() if key.rpartition(".")[2] in TEMPERATURES]  # noqa: SIM118
+            values = [float(handle.get_tensor(key)) for key in names]
+    except (SafetensorError, OSError, TypeError, ValueError):
+        return None
+    return (min(values), max(values)) if values else None

@@ -1,12 +1,23 @@
-"""Other spellings of the options that are typed most, the same in every command: short ones, and timm's."""
+"""Other spellings of options: short ones, those of timm's scripts, and names that they had until a release ago."""
 
-from typing import Any
+import ast
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
 
 SPELLINGS = {
     "--out": ("-o",), "--force": ("-f",), "--data": ("-d",), "--batch-size": ("-b",), "--workers": ("-j",),
     "--epochs": ("-e",), "--size": ("-s", "--img-size"),
 }  # fmt: skip
 """-b, -j and --img-size are timm's, too."""
+TAKES_TIMMS = ("convert", "evaluate", "export", "finetune", "plan", "predict", "verify")
+"""Commands that read timm's spellings (`timms`)."""
+ModelKwargs = Annotated[
+    list[str] | None,
+    typer.Option("--model-kwargs", help="Arguments of timm's create_model.", metavar="KEY=VALUE"),
+]
 
 
 def add(command: Any) -> None:
@@ -14,3 +25,81 @@ def add(command: Any) -> None:
     for option in command.params:
         wanted = next((SPELLINGS[name] for name in option.opts if name in SPELLINGS), ())
         option.opts += [spelling for spelling in wanted if spelling not in option.opts]
+
+
+def processes(nproc: int | None, num_workers: int | None) -> int:
+    """Processes of `--nproc`, or of `--num-workers`, its name in 0.1; raises `RequestError` if both are given."""
+    from tcnn.errors import RequestError
+
+    if num_workers is None:
+        return nproc or 1
+    if nproc is not None:
+        raise RequestError("--num-workers: is the old name of --nproc; give --nproc alone")
+    typer.echo("--num-workers is called --nproc now; the old name goes with 0.3 (loaders are --workers)", err=True)
+    return num_workers
+
+
+def timms(arguments: list[str]) -> list[str]:
+    """timm's arguments as our commands take them: `--amp` without a value, `--amp-dtype`, several `--model-kwargs`."""
+    words, made = list(arguments), []
+    kind = "float16"  # timm's own default
+    if "--amp" in words and "--amp-dtype" in words[:-1]:
+        place = words.index("--amp-dtype")
+        kind = words[place + 1]
+        del words[place : place + 2]
+    for place, word in enumerate(words):
+        following = words[place + 1] if place + 1 < len(words) else "-"
+        made.append(word)
+        if word == "--amp" and (following.startswith("-") or not re.fullmatch(r"[a-z]+\d+", following)):
+            made.append(kind)
+        if _KWARG.fullmatch(word) and _KWARG.fullmatch(following) and "--model-kwargs" in made:
+            made.append("--model-kwargs")
+    return made
+
+
+_KWARG = re.compile(r"[A-Za-z_]\w*=.*")
+
+
+def model_arguments(given: Iterable[str] | None) -> dict[str, Any]:
+    """Arguments of `timm.create_model`, as timm reads them: Python's literals, anything else as text.
+
+    Raises `RequestError` for what is no argument, and for those by which timm would read other files.
+    """
+    from tcnn.checkpoints.arguments import FORBIDDEN
+    from tcnn.errors import RequestError
+
+    found: dict[str, Any] = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise RequestError(f"--model-kwargs: expected KEY=VALUE, found {text!r}")
+        if key in _OTHER_OPTIONS or FORBIDDEN.fullmatch(key):
+            raise RequestError(
+                f"--model-kwargs: {key} is no argument of the model's; {_OTHER_OPTIONS.get(key, _WEIGHTS)}"
+            )
+        try:
+            found[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[key] = value
+    return found
+
+
+_WEIGHTS = "its weights are those of its name, or of --weights FILE"
+_OTHER_OPTIONS = {"name": _WEIGHTS, "model_name": _WEIGHTS, "weights": _WEIGHTS, "say": _WEIGHTS, "found": _WEIGHTS}
+
+
+def source_arguments(given: Iterable[str] | None) -> dict[str, Any]:
+    """Arguments of a CNN that is about to be converted; raises `RequestError` for a setting of the conversion."""
+    from tcnn.config import ConversionConfig
+    from tcnn.errors import RequestError
+
+    found = model_arguments(given)
+    for key in found:
+        if key in ConversionConfig.model_fields or key == "num_classes":
+            whose = "has an option of its own" if key == "num_classes" else "is a setting of the conversion"
+            raise RequestError(f"--model-kwargs: {key} {whose}: --{key.replace('_', '-')}")
+        if key == "anneal_steps" or key.endswith(("drop_rate", "drop_path_rate", "drop_block_rate")):
+            raise RequestError(
+                f"--model-kwargs: {key} is of a training, and no converted file keeps it; see --set of tcnn finetune"
+            )
+    return found

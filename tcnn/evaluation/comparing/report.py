@@ -1,6 +1,7 @@
-"""Comparison results: accuracy per model and size, means over corruptions, CE and mCE."""
+"""Comparison results: accuracy per model and size, means over corruptions, CE and mCE; as rows of CSV and of timm's."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -9,6 +10,10 @@ from tcnn.evaluation.comparing.paired import PairedDifference
 from tcnn.evaluation.comparing.single_images import Mistake, ModelChange
 from tcnn.evaluation.imagenet_variants import corruption_errors
 from tcnn.evaluation.scores import Evaluation, Score
+
+TIMM_COLUMNS = (
+    "model", "img_size", "top1", "top1_err", "top5", "top5_err", "param_count", "crop_pct", "interpolation",
+)  # fmt: skip
 
 
 class CorruptionScore(BaseModel):
@@ -119,3 +124,22 @@ def csv_rows(comparison: Comparison) -> Iterator[dict[str, object]]:
                 "severity": severity,
                 **score.model_dump(include=set(Score.model_fields)),
             }
+
+
+def timm_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """Rows as timm's validate.py writes them and its bulk_runner.py reads them, of what was measured on clean images.
+
+    One for every model and size: accuracies in percent, parameters in millions.
+    Among fewer than five classes the right one is always among the first five.
+    """
+    return [_timm_row(row) for row in comparison.rows if row.clean is not None]
+
+
+def _timm_row(row: Row) -> dict[str, Any]:
+    assert row.clean is not None  # noqa: S101 - the caller has looked
+    top1, top5 = 100 * row.clean.top1, 100 * (1.0 if row.clean.top5 is None else row.clean.top5)
+    values = (
+        row.model, row.width, round(top1, 4), round(100 - top1, 4), round(top5, 4), round(100 - top5, 4),
+        round(row.parameters / 1e6, 2), row.crop_pct, row.interpolation,
+    )  # fmt: skip
+    return dict(zip(TIMM_COLUMNS, values, strict=True))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.options.renamed import ModelKwargs, source_arguments
+from tcnn.cli.options.spellings import ModelKwargs, source_arguments
 from tcnn.cli.output import console
 from tcnn.processes import loading
 

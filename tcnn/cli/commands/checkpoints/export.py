@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tcnn.cli.options import sizes
-from tcnn.cli.options.renamed import ModelKwargs, model_arguments
+from tcnn.cli.options.spellings import ModelKwargs, model_arguments
 from tcnn.cli.output import console
 from tcnn.processes import loading
 

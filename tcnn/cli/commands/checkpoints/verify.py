@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tcnn.cli.options.renamed import ModelKwargs, model_arguments
+from tcnn.cli.options.spellings import ModelKwargs, model_arguments
 from tcnn.cli.output import console
 from tcnn.processes import loading
 

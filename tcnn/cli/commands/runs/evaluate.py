@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tcnn.cli.options import sizes
-from tcnn.cli.options.renamed import ModelKwargs, model_arguments
+from tcnn.cli.options.spellings import ModelKwargs, model_arguments
 from tcnn.cli.output import comparison, console
 from tcnn.processes import keep_freed_memory, loading
 
@@ -134,8 +134,7 @@ def command(
     with loading():
         from tcnn.checkpoints.opening import open_model
         from tcnn.evaluation.comparing.comparison import compare
-        from tcnn.evaluation.comparing.report import csv_rows
-        from tcnn.evaluation.comparing.timm_results import timm_rows
+        from tcnn.evaluation.comparing.report import csv_rows, timm_rows
         from tcnn.evaluation.held_out import measured_by_default
         from tcnn.models.precision import emulated
         from tcnn.workflows.pipeline import usable_device

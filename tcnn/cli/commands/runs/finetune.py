@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcnn.cli.options import sizes
-from tcnn.cli.options.renamed import processes
+from tcnn.cli.options.spellings import processes
 from tcnn.cli.output import console
 from tcnn.cli.output.epochs import EpochLog
 from tcnn.processes import keep_freed_memory, loading

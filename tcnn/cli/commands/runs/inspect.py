@@ -62,7 +62,7 @@ def command(
     )  # fmt: skip
     written: list[Path] = []
     if out is not None:
-        from tcnn.analysis.save import save
+        from tcnn.analysis.plots.gallery import save
 
         rows = [row for each in evaluations for row in each.rows]
         written = save(found, out, metrics_beside(source), rows, kinds, force)
