@@ -11,8 +11,7 @@ import typer
 
 from tcnn.cli.commands.checkpoints import convert, export, fold, info, init, models, push, verify
 from tcnn.cli.commands.runs import demo, evaluate, finetune, inspect, plan, predict, report
-from tcnn.cli.options import effects, empty, panels, spellings
-from tcnn.cli.options.examples import epilog, listed
+from tcnn.cli.options import help_page, refusals, spellings
 from tcnn.version import __version__
 
 ALIASES = {"train": "finetune", "eval": "evaluate"}
@@ -50,7 +49,7 @@ for module in (
     convert, verify, info, models, plan, finetune, evaluate, predict, inspect, report, fold, export, init, push, demo,
 ):  # fmt: skip
     name = module.__name__.rpartition(".")[2]
-    app.command(name, epilog=epilog(name))(module.command)
+    app.command(name, epilog=help_page.epilog(name))(module.command)
 
 
 def command_group(arguments: list[str]) -> Any:
@@ -85,8 +84,8 @@ def _own() -> Any:
     """The commands of this package, made once in a process: to make them takes as long as a short command."""
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
-        panels.group(command)
-        panels.without_values(command)
+        help_page.group(command)
+        help_page.without_values(command)
         spellings.add(command)
         _refusing(command, name)
     return group
@@ -109,18 +108,18 @@ def _load(entry: EntryPoint) -> Any:
         command = typer.main.get_command(single)
     lines = getattr(sys.modules[entry.module], "EXAMPLES", None)
     if lines:
-        command.epilog = listed(lines)
+        command.epilog = help_page.listed(lines)
     _refusing(command, entry.name)
     return command
 
 
 def _refusing(command: Any, name: str) -> None:
     """Have a command refuse empty words, and options without effect, before it begins."""
-    empty.refuse(command)
+    refusals.refuse_empty(command)
     begin = command.invoke
 
     def invoke(context: Any) -> Any:
-        effects.check(name, context)
+        refusals.check_effects(name, context)
         return begin(context)
 
     command.invoke = invoke

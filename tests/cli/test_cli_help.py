@@ -9,7 +9,7 @@ import pytest
 
 from tcnn.cli.commands.runs.finetune import default_directory
 from tcnn.cli.group import command_group
-from tcnn.cli.options.examples import EXAMPLES
+from tcnn.cli.options.help_page import EXAMPLES
 from tcnn.cli.options.spellings import SPELLINGS
 from tcnn.config import PRESETS
 

@@ -1,12 +1,19 @@
-"""One rule for all commands: an option that has no effect is refused, with what it would need or what is in its way.
+"""What all commands refuse by one rule: an option that has no effect, and an empty word for a name or a path.
 
-Only what was typed counts, a default given by hand too. `--dry-run` and `--print-config` are added to a command as it
-stands, so nothing is refused beside them.
+Of options only those count that were typed, a default given by hand too; what is said names what the option would need,
+or what is in its way. `--dry-run` and `--print-config` are added to a command as it stands, so nothing is refused
+beside them.
+
+An empty word is what a shell makes of a variable that is not set, as in ``--out "$OUT"``; as a path it would be the
+working directory.
 """
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tcnn.errors import RequestError
 
 Parameters = Mapping[str, Any]
 """What a command was called with, by the names of its function's parameters."""
@@ -98,10 +105,8 @@ def _format(given: Parameters) -> str:
     return str(given.get("format") or ("torch" if str(given.get("output")).lower().endswith(".pt2") else "onnx"))
 
 
-def check(command: str, context: Any) -> None:
+def check_effects(command: str, context: Any) -> None:
     """Raise `RequestError` for an option that was typed and has no effect; `context` is click's, of the command."""
-    from tcnn.errors import RequestError
-
     if context.params.get("dry_run") or context.params.get("print_config"):
         return
     for rule in RULES.get(command, ()):
@@ -115,3 +120,48 @@ def _typed(context: Any, parameter: str) -> str:
     option = next(one for one in context.command.params if one.name == parameter)
     names = option.secondary_opts if context.params[parameter] is False and option.secondary_opts else option.opts
     return str(next((name for name in names if name.startswith("--")), names[0]))
+
+
+def refuse_empty(command: Any) -> None:
+    """Have a command refuse empty words, by the option or argument whose value each is.
+
+    Not those of a command with sub-commands: there one may say that something is to be taken away.
+    """
+    if hasattr(command, "commands"):
+        return
+    parse = command.parse_args
+
+    def parse_args(context: Any, words: list[str]) -> Any:
+        given = list(words)  # parsing takes words away
+        for name in _options(given, _switches(command)):
+            raise RequestError(f"{name}: expected a value, found an empty word")
+        rest = parse(context, words)
+        if "" in given:
+            raise RequestError(f"{_argument(context)}: expected a name, found an empty word")
+        return rest
+
+    command.parse_args = parse_args
+
+
+def _switches(command: Any) -> set[str]:
+    """The options that take no value: an empty word after one of them is not its own."""
+    switches = [one for one in command.params if getattr(one, "is_flag", False)]
+    return {"--"} | {name for one in switches for name in (*one.opts, *one.secondary_opts)}
+
+
+def _options(words: Sequence[str], switches: Collection[str]) -> list[str]:
+    """The options that have an empty value, as ``--out ""`` or ``--out=``."""
+    pairs = itertools.pairwise(words)
+    apart = [before for before, word in pairs if not word and before.startswith("-") and before not in switches]
+    joined = [word[:-1] for word in words if word.startswith("--") and word.find("=") == len(word) - 1]
+    return apart + joined
+
+
+def _argument(context: Any) -> str:
+    """The argument that is an empty word."""
+    for one in context.command.params:
+        value = context.params.get(one.name)
+        values = value if isinstance(value, list | tuple) else [value]
+        if one.param_type_name == "argument" and any(word in ("", Path()) for word in values):
+            return str(one.metavar or one.name)
+    return str(context.info_name)
