@@ -1,9 +1,8 @@
-"""What a benchmark ran on, for the file that keeps its numbers; and the page that shows them."""
+"""What a benchmark ran on, for the file that keeps its numbers."""
 
 import importlib.metadata
 import os
 import platform
-import re
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -41,9 +40,3 @@ def _name() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def fill(page: Path, mark: str, table: str) -> None:
-    """Put a table behind its mark, `<!-- mark -->`, in place of the one before."""
-    text = page.read_text(encoding="utf-8")
-    page.write_text(re.sub(rf"(<!-- {mark} -->\n)(?:\|.*\n)*", lambda found: found[1] + table, text), encoding="utf-8")

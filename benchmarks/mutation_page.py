@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from machine import fill, versions
+from machine import versions
+from tables import fill
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/mutation.md"

@@ -1,9 +1,17 @@
-"""Measured numbers as the Markdown tables of docs/speed.md."""
+"""Measured numbers as Markdown tables, put into a page behind their marks; here are those of docs/speed.md."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 Result = dict[str, Any]
 """What a benchmark has written; `rows` is what it has measured."""
+
+
+def fill(page: Path, mark: str, table: str) -> None:
+    """Put a table behind its mark, `<!-- mark -->`, in place of the one before."""
+    text = page.read_text(encoding="utf-8")
+    page.write_text(re.sub(rf"(<!-- {mark} -->\n)(?:\|.*\n)*", lambda found: found[1] + table, text), encoding="utf-8")
 
 
 def layers(result: Result) -> str:

@@ -20,7 +20,7 @@ from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.confined.explorers import Explorers
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.home import Home, checked
-from tcnn_jobs.model.access import Scope
+from tcnn_jobs.model.accounts import Scope
 from tcnn_jobs.model.jobs import IdempotencyKey
 from tcnn_jobs.store import Store
 

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 
 import tcnn
-from benchmarks.ceilings import Ceilings, ceilings
 from benchmarks.layer.convit_layers import KERNEL, ConViT, SharedConViT, TimmConViT
-from benchmarks.machine import fill, hardware, versions
-from benchmarks.stopwatch import in_turn, ratio
+from benchmarks.machine import hardware, versions
+from benchmarks.tables import fill
 from benchmarks.tables import layers as table
+from benchmarks.timing import Ceilings, ceilings, in_turn, ratio
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends.selection import use_backend

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.machine import hardware, versions
-from benchmarks.stopwatch import in_turn, ratio
+from benchmarks.timing import in_turn, ratio
 from tcnn.layers.convit import use_fast_attention
 
 RESULTS = Path(__file__).parents[1] / "results"

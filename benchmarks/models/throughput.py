@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
-from benchmarks.ceilings import Ceilings, ceilings
-from benchmarks.machine import fill, hardware, versions
-from benchmarks.stopwatch import in_turn, ratio
+from benchmarks.machine import hardware, versions
+from benchmarks.tables import fill
 from benchmarks.tables import networks as table
+from benchmarks.timing import Ceilings, ceilings, in_turn, ratio
 from tcnn.conversion.surgery import without_stride
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends.selection import use_backend

@@ -17,8 +17,8 @@ from tcnn_api.access.stored_keys import StoredKeys
 from tcnn_api.connections import network
 from tcnn_api.errors import Forbidden, MissingScope, TooManyKeys, Unauthorized
 from tcnn_api.settings import is_loopback
-from tcnn_jobs.model import access
-from tcnn_jobs.model.access import SHARE_PREFIX
+from tcnn_jobs.model import accounts
+from tcnn_jobs.model.accounts import SHARE_PREFIX
 from tcnn_jobs.model.audit import Actor, acting
 
 OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
@@ -111,7 +111,7 @@ class Authenticate:
             raise TooManyKeys(f"{MOST_WRONG} wrong keys came from this address; wait {WINDOW:g} s")
         found = self.keys.find(key)
         if found is None and key.startswith(SHARE_PREFIX) and (link := await self.links.find(key)) is not None:
-            return Principal(link.owner, link.id, frozenset({access.Scope.READ}), link.job)
+            return Principal(link.owner, link.id, frozenset({accounts.Scope.READ}), link.job)
         if found is None and (stored := await self.stored.find(key)) is not None:
             found = Principal(stored.tenant, stored.id, stored.scopes)
         if found is None and key:
@@ -148,8 +148,8 @@ def _check_scope(principal: Principal, method: str, path: str) -> None:
     if principal.job is not None:
         _check_shown(principal.job, method, path)
         return
-    wanted = access.Scope.READ if method in LOOKS else access.Scope.SUBMIT
-    admin = access.Scope.ADMIN in principal.scopes and (method in LOOKS or CANCEL.fullmatch(path))
+    wanted = accounts.Scope.READ if method in LOOKS else accounts.Scope.SUBMIT
+    admin = accounts.Scope.ADMIN in principal.scopes and (method in LOOKS or CANCEL.fullmatch(path))
     if wanted not in principal.scopes and not admin:
         raise missing(wanted, principal)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tcnn.errors import RequestError
 from tcnn_api.errors import MissingScope
 from tcnn_api.settings import ApiSettings
-from tcnn_jobs.model.access import USUAL, Scope
+from tcnn_jobs.model.accounts import USUAL, Scope
 
 SHORTEST = 8
 """Characters of a key: what NIST SP 800-63B asks of a secret that attempts are counted of."""

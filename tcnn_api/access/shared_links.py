@@ -6,7 +6,7 @@ from collections import OrderedDict
 from anyio import to_thread
 
 from tcnn_api.access.stored_keys import LIFE
-from tcnn_jobs.model.access import Share, digest
+from tcnn_jobs.model.accounts import Share, digest
 from tcnn_jobs.store import Store
 
 MOST = 1000

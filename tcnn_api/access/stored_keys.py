@@ -8,7 +8,7 @@ import structlog
 from anyio import to_thread
 
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model.access import ApiKey, digest
+from tcnn_jobs.model.accounts import ApiKey, digest
 from tcnn_jobs.store import Store
 
 log = structlog.get_logger("tcnn.api")

@@ -245,8 +245,7 @@ def upload(
     as_json: AsJson = False,
 ) -> None:
     """Upload a data set, a checkpoint or a CNN's weights; prints the id that jobs can name it by."""
-    from tcnn_jobs.cli.files import FileKind, kind_of
-    from tcnn_jobs.cli.named import in_run
+    from tcnn_jobs.cli.named import FileKind, in_run, kind_of
 
     path = in_run(path)
     kind = kind_of(path)

@@ -8,7 +8,7 @@ from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, print_tab
 from tcnn_jobs.cli.session import AsJson, print_json
 
 if TYPE_CHECKING:
-    from tcnn_jobs.model.access import ApiKey
+    from tcnn_jobs.model.accounts import ApiKey
 
 EXAMPLES = (
     'tcnn keys create team --name "laptop of Ann" --days 90',
@@ -40,7 +40,7 @@ def create(
     from pydantic import ValidationError
 
     from tcnn.errors import RequestError
-    from tcnn_jobs.model.access import NewKey
+    from tcnn_jobs.model.accounts import NewKey
 
     given = {
         "tenant": tenant, "name": name, "scopes": [word.strip() for word in scopes.split(",") if word.strip()],
@@ -110,7 +110,7 @@ def _shown(key: "ApiKey") -> dict[str, Any]:
 
 def _told(error: Any) -> str:
     """What is wrong with an option, in one line."""
-    from tcnn_jobs.model.access import LONGEST_LIFE, Scope
+    from tcnn_jobs.model.accounts import LONGEST_LIFE, Scope
 
     field = error["loc"][0]
     if field == "scopes":

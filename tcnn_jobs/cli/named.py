@@ -1,7 +1,9 @@
-"""What a request names: ids and names as they are given, local files uploaded first."""
+"""What a request names: ids and names as they are given, local files uploaded first, as what each of them is."""
 
 import hashlib
+import json
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,27 @@ import typer
 if TYPE_CHECKING:
     from tcnn_jobs.client.client import Client
     from tcnn_jobs.client.connection import Json
+
+OF_TORCH = (".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
+"""What files of `torch.save` are called; the last is timm's, and `.tar` alone an archive of images."""
+
+
+class FileKind(StrEnum):
+    """Kinds of uploads."""
+
+    CHECKPOINT = "checkpoint"
+    WEIGHTS = "weights"
+    DATASET = "dataset"
+
+
+def kind_of(path: Path) -> FileKind:
+    """What a local file is to a server, by its name, and of a safetensors file by its header.
+
+    What is damaged the server says.
+    """
+    if path.suffix == ".safetensors":
+        return FileKind.CHECKPOINT if _is_ours(path) else FileKind.WEIGHTS
+    return FileKind.WEIGHTS if path.is_file() and path.name.lower().endswith(OF_TORCH) else FileKind.DATASET
 
 
 def dataset_of(client: "Client", given: str, key: str | None) -> str:
@@ -73,3 +96,12 @@ def _told(path: Path, upload: "Json") -> str:
 def _own_key(key: str | None, path: Path) -> str | None:
     """With a key for the job its uploads need keys too: new ids would make it another request."""
     return key and f"{key[:190]}.{hashlib.sha256(str(path).encode()).hexdigest()}"
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as handle:
+            header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
+        return "conversion" in header.get("__metadata__", {})
+    except (OSError, ValueError, AttributeError, MemoryError, OverflowError):
+        return True  # is it there, and whole? whoever takes checkpoints tells

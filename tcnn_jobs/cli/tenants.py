@@ -8,7 +8,7 @@ from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, print_tab
 from tcnn_jobs.cli.session import AsJson, print_json
 
 if TYPE_CHECKING:
-    from tcnn_jobs.model.tenants import Tenant
+    from tcnn_jobs.model.accounts import Tenant
 
 EXAMPLES = (
     "tcnn tenants set team --queued 200 --running 4 --gpu-hours 500",
@@ -49,7 +49,7 @@ def set_quotas(
 ) -> None:
     """Set quotas and the webhook secret of a tenant, those that are named; they count without a restart."""
     from tcnn.errors import RequestError
-    from tcnn_jobs.model.access import is_tenant
+    from tcnn_jobs.model.accounts import is_tenant
 
     if not is_tenant(tenant):
         raise RequestError(f"TENANT: expected ASCII without spaces and colons, found {tenant!a}")

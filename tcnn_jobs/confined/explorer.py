@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, shorten
 from tcnn.processes import QuickExit, die_with_parent, loading
-from tcnn_jobs.confined.frames import GONE, OK, REFUSED, read, write
+from tcnn_jobs.confined.pipes import GONE, OK, REFUSED, read, write
 from tcnn_jobs.confined.predicting import Predicting
 from tcnn_jobs.confined.views import Seen, Views
 

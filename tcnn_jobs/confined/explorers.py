@@ -17,8 +17,7 @@ from typing import Any
 import structlog
 
 from tcnn.errors import EnvironmentFailure, RequestError
-from tcnn_jobs.confined.frames import GONE, HEAD, OK, frame
-from tcnn_jobs.confined.last_words import last_line
+from tcnn_jobs.confined.pipes import GONE, HEAD, OK, frame, last_line
 from tcnn_jobs.engines.environment import environment
 
 log = structlog.get_logger("tcnn.explorers")

@@ -31,7 +31,7 @@ async def ask(module: str, function: str, *arguments: str, memory: int, seconds:
 
     import structlog
 
-    from tcnn_jobs.confined.last_words import last_line
+    from tcnn_jobs.confined.pipes import last_line
 
     limits = str(os.getpid()), str(memory), str(seconds)
     try:

@@ -1,6 +1,6 @@
 """Links that show one job to whoever has them: made and revoked by the job's owner, and gone with the job.
 
-Of a link's secret only the digest is stored, as of a key's (`tcnn_jobs.model.access`).
+Of a link's secret only the digest is stored, as of a key's (`tcnn_jobs.model.accounts`).
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import shares
 from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import KeyNotFound, WrongState
-from tcnn_jobs.model.access import SHARE_PREFIX, Share, digest, new_secret
+from tcnn_jobs.model.accounts import SHARE_PREFIX, Share, digest, new_secret
 from tcnn_jobs.model.identifiers import new_id, shown, storable
 from tcnn_jobs.model.jobs import IdempotencyKey
 from tcnn_jobs.store import idempotency

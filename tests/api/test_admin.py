@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from tcnn_api.access import stored_keys
 from tcnn_api.deps import Service
-from tcnn_jobs.model.access import NewKey, Scope
+from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Status
 
 Refusal = Callable[..., dict[str, Any]]

@@ -13,7 +13,7 @@ from tcnn_api.app import create_app
 from tcnn_api.deps import Service
 from tcnn_api.routes.jobs.shares import MADE, ShareMade
 from tcnn_api.settings import load
-from tcnn_jobs.model.access import NewKey, Scope
+from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Kind, Status
 from tcnn_jobs.store.shares import MOST
 

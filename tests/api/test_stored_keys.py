@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from tcnn_api.access import stored_keys
 from tcnn_api.app import create_app
 from tcnn_api.settings import load
-from tcnn_jobs.model.access import NewKey, Scope
+from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Kind, NewJob
 from tcnn_jobs.store import Store
 

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
 from tcnn_api.settings import load
-from tcnn_jobs.model.access import NewKey, Scope
+from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.monitoring import WorkerInfo
 

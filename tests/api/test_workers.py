@@ -11,7 +11,7 @@ from tcnn_api.app import create_app
 from tcnn_api.deps import Service
 from tcnn_api.routes.operation.workers import EXAMPLE, WorkerView
 from tcnn_api.settings import load
-from tcnn_jobs.model.access import NewKey, Scope
+from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.monitoring import WorkerInfo
 from tcnn_jobs.store.fleet import HOUSE

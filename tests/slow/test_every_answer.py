@@ -22,7 +22,7 @@ from serving import serving
 from tcnn_api.app import create_app
 from tcnn_api.settings import load
 from tcnn_jobs.client.client import Client
-from tcnn_jobs.model.access import NewKey, Scope
+from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.store import Store
 
 CASES = 5000

@@ -16,7 +16,7 @@ from tcnn_api.description.problems import problems
 from tcnn_api.errors import Refused
 from tcnn_api.responses.stream import Turn
 from tcnn_api.schemas import JOB, JobLine, JobList, JobView, page_of
-from tcnn_jobs.model.access import Scope
+from tcnn_jobs.model.accounts import Scope
 from tcnn_jobs.model.columns import Order
 from tcnn_jobs.model.jobs import Kind, Status
 from tcnn_jobs.model.labels import MOST_TAGS, Labels, Search

@@ -12,7 +12,7 @@ from tcnn_api.description.examples import answer, listed
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import Refused
 from tcnn_api.schemas import JOB, Page, iso, page_of
-from tcnn_jobs.model.access import Share
+from tcnn_jobs.model.accounts import Share
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)
 

@@ -14,9 +14,8 @@ from tcnn_api.deps import AUTHENTICATED, Service, ServiceDep
 from tcnn_api.description.examples import answer
 from tcnn_api.routes.operation.workers import EXAMPLE as WORKER
 from tcnn_api.routes.operation.workers import WorkerView
-from tcnn_jobs.model.access import Scope
+from tcnn_jobs.model.accounts import Quotas, Scope
 from tcnn_jobs.model.monitoring import EndedHour, TenantLoad
-from tcnn_jobs.model.tenants import Quotas
 
 router = APIRouter(tags=["operation"], dependencies=AUTHENTICATED)
 

@@ -14,8 +14,8 @@ from tcnn_jobs.database.engine import upsert
 from tcnn_jobs.database.schema import SHARDS, jobs, stored, tenants, usage
 from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
+from tcnn_jobs.model.accounts import DAYS, Use
 from tcnn_jobs.model.jobs import Status, Upload
-from tcnn_jobs.model.tenants import DAYS, Use
 
 DAY, HOUR = 86400.0, 3600.0
 SOON = 60.0

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.model.tenants import Quotas, Tenant
+from tcnn_jobs.model.accounts import Quotas, Tenant
 from tcnn_jobs.store.accounts import audits, quotas
 
 _COLUMNS = {"queued": "max_queued", "running": "max_running", "gpu_hours": "gpu_hours", "stored": "max_bytes"}

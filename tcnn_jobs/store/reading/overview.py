@@ -1,7 +1,7 @@
 """The queue as an operator looks at it: who waits and for how long, and what has ended in the last hours.
 
 To count grows with the jobs, and any tenant may ask: what took long to count is believed for twenty times as long, so
-that at most a twentieth of a processor is spent on it, as in `backlog`.
+that at most a twentieth of a processor is spent on it, as in `statistics`.
 """
 
 import time

@@ -6,7 +6,7 @@ import pytest
 from jobs_line import Run, runner
 
 from tcnn_jobs.cli.database import when
-from tcnn_jobs.model.access import digest
+from tcnn_jobs.model.accounts import digest
 from tcnn_jobs.store import Store
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.errors import KeyNotFound
-from tcnn_jobs.model.access import NewKey, Scope, digest
+from tcnn_jobs.model.accounts import NewKey, Scope, digest
 from tcnn_jobs.store import Store
 from tcnn_jobs.store.accounts import api_keys
 

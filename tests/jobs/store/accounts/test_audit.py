@@ -11,7 +11,7 @@ from sqlalchemy import update
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import QuotaExceeded, WrongState
-from tcnn_jobs.model.access import NewKey
+from tcnn_jobs.model.accounts import NewKey
 from tcnn_jobs.model.audit import Actor, acting
 from tcnn_jobs.model.identifiers import new_id
 from tcnn_jobs.model.jobs import IdempotencyKey, Upload

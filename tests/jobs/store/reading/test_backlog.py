@@ -8,7 +8,7 @@ from deeds import hold, new
 
 from tcnn_jobs.model.jobs import Kind
 from tcnn_jobs.store import Store
-from tcnn_jobs.store.reading import backlog
+from tcnn_jobs.store.reading import statistics
 
 
 @ON_SQLITE
@@ -19,17 +19,17 @@ def test_a_short_queue_is_counted_for_every_answer(store: Store) -> None:
 
 
 def test_a_long_queue_is_counted_now_and_then(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog, "FEW", 3)
-    monkeypatch.setattr(backlog, "OLDEST", 3600.0)
+    monkeypatch.setattr(statistics, "FEW", 3)
+    monkeypatch.setattr(statistics, "OLDEST", 3600.0)
     counts = 0
-    count = backlog._count
+    count = statistics._count
 
     def counted(*given: object) -> object:
         nonlocal counts
         counts += 1
         return count(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(backlog, "_count", counted)
+    monkeypatch.setattr(statistics, "_count", counted)
     for _ in range(4):
         store.enqueue(new(kind=Kind.FINETUNE))
     assert store.statistics().queued == {"finetune": 4}
@@ -46,7 +46,7 @@ def test_a_long_queue_is_counted_now_and_then(store: Store, monkeypatch: pytest.
 
 @ON_SQLITE
 def test_the_oldest_grows_older_while_nobody_counts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog, "FEW", 0)
+    monkeypatch.setattr(statistics, "FEW", 0)
     store.enqueue(new())
     first = store.statistics().oldest_queued_seconds
     time.sleep(0.2)
@@ -60,7 +60,7 @@ def test_a_count_that_failed_is_made_again(store: Store, monkeypatch: pytest.Mon
 
     store.enqueue(new())
     with monkeypatch.context() as broken:
-        broken.setattr(backlog, "_count", fail)
+        broken.setattr(statistics, "_count", fail)
         with pytest.raises(RuntimeError):
             store.statistics()
     assert store.statistics().queued == {"transform": 1}
@@ -71,13 +71,13 @@ def test_who_asks_while_another_counts_for_the_first_time_hears_of_none(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And does not wait."""
-    count, heard = backlog._count, []
+    count, heard = statistics._count, []
 
     def counted(*given: object) -> object:
         heard.append(store.statistics())
         return count(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(backlog, "_count", counted)
+    monkeypatch.setattr(statistics, "_count", counted)
     store.enqueue(new())
     assert store.statistics().queued == {"transform": 1}
     assert [(one.queued, one.blocked, one.oldest_queued_seconds) for one in heard] == [({}, {}, 0)]

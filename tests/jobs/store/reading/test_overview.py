@@ -8,7 +8,7 @@ from deeds import RESULT, new
 from sqlalchemy import text
 
 from tcnn_jobs.errors import JobNotFound, KeyNotFound, WrongState
-from tcnn_jobs.model.access import digest
+from tcnn_jobs.model.accounts import digest
 from tcnn_jobs.model.jobs import Claim, Failure
 from tcnn_jobs.store import Store, shares
 from tcnn_jobs.store.reading import overview

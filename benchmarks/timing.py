@@ -1,9 +1,10 @@
-"""How long something takes, on a GPU too, which answers before it has finished; and several things in turn."""
+"""Timing of work on a processor, or a GPU, which answers before it has finished; and the least time it can take."""
 
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 
@@ -53,3 +54,36 @@ def in_turn(works: Mapping[str, Callable[[], object]], device: str, rounds: int)
 def ratio(ones: list[float], others: list[float]) -> float:
     """The median of the ratios round by round, which holds when the machine's speed drifts."""
     return statistics.median(one / other for one, other in zip(ones, others, strict=True))
+
+
+class Ceilings(NamedTuple):
+    """What a machine can do at best: the two rates that no layer exceeds for long."""
+
+    multiply_adds: float
+    """Per second, of the best of some large matrix products; a multiply-add is two FLOPs."""
+    bytes: float
+    """Per second, read and written, of the best large copy."""
+
+    def seconds(self, multiply_adds: float, bytes: float) -> float:
+        """The floor: what such work takes at least, whichever of the two bounds it."""
+        return max(multiply_adds / self.multiply_adds, bytes / self.bytes)
+
+    def record(self) -> dict[str, float]:
+        """For the file that keeps the numbers."""
+        return {
+            "multiply_adds_per_second": round(self.multiply_adds),
+            "bytes_per_second": round(self.bytes),
+        }
+
+
+def ceilings(device: str, dtype: torch.dtype) -> Ceilings:
+    """Measure both, by large matrix products and copies. The operands are random: some GPUs multiply zeros faster."""
+    best = 0.0
+    for size in (1024, 2048) if device == "cpu" else (4096, 8192):
+        a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+        seconds = min(timed(lambda a=a, b=b: a @ b, device) for _ in range(8))  # type: ignore[misc]
+        best = max(best, size**3 / seconds)
+    source = torch.randn(2**25 if device == "cpu" else 2**28, device=device)  # far more than any cache holds
+    target = torch.empty_like(source)
+    seconds = min(timed(lambda: target.copy_(source), device) for _ in range(8))
+    return Ceilings(best, 2 * source.nbytes / seconds)

@@ -1,4 +1,4 @@
-"""The data model of access: API keys, what they may be used for, and how their secrets are made and kept.
+"""The data model of accounts: tenants with quotas and use, their API keys and links, and the secrets of those.
 
 Of a secret only its SHA-256 is stored. Slow hashes (bcrypt, scrypt, Argon2) are for what people choose and others can
 guess; 256 random bits cannot be guessed at any speed. A fast hash without salt lets a key be found by an index, and the
@@ -21,6 +21,46 @@ LONGEST = 100
 """Characters of a tenant's or a key's name."""
 LONGEST_LIFE = 36_500 * 86_400.0
 """Seconds after which a key expires, at most: a hundred years."""
+DAYS = 30
+"""Over which GPU hours are counted."""
+
+
+class Quotas(Model):
+    """The most that a tenant may have; None is any amount."""
+
+    queued: int | None = Field(default=None, ge=0)
+    """Jobs that wait."""
+    running: int | None = Field(default=None, ge=0)
+    """Jobs at once."""
+    gpu_hours: float | None = Field(default=None, ge=0)
+    """Hours of slots, each of which is a GPU where there are any, within the last `DAYS` days."""
+    stored: int | None = Field(default=None, ge=0)
+    """Bytes of uploads, as they lie on disk, and of the results of jobs."""
+
+
+class Use(Model):
+    """What a tenant has, in the same measures."""
+
+    queued: int = 0
+    running: int = 0
+    gpu_hours: float = 0.0
+    stored: int = 0
+
+
+class Tenant(Model):
+    """A tenant: somebody who has submitted or uploaded something, or of whom something was set."""
+
+    name: str
+    created_at: float
+    quotas: Quotas
+    use: Use
+    own_webhook_secret: bool = False
+    """Whether its webhooks are signed with a secret of its own, and not with the service's."""
+
+
+def is_tenant(name: str) -> bool:
+    """Whether this can be a tenant's name."""
+    return 0 < len(name) <= LONGEST and name.isascii() and name.isprintable() and not any(sign in name for sign in " :")
 
 
 class Scope(StrEnum):
@@ -85,11 +125,6 @@ class Share(Model):
     owner: str
     created_at: float
     expires_at: float
-
-
-def is_tenant(name: str) -> bool:
-    """Whether this can be a tenant's name."""
-    return 0 < len(name) <= LONGEST and name.isascii() and name.isprintable() and not any(sign in name for sign in " :")
 
 
 def new_secret(prefix: str = PREFIX) -> str:
