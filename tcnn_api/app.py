@@ -11,9 +11,8 @@ from tcnn.version import __version__
 from tcnn.zoo import catalogue
 from tcnn_api import errors
 from tcnn_api.access.authenticate import Authenticate
+from tcnn_api.access.credentials import SharedLinks, StoredKeys
 from tcnn_api.access.keys import keyring
-from tcnn_api.access.shared_links import SharedLinks
-from tcnn_api.access.stored_keys import StoredKeys
 from tcnn_api.deps import Service
 from tcnn_api.description import openapi
 from tcnn_api.metrics import QueueCollector

@@ -11,9 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tcnn.errors import TcnnError
 from tcnn_api import errors
+from tcnn_api.access.credentials import SharedLinks, StoredKeys
 from tcnn_api.access.keys import LOCAL, Keyring, Principal, missing
-from tcnn_api.access.shared_links import SharedLinks
-from tcnn_api.access.stored_keys import StoredKeys
 from tcnn_api.connections import network
 from tcnn_api.errors import Forbidden, MissingScope, TooManyKeys, Unauthorized
 from tcnn_api.settings import is_loopback

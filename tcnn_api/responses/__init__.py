@@ -1,1 +1,1 @@
-"""Responses that are more than a JSON object: event streams, files in parts, tables."""
+"""Responses that are more than a JSON object: event streams, and files in parts."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tcnn_api.access import stored_keys
+from tcnn_api.access import credentials
 from tcnn_api.deps import Service
 from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Status
@@ -116,5 +116,5 @@ def test_a_revoked_admin_sees_nothing(
     assert admin.get("/audit").status_code == 200
     service.store.revoke_key(service.store.api_keys("operations")[-1].id)
     now = time.monotonic()
-    monkeypatch.setattr(stored_keys.time, "monotonic", lambda: now + stored_keys.LIFE + 1)
+    monkeypatch.setattr(credentials.time, "monotonic", lambda: now + credentials.LIFE + 1)
     assert admin.get("/audit").status_code == 401

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
-from tcnn_api.responses.flatten import table
+from tcnn_api.routes.jobs.files import table
 from tcnn_api.schemas import safe_name
 from tcnn_jobs.model.jobs import Kind, Status
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 from starlette.testclient import TestClient
 
-from tcnn_api.access import stored_keys
+from tcnn_api.access.credentials import LIFE
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
 from tcnn_api.routes.jobs.shares import MADE, ShareMade
@@ -23,7 +23,7 @@ Refusal = Callable[..., dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def _seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tcnn_api.access.shared_links.LIFE", -1.0)
+    monkeypatch.setattr("tcnn_api.access.credentials.LIFE", -1.0)
 
 
 def holder(alice: TestClient, job: str, **body: Any) -> tuple[TestClient, dict[str, Any]]:
@@ -141,4 +141,4 @@ def test_a_guest_takes_no_stream_of_the_tenants(alice: TestClient, service: Serv
 
 def test_the_example_is_one() -> None:
     assert ShareMade(**MADE).model_dump(mode="json") == MADE
-    assert stored_keys.LIFE == 3.0, "what the documentation says"
+    assert LIFE == 3.0, "what the documentation says"

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from sqlalchemy import text
 from starlette.testclient import TestClient
 
-from tcnn_api.access import stored_keys
+from tcnn_api.access import credentials
 from tcnn_api.app import create_app
 from tcnn_api.settings import load
 from tcnn_jobs.model.accounts import NewKey, Scope
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def ask(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     """A request with a secret to a server that believes nothing for longer than it takes to ask again."""
-    monkeypatch.setattr(stored_keys, "LIFE", 0.0)
+    monkeypatch.setattr(credentials, "LIFE", 0.0)
     with TestClient(create_app(load(home=tmp_path)), base_url="http://localhost") as client:
 
         def ask(secret: str | None, path: str = "/jobs", method: str = "GET", **more: Any) -> Any:
@@ -108,13 +108,13 @@ def test_an_expired_key(ask: Ask, store: Store) -> None:
 
 def test_what_is_remembered_is_believed_for_seconds(ask: Ask, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     key, secret = store.create_key(NewKey(tenant="ann"))
-    monkeypatch.setattr(stored_keys, "LIFE", 3600.0)
+    monkeypatch.setattr(credentials, "LIFE", 3600.0)
     assert ask(secret).status_code == 200
     store.revoke_key(key.id)
     assert ask(secret).status_code == 200
     assert ask(secret + "x").status_code == 401
     now = time.monotonic()
-    monkeypatch.setattr(stored_keys.time, "monotonic", lambda: now + 3601)
+    monkeypatch.setattr(credentials.time, "monotonic", lambda: now + 3601)
     assert ask(secret).status_code == 401
 
 
@@ -129,7 +129,7 @@ def test_a_writer_who_takes_his_time_holds_no_reader_up(
     ask: Ask, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The use of the key is written down another time."""
-    monkeypatch.setattr(stored_keys, "PATIENCE", 0.05)
+    monkeypatch.setattr(credentials, "PATIENCE", 0.05)
     _, secret = store.create_key(NewKey(tenant="ann"))
     with store.writing():
         assert ask(secret).status_code == 200
@@ -169,7 +169,7 @@ def test_a_stream_ends_with_its_key(
     store: Store, tmp_path: Path, path: str, listens: Listens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Revoked, it is over; those of another key, and of the settings', go on."""
-    monkeypatch.setattr(stored_keys, "LIFE", 0.2)
+    monkeypatch.setattr(credentials, "LIFE", 0.2)
     job = store.enqueue(NewJob(owner="ann", kind=Kind.TRANSFORM, request=MODEL)).id
     key, secret = store.create_key(NewKey(tenant="ann"))
     app = create_app(load(home=tmp_path, api_keys="ann:key-of-ann"))
@@ -192,7 +192,7 @@ def test_a_stream_ends_with_its_key(
 def test_a_stream_without_a_key_ends_with_the_first_key(
     store: Store, tmp_path: Path, listens: Listens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_keys, "LIFE", 0.2)
+    monkeypatch.setattr(credentials, "LIFE", 0.2)
     with (
         listens(create_app(load(home=tmp_path))) as url,
         httpx.stream("GET", f"{url}/jobs", headers={"Accept": "text/event-stream"}, timeout=60, trust_env=False) as web,

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
-from tcnn_api.routes.operation.workers import EXAMPLE, WorkerView
+from tcnn_api.routes.operation.system import WORKER, WorkerView
 from tcnn_api.settings import load
 from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Status
@@ -50,4 +50,4 @@ def test_without_keys_this_machine_sees_them(tmp_path: Path) -> None:
 
 
 def test_the_example_is_one() -> None:
-    assert WorkerView(**EXAMPLE).model_dump(mode="json") == EXAMPLE
+    assert WorkerView(**WORKER).model_dump(mode="json") == WORKER

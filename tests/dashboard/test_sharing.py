@@ -9,7 +9,7 @@ from hosting import hosted
 from serving import Server
 from story import Story
 
-from tcnn_api.access import shared_links
+from tcnn_api.access import credentials
 
 expect = sync_api.expect
 
@@ -22,7 +22,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 @pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_links, "LIFE", 0.2)
+        patch.setattr(credentials, "LIFE", 0.2)
         with hosted(story.house.home.root, api_keys="local:key-of-the-owner") as running:
             yield running
 

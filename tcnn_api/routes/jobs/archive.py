@@ -1,10 +1,15 @@
-"""`GET /jobs/{id}/archive`: all that a job hands back in one zip, made while it is sent."""
+"""`GET /jobs/{id}/archive`: all that a job hands back in one zip, made while it is sent.
+
+Its members are read in pieces, one after the other, and none is held in memory.
+"""
 
 import io
 import json
-from collections.abc import AsyncIterator
+import zipfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any, NamedTuple
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
@@ -14,7 +19,6 @@ from tcnn_api.access.keys import Principal
 from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Tenant
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound
-from tcnn_api.responses.zipping import Member, zipped
 from tcnn_api.routes.jobs.files import succeeded
 from tcnn_api.routes.jobs.jobs import seen_by
 from tcnn_api.schemas import JobView, file_name
@@ -22,6 +26,33 @@ from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.model.jobs import Artifact, Job
 
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
+PIECE = 1 << 18
+
+
+class Member(NamedTuple):
+    """A file of a zip. `open` gives a handle and may take its time; `size` in bytes."""
+
+    name: str
+    size: int
+    open: Callable[[], Any]
+
+
+class _Written(io.RawIOBase):
+    """What was written and not yet taken; zipfile sees that it cannot go back in it."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        taken, self._parts = b"".join(self._parts), []
+        return taken
 
 
 @router.get(
@@ -84,3 +115,32 @@ def _open(artifacts: Artifacts, file: Artifact) -> io.BufferedIOBase:
     except OSError as error:
         raise NotFound(f"{file.name}: the file is no longer on the server; run the job again") from error
     return handle
+
+
+async def zipped(
+    members: Iterable[Member], at: tuple[int, int, int, int, int, int], run: Callable[..., Awaitable[Any]]
+) -> AsyncIterator[bytes]:
+    """The bytes of a zip of these files, not compressed, for weights cannot be: `run` calls on a thread.
+
+    `at`: the time that all of them have, so that the same files make the same zip. A file that turns out shorter or
+    longer than announced ends it with an error, which the client sees as a broken download.
+    """
+    written = _Written()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:
+        for member in members:
+            handle = await run(member.open)
+            try:
+                info = zipfile.ZipInfo(member.name, at)
+                info.external_attr = 0o644 << 16
+                left = member.size
+                with archive.open(info, "w", force_zip64=member.size >= zipfile.ZIP64_LIMIT) as out:
+                    while data := await run(handle.read, PIECE):
+                        left -= len(data)
+                        await run(out.write, data)  # the checksum takes time
+                        yield written.take()
+                if left:
+                    raise OSError(f"{member.name}: its size has changed")
+            finally:
+                await run(handle.close)
+            yield written.take()
+    yield written.take()

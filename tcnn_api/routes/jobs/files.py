@@ -1,6 +1,8 @@
 """Results of a job: its checkpoint, its files, its metrics and its log."""
 
-from collections.abc import Iterator
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -16,7 +18,6 @@ from tcnn_api.description import examples
 from tcnn_api.description.problems import problems
 from tcnn_api.errors import NotFound
 from tcnn_api.responses.download import MEDIA, Share, download
-from tcnn_api.responses.flatten import table
 from tcnn_api.schemas import FileList, download_name, file_name, files, page_of
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.errors import WrongState
@@ -120,6 +121,28 @@ def _metrics(artifacts: Artifacts, job: str) -> Response:
         if path is not None:
             return Response(table(read_metrics(path)), media_type="text/csv", headers=_named(f"{job}.csv"))
     raise NotFound(f"{job}: nothing has been measured yet; only jobs that train have metrics")
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Nested measurements as CSV; a column for every value that any of them has, in the order of appearance.
+
+    `{"val": {"top1": 0.5}}` has the column `val.top1`; the members of a list are numbered from 0.
+    """
+    flat = [dict(_leaves(row, "")) for row in rows]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return out.getvalue()
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping | list):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _leaves(item, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value
 
 
 @router.get(

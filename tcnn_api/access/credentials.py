@@ -1,4 +1,7 @@
-"""API keys of the database, remembered for seconds: made, revoked and expired ones count without a restart."""
+"""Credentials that the database holds, remembered for seconds: changes of them count without a restart.
+
+They are API keys, and links to one job.
+"""
 
 import time
 from collections import OrderedDict
@@ -8,15 +11,15 @@ import structlog
 from anyio import to_thread
 
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model.accounts import ApiKey, digest
+from tcnn_jobs.model.accounts import ApiKey, Share, digest
 from tcnn_jobs.store import Store
 
 log = structlog.get_logger("tcnn.api")
 
 LIFE = 3.0
-"""Seconds for which what the database said of a key is believed."""
-MOST = 10_000
-"""Keys that are remembered."""
+"""Seconds for which what the database said of a key or a link is believed."""
+MOST_KEYS, MOST_LINKS = 10_000, 1000
+"""Those that are remembered."""
 PATIENCE = 0.5
 """Seconds that a request waits at most for a key's use to be written down; it is tried again at the next look."""
 
@@ -78,7 +81,7 @@ class StoredKeys:
             self._known.pop(look, None)
         else:
             self._known[look] = _Known(found, time.monotonic() + LIFE)
-            if len(self._known) > MOST:
+            if len(self._known) > MOST_KEYS:
                 self._known.popitem(last=False)
         return found
 
@@ -95,3 +98,29 @@ class StoredKeys:
             except StoreUnavailable as error:
                 log.info("use of a key not noted", key=found.id, error=str(error))
         return found
+
+
+class SharedLinks:
+    """What this server knows of links; before `open` there are none."""
+
+    def __init__(self) -> None:
+        self._store: Store | None = None
+        self._known: OrderedDict[str, tuple[Share, float]] = OrderedDict()
+
+    def open(self, store: Store) -> None:
+        """Look from now on."""
+        self._store = store
+
+    async def find(self, secret: str) -> Share | None:
+        """The valid link of this secret; raises `StoreUnavailable`. A revoked one is refused after `LIFE` seconds."""
+        if self._store is None:
+            return None
+        look, now = digest(secret), time.monotonic()
+        known, until = self._known.pop(look, (None, 0.0))
+        if known is None or now >= until:
+            known, until = await to_thread.run_sync(self._store.find_share, look), now + LIFE
+        if known is not None:
+            self._known[look] = known, until
+            if len(self._known) > MOST_LINKS:
+                self._known.popitem(last=False)
+        return known
