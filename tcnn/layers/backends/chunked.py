@@ -21,7 +21,7 @@ from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.maps import maps_for
 from tcnn.layers.terms.eager import runs_eagerly
 from tcnn.layers.terms.parameters import Parameters
-from tcnn.layers.terms.products import Matrix, Packed, linear
+from tcnn.layers.terms.products import Matrix, Packed, batched, batched_into, linear
 
 AttentionOf = Callable[[Heads], Callable[[Chunk], tuple[Tensor, Tensor]]]
 
@@ -153,7 +153,7 @@ def _forward(heads: Heads, parameters: Parameters, plan: ChunkPlan, activations:
 
         def attention(chunk: Chunk) -> tuple[Tensor, Tensor]:
             kept = maps.kept(chunk)
-            return kept, torch.bmm(maps.maps(kept, gated, share, chunk.value.dtype), chunk.value)
+            return kept, batched(maps.maps(kept, gated, share, chunk.value.dtype), chunk.value)
 
         return attention
 
@@ -191,16 +191,13 @@ class InputGradients:
         """Add a chunk's, from the gradient of its content logits, (b·K, m, R')."""
         query = self["query"][chunk.images, :, chunk.queries]
         if self._once:
-            torch.bmm(logits, chunk.key, out=query.flatten(0, 1))
+            batched_into(query.flatten(0, 1), logits, chunk.key, add=False)
         else:
-            query.copy_(torch.bmm(logits, chunk.key).view_as(query))
+            query.copy_(batched(logits, chunk.key).view_as(query))
         self._add(self["key"][chunk.images].flatten(0, 1), logits.transpose(1, 2), chunk.query)
 
     def _add(self, total: Tensor, one: Tensor, other: Tensor) -> None:
-        if self._once:
-            torch.bmm(one, other, out=total)
-        else:
-            total.baddbmm_(one, other)
+        batched_into(total, one, other, add=not self._once)
 
 
 def _backward(
@@ -222,10 +219,10 @@ def _backward(
             kept, mixed = next(stored, None), next(stored, None)
             kept = maps_from.kept(chunk) if kept is None else kept
             maps = maps_from.maps(kept, gated, share, chunk.value.dtype)
-            mixed = torch.bmm(maps, chunk.value) if mixed is None else mixed
+            mixed = batched(maps, chunk.value) if mixed is None else mixed
             grad_mixed, grad_proj = projection_gradients(gradient[chunk.images, chunk.queries], mixed, parameters)
             proj = _accumulate(proj, grad_proj)
-            grad_maps = torch.bmm(grad_mixed, chunk.value.transpose(1, 2))
+            grad_maps = batched(grad_mixed, chunk.value.transpose(1, 2))
             grad_maps = grad_maps.unflatten(1, (-1, len(share)))  # (b, m, K, R')
             inputs.add_value(chunk, maps, grad_mixed)
             del maps, mixed, grad_mixed

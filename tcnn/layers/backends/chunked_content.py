@@ -16,6 +16,7 @@ from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.maps import content_attention
 from tcnn.layers.terms.parameters import Parameters
+from tcnn.layers.terms.products import batched
 
 
 def attend(heads: Heads, parameters: Parameters, plan: ChunkPlan) -> Tensor:
@@ -62,7 +63,7 @@ def _forward(heads: Heads, parameters: Parameters, plan: ChunkPlan, activations:
 
     def attention(chunk: Chunk) -> tuple[Tensor, Tensor]:
         content = content_attention(heads, chunk)
-        mixed = torch.bmm(content.flatten(1, 2), chunk.value)
+        mixed = batched(content.flatten(1, 2), chunk.value)
         return content, _query_major(mixed, count)
 
     return chunked.forward_chunks(heads, parameters, plan, activations, lambda _: attention)
@@ -79,12 +80,12 @@ def _backward(
         content, mixed = next(stored, None), next(stored, None)
         content = content_attention(heads, chunk) if content is None else content
         maps = content.flatten(1, 2)  # (b, K·m, R')
-        mixed = _query_major(torch.bmm(maps, chunk.value), count) if mixed is None else mixed
+        mixed = _query_major(batched(maps, chunk.value), count) if mixed is None else mixed
         grad_mixed, grad_proj = chunked.projection_gradients(gradient[chunk.images, chunk.queries], mixed, parameters)
         proj = grad_proj if proj is None else proj.add_(grad_proj)
         grad_mixed = _head_major(grad_mixed, count)
         inputs.add_value(chunk, maps, grad_mixed)
-        grad_maps = torch.bmm(grad_mixed, chunk.value.transpose(1, 2)).view_as(content)
+        grad_maps = batched(grad_mixed, chunk.value.transpose(1, 2)).view_as(content)
         del maps, mixed, grad_mixed
         logits = torch._softmax_backward_data(grad_maps, content, -1, content.dtype)  # (b, K, m, R')
         del grad_maps

@@ -23,7 +23,7 @@ from tcnn.layers.terms.dtypes import at_least_float32
 from tcnn.layers.terms.eager import is_transformed
 from tcnn.layers.terms.parameters import Parameters, require_matrix
 from tcnn.layers.terms.positions import Factors, Geometry
-from tcnn.layers.terms.products import as_multiplied, linear
+from tcnn.layers.terms.products import as_multiplied, batched, linear
 
 
 class Heads(NamedTuple):
@@ -129,7 +129,7 @@ def attend(heads: Heads, parameters: Parameters) -> Tensor:
     gated = gated_positional(heads)
     # Queries outside, heads inside: the mixed values then have the memory order that the projection reads.
     maps = torch.addcmul(gated, (1 - heads.gate)[:, None], content.transpose(1, 2))  # (B, M, K, R')
-    mixed = torch.bmm(maps.to(heads.value.dtype).flatten(1, 2), heads.value)
+    mixed = batched(maps.to(heads.value.dtype).flatten(1, 2), heads.value)
     return project(mixed.unflatten(1, (-1, heads.gate.shape[0])), parameters)
 
 

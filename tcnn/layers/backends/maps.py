@@ -13,6 +13,7 @@ from torch import Tensor
 from tcnn.layers.backends.chunks import Chunk
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.products import batched
 from tcnn.layers.triton import attention as triton_attention
 
 MAX_KEYS = 8192
@@ -54,7 +55,7 @@ def content_attention(heads: Heads, chunk: Chunk, cast: Callable[[Tensor], Tenso
     Without one it is that of the product of queries and keys: PyTorch's softmax computes in float32 in any case, and to
     keep bfloat16 saves three copies of the map, there and back.
     """
-    logits = cast(torch.bmm(chunk.query, chunk.key.transpose(1, 2)))
+    logits = cast(batched(chunk.query, chunk.key.transpose(1, 2)))
     if heads.sinks is not None:
         logits[..., heads.pixels :].fill_(sink_logit(heads))
     return torch.softmax(logits, dim=-1).unflatten(0, (-1, heads.gate.shape[0]))
@@ -91,7 +92,7 @@ class KernelMaps:
         self._heads, self._kernels = heads, maps
 
     def kept(self, chunk: Chunk) -> Tensor:
-        logits = torch.bmm(chunk.query, chunk.key.transpose(1, 2))
+        logits = batched(chunk.query, chunk.key.transpose(1, 2))
         return logits.unflatten(0, (-1, self._heads.gate.shape[0]))
 
     def maps(self, kept: Tensor, gated: Tensor, share: Tensor, dtype: torch.dtype) -> Tensor:

@@ -20,7 +20,7 @@ from tcnn.layers.terms import attention, positions, scopes
 from tcnn.layers.terms.dtypes import at_least_float32
 from tcnn.layers.terms.parameters import require_matrix
 from tcnn.layers.terms.positions import Factors, Geometry
-from tcnn.layers.terms.products import Matrix, linear
+from tcnn.layers.terms.products import Matrix, batched, linear
 from tcnn.layers.terms.scopes import Scope
 
 
@@ -83,7 +83,7 @@ def apply_positions(rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
     columns, rows = columns.to(values.dtype), rows.to(values.dtype)
     across = columns.flatten(0, 1) @ values.permute(2, 1, 0, 3).flatten(1)  # (K·Wo, H·B·C)
     across = across.view(heads, outputs, height, batch * channels).transpose(1, 2).flatten(2)  # (K, H, Wo·B·C)
-    return torch.bmm(rows, across).view(heads, rows.shape[1], outputs, batch, channels).permute(3, 1, 2, 0, 4)
+    return batched(rows, across).view(heads, rows.shape[1], outputs, batch, channels).permute(3, 1, 2, 0, 4)
 
 
 def _content(windows: Windows, share: Tensor, batch: int) -> Tensor:
@@ -99,7 +99,7 @@ def _content(windows: Windows, share: Tensor, batch: int) -> Tensor:
     logits = torch.baddbmm(mask, query, key.transpose(1, 2)).unflatten(0, (-1, heads))
     # Queries outside, heads inside: the mixed values then have the memory order that the projection reads.
     maps = torch.softmax(at_least_float32(logits).transpose(1, 2), dim=-1) * share[:, None]  # (B·n, Q, K, P)
-    content = torch.bmm(maps.to(windows.value.dtype).flatten(1, 2), windows.value)  # (B·n, Q·K, C_in)
+    content = batched(maps.to(windows.value.dtype).flatten(1, 2), windows.value)  # (B·n, Q·K, C_in)
     slots = windows.mask.shape[0] * windows.query.shape[1]
     content = content.view(batch, slots, heads, windows.value.shape[-1])
     return content if windows.query_index is None else content.index_select(1, windows.query_index)

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends import chunks
+from tcnn.layers.terms import products
 
 MOST_FORWARD, MOST_BACKWARD = 36, 68
 """Of a soft layer on a square map."""
@@ -23,6 +24,12 @@ LAUNCH_NOTHING = {
     "expand", "unbind", "split", "split_with_sizes", "unfold", "as_strided", "_reshape_alias", "new_empty",
     "empty_like", "empty", "new_empty_strided", "empty_strided",
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_slow_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU many matrices are one product, which beside such a BLAS they are not."""
+    monkeypatch.setattr(products, "blas_lacks_avx512", lambda: False)
 
 
 class Launches(TorchDispatchMode):

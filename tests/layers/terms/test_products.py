@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.terms import products
-from tcnn.layers.terms.products import Packed, linear, pack
+from tcnn.layers.terms.products import Packed, batched, batched_into, linear, pack
 
 RelativeError = Callable[[Tensor, Tensor], float]
 
@@ -92,8 +92,10 @@ def test_the_bias_is_todays(relative_error: RelativeError) -> None:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small products, too, are oneDNN's."""
+    """Small products, too, are oneDNN's, and those of many matrices."""
     monkeypatch.setattr(products, "MIN_MULTIPLY_ADDS", 1)
+    monkeypatch.setattr(products, "MIN_BESIDE_AVX2", 1)
+    monkeypatch.setattr(products, "blas_lacks_avx512", lambda: True)
 
 
 def drawn(*shape: int) -> Tensor:
@@ -139,6 +141,70 @@ def test_however_it_lies_the_product_and_its_gradients(
             assert gradient.shape == reference.shape and relative_error(gradient, reference) < FLOAT32
 
 
+MANY = {
+    "as they are": lambda: drawn(3, 11, 24),
+    "transposed": lambda: drawn(3, 24, 11).transpose(1, 2),
+    "a part": lambda: drawn(3, 11, 48)[..., 5:29],
+    "every other": lambda: drawn(6, 22, 24)[::2, ::2],
+    "the same": lambda: drawn(11, 24).expand(3, 11, 24),
+    "none": lambda: drawn(0, 11, 24),
+}
+
+
+@needs_onednn
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("b", MANY)
+@pytest.mark.parametrize("a", MANY)
+def test_many_products_and_their_gradients(a: str, b: str, relative_error: RelativeError) -> None:
+    given = MANY[a](), MANY[b]().transpose(1, 2)
+    if len({len(one) for one in given}) == 2:
+        return
+    ours, exact = ([one.to(dtype).detach().requires_grad_() for one in given] for dtype in (None, torch.float64))
+    found, expected = batched(*ours), torch.bmm(*exact)
+    assert "_Batched" in str(found.grad_fn) and found.shape == expected.shape
+    first, wanted = (
+        torch.autograd.grad(y.tanh().square().sum(), leaves, create_graph=True)
+        for y, leaves in ((found, ours), (expected, exact))
+    )
+    second, further = (
+        torch.autograd.grad(sum(one.square().sum() for one in gradients), leaves)
+        for gradients, leaves in ((first, ours), (wanted, exact))
+    )
+    for one, reference in zip((found, *first, *second), (expected, *wanted, *further), strict=True):
+        assert one.shape == reference.shape
+        assert not one.numel() or relative_error(one, reference) < 1e-5
+
+
+@needs_onednn
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("add", [True, False])
+@pytest.mark.parametrize("onednn", [True, False])
+def test_many_products_written_where_they_belong(
+    add: bool, onednn: bool, relative_error: RelativeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "blas_lacks_avx512", lambda: onednn)
+    a, b, total = drawn(3, 5, 24), drawn(3, 24, 7), drawn(4, 5, 7)
+    expected = torch.bmm(a.double(), b.double()) + (total[1:].double() if add else 0)
+    before = total[0].clone()
+    batched_into(total[1:], a, b, add)
+    assert relative_error(total[1:], expected) < FLOAT32 and torch.equal(total[0], before)
+
+
+@needs_onednn
+def test_many_products_are_pytorchs_beside_a_blas_that_uses_all_of_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(products, "MIN_BESIDE_AVX2", 2**20)
+    many = torch.ones(1, 2**10, 2**10), torch.ones(1, 2**10, 2**10).requires_grad_()
+    for slow in (False, True):
+        monkeypatch.setattr(products, "blas_lacks_avx512", lambda slow=slow: slow)
+        assert ("_Batched" in str(batched(*many).grad_fn)) == slow
+        assert "_Batched" not in str(batched(*(one.double() for one in many)).grad_fn)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert batched(*many).dtype == torch.bfloat16
+        assert torch.equal(torch.vmap(batched)(*(one[None] for one in many))[0], batched(*many))
+
+
 @needs_onednn
 @pytest.mark.usefixtures("always")
 def test_gradients_of_gradients_and_forward_ones(relative_error: RelativeError) -> None:
@@ -178,9 +244,10 @@ def test_what_looks_at_the_operations_sees_pytorchs_own(relative_error: Relative
 
 
 @needs_onednn
-def test_small_products_are_pytorchs() -> None:
+def test_small_products_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = drawn(4, 24).requires_grad_(), drawn(10, 24)
     assert "_Linear" not in str(linear(x, weight).grad_fn)
+    monkeypatch.setattr(products, "blas_lacks_avx512", lambda: False)
     large = torch.ones(products.MIN_MULTIPLY_ADDS // 2**14, 2**6).requires_grad_()
     assert "_Linear" in str(linear(large, torch.ones(2**8, 2**6)).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
 
