@@ -138,6 +138,7 @@ def test_what_cannot_be_read_is_named(tcnn: Any, checkpoint: Path, pets: Path) -
             "--size: expected pixels as 224 or 224x160 (height × width), found '0'",
         ),
         (("t.safetensors", "--data", "pets", "--size", "1x2x3"), "--size: expected pixels as "),
+        (("t.safetensors", "--data", "pets", "--size", "224,,160"), "--size: expected pixels as "),
         (
             ("t.safetensors", "--data", "pets", "--size", "big"),
             "--size: expected pixels as 224 or 224x160 (height × width), found 'big'",

@@ -70,7 +70,10 @@ def test_several_are_a_list(tcnn: Any, files: Path) -> None:
         ("evaluate m --amp --result", "evaluate m --amp float16 --result"),
         ("evaluate m --amp-dtype bfloat16 --amp", "evaluate m --amp bfloat16"),
         ("evaluate m --amp bfloat16", "evaluate m --amp bfloat16"),
+        ("evaluate --amp resnet50 --data d", "evaluate --amp float16 resnet50 --data d"),
+        ("evaluate m --amp bf16", "evaluate m --amp bf16"),
         ("evaluate --model-kwargs a=1 b=x -b 3", "evaluate --model-kwargs a=1 --model-kwargs b=x -b 3"),
+        ("finetune m --model-kwargs a=1 --set lr=1 b=2", "finetune m --model-kwargs a=1 --set lr=1 b=2"),
     ],
 )
 def test_spellings(typed: str, taken: str) -> None:

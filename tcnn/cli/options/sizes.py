@@ -20,5 +20,5 @@ def size(text: str | None) -> int | tuple[int, int] | None:
 
 
 def several(text: str | None) -> tuple[tuple[int, int], ...]:
-    """`160,224x192` → ((160, 160), (224, 192))."""
-    return tuple(sides(part) for part in (text or "").split(",") if part.strip())
+    """`160,224x192` → ((160, 160), (224, 192)); raises `RequestError`."""
+    return () if text is None else tuple(sides(part) for part in text.split(","))

@@ -47,16 +47,20 @@ def timms(arguments: list[str]) -> list[str]:
         place = words.index("--amp-dtype")
         kind = words[place + 1]
         del words[place : place + 2]
+    several = False
     for place, word in enumerate(words):
         following = words[place + 1] if place + 1 < len(words) else "-"
         made.append(word)
-        if word == "--amp" and (following.startswith("-") or not re.fullmatch(r"[a-z]+\d+", following)):
+        if word == "--amp" and not _DTYPE.fullmatch(following):
             made.append(kind)
-        if _KWARG.fullmatch(word) and _KWARG.fullmatch(following) and "--model-kwargs" in made:
+        several = word == "--model-kwargs" or (several and bool(_KWARG.fullmatch(word)))
+        if several and _KWARG.fullmatch(word) and _KWARG.fullmatch(following):
             made.append("--model-kwargs")
     return made
 
 
+_DTYPE = re.compile(r"auto|half|[bt]?(f|fp|float)\d+|int\d+")
+"""What is meant as a value of `--amp`, and not as the name of a model."""
 _KWARG = re.compile(r"[A-Za-z_]\w*=.*")
 
 
