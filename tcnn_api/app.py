@@ -13,11 +13,10 @@ from tcnn_api import errors
 from tcnn_api.access.authenticate import Authenticate
 from tcnn_api.access.credentials import SharedLinks, StoredKeys
 from tcnn_api.access.keys import keyring
-from tcnn_api.deps import Service
+from tcnn_api.deps import Service, parameters
 from tcnn_api.description import openapi
 from tcnn_api.metrics import QueueCollector
 from tcnn_api.middleware import PICTURE, LimitBody, Observe
-from tcnn_api.parameters import parameters
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.routes import ROUTERS

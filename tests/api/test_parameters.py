@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tcnn_api.parameters import taken
+from tcnn_api.deps import taken
 from tcnn_api.routes import ROUTERS
 
 Refusal = Callable[..., dict[str, Any]]
