@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from tcnn.layers.terms.dtypes import at_least_float32
 from tcnn.layers.terms.positions import Pair
+from tcnn.layers.terms.products import linear
 
 
 @register_notrace_module  # as timm's own
@@ -94,13 +95,26 @@ def axis_attention(slope: Tensor, square: Tensor, size: int) -> Tensor:
     return torch.softmax(slope[:, None, None] * offset + square[:, None, None] * offset.square(), dim=-1)
 
 
+@register_notrace_module
+class Linear(nn.Linear):
+    """`nn.Linear` whose products are oneDNN's where the BLAS leaves half of the processor idle (`terms.products`)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(…, in) to (…, out)."""
+        return linear(input, self.weight, self.bias)
+
+
 def use_fast_attention(model: nn.Module) -> int:
     """Let timm's `convit_*` compute the attention of its GPSA layers as `ConViTAttention` does, in place.
 
-    Checkpoints, optimisers and hooks do not notice. Returns the number of layers; 0 for any other model.
+    Its linear layers become `Linear`. Checkpoints, optimisers and hooks do not notice. Returns the number of attention
+    layers; 0 for any other model.
     """
     if not isinstance(model, ConVit):
         return 0
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = Linear
     layers = [block for block in model.blocks if type(block.attn) is GPSA]
     for block in layers:
         block.attn = ConViTAttention.of(block.attn, tuple(model.patch_embed.grid_size))

@@ -12,6 +12,7 @@ from timm.models.convit import GPSA
 from torch import Tensor, nn
 
 from tcnn.layers.convit import ConViTAttention, use_fast_attention
+from tcnn.layers.terms import products
 
 
 def lively(layer: GPSA, seed: int = 0) -> GPSA:
@@ -74,16 +75,26 @@ def test_gradients_are_timms(dtype: torch.dtype, tolerance: float) -> None:
             assert (mine - theirs).abs().max() <= tolerance * theirs.abs().max()
 
 
-def test_a_network_of_timms_and_its_state() -> None:
+@pytest.mark.parametrize("slow_blas", [False, True])
+def test_a_network_of_timms_and_its_state(slow_blas: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "blas_lacks_avx512", lambda: slow_blas)
+    monkeypatch.setattr(products, "MIN_BESIDE_AVX2", 1)
     model = timm.create_model("convit_tiny", img_size=64, patch_size=8, num_classes=5).eval()
     for block in model.blocks[:10]:
         lively(block.attn)
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     expected, state = model(x), copy.deepcopy(model.state_dict())
+    slopes = torch.autograd.grad(expected.square().sum(), [*model.parameters()])
     weights = [id(parameter) for parameter in model.parameters()]
     assert use_fast_attention(model) == 10
     assert use_fast_attention(model) == 0
-    torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-5)
+    found = model(x)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert slow_blas == ("_Linear" in str(found.grad_fn.next_functions[0][0])) or not products.packable(x)
+    for mine, theirs in zip(
+        torch.autograd.grad(found.square().sum(), [*model.parameters()], allow_unused=True), slopes, strict=True
+    ):
+        assert mine is None or (mine - theirs).abs().max() <= 1e-3 * max(theirs.abs().max(), 1e-3)
     assert [id(parameter) for parameter in model.parameters()] == weights
     assert model.state_dict().keys() == state.keys()
     model.load_state_dict(state)
