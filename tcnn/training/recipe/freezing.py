@@ -13,6 +13,7 @@ from tcnn.conversion.selection import is_spatial, select
 from tcnn.errors import RequestError
 from tcnn.models.trace import Span, spans, trace
 from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.vit.convmixer import spatial_filters
 
 
 def trunk_of(model: nn.Module, conversion: ConversionConfig, size: tuple[int, int]) -> tuple[str, ...]:
@@ -46,10 +47,7 @@ def freeze_spatial(model: nn.Module) -> int:
 
     Raises `RequestError` for a model without any.
     """
-    filters = [
-        module for module in model.modules()
-        if isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1 and max(module.kernel_size) > 1
-    ]  # fmt: skip
+    filters = [conv for _, conv in spatial_filters(model)]
     if not filters:
         raise RequestError(f"freeze: spatial is of depthwise convolutions, and {type(model).__name__} has none")
     for conv in filters:
