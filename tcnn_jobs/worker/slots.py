@@ -6,6 +6,7 @@ GPUs are found by NVML, which needs neither torch nor memory on the GPU; without
 import contextlib
 import os
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import pynvml
@@ -45,10 +46,14 @@ def widest(slots: Sequence[str | None]) -> int:
 
 
 def visible_gpus() -> list[str]:
-    """The value of `CUDA_VISIBLE_DEVICES` for each GPU that this process may use."""
+    """The value of `CUDA_VISIBLE_DEVICES` for each GPU that this process may use.
+
+    CUDA reads that list up to the first number that no GPU has, -1 above all: those behind it are hidden.
+    """
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
-        return [part.strip() for part in allowed.split(",") if part.strip() and part.strip() != "-1"]
+        parts = [part.strip() for part in allowed.split(",") if part.strip()]
+        return list(takewhile(lambda part: not part.startswith("-"), parts))
     return [str(gpu["index"]) for gpu in gpu_memory()]
 
 

@@ -33,9 +33,10 @@ def test_every_gpu_that_may_be_used_is_a_slot(monkeypatch: pytest.MonkeyPatch) -
     assert slots_for(1) == ["2"]
 
 
-def test_no_gpu_is_what_minus_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert visible_gpus() == []
+@pytest.mark.parametrize(("said", "seen"), [("-1", []), ("0,-1,1", ["0"]), ("", []), ("1, 0", ["1", "0"])])
+def test_minus_one_hides_what_is_behind_it(said: str, seen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
+    assert visible_gpus() == seen
 
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a driver here")
