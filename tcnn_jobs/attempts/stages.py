@@ -23,7 +23,7 @@ class Stage(IntEnum):
     """It has a resume point: progress in training, which nothing else may replace but a newer resume point."""
 
 
-class Attempt(NamedTuple):
+class AttemptFiles(NamedTuple):
     """The files of an attempt. Claim numbers repeat when an older database was restored."""
 
     stage: Stage
@@ -48,22 +48,22 @@ def worth_keeping(stages: Iterable[tuple[Stage, int]]) -> set[int]:
     return {max(found)[1], max(claim for _, claim in found)} if found else set()
 
 
-def attempts_of(home: Home, job: str) -> list[Attempt]:
+def attempts_of(home: Home, job: str) -> list[AttemptFiles]:
     """What is left of a job's attempts on this host, those that got farthest last."""
     try:
         folders = [path for path in home.job(job).iterdir() if _claim(path).isdecimal() and path.is_dir()]
     except FileNotFoundError:
         return []
-    return sorted(Attempt(_stage(path), int(_claim(path)), path) for path in folders)
+    return sorted(AttemptFiles(_stage(path), int(_claim(path)), path) for path in folders)
 
 
-def resumable(home: Home, job: str, before: int | None = None) -> Attempt | None:
+def resumable(home: Home, job: str, before: int | None = None) -> AttemptFiles | None:
     """The attempt that the next one resumes from: of those (before a claim) that got somewhere, the best.
 
     One that was set aside for having the next one's number is among them.
     """
 
-    def earlier(one: Attempt) -> bool:
+    def earlier(one: AttemptFiles) -> bool:
         return before is None or one.claim < before or (one.claim == before and not one.path.name.isdecimal())
 
     return max((one for one in attempts_of(home, job) if one.stage and earlier(one)), default=None)
