@@ -24,7 +24,11 @@ class Run(NamedTuple):
 
 RUNS: dict[str, tuple[Run, ...]] = {
     "5e-4": (Run("cifar10_preset", "t-cnn", "cnn"), Run("cifar10_full", "t-cnn", "cnn")),
-    "2e-3": (Run("cifar10_rates", "t-cnn-2e-3", "cnn-2e-3"), Run("cifar10_tuned", "t-cnn-ema", "cnn-ema")),
+    "2e-3": (
+        Run("cifar10_rates", "t-cnn-2e-3", "cnn-2e-3"),
+        Run("cifar10_tuned", "t-cnn-ema", "cnn-ema"),
+        Run("cifar10_tuned", "t-cnn-ema-20", "cnn-ema-20"),
+    ),
 }
 """By learning rate, in the order of their budget."""
 

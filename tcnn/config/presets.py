@@ -22,8 +22,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "quick": LIGHT | {"epochs": 5, "anneal_epochs": 3, "batch_size": 64},
     "cifar": LIGHT
     | {
-        "epochs": 10,
-        "anneal_epochs": 5,
+        "epochs": 20,
+        "warmup_epochs": 2,
+        "anneal_epochs": 10,
         "batch_size": 128,
         "lr": 2e-3,
         "ema": 0.998,
@@ -38,7 +39,8 @@ Small data give too few updates for filters to follow τ to 1 (docs/results.md):
 the convolution that they were, and content heads learn beside them. Told to anneal, they do so over half of the epochs,
 and let strengths and centres learn faster. Of fewer epochs than a preset's own, warm-up and annealing take the same
 share. The learning rate of `cifar` is the best of four that were measured, clean, for the CNN as for the T-CNN. At such
-a rate single weights are noisy, the T-CNN's more so, since W_val and W_out multiply; their moving average is not.
+a rate single weights are noisy, the T-CNN's more so, since W_val and W_out multiply; their moving average is not. What
+attention gains grows with the updates: twice as much clean after 20 epochs as after 10.
 """
 
 

@@ -13,7 +13,7 @@ from tcnn.processes import keep_freed_memory, loading
 
 PRESETS = (
     "Settings to begin with. paper: 50 epochs, batches of 1024, lr 1e-4, DeiT's augmentation, τ rises to 1; quick: 5 "
-    "epochs, batches of 64, lr 5e-4, plain crops, τ stays and 4 content heads learn; cifar: likewise, 10 epochs, "
+    "epochs, batches of 64, lr 5e-4, plain crops, τ stays and 4 content heads learn; cifar: likewise, 20 epochs, "
     "batches of 128, lr 2e-3, averaged weights, 32 pixels."
 )
 
