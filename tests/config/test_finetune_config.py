@@ -1,6 +1,7 @@
 """One configuration from a preset, a file, assignments and options; what is wrong is one line that names the field."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,17 @@ def test_the_defaults_are_the_papers() -> None:
         "repeats": 3, "weight_decay": 0.05, "anneal": "warmup", "train_interpolation": "bicubic",
     }  # fmt: skip
     assert {key: getattr(config, key) for key in said} == said
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_dashboards_form_shows_a_presets_own_settings(name: str) -> None:
+    form = (Path(__file__).parents[2] / "tcnn_api/dashboard/forms/training-form.js").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"^  {name}: \{{ (.*) }},$", form, re.MULTILINE)
+    shown = dict(re.findall(r"(\w+): ([\d.]+)", line))
+    assert {"epochs", "batch_size", "lr"} <= shown.keys()
+    made = finetune_config(name)
+    for key, value in shown.items():
+        assert getattr(made, key) == ((int(value),) * 2 if key == "size" else float(value)), key
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -8,7 +8,7 @@ import { ARCHIVES, uploader } from "../uploads/uploads.js";
 
 const PRESETS = {
   quick: { word: "Quick: minutes on small data", epochs: 5, batch_size: 64, lr: 0.0005, size: "the model’s" },
-  cifar: { word: "CIFAR: images of 32×32", epochs: 10, batch_size: 128, lr: 0.002, size: 32 },
+  cifar: { word: "CIFAR: images of 32×32", epochs: 20, batch_size: 128, lr: 0.002, size: 32 },
   paper: { word: "Paper: the full recipe, for large data", epochs: 50, batch_size: 1024, lr: 0.0001, size: "the model’s" },
 };
 
