@@ -3,7 +3,6 @@
 Shapes: B batch, C channels, R' keys, M queries, K heads, d head width; b images of a chunk, m queries of a chunk.
 """
 
-import math
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,12 +13,11 @@ from torch import Tensor
 from tcnn.layers.backends.dense import Heads
 
 CPU_CHUNK = 2**23
-"""Elements of the largest tensor of a chunk on a CPU: 32 MiB in float32. Larger blocks the C library requests from the
-system anew every time, at a quarter of a millisecond per MiB.
+"""Elements of the largest tensor of a batch that is one chunk on a CPU: 32 MiB in float32. Larger blocks the C library
+requests from the system anew every time, at a quarter of a millisecond per MiB; several that are nearly as large it
+gives back in between, so that the chunks of a larger batch have half of that. Their twenty operator calls are nothing
+beside their work.
 """
-MAX_CHUNKS = 3
-"""Largest number of chunks into which a batch is cut for speed alone: each costs some twenty operator calls."""
-
 
 SAVED_SHARE = 64
 """Share of a GPU's memory that a layer may save for the backward pass: a stage of six such layers a tenth of it."""
@@ -50,7 +48,8 @@ def plan_for(heads: Heads) -> ChunkPlan:
     if heads.value.device.type == "cpu":
         if query_rows * line > CPU_CHUNK // 2:
             return ChunkPlan(1, max(1, CPU_CHUNK // 4 // line), saved)
-        return ChunkPlan(max(CPU_CHUNK // (query_rows * line), math.ceil(images / MAX_CHUNKS)), query_rows, saved)
+        whole = CPU_CHUNK // (query_rows * line)
+        return ChunkPlan(whole if images <= whole else whole // 2, query_rows, saved)
     # Five tensors of this size are alive at once, which may take half of the memory: every chunk costs launches.
     most = memory // 2 // 5 // heads.value.element_size()
     if query_rows * line > most:

@@ -17,8 +17,8 @@ from tcnn.layers.terms import products
 
 MOST_FORWARD, MOST_BACKWARD = 36, 68
 """Of a soft layer on a square map."""
-MOST_IN_PARTS = 54, 114
-"""The same where a processor cuts it into three parts, of which some are computed once more."""
+MOST_FOR_A_PART = 10, 26
+"""More for each part into which a processor cuts a batch, and computes once more where it was not kept."""
 LAUNCH_NOTHING = {
     "view", "_unsafe_view", "unsqueeze", "squeeze", "transpose", "permute", "slice", "select", "t", "detach", "alias",
     "expand", "unbind", "split", "split_with_sizes", "unfold", "as_strided", "_reshape_alias", "new_empty",
@@ -76,9 +76,12 @@ def test_what_does_not_fit_is_cut_into_as_few_parts_as_fit() -> None:
     assert backward.count < 80 + 30 * few
 
 
-@pytest.mark.parametrize("batch", sampled([2, 64, 256], [2]))
-def test_a_processor_gets_few_parts(batch: int) -> None:
-    """Cut for its caches, but into three at most; a call costs microseconds there, and the work milliseconds."""
+@pytest.mark.parametrize("batch", sampled([2, 23, 64, 256], [2, 23]))
+def test_a_processor_gets_parts_of_its_c_librarys_blocks(batch: int) -> None:
+    """Whole up to 32 MiB, else in parts of half of that; a call costs microseconds there, and the work milliseconds."""
     forward, backward = launches("cpu", batch, 16, 14)
-    assert forward.count <= MOST_IN_PARTS[0]
-    assert backward.count <= MOST_IN_PARTS[1]
+    size = 9 * 196 * 200
+    assert forward.largest <= 4 * max(chunks.CPU_CHUNK, batch * 16 * 14 * 14 * 9)  # or what all heads bring together
+    parts = 1 if batch * size <= chunks.CPU_CHUNK else math.ceil(batch / (chunks.CPU_CHUNK // size // 2))
+    assert forward.count <= MOST_FORWARD + MOST_FOR_A_PART[0] * parts
+    assert backward.count <= MOST_BACKWARD + MOST_FOR_A_PART[1] * parts
