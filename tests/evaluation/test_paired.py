@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_pictures import draw_classes
+from data_pictures import draw, draw_classes
 from torch import nn
 
 import tcnn
@@ -77,13 +77,32 @@ def test_differences_are_those_of_single_images(
     assert not compare([first], str(pictures), EvaluationConfig(sizes=((32, 32),))).differences
 
 
+def test_corrupted_images_in_folders_of_their_own_all_count(tmp_path: Path, lively: Callable[..., nn.Module]) -> None:
+    """As ImageNet-C has them: an image under every corruption is one image, whichever folder it lies in."""
+    for number, folder in enumerate(("fog/1", "fog/3", "snow/3")):
+        for place in range(9):
+            draw(tmp_path / "c" / folder / PETS[place % 3] / f"{place}.jpg", 10 * number + place)
+    first = model(tmp_path / "a.safetensors", lively(num_classes=3), [0, 1, 2])
+    second = model(tmp_path / "b.safetensors", lively(num_classes=3), [1, 2, 0])
+    found = compare([first, second], str(tmp_path / "c"), EvaluationConfig(sizes=((32, 32),)))
+    means = [
+        [score.top1 for effect in row.corruptions.values() for score in effect.severities.values()]
+        for row in found.rows
+    ]
+    assert len(means[0]) == 3
+    assert len({now - was for was, now in zip(*means, strict=True)}) > 1, "or one pass would be as good as all"
+    (told,) = found.differences
+    assert told.top1 is None
+    assert told.corrupted
+    assert told.corrupted.mean == pytest.approx(np.mean(means[1]) - np.mean(means[0]), abs=1e-6)
+
+
 def test_only_images_that_both_have_read_count(pictures: Path) -> None:
     data = open_dataset(str(pictures))
-    names = [data.filename(index) for index in range(len(data))]
     targets = data.targets.numpy()
 
     def said(places: list[int], wrong: list[int]) -> Tally:
-        tally = Tally(names)
+        tally = Tally(data)
         answers = np.array([-1 if place in wrong else targets[place] for place in places])
         tally.add(data, Outcomes(np.array(places), targets[places], answers, np.ones(len(places))))
         return tally

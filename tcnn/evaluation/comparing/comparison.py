@@ -81,28 +81,28 @@ def compare(
     rows: list[Row] = []
     looked: list[Looked] = []
     answers: list[list[Answers]] = []
-    named = [first.filename(index) for index in range(len(first))] if len(models) > 1 else []
+    paired = len(models) > 1
     layouts: list[imagenet.Layout] = []
     for name in models:
         counter.describe(f"loading {name}")
         model = opening(name).to(device)
         outputs, channels = _outputs(model, name), input_shape(model)[0]
-        names = first.class_names
-        layout = _layout(config, cases, names, outputs)
+        layout = _layout(config, cases, first.class_names, outputs)
         labels = (getattr(model, "pretrained_cfg", None) or {}).get("label_names")
-        matching = imagenet.map_classes(name, data, layout, names, outputs, labels)
+        matching = imagenet.map_classes(name, data, layout, first.class_names, outputs, labels)
         layouts.append(layout)
         answers.append([])
         for size in sizes:
             results: dict[Case, Evaluation] = {}
-            tallies = {bool(case.name): Tally(named) for case in cases}
+            tallies = {bool(case.name): Tally(first, cases[0].folder) for case in cases} if paired else {}
             for case in cases:
                 counter.describe(_label(name, size, case))
                 images = opened(case.folder, channels, matching.class_names)
-                observer = Observer(images, config.batch_size) if named or (config.examples and not case.name) else None
+                watched = paired or (config.examples and not case.name)
+                observer = Observer(images, config.batch_size) if watched else None
                 results[case] = _evaluate(name, model, images, size, case, matching.outputs, config, counter, observer)
-                if observer is not None and named:
-                    tallies[bool(case.name)].add(images, observer.outcomes)
+                if observer is not None and paired:
+                    tallies[bool(case.name)].add(images, observer.outcomes, case.folder)
                 if observer is not None and config.examples and not case.name:
                     looked.append(Looked(name, size or input_shape(model)[1:], images, observer.outcomes))
             pixels = size or input_shape(model)[1:]

@@ -2,6 +2,7 @@
 corruptions."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -29,17 +30,21 @@ class PairedDifference(BaseModel):
 
 
 class Tally:
-    """Which images a model has right: of N images, by name, in how many of the passes over them."""
+    """Which images a model has right: of N images, by name, in how many of the passes over them.
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._places = {name: place for place, name in enumerate(names)}
-        self._right = np.zeros(len(names))
-        self._passes = np.zeros(len(names), np.int64)
+    Of passes over folders of their own, as ImageNet-C has one for every corruption, an image is known by its name in
+    them.
+    """
 
-    def add(self, data: ImageSet, found: Outcomes) -> None:
+    def __init__(self, data: ImageSet, folder: Path | None = None) -> None:
+        self._places = {_name(data, index, folder): index for index in range(len(data))}
+        self._right = np.zeros(len(data))
+        self._passes = np.zeros(len(data), np.int64)
+
+    def add(self, data: ImageSet, found: Outcomes, folder: Path | None = None) -> None:
         """Count one pass; the data set may have the images in another order, or some that are not among these."""
         for index, right in zip(found.indices.tolist(), found.right.tolist(), strict=True):
-            place = self._places.get(data.filename(index))
+            place = self._places.get(_name(data, index, folder))
             if place is not None:
                 self._right[place] += right
                 self._passes[place] += 1
@@ -82,6 +87,12 @@ def paired_differences(models: Sequence[Sequence[Answers]]) -> list[PairedDiffer
             )
         )
     return found
+
+
+def _name(data: ImageSet, index: int, folder: Path | None) -> str:
+    """An image's name, in a folder if there is one."""
+    name = data.filename(index)
+    return name if folder is None else name.removeprefix(f"{folder}/")
 
 
 def _both(one: Tally, other: Tally) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
