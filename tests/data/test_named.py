@@ -94,7 +94,7 @@ def test_hub_from_class_folders(tmp_path: Path) -> None:
     assert sorted(train.targets.tolist()) == [0, 0, 0, 1, 1, 1]
     assert train.split == "train"
     assert train.load(0)[0].size == (12, 10)
-    assert train.filename(0).endswith("0.jpg")
+    assert train.filename(0) == f"hfds/{tmp_path}/data/0/cat/0.jpg"
     with pytest.raises(RequestError, match="has no split 'val'; it has test, train"):
         open_dataset(f"hfds/{tmp_path}/data", "val")
     assert len(open_dataset(f"hfds/{tmp_path}/data", "test", train.class_names)) == 2
@@ -119,6 +119,17 @@ def test_hub_saved_to_disk(tmp_path: Path, divided: bool) -> None:
     assert (len(data), data.split) == (7, "train" if divided else None)
     assert len(open_dataset(f"hfds/{tmp_path}/x", "val", data.class_names)) == (1 if divided else 7)
     assert numpy.array_equal(numpy.asarray(data.load(5)[0]), numpy.asarray(picture(5)))
+
+
+def test_hub_names_of_images_tell_them_apart(tmp_path: Path) -> None:
+    """Where a table holds the bytes, the paths in it are `0.jpg` of every class."""
+    import datasets
+
+    draw_classes(tmp_path / "data", ["dog", "cat"], 2)
+    datasets.load_dataset("imagefolder", data_dir=str(tmp_path / "data"), split="train").save_to_disk(tmp_path / "x")
+    data = open_dataset(f"hfds/{tmp_path}/x")
+    names = [data.filename(index) for index in range(4)]
+    assert names == [f"hfds/{tmp_path}/x/{index}/{index % 2}.jpg" for index in range(4)]
 
 
 def test_hub_labels(tmp_path: Path) -> None:

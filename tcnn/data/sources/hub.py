@@ -24,7 +24,9 @@ class HubSource:
         self.spec = spec
 
     def filename(self, index: int) -> str:
-        return (self.rows[index][self.column] or {}).get("path") or f"{self.spec}/{index}"
+        # Of itself the path tells no image from another: where the bytes lie in the table it is the last part only.
+        path = Path((self.rows[index][self.column] or {}).get("path") or "")
+        return "/".join((self.spec, str(index), *path.parts[-2:]))
 
     def open(self, index: int) -> BinaryIO:
         image = self.rows[index][self.column]
