@@ -139,6 +139,7 @@ def open_dataset(
         # They are stored in checkpoints, which at the end of a long run is too late to find out.
         if not name.isprintable():
             raise RequestError(f"{spec}: the class name {name!r} has characters that cannot be stored; rename it")
+    _check_distinct(found.names, str(spec))
     return ImageSet(found.source, class_names or found.names, targets, mode, found.split)
 
 
@@ -228,6 +229,17 @@ def _exists(path: Path) -> bool:
     except (OSError, ValueError) as error:
         raise RequestError(f"{path}: cannot be looked into ({one_line(error)})") from error
     return True
+
+
+def _check_distinct(names: Sequence[str], spec: str) -> None:
+    """Raise `RequestError` for two classes of one name: it is by their names that data sets and models are matched."""
+    first: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if name in first:
+            raise RequestError(
+                f"{spec}: the classes {first[name]} and {index} are both called {name!r}; give each a name of its own"
+            )
+        first[name] = index
 
 
 def _renumbered(found: Found, targets: Tensor, class_names: Sequence[str], spec: str) -> Tensor:

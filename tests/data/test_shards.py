@@ -108,6 +108,27 @@ def test_names_beside_the_shards(tmp_path: Path) -> None:
         open_dataset(f"wds/{tmp_path}")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"crane\ndog\ncrane\n", r"the classes 0 and 2 are both called 'crane'; give each a name of its own$"),
+        (b"cat\n\ndog\nfox\n", r"classes\.txt: line 2 is empty; expected the name of class 1$"),
+        (b"caf\xe9\ndog\nfox\n", r"classes\.txt: expected names in UTF-8, a line each; .*0xe9"),
+    ],
+)
+def test_names_that_would_be_taken_for_others(tmp_path: Path, content: bytes, message: str) -> None:
+    write(tmp_path / "0.tar", samples(6))
+    (tmp_path / "classes.txt").write_bytes(content)
+    with pytest.raises(RequestError, match=message):
+        open_dataset(f"wds/{tmp_path}")
+
+
+def test_names_as_windows_writes_them(tmp_path: Path) -> None:
+    write(tmp_path / "0.tar", samples(6))
+    (tmp_path / "classes.txt").write_bytes("\ufeffcat\r\ndog\r\nfox\r\n\r\n".encode())
+    assert open_dataset(f"wds/{tmp_path}").class_names == ("cat", "dog", "fox")
+
+
 def test_bad_labels(tmp_path: Path) -> None:
     path = tmp_path / "0.tar"
     for fields, message in (
@@ -116,6 +137,8 @@ def test_bad_labels(tmp_path: Path) -> None:
         ({"jpg": picture(), "json": [1]}, "an image without a label"),
         ({"jpg": picture(), "cls": ""}, "an image without a label"),
         ({"jpg": picture(), "cls": 10**12}, r"label 1000000000000 is no class index"),
+        ({"jpg": picture(), "cls": "9" * 5000}, r"label 9{100} is no class index"),
+        ({"jpg": picture(), "cls": -1}, r"label -1 is no class index; classes are numbered from 0 on"),
         ({"txt": "text only", "cls": 1}, "no images in its shards"),
     ):
         write(path, [{"__key__": "0", **fields}])

@@ -81,11 +81,11 @@ def index_shards(urls: Sequence[str], read: Callable[[Any], list[T]], make: Call
         return list(pool.map(lambda url: _index_shard(url, read, make), urls))
 
 
-def text(url: str) -> str | None:
+def read_object(url: str) -> bytes | None:
     """Contents of a small object; None if it does not exist."""
     files, path = filesystem(url)
     try:
-        return str(retry(url, lambda: files.cat_file(path).decode()))
+        return bytes(retry(url, lambda: files.cat_file(path)))
     except RequestError:
         return None
 

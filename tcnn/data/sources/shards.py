@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 import numpy
 
 from tcnn.data.sources.names import EXTENSIONS, canonical, choose_split, is_junk, sort_key, words
-from tcnn.data.sources.remote import RemoteSource, expand_pattern, index_shards, is_remote, text
+from tcnn.data.sources.remote import RemoteSource, expand_pattern, index_shards, is_remote, read_object
 from tcnn.data.sources.source import Found, check_indices, number
 from tcnn.data.sources.tar import Member, TarSource, members_of
 from tcnn.errors import EnvironmentFailure, RequestError, one_line
@@ -25,6 +25,7 @@ Shard = TypeVar("Shard", Path, str)
 KEY = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$")
 """Sample and field of a member's name, as webdataset separates them."""
 LABELS = ("cls", "json")
+NUMBER = re.compile(r"-?[0-9]+")
 NAME_FILES = ("classes.txt", "classnames.txt")
 
 
@@ -57,11 +58,11 @@ def open_shards(spec: str, split: str) -> Found:
     labels = [sample.label for sample in every]
     if is_remote(spec):
         folder = urls[0].rpartition("/")[0]
-        names, numbers = _names(labels, folder, lambda name: text(f"{folder}/{name}"))
+        names, numbers = _names(labels, folder, lambda name: read_object(f"{folder}/{name}"))
         images = [(sample.name, sample.offset, sample.size) for sample in every]
         return Found(names, numbers, RemoteSource(urls, where, images), chosen)
     beside = shards[0].parent
-    names, numbers = _names(labels, str(beside), lambda name: _text(beside / name))
+    names, numbers = _names(labels, str(beside), lambda name: _content(beside / name))
     members = [Member(sample.name, sample.offset, sample.size) for sample in every]
     return Found(names, numbers, TarSource(shards, where, members), chosen)
 
@@ -168,26 +169,37 @@ def _label(shard: str, key: str, written: dict[str, bytes]) -> str:
 
 
 def _names(
-    labels: Sequence[str], folder: str, read: Callable[[str], str | None]
+    labels: Sequence[str], folder: str, read: Callable[[str], bytes | None]
 ) -> tuple[tuple[str, ...], "numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]"]:
-    """Class names and labels: numbers are indices, anything else is a name. `read` returns a file's text."""
-    if not all(label.isascii() and label.isdigit() for label in labels):
+    """Class names and labels: numbers are indices, anything else is a name. `read` returns a file's bytes."""
+    if not all(NUMBER.fullmatch(label) for label in labels):
         return number(labels)
-    values = [int(label) for label in labels]
+    values = [int(label[:100]) for label in labels]  # far beyond any index, and Python refuses thousands of digits
     highest = check_indices(values, folder)
     indices = numpy.array(values, dtype=numpy.int64)
     for name in NAME_FILES:
-        content = read(name)
-        if content is not None:
-            names = tuple(line.strip() for line in content.splitlines() if line.strip())
+        found = read(name)
+        if found is not None:
+            names = _lines(found, f"{folder}/{name}")
             if len(names) <= highest:
                 raise RequestError(f"{folder}/{name}: names {len(names)} classes; the shards use label {highest}")
             return names, indices
     return tuple(str(index) for index in range(highest + 1)), indices
 
 
-def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+def _lines(content: bytes, file: str) -> tuple[str, ...]:
+    """The names in a file, a line each. Raises `RequestError` for an empty line, as those behind it would move up."""
+    try:
+        names = tuple(map(str.strip, content.decode("utf-8-sig").rstrip().splitlines()))
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{file}: expected names in UTF-8, a line each; {one_line(error)}") from error
+    if "" in names:
+        raise RequestError(f"{file}: line {names.index('') + 1} is empty; expected the name of class {names.index('')}")
+    return names
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
 
 
 def _info(folder: Path) -> dict[str, list[str]]:
