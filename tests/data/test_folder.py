@@ -128,6 +128,27 @@ def test_a_class_may_be_called_train(tmp_path: Path, pack: Pack) -> None:
     assert data.split is None
 
 
+@pytest.mark.parametrize("others", [(), ("annotations",)])
+def test_a_picture_astray_in_a_split(tmp_path: Path, pack: Pack, others: tuple[str, ...]) -> None:
+    """It makes no class of the split, whose images would be those of training and validation at once."""
+    for split, images in (("train", 3), ("val", 1)):
+        draw_classes(tmp_path / "data" / split, ["cat", "dog"], images)
+        draw(tmp_path / "data" / split / "overview.jpg")
+    for other in others:
+        (tmp_path / "data" / other).mkdir()
+    spec = pack(tmp_path / "data")
+    for split, images in (("train", 3), ("val", 1)):
+        data = open_dataset(spec, split)
+        assert (classes_of(data), data.split) == ({"cat": images, "dog": images}, split)
+
+
+def test_a_class_called_train_may_have_folders(tmp_path: Path, pack: Pack) -> None:
+    root = draw_classes(tmp_path / "data", ["train", "car"], 2)
+    draw_classes(root / "train", ["steam"], 1)
+    data = open_dataset(pack(root))
+    assert (classes_of(data), data.split) == ({"car": 2, "steam": 1, "train": 2}, None)
+
+
 def test_deeper_folders(tmp_path: Path, pack: Pack) -> None:
     """As in timm the innermost folder is the class; a folder around the splits does not hide them."""
     draw_classes(tmp_path / "data/downloads/pets/train/animals", ["cat", "dog"], 2)
@@ -220,6 +241,45 @@ def test_links_are_followed(tmp_path: Path) -> None:
     (root / "cat").symlink_to(tmp_path / "elsewhere/cat")
     (root / "dog" / "more.jpg").symlink_to(tmp_path / "elsewhere/cat/0.jpg")
     assert classes_of(open_dataset(str(root))) == {"cat": 2, "dog": 2}
+
+
+def test_a_link_to_what_it_lies_in_is_no_second_copy(tmp_path: Path) -> None:
+    root = draw_classes(tmp_path / "data", ["cat", "dog"], 2)
+    (root / "cat" / "up").symlink_to("..")
+    (root / "dog" / "here").symlink_to(".")
+    (root / "all").symlink_to(root)
+    draw_classes(tmp_path / "elsewhere", ["eel"], 1)
+    (root / "eel").symlink_to(tmp_path / "elsewhere/eel")
+    (tmp_path / "elsewhere/eel/back").symlink_to(root)
+    assert classes_of(open_dataset(str(root))) == {"cat": 2, "dog": 2, "eel": 1}
+
+
+def test_a_folder_that_cannot_be_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its path is too long for the system; root may look into all others."""
+    root = draw_classes(tmp_path / "data", ["cat", "dog"], 1)
+    monkeypatch.chdir(root / "cat")
+    for _ in range(20):
+        Path("d" * 250).mkdir()
+        os.chdir("d" * 250)
+    with pytest.raises(RequestError, match=r"d: cannot be looked into \(file name too long\)$"):
+        open_dataset(str(root))
+
+
+def test_symbolic_links_in_a_tar(tmp_path: Path) -> None:
+    root = draw_classes(tmp_path / "data", ["cat", "dog"], 1)
+    (root / "dog" / "a.jpg").symlink_to("../cat/0.jpg")
+    (root / "cat" / "b.jpg").symlink_to("../dog/a.jpg")
+    (root / "eel").symlink_to("cat")
+    (root / "README.txt").symlink_to("nowhere.txt")
+    data = open_dataset(as_tar(root))
+    assert classes_of(data) == {"cat": 2, "dog": 2, "eel": 2}
+    cat, *rest = (numpy.asarray(data.load(i)[0]) for i in (0, 1, 3, 4, 5))
+    assert all(numpy.array_equal(cat, other) for other in rest)
+    for name, link in (("dog/c.jpg", "/photos/c.jpg"), ("fox", "/photos/fox"), ("dog/round.jpg", "round.jpg")):
+        (root / name).symlink_to(link)
+        with pytest.raises(RequestError, match=f"{name} is a link to .*, which is not in the archive; pack it with"):
+            open_dataset(as_tar(root))
+        (root / name).unlink()
 
 
 def test_hard_links_in_a_tar(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ a class, and an empty class folder must not shift the classes behind it.
 
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
-from tcnn.data.sources.names import EXTENSIONS, canonical, choose_split, is_image, is_junk, sort_key
+from tcnn.data.sources.names import EXTENSIONS, choose_split, is_image, is_junk, sort_key, split_folders
 from tcnn.data.sources.source import Found, number, pack_names
 from tcnn.errors import RequestError
 
@@ -41,14 +42,10 @@ def open_folder(root: Path, split: str, complete: bool) -> Found:
 
 
 def split_folder(root: Path, split: str) -> tuple[Path, str | None]:
-    """The folder of a split, and its name: below folders that contain one folder only, in one of its name, or there.
-
-    A folder named like a split with images right inside is a class: there are pictures of trains.
-    """
+    """The folder of a split, and its name: below folders that contain one folder only, in one of its name, or there."""
     while True:
         folders, images = _entries(root)
-        named = [name for name in folders if canonical(name) or name.lower() == split.lower()]
-        parts = [name for name in named if not _entries(root / name)[1]]
+        parts = split_folders(folders, split, partial(_holds, root))
         if len(folders) == 1 and not images and not parts and _entries(root / folders[0])[0]:
             root = root / folders[0]
             continue
@@ -57,11 +54,18 @@ def split_folder(root: Path, split: str) -> tuple[Path, str | None]:
 
 
 def walk(root: Path) -> tuple[list[str], list[str]]:
-    """Relative paths of the images and of the folders under a root, without junk."""
+    """Relative paths of the images and of the folders under a root, without junk and links to what they lie in.
+
+    Raises `RequestError` for a folder that cannot be looked into: without it this would be another data set.
+    """
     images: list[str] = []
     folders: list[str] = []
-    for place, inside, files in os.walk(root, followlinks=True):
-        inside[:] = [name for name in inside if not is_junk(name)]
+    around = {os.fspath(root): frozenset({_identity(os.fspath(root))})}
+    for place, inside, files in os.walk(root, followlinks=True, onerror=_refuse):
+        above = around.pop(place)
+        inner = {name: _identity(os.path.join(place, name)) for name in inside if not is_junk(name)}  # noqa: PTH118
+        inside[:] = [name for name, identity in inner.items() if identity not in above]
+        around |= {os.path.join(place, name): above | {inner[name]} for name in inside}  # noqa: PTH118
         prefix = os.path.relpath(place, root) + "/"
         prefix = "" if prefix == "./" else prefix
         images += [prefix + name for name in files if is_image(name)]
@@ -122,5 +126,24 @@ def _entries(root: Path) -> tuple[list[str], list[str]]:
                 elif is_image(entry.name):
                     images.append(entry.name)
     except OSError as error:
-        raise RequestError(f"{root}: cannot be looked into ({(error.strerror or str(error)).lower()})") from error
+        _refuse(error)
     return folders, images
+
+
+def _holds(root: Path, name: str) -> tuple[bool, bool]:
+    """Whether images, and whether folders, lie right inside a folder."""
+    folders, images = _entries(root / name)
+    return bool(images), bool(folders)
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    """What tells a folder from others, by whatever path it is reached. Raises `RequestError`."""
+    try:
+        found = os.stat(folder)  # noqa: PTH116 - a hundred thousand times
+    except OSError as error:
+        _refuse(error)
+    return found.st_dev, found.st_ino
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise RequestError(f"{error.filename}: cannot be looked into ({(error.strerror or str(error)).lower()})") from error

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
 
 from tcnn.errors import RequestError
@@ -54,6 +54,18 @@ def choose_split(available: Iterable[str], split: str, where: str) -> str | None
         return None
     listed = f"it has {', '.join(sorted(there))}" if there else "it is not divided into splits"
     raise RequestError(f"{where}: has no split {split!r}; {listed}")
+
+
+def split_folders(folders: Sequence[str], split: str, inside: Callable[[str], tuple[bool, bool]]) -> list[str]:
+    """Those of the folders beside each other that are splits; `inside` says whether one holds images, and folders.
+
+    A folder named like a split with images right inside is a class: there are pictures of trains. If it has folders,
+    too, and is not the only one of such a name among others, it is a split in which a picture lies astray.
+    """
+    named = [name for name in folders if canonical(name) or name.lower() == split.lower()]
+    several = len(named) > 1 or len(named) == len(folders)
+    has = {name: inside(name) for name in named}
+    return [name for name in named if not has[name][0] or (has[name][1] and several)]
 
 
 def canonical(name: str) -> str | None:

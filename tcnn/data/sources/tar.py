@@ -5,14 +5,15 @@ timm keeps archives open; forked workers would then share one file position and 
 
 import io
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from typing import BinaryIO, NamedTuple
 
 import numpy
 
 from tcnn.data.sources.folder import class_labels
-from tcnn.data.sources.names import canonical, choose_split, is_image, is_junk
+from tcnn.data.sources.names import choose_split, is_image, is_junk, split_folders
 from tcnn.data.sources.source import Found, number, pack_names
 from tcnn.errors import RequestError, one_line
 
@@ -51,7 +52,7 @@ def read_at(archive: Path, offset: int, size: int) -> bytes:
 
 
 def members(archive: Path) -> Iterator[Member]:
-    """Files and folders of an archive, hard links as the file they refer to. Raises `RequestError`."""
+    """Files and folders of an archive, links as what they refer to. Raises `RequestError`."""
     try:
         with archive.open("rb") as handle:
             yield from members_of(handle, str(archive))
@@ -62,6 +63,7 @@ def members(archive: Path) -> Iterator[Member]:
 def members_of(handle: BinaryIO, archive: str) -> Iterator[Member]:
     """`members` of an open file, from its beginning on. Between two members the caller may read elsewhere in it."""
     seen: dict[str, Member] = {}
+    links: dict[str, str] = {}
     try:
         with tarfile.open(fileobj=handle, mode="r:") as tar:
             while (info := tar.next()) is not None:
@@ -75,6 +77,8 @@ def members_of(handle: BinaryIO, archive: str) -> Iterator[Member]:
                     yield seen[name]
                 elif info.islnk() and (target := seen.get(str(PurePosixPath(info.linkname)))):
                     yield target._replace(name=name)
+                elif info.issym():
+                    links[name] = normpath(PurePosixPath(name).parent / info.linkname)
             handle.seek(tar.offset)
             end = handle.read(tarfile.BLOCKSIZE)
             if not end or end.strip(b"\0"):
@@ -82,6 +86,37 @@ def members_of(handle: BinaryIO, archive: str) -> Iterator[Member]:
                 raise tarfile.ReadError
     except (tarfile.TarError, EOFError) as error:
         raise _no_tar(archive, "it is cut off, damaged, compressed, or something else") from error
+    yield from _linked(links, seen, archive)
+
+
+def _linked(links: Mapping[str, str], files: dict[str, Member], archive: str) -> Iterator[Member]:
+    """The files that symbolic links name, or that lie in folders that they name; `files` grows by the former.
+
+    An archive of links is what `tar` makes of a subset that was put together with them. Raises `RequestError` for an
+    image, or what may be a class, that is not in it.
+    """
+    ends = {name: _end(name, links) for name in links}
+    for name, end in ends.items():
+        if end in files:
+            files[name] = files[end]._replace(name=name)
+            yield files[name]
+    for name, end in ends.items():
+        inside = [path for path in files if path.startswith(f"{end}/")]
+        yield from (files[path]._replace(name=name + path.removeprefix(end)) for path in inside)
+        wanted = is_image(name) or not (PurePosixPath(name).suffix or is_junk(name))
+        if wanted and not inside and end not in files:
+            raise RequestError(
+                f"{archive}: {name} is a link to {end}, which is not in the archive; pack it with tar --dereference"
+            )
+
+
+def _end(name: str, links: Mapping[str, str]) -> str:
+    """Where links that begin with one lead; one of a circle is its own end."""
+    passed: set[str] = set()
+    while name in links and name not in passed:
+        passed.add(name)
+        name = links[name]
+    return name
 
 
 def _no_tar(archive: str, why: str) -> RequestError:
@@ -110,8 +145,9 @@ def _split_root(images: Iterable[str], folders: set[str], split: str, where: str
     root = ""
     while True:
         top = {name[len(root) :].partition("/")[0] for name in folders if name.startswith(root)} - {""}
-        named = [name for name in top if canonical(name) or name.lower() == split.lower()]
-        parts = [name for name in named if root + name not in holders]
+        outer = {name.rpartition("/")[0] for name in folders}
+        holds = {name: (root + name in holders, root + name in outer) for name in top}
+        parts = split_folders(sorted(top), split, holds.__getitem__)
         if parts or len(top) != 1 or root.rstrip("/") in holders:
             break
         only = root + next(iter(top)) + "/"
