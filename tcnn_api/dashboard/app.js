@@ -45,6 +45,7 @@ function route() {
   const address = location.hash.replace(/^#/, "");
   leave();
   leave = () => {};
+  for (const dialog of document.querySelectorAll("dialog[open]:not(.key)")) dialog.close(); // it asked about what was shown
   const place = h("div"); // of this page alone: an answer that comes after it was left is drawn into nothing
   main.replaceChildren(place);
   for (const [pattern, show, nav] of PAGES) {

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import Open, sync_api, until
+from browsing import HOSTILE, Open, sync_api, until
 from hosting import hosted
 from serving import Server
 from story_of_faults import Faults
 
-from tcnn_jobs.model.jobs import Upload
+from tcnn_jobs.model.jobs import Kind, Upload
+from tcnn_jobs.model.labels import Labels
 
 expect = sync_api.expect
 
@@ -122,11 +123,78 @@ def test_what_is_sent_again_after_a_lost_answer_is_one_job(server: Server, story
 def test_that_the_server_was_away_is_told_until_it_answers_again(
     server: Server, story: Faults, open_page: Open
 ) -> None:
-    page = open_page(f"{server.url}/#/jobs/{story.queued.id}")
+    page = open_page(f"{server.url}/#/jobs/{story.queued.id}", viewport={"width": 360, "height": 500})
     page.route(re.compile("/(cancel|healthz)$|/jobs"), lambda route: route.abort())
     page.get_by_role("button", name="Cancel").click()
     away = page.get_by_text("The server cannot be reached.")
     expect(away).to_be_visible()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    bar, said = page.locator("header.bar").bounding_box(), page.locator("#connection").bounding_box()
+    assert 0 < bar["y"] + bar["height"] <= said["y"] + 1, (bar, said)  # below the bar, which has three lines here
     page.unroute_all()
     expect(away).to_be_hidden()
     expect(page.get_by_role("button", name="Cancel")).to_be_enabled()
+
+
+def test_a_name_that_did_not_come_is_asked_for_again(
+    server: Server, story: Faults, open_page: Open, uploaded: Upload
+) -> None:
+    job = story.house.submit(kind=Kind.FINETUNE, request={"job": story.waits.id, "dataset": uploaded.id})
+    page = open_page("about:blank")
+    lost: list[Any] = []
+    page.route(re.compile("/datasets/"), lambda route: (lost.append(route), route.abort()))
+    page.goto(f"{server.url}/#/runs?q={job.id}")
+    until(page, lambda: lost)
+    expect(page.locator(".runs")).to_contain_text(uploaded.id)
+    page.unroute_all()
+    held: list[Any] = []
+    page.route(re.compile("/datasets/"), lambda route: held.append(route))  # noqa: PLW0108 (a method cannot be marked)
+    page.goto(f"{server.url}/#/?kind=finetune")
+    until(page, lambda: held)
+    page.goto(f"{server.url}/#/jobs/{job.id}")  # which waits for the same answer
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    held[0].continue_()
+    expect(page.locator(".request")).to_contain_text(uploaded.name)
+    expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE)  # what the job before it learned from
+    story.house.store.cancel(job.id)
+
+
+def test_what_a_job_is_called_now_is_told_where_others_name_it(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.waits.id}")
+    expect(page.locator(".request")).to_contain_text(HOSTILE)
+    page.goto(f"{server.url}/#/jobs/{story.queued.id}")
+    page.get_by_role("button", name="Edit the name").click()
+    page.keyboard.type("another name")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("another name")
+    page.goto(f"{server.url}/#/jobs/{story.waits.id}")
+    expect(page.locator(".request")).to_contain_text("another name")
+    story.house.store.label(story.queued.id, "local", Labels(name=None))
+
+
+def test_curves_that_cannot_be_had_are_not_left_out_in_silence(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page("about:blank")
+    page.route(re.compile("metrics.csv"), lambda route: route.fulfill(status=503, json={"detail": "not just now"}))
+    page.goto(f"{server.url}/#/compare?jobs={story.succeeded.job},{story.failed.job}")
+    expect(page.get_by_role("alert")).to_contain_text("not just now")
+    page.unroute_all()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("img", name=re.compile("^Training loss"))).to_be_visible()
+
+
+def test_a_job_that_comes_after_its_form_was_left_is_not_kept_with_another(
+    server: Server, story: Faults, open_page: Open
+) -> None:
+    page = open_page("about:blank")
+    held: list[Any] = []
+    page.route(re.compile(r"/weights\?"), lambda route: held.append(route))  # noqa: PLW0108 (a method cannot be marked)
+    page.goto(f"{server.url}/#/transform?from={story.advised.job}")
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("resnet50")
+    page.goto(f"{server.url}/#/transform")
+    until(page, lambda: len(held) == 2)
+    for route in held:
+        route.continue_()
+    page.unroute_all(behavior="wait")
+    page.wait_for_timeout(200)
+    page.reload()
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("")

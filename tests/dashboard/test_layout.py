@@ -12,7 +12,7 @@ from serving import Server
 from story import SET, VERIFICATION, Story
 
 expect = sync_api.expect
-WIDTHS = (1280, 900, 700, 600, 390)
+WIDTHS = (1280, 900, 700, 600, 390, 360)
 NOT_IN_LINE = """[...document.querySelectorAll('.fields')].flatMap(fields => {
     const rows = new Map();
     for (const field of fields.children) {
@@ -27,6 +27,9 @@ NOT_IN_LINE = """[...document.querySelectorAll('.fields')].flatMap(fields => {
         .filter(row => new Set(row.map(([, top]) => top)).size > 1);
 })"""
 """Rows of fields whose controls do not stand at one height."""
+CUT = """[...document.querySelectorAll('.field.wide')].filter((one) => one.checkVisibility()
+    && one.offsetWidth < one.parentElement.clientWidth - 1).map((one) => one.querySelector('label').textContent)"""
+"""Fields that should have a row of their own, and share it."""
 BROKEN = """[...document.querySelectorAll('.tick label')].filter((one) => {
     const words = document.createRange();
     words.selectNodeContents(one);
@@ -71,6 +74,7 @@ def test_fields_stand_in_line(server: Server, open_page: Open, form: str) -> Non
         page.set_viewport_size({"width": width, "height": 860})
         assert page.evaluate(NOT_IN_LINE) == [], width
         assert page.evaluate(BROKEN) == [], width
+        assert page.evaluate(CUT) == [], width
 
 
 @pytest.mark.slow

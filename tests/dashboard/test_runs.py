@@ -10,6 +10,8 @@ from hosting import hosted
 from serving import Server
 from story import Story
 
+from tcnn_jobs.model.labels import Labels
+
 expect = sync_api.expect
 SET = "ds_" + "0" * 24
 
@@ -133,3 +135,48 @@ def test_runs_are_compared_and_cloned(server: Server, story: Two, open_page: Ope
     page.get_by_role("button", name="Convert", exact=True).click()
     expect(page.get_by_role("heading", level=1, name="again")).to_be_visible()
     expect(page.locator(".labels .tag")).to_have_text(["a", "b"])
+
+
+def test_who_is_in_the_table_stays_there_when_it_is_drawn_again(server: Server, story: Two, open_page: Open) -> None:
+    page = open_page("about:blank")
+    page.clock.install()
+    page.goto(f"{server.url}/#/runs")
+    link = page.get_by_role("link", name="resnet18", exact=True)  # of the job that runs
+    link.focus()
+    sorter = page.get_by_role("button", name="Created")
+    for place in (link, page.get_by_role("checkbox", name="Select resnet50d.ra2_in1k"), sorter):
+        place.focus()
+        story.house.store.label(story.running.job, "local", Labels(note=place.inner_text() or "a note"))
+        with page.expect_response(re.compile(r"/jobs\?")):
+            page.clock.run_for(6000)
+        expect(link).to_have_attribute("title", place.inner_text() or "a note")  # by then it is drawn
+        expect(place).to_be_focused()
+
+
+def test_letters_that_are_still_composed_are_no_name_yet(server: Server, story: Two, open_page: Open) -> None:
+    """Enter chooses among the letters that an input method offers."""
+    page = open_page(f"{server.url}/#/jobs/{story.running.job}")
+    page.get_by_role("button", name="Edit the name").click()
+    field = page.get_by_role("textbox", name="The name of")
+    page.keyboard.type("にほん")
+    for key in ("Enter", "Escape"):
+        field.dispatch_event("keydown", {"key": key, "isComposing": True})
+    page.wait_for_timeout(200)
+    expect(field).to_have_value("にほん")
+    page.keyboard.press("Escape")
+    assert story.house.store.get(story.running.job).name is None
+
+
+def test_tags_are_whole_and_in_order_in_letters_of_any_direction(server: Server, story: Two, open_page: Open) -> None:
+    story.house.store.label(story.failed.job, "local", Labels(tags=("עברית", "العربية")))
+    page = open_page(f"{server.url}/#/?status=failed")
+    for address, tags in (("?status=failed", ".jobs bdi"), (f"jobs/{story.failed.job}", ".labels .tag")):
+        page.goto(f"{server.url}/#/{address}")
+        expect(page.locator(tags)).to_have_count(2)
+        first, second = (one.bounding_box()["x"] for one in page.locator(tags).all())
+        assert first < second, address
+    story.house.store.label(story.failed.job, "local", Labels(tags=("W" * 50,)))
+    page.set_viewport_size({"width": 360, "height": 860})
+    page.reload()
+    expect(page.locator(".labels .tag")).to_have_count(1)
+    assert inaccessible(page) == []

@@ -52,6 +52,9 @@ def test_a_job_is_shared_and_the_link_revoked(server: Server, story: Story, open
     for name in ("Delete", "Share", "Clone and edit", "Key"):
         expect(guest.get_by_role("button", name=name)).to_have_count(0)
     expect(guest.get_by_role("navigation", name="Main")).to_have_count(0)
+    guest.get_by_text("The images on which they differ").click()
+    expect(guest.locator(".changed code").first).to_be_visible()
+    expect(guest.locator(".changed a")).to_have_count(0)  # the explorer is not a link's to open
     guest.get_by_text("Log", exact=True).click()
     expect(guest.locator("pre.log").last).to_have_text("converting\ndone\n")
     assert guest.evaluate("Object.keys(sessionStorage).concat(Object.keys(localStorage)).join()") == ""

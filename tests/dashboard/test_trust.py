@@ -224,3 +224,12 @@ def test_colours_of_attention_mean_the_same_everywhere(server: Server, story: Fa
         page.set_viewport_size({"width": width, "height": 860})
         page.emulate_media(color_scheme=scheme)
         assert inaccessible(page) == [], (width, scheme)
+
+
+def test_a_run_has_one_colour_in_all_charts(server: Server, story: Faults, open_page: Open) -> None:
+    """Whether or not those before it have anything in a chart."""
+    page = open_page(f"{server.url}/#/compare?jobs={story.failed.job},{story.steady.job},{story.succeeded.job}")
+    expect(page.get_by_role("img", name=re.compile("^Validation loss"))).to_be_visible()
+    keys = page.locator(".legend button").filter(has_text="test_resnet")
+    expect(keys).to_have_count(5)
+    assert len({key.get_attribute("class") for key in keys.all()}) == 1

@@ -31,7 +31,8 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
   let width = 0;
 
   function draw(series) {
-    all = series.filter((one) => one.points.length).map((one, number) => ({ ...one, colour: `c${number % COLOURS}` }));
+    // Charts of the same runs have the same colours, whatever there is to draw of each.
+    all = series.map((one, number) => ({ ...one, colour: `c${number % COLOURS}` })).filter((one) => one.points.length);
     marks();
     plot();
   }

@@ -2,6 +2,7 @@
 
 import { announce, fresh, h, say } from "../dom.js";
 import { title } from "./format.js";
+import { renamed } from "./names.js";
 import { ask, once } from "../server/http.js";
 
 const FIELDS = {
@@ -51,7 +52,9 @@ export function editable(name, { current, draw, saved }) {
       field.readOnly = true;
       try {
         const answer = await ask(`jobs/${current().id}`, { method: "PATCH", json: { [name]: read(field.value) }, headers: { "Idempotency-Key": once() } });
-        saved(await answer.json());
+        const job = await answer.json();
+        await renamed(job);
+        saved(job);
         close();
         announce(`The ${word} is kept.`);
       } catch (problem) {
@@ -62,6 +65,7 @@ export function editable(name, { current, draw, saved }) {
     }
 
     field.addEventListener("keydown", (event) => {
+      if (event.isComposing) return; // it is meant for the input method, which offers letters
       if (event.key === "Escape") close();
       if (event.key === "Enter" && (!long || event.ctrlKey || event.metaKey)) {
         event.preventDefault();

@@ -7,10 +7,12 @@ const KINDS = {
   ds: [(id) => `datasets/${id}`, (found) => found.name],
   ckpt: [(id) => `checkpoints/${id}`, (found) => found.name],
   wts: [(id) => `weights/${id}`, (found) => found.name],
-  job: [(id) => `jobs/${id}`, (found) => found.name ?? found.request.model ?? found.id],
+  job: [(id) => `jobs/${id}`, called],
 };
 const ID = /^(ds|ckpt|job|wts)_[0-9a-z]+$/;
 const names = new Map();
+const asked = new Map(); // names that are on their way, by their id
+const NONE = new Set([403, 404, 422]); // answers that stay: there is none, or none for this key
 
 const FOREIGN = { ds: "a data set", ckpt: "a checkpoint", wts: "weights" }; // to whom a link shows one job, and no more
 
@@ -31,21 +33,40 @@ export function worded(value) {
   return ID.test(value) ? h("code", { class: "id", title: value }, value) : value;
 }
 
-/** Ask for the names that jobs mention, each once; true if anything new was asked. */
+/** A job's name is what it is called, or else what it is about: a model, or what a job before it is called. */
+async function called({ id, name, request }) {
+  const source = request.job ?? request.checkpoint;
+  return name ?? request.model ?? (ID.test(source) ? nameOf(source) : id);
+}
+
+/** A job that was called something here is called so wherever it is mentioned. */
+export async function renamed(job) {
+  names.set(job.id, await called(job));
+}
+
+/** A name as it is or will be known; the id of what has none, and of what could not be asked, which is asked again. */
+async function nameOf(id) {
+  if (names.has(id)) return names.get(id);
+  if (!asked.has(id)) asked.set(id, find(id).finally(() => asked.delete(id)));
+  return asked.get(id);
+}
+
+async function find(id) {
+  const [path, name] = KINDS[id.split("_")[0]];
+  try {
+    names.set(id, String(await name(await get(path(id)))));
+  } catch (error) {
+    if (NONE.has(error.status)) names.set(id, id);
+  }
+  return names.get(id) ?? id;
+}
+
+/** Ask for the names that jobs mention; true if any was learnt that was not known before. */
 export async function learn(jobs) {
   if (key.isLent()) return false; // a link opens nothing but its job
-  const mentioned = jobs.flatMap(({ request }) => texts(request));
-  const ids = new Set(mentioned.filter((text) => ID.test(text) && !names.has(text)));
-  for (const id of ids) names.set(id, id);
-  await Promise.all([...ids].map(async (id) => {
-    const [path, name] = KINDS[id.split("_")[0]];
-    try {
-      names.set(id, String(name(await get(path(id)))));
-    } catch {
-      // deleted since, perhaps: then its id has to do
-    }
-  }));
-  return ids.size > 0;
+  const ids = [...new Set(jobs.flatMap(({ request }) => texts(request)).filter((text) => ID.test(text) && !names.has(text)))];
+  await Promise.all(ids.map(nameOf));
+  return ids.some((id) => names.has(id));
 }
 
 /** All texts in a value, however deep. */

@@ -40,6 +40,12 @@ export function trouble(message, again) {
   );
 }
 
+/** A page of a list that begins after something that was deleted since has no other way on than the list's beginning. */
+export function beganAfterNothing(newest) {
+  return h("div", { class: "empty" },
+    h("p", {}, "What this page of the list begins after was deleted meanwhile."), h("p", {}, h("a", { class: "button", href: newest }, "Newest")));
+}
+
 /** Say in a place why something was not done; that the server was away only until it answers again. */
 export function refused(place, error) {
   const notice = trouble(error.message);

@@ -57,7 +57,7 @@ export function show(main, kind, query = new URLSearchParams()) {
       rest = Object.fromEntries(["depends_on", "webhook"].filter((name) => name in request).map((name) => [name, request[name]]));
       for (const [name, control] of Object.entries(queueing)) control.value = request[name] ?? "";
       await page.fill(request);
-      kept.keep();
+      if (!leaving.signal.aborted) kept.keep(); // or it would be kept with the page that is shown by then
     }
   })().catch((error) => {
     if (error.name === "AbortError") return;

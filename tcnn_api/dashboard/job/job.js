@@ -57,12 +57,10 @@ export function show(main, id) {
     const first = state.job === null;
     state.job = job;
     if (first) main.replaceChildren(...body);
-    document.title = `${STATUS[job.status].icon} ${title(job)} · tcnn`;
-    say(heading, title(job));
-    say(about, `${deed(job)} · submitted ${date(job.created_at)}`);
+    head(job);
     if (first) {
       for (const one of labels) one.redraw();
-      state.known = learn([job]).then((news) => news && settings());
+      state.known = learn([job]).then((news) => news && (head(state.job), settings()));
     }
     setBadge(sign, job.status);
     log.update(job);
@@ -72,6 +70,12 @@ export function show(main, id) {
     // Results wait for the names in them: drawn a second time, they would close under the reader's hand.
     state.known.then(() => drawResults(state.job, results, url));
     if (first) settings();
+  }
+
+  function head(job) {
+    document.title = `${STATUS[job.status].icon} ${title(job)} · tcnn`;
+    say(heading, title(job));
+    say(about, `${deed(job)} · submitted ${date(job.created_at)}`);
   }
 
   function settings() {

@@ -3,6 +3,7 @@
 import { h } from "../dom.js";
 import { count, percent } from "../components/format.js";
 import { breakable } from "../components/scrolling.js";
+import { key } from "../server/http.js";
 
 /** A list of images; `looked` makes the address of one in the explorer of its name, or is null where there is none. */
 export function gallery(title, images, all, looked) {
@@ -20,8 +21,8 @@ function item(image, looked) {
     h("code", { title: image.file }, looked ? h("a", { href: looked(image.file) }, image.file) : image.file));
 }
 
-/** The explorer of a job at an image of an uploaded data set; null where there is no such job or no such data set. */
+/** The explorer of a job at an image of an uploaded data set; null where there is no such job or data set, or a link opens neither. */
 export function explorer(job, data) {
-  if (!/^job_/.test(job ?? "") || !/^ds_/.test(data ?? "")) return null;
+  if (key.isLent() || !/^job_/.test(job ?? "") || !/^ds_/.test(data ?? "")) return null;
   return (file) => `#/jobs/${job}/attention?${new URLSearchParams({ dataset: data, file })}`;
 }

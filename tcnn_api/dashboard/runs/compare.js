@@ -72,7 +72,7 @@ export function show(main, query) {
     try {
       return parse(await (await ask(`jobs/${id}/metrics.csv`, { signal: leaving.signal })).text());
     } catch (error) {
-      if (error.name === "AbortError") throw error;
+      if (error.status !== 404) throw error;
       return null; // of a conversion or an evaluation there are none
     }
   }

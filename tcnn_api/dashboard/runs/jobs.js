@@ -4,7 +4,7 @@ import { announce, h, say } from "../dom.js";
 import { STATUS, date, deed, since, standing, title } from "../components/format.js";
 import { get } from "../server/http.js";
 import { learn } from "../components/names.js";
-import { badge, bar, setBadge, setBar, trouble } from "../components/parts.js";
+import { badge, bar, beganAfterNothing, setBadge, setBar, trouble } from "../components/parts.js";
 import { follow } from "../server/stream.js";
 
 const LIMIT = 20;
@@ -34,6 +34,7 @@ export function show(main, query) {
 
   const rows = new Map();
   let order = [];
+  const at = (extra) => `#/?${new URLSearchParams({ ...Object.fromEntries(Object.entries(filters).filter(([, v]) => v)), ...extra })}`;
 
   function take({ order: now, changed, has_more: more }) {
     state.replaceChildren();
@@ -55,7 +56,6 @@ export function show(main, query) {
     }
     learn(changed).then((news) => news && rows.forEach((row) => row.retell()));
     if (!now.length) state.replaceChildren(empty(filters, after));
-    const at = (extra) => `#/?${new URLSearchParams({ ...Object.fromEntries(Object.entries(filters).filter(([, v]) => v)), ...extra })}`;
     const key = `${more} ${now.at(-1)}`;
     if (pager.dataset.key !== key) {
       pager.dataset.key = key;
@@ -75,7 +75,8 @@ export function show(main, query) {
     poll,
     refused: (problem) => {
       list.replaceChildren();
-      state.replaceChildren(trouble(problem.message, () => location.reload()));
+      pager.replaceChildren();
+      state.replaceChildren(after && problem.status === 404 ? beganAfterNothing(at({})) : trouble(problem.message, () => location.reload()));
     },
   });
   const clock = setInterval(() => rows.forEach((row) => row.tick()), 1000);
@@ -134,7 +135,8 @@ function make(job) {
     },
     retell: () => {
       say(name, title(row.now));
-      say(what, [deed(row.now), ...row.now.tags.map((tag) => `#${tag}`)].join(" "));
+      const told = [deed(row.now), ...row.now.tags.flatMap((tag) => [" ", h("bdi", {}, `#${tag}`)])]; // in letters of any direction
+      if (what.textContent !== told.map((part) => part.textContent ?? part).join("")) what.replaceChildren(...told);
       say(where, standing(row.now)); // it may wait for a job by name
     },
     tick: () => {

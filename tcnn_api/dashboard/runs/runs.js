@@ -7,7 +7,8 @@ import { ENDED, STATUS, deed, title } from "../components/format.js";
 import { get } from "../server/http.js";
 import { chips, editable } from "../components/labels.js";
 import { learn } from "../components/names.js";
-import { badge, trouble } from "../components/parts.js";
+import { badge, beganAfterNothing, trouble } from "../components/parts.js";
+import { putRows } from "../components/rows.js";
 import { scrolling } from "../components/scrolling.js";
 
 const LIMIT = 50;
@@ -98,7 +99,7 @@ export function show(main, query) {
       take(page);
     } catch (error) {
       if (error.name === "AbortError" || over) return;
-      trailer.replaceChildren(trouble(error.message, load));
+      trailer.replaceChildren(state.after && error.status === 404 ? beganAfterNothing(address({ after: "" })) : trouble(error.message, load));
     }
     if (jobs.some((job) => !ENDED.has(job.status))) timer = setTimeout(later, EVERY);
   }
@@ -126,9 +127,16 @@ export function show(main, query) {
 
   function draw() {
     table.hidden = !jobs.length;
-    header.replaceChildren(h("td", {}), ...["name", ...state.columns].map(head));
-    rows = new Map(jobs.map((job) => [job.id, row(job)]));
-    body.replaceChildren(...[...rows.values()].map((one) => one.element));
+    const heads = [h("td", {}), ...["name", ...state.columns].map(head)];
+    putRows(header, heads.map((made, place) => (header.children[place]?.isEqualNode(made) ? header.children[place] : made)));
+    const before = rows;
+    rows = new Map(jobs.map((job) => {
+      const [old, made] = [before.get(job.id), row(job)];
+      if (!old?.element.isEqualNode(made.element)) return [job.id, made];
+      old.take(job); // it looks the same: whoever reads it, or is in it, is not disturbed
+      return [job.id, old];
+    }));
+    putRows(body, [...rows.values()].map((one) => one.element));
     if (picker.open && !picker.contains(document.activeElement)) drawPicker();
     drawFilters();
   }
@@ -142,7 +150,7 @@ export function show(main, query) {
     const button = h("button", { type: "button", class: "quiet sorter", "data-column": column, title: column,
       onclick: () => change({ sort: next, after: "" }).then(() => header.querySelector(`[data-column="${column}"]`)?.focus()) },
       word, h("span", { "aria-hidden": "true" }, by === column ? (down ? "\u00a0▼" : "\u00a0▲") : ""));
-    return h("th", { scope: "col", "aria-sort": by === column ? (down ? "descending" : "ascending") : null }, button);
+    return h("th", { scope: "col", "data-row": column, "aria-sort": by === column ? (down ? "descending" : "ascending") : null }, button);
   }
 
   function row(job) {
@@ -157,14 +165,14 @@ export function show(main, query) {
     const tagged = editable("tags", { current, saved, draw: (one) => chips(one, (tag) => !state.tag.includes(tag) && change({ tag: [...state.tag, tag], after: "" })) });
     const tick = h("input", { type: "checkbox", "aria-label": `Select ${title(job)}`, checked: state.selected.includes(job.id),
       onchange: () => select(job.id, tick.checked) });
-    const element = h("tr", {},
+    const element = h("tr", { "data-row": job.id },
       h("td", {}, tick),
       h("th", { scope: "row" }, h("div", { class: "run" }, h("div", { class: "labels" }, name.element, tagged.element), h("span", { class: "muted" }, badge(job.status), deed(job)))),
       state.columns.map((column) => {
         const { text, tip } = cell(column, job);
         return h("td", { title: tip }, h("span", { class: "value" }, text));
       }));
-    return { element, isOpen: () => name.isOpen() || tagged.isOpen() };
+    return { element, take: (news) => (now = news), isOpen: () => name.isOpen() || tagged.isOpen() };
   }
 
   function select(id, is) {

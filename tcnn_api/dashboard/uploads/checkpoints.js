@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { bytes, count, date, short } from "../components/format.js";
 import { get } from "../server/http.js";
-import { trouble } from "../components/parts.js";
+import { beganAfterNothing, trouble } from "../components/parts.js";
 import { breakable, scrolling } from "../components/scrolling.js";
 import { WEIGHTS, dropZone, modelRoute } from "./uploads.js";
 
@@ -48,7 +48,7 @@ function listing(kind, after, signal) {
         page.has_more && h("a", { class: "button", href: `#/checkpoints?${kind}=${page.data.at(-1).id}` }, "Older ones"),
       ].filter(Boolean));
     } catch (error) {
-      if (error.name !== "AbortError") state.replaceChildren(trouble(error.message, load));
+      if (error.name !== "AbortError") state.replaceChildren(after && error.status === 404 ? beganAfterNothing("#/checkpoints") : trouble(error.message, load));
     }
   }
 

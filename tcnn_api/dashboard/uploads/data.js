@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { bytes, count, date } from "../components/format.js";
 import { get } from "../server/http.js";
-import { trouble } from "../components/parts.js";
+import { beganAfterNothing, trouble } from "../components/parts.js";
 import { breakable, scrolling } from "../components/scrolling.js";
 import { ARCHIVES, dropZone } from "./uploads.js";
 
@@ -35,7 +35,7 @@ export function show(main, query) {
         page.has_more && h("a", { class: "button", href: `#/data?after=${page.data.at(-1).id}` }, "Older data sets"),
       ].filter(Boolean));
     } catch (error) {
-      if (error.name !== "AbortError") state.replaceChildren(trouble(error.message, load));
+      if (error.name !== "AbortError") state.replaceChildren(after && error.status === 404 ? beganAfterNothing("#/data") : trouble(error.message, load));
     }
   }
 
