@@ -150,11 +150,10 @@ def test_axes_that_end_at_a_map_of_one_pixel_are_fixed() -> None:
 
 
 def test_a_file_that_differs_is_not_written(tmp_path: Path) -> None:
-    model = without_stride()
-    with pytest.raises(VerificationError, match=r"differs from PyTorch by .*expected at most 1e-12"):
-        tcnn.export(model, tmp_path / "a.pt2", size=SIZE, dynamic=(), tolerance=1e-12)
-    assert list(tmp_path.iterdir()) == []
     model, other = soft(), soft("pooled:3")
+    with pytest.raises(VerificationError, match=r"differs from PyTorch by .*expected at most 1e-12"):
+        tcnn.export(model, tmp_path / "a.onnx", size=SIZE, dynamic=(), tolerance=1e-12)  # another library's kernels
+    assert list(tmp_path.iterdir()) == []
     checks = export_check.compare(model, lambda x: [other(x).detach()], [(2, 3, *SIZE)])
     with pytest.raises(VerificationError, match="nothing was written"):
         export_check.check_tolerance(model, checks, 1e-5)
