@@ -210,7 +210,7 @@ def _finetune(
     )  # fmt: skip
     teacher = teacher_for(source, config, sources.pretrained, sources.weights)
     if teacher is not None:
-        check_teacher(teacher, start.model, len(train_set.class_names))
+        check_teacher(teacher, start.model, train_set.class_names)
     record = record_of(sources, config, start, train_set)
     loader = training_loader(start, train_set, config, processes, device)
     # Before an existing run is replaced: an optimizer that cannot be created must not cost it.

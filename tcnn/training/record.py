@@ -43,6 +43,7 @@ def record_of(sources: Sources, config: FinetuneConfig, start: Start, train: Ima
         "data": data if isinstance(data, str) else repr(data),
         "val": val if isinstance(val, str) else None if val is None else repr(val),
         "images": train.fingerprint(),
+        "image_count": len(train.whole),
         "earlier": [one._asdict() for one in earlier],
         "weights": start.origin or ("file" if sources.weights else "pretrained" if sources.pretrained else "random"),
         "size": list(start.size),
@@ -74,6 +75,9 @@ def check_settings(run: RunDirectory, record: dict[str, Any], allow: bool, say: 
     for key in ("model", "data", "val", "size", "class_names"):
         if before.get(key) != record[key]:
             changes.append(f"{key}: {shorten(str(before.get(key)), 60)} → {shorten(str(record[key]), 60)}")
+    # Of more images or fewer others would be held out, which the run has learned from; older runs have no count.
+    if before.get("image_count", record["image_count"]) != record["image_count"]:
+        changes.append(f"images in the data set: {before['image_count']} → {record['image_count']}")
     if changes and not allow:
         raise RequestError(
             f"{run.path}: began with other settings ({'; '.join(changes)}); give the same ones, or --allow-changes"

@@ -126,10 +126,20 @@ def test_the_teacher_stays_in_evaluation_mode() -> None:
 
 def test_a_teacher_must_fit() -> None:
     with pytest.raises(RequestError, match=r"expected 3 classes.* found 1000"):
-        check_teacher(timm.create_model("test_resnet"), Known(), 3)
+        check_teacher(timm.create_model("test_resnet"), Known(), ["ant", "bee", "cat"])
     with pytest.raises(RequestError, match="TwoConvs has no pretrained_cfg"):
-        check_teacher(Known(), TwoConvs(), 3)
-    check_teacher(Known(), Known(), 3)
+        check_teacher(Known(), TwoConvs(), ["ant", "bee", "cat"])
+    check_teacher(Known(), Known(), ["ant", "bee", "cat"])
+
+
+def test_a_teacher_must_have_the_classes_in_their_order() -> None:
+    class Named(Known):
+        pretrained_cfg: ClassVar = {**Known.pretrained_cfg, "label_names": ["ant", "bee", "cat"]}
+
+    check_teacher(Named(), Known(), ["ant", "bee", "cat"])
+    check_teacher(Named(), Known(), ["n01", "n02", "n03"])
+    with pytest.raises(RequestError, match=r"^teacher: its class 1 is 'bee', which is class 0 of the data set; choose"):
+        check_teacher(Named(), Known(), ("bee", "cat", "ant"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

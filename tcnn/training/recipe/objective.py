@@ -1,5 +1,6 @@
 """Training objective: timm's training tasks, mixup and CutMix, and knowledge distillation."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,19 +46,28 @@ class HardDistillationTask(LogitDistillationTask):  # type: ignore[misc]
         return {"loss": loss, "output": student, "task_loss": task_loss, "kd_loss": kd_loss}
 
 
-def check_teacher(teacher: nn.Module, model: nn.Module, classes: int) -> None:
-    """Raise `RequestError` unless the teacher has the same classes and input channels as the student."""
+def check_teacher(teacher: nn.Module, model: nn.Module, class_names: Sequence[str]) -> None:
+    """Raise `RequestError` unless the teacher has the classes of the data set, in its order as far as that is known."""
     lacking = [name for name in ("pretrained_cfg", "num_classes", "in_chans") if not getattr(model, name, None)]
     if lacking:
         raise RequestError(
             f"teacher: {type(model).__name__} has no {', '.join(lacking)}; timm's distillation needs it, as timm's "
             "models have it"
         )
-    found = getattr(teacher, "num_classes", None)
+    found, classes = getattr(teacher, "num_classes", None), len(class_names)
     if found != classes:
         raise RequestError(
             f"teacher: expected {classes} classes, as the data set has, found {found}; choose a teacher that was "
             "trained on these classes"
+        )
+    # Names that are all foreign say nothing: they may be words for folders that are called by numbers.
+    cfg: dict[str, Any] = getattr(teacher, "pretrained_cfg", None) or {}
+    own = {name: index for index, name in enumerate(cfg.get("label_names") or ())}
+    moved = [name for index, name in enumerate(class_names) if own.get(name, index) != index]
+    if moved:
+        raise RequestError(
+            f"teacher: its class {own[moved[0]]} is {moved[0]!r}, which is class {class_names.index(moved[0])} of the "
+            "data set; choose a teacher whose classes have the data set's order"
         )
 
 
