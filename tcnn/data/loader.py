@@ -47,6 +47,8 @@ class _Loader:
     """A torch `DataLoader` whose worker processes live until `close`, and never longer than this process."""
 
     def __init__(self, samples: Samples, workers: int, pin_memory: bool) -> None:
+        if workers < 0:
+            raise RequestError(f"workers: expected 0 or more processes, found {workers}")
         self._plan = _Plan()
         self._passes = 0
         with _without_worker_warning():
@@ -173,6 +175,8 @@ class EvaluationLoader(_Loader):
         pin_memory: bool = False,
         seed: int = 0,
     ) -> None:
+        if batch_size < 1:
+            raise RequestError(f"batch_size: expected at least 1, found {batch_size}")
         self._indices = range(rank, len(data), world)
         self._batch_size = batch_size
         super().__init__(Samples(data, transform, seed, replace=False), workers, pin_memory)

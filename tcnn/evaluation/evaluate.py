@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
 from tcnn.folding.fuse import fused
+from tcnn.models.refusals import refuse_without_values
+from tcnn.models.running import weights_dtype
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.models.wrapped import unwrapped
 
@@ -96,6 +98,11 @@ def evaluate(
 
     Raises: `RequestError` when classes and outputs do not fit, or no image can be read.
     """
+    if not isinstance(model, nn.Module):
+        raise RequestError(f"model: expected a module, found {model!r}; load it by tcnn.load or timm.create_model")
+    refuse_without_values(model, "evaluate")
+    if amp not in get_args(Amp):
+        raise RequestError(f"amp: expected {', '.join(get_args(Amp))}, found {amp!r}")
     if not isinstance(data, ImageSet):
         raise RequestError(
             f"data: expected an opened data set, found {data!r}; open it by "
@@ -182,6 +189,7 @@ def _count(
     """Evaluate this process's images. The device is not synchronised before the last batch."""
     started = time.perf_counter()
     columns = None if class_subset is None else torch.tensor(list(class_subset), device=device)
+    dtype = weights_dtype(model)
     autocast: AbstractContextManager[None] = (
         nullcontext() if amp == "float32" else torch.autocast(device.type, getattr(torch, amp))
     )
@@ -193,7 +201,7 @@ def _count(
             unreadable += batch.unreadable
             logits = None
             if len(batch.images):
-                images = batch.images.to(device, non_blocking=True)
+                images = batch.images.to(device, dtype, non_blocking=True)
                 if channels_last:
                     images = images.to(memory_format=torch.channels_last)
                 targets = batch.targets.to(device, non_blocking=True)

@@ -14,6 +14,7 @@ from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.errors import RequestError
 from tcnn.evaluation.evaluate import Amp, transform_for
 from tcnn.folding.fuse import fused
+from tcnn.models.running import weights_dtype
 from tcnn.models.trace import evaluating
 
 
@@ -90,10 +91,10 @@ def outcomes(
     transform = transform_for(model, size, corruption=corruption)
     loader = EvaluationLoader(data, transform, batch_size=batch_size, workers=workers)
     autocast = torch.autocast(place.type, getattr(torch, amp), enabled=amp != "float32")
-    observer = Observer(data, batch_size)
+    observer, dtype = Observer(data, batch_size), weights_dtype(model)
     with closing(loader), evaluating(model), fused(model), torch.inference_mode(), autocast:
         for batch in loader:
-            logits = model(batch.images.to(place)).float() if len(batch.images) else None
+            logits = model(batch.images.to(place, dtype)).float() if len(batch.images) else None
             if logits is not None and (logits.dim() != 2 or logits.shape[1] != len(data.class_names)):
                 raise RequestError(
                     f"the model's output is {tuple(logits.shape)}, the data set has {len(data.class_names)} classes"

@@ -15,6 +15,7 @@ from tcnn.data.sources.names import is_image, sort_key
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fuse import fused
+from tcnn.models.running import weights_dtype
 from tcnn.models.trace import check_size, evaluating, input_shape
 from tcnn.models.wrapped import unwrapped
 
@@ -100,12 +101,13 @@ def predict(
     place = place or torch.device("cpu")
     transform, mode = transform_for(model, size, crop_pct), mode_of(input_shape(model)[0])
     found: list[Prediction] = []
+    dtype = weights_dtype(model)
     autocast = torch.autocast(place.type, getattr(torch, amp), enabled=amp != "float32")
     with evaluating(model), fused(model.to(place)), torch.inference_mode(), autocast:
         for names in (files[start : start + batch_size] for start in range(0, len(files), batch_size)):
             read = [_read(file, transform, mode) for file in names]
             tensors = [tensor for tensor in read if isinstance(tensor, Tensor)]
-            answers = iter(_guesses(model, torch.stack(tensors).to(place), top) if tensors else ())
+            answers = iter(_guesses(model, torch.stack(tensors).to(place, dtype), top) if tensors else ())
             for file, tensor in zip(names, read, strict=True):
                 if isinstance(tensor, Tensor):
                     found.append(Prediction(file=readable(str(file)), guesses=next(answers)))
@@ -130,7 +132,7 @@ def predict_image(model: nn.Module, image: BinaryIO, *, top: int = 5) -> list[Gu
     if not isinstance(tensor, Tensor):
         raise RequestError(f"cannot be read as an image ({shorten(tensor, 120)}); send another")
     with evaluating(model), fused(model), torch.inference_mode():
-        return next(_guesses(model, tensor.unsqueeze(0).to(place), top))
+        return next(_guesses(model, tensor.unsqueeze(0).to(place, weights_dtype(model)), top))
 
 
 def image_files(images: str | Path | Iterable[str | Path]) -> list[Path]:

@@ -1,5 +1,7 @@
-"""Refuse models that an operation cannot use: with layers for inference only (folded or fused), or without values."""
+"""Refuse models that an operation cannot use: with layers for inference only (folded or fused), without values, or with
+weights in another dtype."""
 
+import torch
 from torch import nn
 
 from tcnn.errors import RequestError
@@ -36,4 +38,15 @@ def refuse_without_values(model: nn.Module, verb: str) -> None:
             raise RequestError(
                 f"{type(model).__name__}: expected values to {verb}, found none: {name} is on the meta device; build "
                 "the model on another device and load its weights"
+            )
+
+
+def refuse_other_dtypes(model: nn.Module, verb: str) -> None:
+    """Raise `RequestError` for a model with a weight that is not in float32; `verb` is the refused operation."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype != torch.float32:
+            found = str(parameter.dtype).removeprefix("torch.")
+            raise RequestError(
+                f"{type(model).__name__}: expected weights in float32 to {verb}, found {name} in {found}; give "
+                "model.float(), and amp for arithmetic in another dtype"
             )

@@ -66,6 +66,11 @@ def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
             buffer.copy_(value)
 
 
+def weights_dtype(model: nn.Module) -> torch.dtype:
+    """The dtype of a model's weights, in which it takes its images; float32 where it has none."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
 def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The model itself if it has the dtype already, else a copy in that dtype."""
     if all(p.dtype == dtype for p in model.parameters() if p.is_floating_point()):

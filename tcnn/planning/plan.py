@@ -23,7 +23,7 @@ from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, Plann
 from tcnn.planning.trial import Pace, Phase, Trial
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.distributed import Processes, process_device
-from tcnn.training.preparing.inputs import open_data_sets, training_loader
+from tcnn.training.preparing.inputs import data_set, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import Start, conversion_at, in_chans, is_checkpoint, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes, annealing_schedule, set_temperatures
 from tcnn.training.recipe.batch_norm import is_single_value
@@ -57,8 +57,8 @@ class _Run(NamedTuple):
 
 def plan(
     model: str | Path | nn.Module,
-    data: str | ImageSet,
-    val: str | ImageSet | None = None,
+    data: str | Path | ImageSet,
+    val: str | Path | ImageSet | None = None,
     config: FinetuneConfig | None = None,
     out: str | Path = "run",
     *,
@@ -95,6 +95,7 @@ def plan(
     if target is None:
         device = process_device(config.device, Processes())
         target = Target(device, machine.free_bytes(device))
+    data, val = data_set(data), None if val is None else data_set(val, "val")
     train, validation, config = open_data_sets(data, val, config, in_chans(model))
     run = _Run(train, validation, Path(out), target, seconds, say)
     say("building the model")

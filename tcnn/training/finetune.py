@@ -20,7 +20,7 @@ from tcnn.training.before_after import FILE, Ran, before_and_after
 from tcnn.training.distributed import Processes, join_processes, process_device
 from tcnn.training.preparing.converted import Check
 from tcnn.training.preparing.effects import check_run
-from tcnn.training.preparing.inputs import DataSets, open_data_sets, training_loader
+from tcnn.training.preparing.inputs import DataSets, data_set, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import in_chans, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes
 from tcnn.training.recipe.objective import check_teacher
@@ -64,8 +64,8 @@ class FinetuneResult(BaseModel):
 
 def finetune(
     model: str | Path | nn.Module,
-    data: str | ImageSet,
-    val: str | ImageSet | None = None,
+    data: str | Path | ImageSet,
+    val: str | Path | ImageSet | None = None,
     config: FinetuneConfig | None = None,
     out: str | Path = "run",
     *,
@@ -117,6 +117,7 @@ def finetune(
         model = unwrapped(model)
     elif isinstance(model, str):
         model = cnn_of(model)
+    data, val = data_set(data), None if val is None else data_set(val, "val")
     sources = Sources(model, data, val, pretrained, weights, names or {})
     directory = _Directory(RunDirectory(Path(out)), resume, force, allow_changes)
     callbacks = Callbacks(report, say, stop)

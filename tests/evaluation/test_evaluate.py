@@ -243,6 +243,9 @@ def test_grey_images(root: Path) -> None:
         ({"crop_pct": 0}, "crop_pct: expected a share above 0 and up to 1, found 0"),
         ({"corruption": ("fogs", 1)}, "'fogs' is no ImageNet-C corruption; did you mean fog?"),
         ({"corruption": ("fog", 6)}, "severity: expected 1 to 5, found 6"),
+        ({"batch_size": 0}, "batch_size: expected at least 1, found 0"),
+        ({"workers": -1}, "workers: expected 0 or more processes, found -1"),
+        ({"amp": "fp16"}, "amp: expected float32, bfloat16, float16, found 'fp16'"),
         ({"world": 2}, "evaluate: 2 processes need torch.distributed.init_process_group first"),
     ],
 )

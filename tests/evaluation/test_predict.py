@@ -13,7 +13,7 @@ from torch import nn
 import tcnn
 from tcnn.errors import RequestError
 from tcnn.evaluation.evaluate import transform_for
-from tcnn.evaluation.predict import predict, side_by_side
+from tcnn.evaluation.predict import predict, predict_image, side_by_side
 
 
 @pytest.fixture
@@ -67,6 +67,17 @@ def test_a_converted_model_gives_the_answers_of_its_source(photos: Path, lively:
     report = side_by_side({"cnn": predict(source, [photos]), "t-cnn": predict(converted, [photos])})
     assert (report.same_first_guess, report.compared) == (4, 4)
     assert converted.training is source.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_weights_in_another_dtype(photos: Path, lively: Callable[..., nn.Module], dtype: torch.dtype) -> None:
+    model = lively(num_classes=10)
+    exact = {guess.index: guess.probability for guess in predict(model, photos / "1.png", top=10)[0].guesses}
+    model = model.to(dtype)
+    with (photos / "1.png").open("rb") as opened:
+        alone = predict_image(model, opened, top=10)
+    for guesses in (predict(model, photos / "1.png", top=10)[0].guesses, alone):
+        assert all(guess.probability == pytest.approx(exact[guess.index], abs=0.01) for guess in guesses)
 
 
 def test_half_precision_and_another_size(photos: Path, lively: Callable[..., nn.Module]) -> None:

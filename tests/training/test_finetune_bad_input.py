@@ -131,6 +131,13 @@ def test_a_device_that_is_not_there(data: Path, tmp_path: Path) -> None:
     assert "--device cuda:77: not usable here" in refused("test_resnet", data, tmp_path, 4, device="cuda:77")
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_weights_in_another_dtype(data: Path, tmp_path: Path, dtype: torch.dtype) -> None:
+    message = refused(seeded(TwoConvs).to(dtype), data, tmp_path)
+    found = str(dtype).removeprefix("torch.")
+    assert message.startswith(f"TwoConvs: expected weights in float32 to fine-tune, found stem.weight in {found}; give")
+
+
 def test_a_teacher_needs_to_know_how_images_are_normalised(data: Path, tmp_path: Path) -> None:
     message = refused(seeded(TwoConvs), data, tmp_path, teacher="source", size=16)
     assert message.startswith("teacher: TwoConvs has no pretrained_cfg")

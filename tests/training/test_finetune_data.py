@@ -57,6 +57,18 @@ def test_how_crops_are_resized(tmp_path: Path, ways: list[str], choice: dict[str
     assert sorted({found[0] for found in used}) == ways
 
 
+def test_paths_are_data_sets_as_well(data: Path, tmp_path: Path) -> None:
+    """A validation set that was named by one was passed over for the default."""
+    val = colours(tmp_path / "val", 4)
+    result = tcnn.finetune(seeded(TwoConvs), data, val, config=tiny(epochs=1, val_split=None), out=tmp_path / "run")
+    assert (result.train_images, result.val_images) == (30, 12)
+    record = RunDirectory(tmp_path / "run").record()
+    assert (record["data"], record["val"]) == (str(data), str(val))
+    for given, what in (({"data": 5}, "data"), ({"data": data, "val": [data]}, "val")):
+        with pytest.raises(RequestError, match=rf"^{what}: expected the name of a data set or an opened one, found "):
+            tcnn.finetune(seeded(TwoConvs), **given, config=tiny(), out=tmp_path / "other")
+
+
 def test_half_of_the_data_twice_as_often(data: Path, tmp_path: Path) -> None:
     seen: list[Progress] = []
     result = run(seeded(TwoConvs), data, tmp_path / "run", fraction=0.5, batch_size=6, epochs=1, report=seen.append)

@@ -1,5 +1,8 @@
 """What a run learns from: its data sets, and the loader of its augmented batches."""
 
+from os import PathLike, fspath
+from pathlib import Path
+
 import torch
 
 from tcnn.config import FinetuneConfig
@@ -14,6 +17,15 @@ from tcnn.training.recipe.objective import uses_mixup
 
 DataSets = tuple[ImageSet, ImageSet, FinetuneConfig]
 """Images to train on, images to validate on, and the configuration with the share that was held out."""
+
+
+def data_set(data: str | Path | ImageSet, what: str = "data") -> str | ImageSet:
+    """A data set as it was given, a path by its name. Raises `RequestError` for what can be none."""
+    if isinstance(data, PathLike):
+        return fspath(data)
+    if not isinstance(data, str | ImageSet):
+        raise RequestError(f"{what}: expected the name of a data set or an opened one, found {data!r}")
+    return data
 
 
 def open_data_sets(

@@ -1,5 +1,6 @@
 """Prepare the initial model of a run: load it, fit its classifier to the classes, convert it, freeze parts of it."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
+from tcnn.models.refusals import refuse_other_dtypes
 from tcnn.models.size import parameter_count
 from tcnn.models.trace import check_size, input_shape
 from tcnn.training.recipe import freezing
@@ -79,6 +81,7 @@ def prepare(
             model, origin = _load_checkpoint(Path(source), config, notes)
         else:
             model = _build_model(str(source), config, pretrained, weights, notes)
+        refuse_other_dtypes(model, "fine-tune")
         if config.init != "default":
             begin(model, config, pretrained or weights is not None or origin is not None)
         record = getattr(model, "conversion_report", None)
@@ -198,8 +201,6 @@ def conversion_at(config: FinetuneConfig, size: tuple[int, int]) -> ConversionCo
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    import copy
-
     return copy.deepcopy(model)
 
 
