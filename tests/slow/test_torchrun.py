@@ -53,7 +53,7 @@ def test_a_killed_rank_costs_no_more_than_the_steps_since_the_last_checkpoint(ho
     events = house.store.events(job.id)
     assert [event.data["message"] for event in events if event.kind == "retrying"] == [
         "one of the 2 training processes ended without a word, as it does when memory runs out; "
-        "go on with --resume; the log says more"
+        "resume the job; the log says more"
     ]
     assert any(text.startswith("going on in epoch") and "epoch 1 at step 0" not in text for text in house.messages(job))
     told = [event.data["epoch"] for event in events if event.kind == "epoch"]
