@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tcnn.data.decode import decode, mode_of, reason
-from tcnn.data.sources.folder import walk
+from tcnn.data.sources.folder import open_at_once, walk
 from tcnn.data.sources.names import EXTENSIONS, sort_key
 from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError, readable, shorten
@@ -45,7 +45,7 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
     names, tensors, unreadable = [], [], []
     for file in files:
         try:
-            with file.open("rb") as handle:
+            with open(file, "rb", opener=open_at_once) as handle:
                 tensors.append(transform(middle_of_strip(decode(handle, mode))))
             names.append(readable(file.name if file == Path(where) else str(file.relative_to(where))))
         except Exception as error:  # a decoder may raise anything over a file that is no image

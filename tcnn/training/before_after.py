@@ -17,7 +17,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.errors import EnvironmentFailure, TcnnError
 from tcnn.evaluation.comparing.before_after import BeforeAfter, Cost, Measured, Rate, Role, Row, counted, differences
-from tcnn.evaluation.comparing.single_images import illustrate, short_name
+from tcnn.evaluation.comparing.single_images import illustrate, short_names
 from tcnn.evaluation.outcomes import Outcomes, outcomes
 from tcnn.files import replacing
 from tcnn.folding.fuse import fused
@@ -69,7 +69,7 @@ def before_and_after(ran: Ran, data: ImageSet, device: torch.device, report: Rep
         images=len(data),
         rows=[one.row for one in rows],
         corrupted_images=max((len(one.corrupted.indices) for one in rows if one.corrupted is not None), default=0),
-        differences=differences(rows, data.class_names, [short_name(data, i) for i in range(len(data))]),
+        differences=differences(rows, data.class_names, short_names(data)),
     )
     if found.differences:  # the one that is looked at first
         illustrate(found.differences[0].right_images + found.differences[0].wrong_images, data)

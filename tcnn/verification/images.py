@@ -8,6 +8,7 @@ from timm.data import create_transform, resolve_model_data_config
 from timm.data.readers.img_extensions import get_img_extensions
 from torch import Tensor, nn
 
+from tcnn.data.sources.folder import open_at_once
 from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.models.trace import input_shape
@@ -35,7 +36,7 @@ def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:
     batch = []
     for file in files[:limit]:
         try:
-            with Image.open(file) as image:
+            with open(file, "rb", opener=open_at_once) as handle, Image.open(handle) as image:
                 batch.append(transform(middle_of_strip(image.convert(modes[channels]))))
         except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
             raise RequestError(f"{file}: not a readable image ({type(error).__name__}); remove it") from error

@@ -1,5 +1,6 @@
 """Pictures as people have them: colour spaces, animations, giants, strips, and files that are none."""
 
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from torch import nn
 
 from tcnn.analysis.images import read_pictures, seen, select_files
 from tcnn.errors import RequestError
+from tcnn.verification.images import load_images
 
 SIZE = (32, 48)
 
@@ -63,13 +65,20 @@ def test_what_is_no_image_is_named_and_left_out(tmp_path: Path, model: nn.Module
     (tmp_path / "words.jpg").write_text("not a picture\nat all")
     (tmp_path / "empty.png").touch()
     (tmp_path / "bomb.png").write_bytes(bomb())
+    os.mkfifo(tmp_path / "pipe.png")
     names, unreadable = read(tmp_path, model)
     assert names == ("good.png",)
     reasons = dict(line.split(": ", 1) for line in unreadable)  # type: ignore[union-attr]
-    assert reasons.keys() == {"cut.jpg", "words.jpg", "empty.png", "bomb.png"}
+    assert reasons.keys() == {"cut.jpg", "words.jpg", "empty.png", "bomb.png", "pipe.png"}
     assert reasons["words.jpg"] == "not an image"
     assert reasons["bomb.png"] == "too many pixels"
     assert all("\n" not in reason for reason in reasons.values())
+
+
+def test_verification_waits_for_no_pipe(tmp_path: Path, model: nn.Module) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(RequestError, match=r"pipe\.png: not a readable image"):
+        load_images(tmp_path, model)
 
 
 def bomb() -> bytes:

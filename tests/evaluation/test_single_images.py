@@ -1,10 +1,13 @@
 """Images that a model gets wrong, or on which it departs from the first model, whatever the order of its classes."""
 
+import base64
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 from data_pictures import draw_classes
+from PIL import Image
 
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.evaluation.comparing.single_images import Looked, changes, mistakes
@@ -55,6 +58,21 @@ def test_models_with_classes_in_another_order(pictures: Path) -> None:
     assert (gained.target, gained.before, gained.after) == ("cat", "dog", "cat")
     assert (lost.target, lost.before, lost.after) == ("eel", "eel", "dog")
     assert found.per_class["dog"].mean == 0 < found.per_class["cat"].mean
+
+
+def test_images_that_are_called_alike_have_their_own_thumbnails(tmp_path: Path) -> None:
+    for folder, colour in (("a", "white"), ("b", "black")):
+        for name in PETS:
+            path = tmp_path / folder / name / "0.png"
+            path.parent.mkdir(parents=True)
+            Image.new("RGB", (8, 8), colour).save(path)
+    data = opened(tmp_path, PETS)
+    found = mistakes(said("model", data, {f"{name}/0.png": "not finite" for name in PETS}), 6)
+    assert {one.file for one in found} == {f"{folder}/{name}/0.png" for folder in "ab" for name in PETS}
+    for one in found:
+        assert one.thumbnail
+        picture = Image.open(io.BytesIO(base64.b64decode(one.thumbnail.partition(",")[2])))
+        assert (picture.getpixel((0, 0))[0] > 128) == one.file.startswith("a/")
 
 
 def test_only_what_was_measured_at_one_size_is_compared(pictures: Path) -> None:

@@ -6,6 +6,7 @@ Their names say nothing of where a data set lies; their thumbnails are data URLs
 import base64
 import io
 from collections.abc import Iterable, Sequence
+from os.path import commonpath
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -29,15 +30,24 @@ class Shown(Protocol):
     thumbnail: str | None
 
 
-def short_name(data: ImageSet, index: int) -> str:
-    """An image's name and its folder's, which is its class's; where the data set lies is nobody's business."""
-    name = data.filename(index)
-    return "/".join(Path(name).parts[-2:]) if Path(name).is_absolute() else name
+def short_names(data: ImageSet) -> list[str]:
+    """Every image's name and its folder's, which is its class's; where the data set lies is nobody's business.
+
+    Where two would be called alike, as in a/cat/0.jpg and b/cat/0.jpg, they have all that tells them apart.
+    """
+    names = [data.filename(index) for index in range(len(data))]
+    if not all(Path(name).is_absolute() for name in names):
+        return names
+    short = ["/".join(Path(name).parts[-2:]) for name in names]
+    if len(set(short)) == len(short):
+        return short
+    around = f"{commonpath(names)}/"
+    return [name.removeprefix(around) for name in names]
 
 
 def illustrate(images: Iterable[Shown], data: ImageSet) -> None:
     """Give images, known by their short names, their thumbnails."""
-    places = {short_name(data, index): index for index in range(len(data))}
+    places = {name: index for index, name in enumerate(short_names(data))}
     for one in images:
         picture, _ = data.load(places[one.file])
         picture.thumbnail((SIDE, SIDE))
@@ -78,11 +88,12 @@ class Looked(NamedTuple):
 def mistakes(looked: Looked, most: int) -> list[Mistake]:
     """The images that a model gets wrong, those first of whose class it is surest."""
     found, names = looked.outcomes, [*looked.data.class_names, NO_NUMBER]
+    files = short_names(looked.data)
     wrong = np.flatnonzero(~found.right)
     surest = wrong[np.argsort(-found.confidence[wrong], kind="stable")][:most]
     made = [
         Mistake(
-            file=short_name(looked.data, int(found.indices[i])), target=names[found.targets[i]],
+            file=files[int(found.indices[i])], target=names[found.targets[i]],
             answer=names[found.predicted[i]], confidence=round(float(found.confidence[i]), 6),
         )
         for i in surest
@@ -102,8 +113,7 @@ def changes(all_looked: Sequence[Looked], most: int) -> list[ModelChange]:
         if before is None or one.model == before.model:
             continue
         data = before.data
-        files = [short_name(data, index) for index in range(len(data))]
-        made = change(before.outcomes, _in_the_order_of(data, one), data.class_names, files)
+        made = change(before.outcomes, _in_the_order_of(data, one), data.class_names, short_names(data))
         images = [made.right_images[:most], made.wrong_images[:most]]
         illustrate([*images[0], *images[1]], data)
         made = made.model_copy(update={"right_images": images[0], "wrong_images": images[1]})
