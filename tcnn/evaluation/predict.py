@@ -1,5 +1,6 @@
 """Classify images: the most probable classes of each, with their names, by one model or by two side by side."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -138,10 +139,14 @@ def predict_image(model: nn.Module, image: BinaryIO, *, top: int = 5) -> list[Gu
 def image_files(images: str | Path | Iterable[str | Path]) -> list[Path]:
     """Files as they are named, and of a folder every image below it, in natural order.
 
-    Raises `RequestError` for what does not exist, for a folder without an image, and if nothing is named.
+    Raises `RequestError` for what does not exist, what is no path, a folder without an image, and if nothing is named.
     """
     found: list[Path] = []
-    for name in [images] if isinstance(images, str | Path) else images:
+    given: Iterable[object] = images if isinstance(images, Iterable) and not isinstance(images, str) else [images]
+    for name in given:
+        if not isinstance(name, str | os.PathLike):
+            kind = type(name).__name__
+            raise RequestError(f"images: expected the paths of files or folders, found {kind}; save images first")
         path = Path(name).expanduser()
         if path.is_dir():
             inside = sorted(walk(path)[0], key=sort_key)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,6 +92,9 @@ def test_half_precision_and_another_size(photos: Path, lively: Callable[..., nn.
     assert any(abs(of[guess.index] - guess.probability) > 1e-6 for guess in larger)
 
 
+PATHS = "the paths of files or folders"
+
+
 @pytest.mark.parametrize(
     ("images", "options", "message"),
     [
@@ -98,12 +102,15 @@ def test_half_precision_and_another_size(photos: Path, lively: Callable[..., nn.
         (["missing.png"], {}, "missing.png: no such image"),
         (["missing"], {}, "missing: no such image; images are files or folders"),
         (["empty"], {}, "empty: there is no image in this folder"),
+        (Image.new("RGB", (8, 8)), {}, f"images: expected {PATHS}, found Image; save images first"),
+        ([torch.zeros(3, 8, 8)], {}, f"images: expected {PATHS}, found Tensor; save images first"),
+        (None, {}, f"images: expected {PATHS}, found NoneType; save images first"),
         (["1.png"], {"top": 0}, "top: expected at least 1, found 0"),
         (["1.png"], {"batch_size": 0}, "batch_size: expected at least 1, found 0"),
     ],
 )
 def test_wrong_requests(
-    images: list[str], options: dict[str, int], message: str, photos: Path, lively: Callable[..., nn.Module],
+    images: Any, options: dict[str, int], message: str, photos: Path, lively: Callable[..., nn.Module],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     (photos / "empty").mkdir()
