@@ -282,6 +282,19 @@ def test_symbolic_links_in_a_tar(tmp_path: Path) -> None:
         (root / name).unlink()
 
 
+def test_a_linked_folder_has_none_of_its_neighbours(tmp_path: Path) -> None:
+    """Names beside that begin alike, before and behind it in order."""
+    place = tmp_path / "in.tar"
+    with tarfile.open(place, "w") as archive:
+        for folder in ("store/a", "store/a ", "store/a-b", "store/a.b", "store/a/b", "store/a0", "store/aa"):
+            archive.addfile(tarfile.TarInfo(f"{folder}/0.jpg"), io.BytesIO())
+        link = tarfile.TarInfo("train/cat")
+        link.type, link.linkname = tarfile.SYMTYPE, "../store/a"
+        archive.addfile(link)
+    linked = [member.name for member in members(place) if member.name.startswith("train/")]
+    assert sorted(linked) == ["train/cat/0.jpg", "train/cat/b/0.jpg"]
+
+
 def test_hard_links_in_a_tar(tmp_path: Path) -> None:
     root = draw_classes(tmp_path / "data", ["cat", "dog"], 1)
     os.link(root / "cat/0.jpg", root / "dog/1.jpg")

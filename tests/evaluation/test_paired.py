@@ -16,7 +16,7 @@ from tcnn.data.image_set import open_dataset
 from tcnn.evaluation import intervals
 from tcnn.evaluation.comparing.comparison import compare, open_model
 from tcnn.evaluation.comparing.config import EvaluationConfig
-from tcnn.evaluation.comparing.paired import Answers, Tally, paired_differences
+from tcnn.evaluation.comparing.paired import Answers, Tally, image_names, paired_differences
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.evaluation.outcomes import Outcomes
 
@@ -112,7 +112,7 @@ def test_only_images_that_both_have_read_count(pictures: Path) -> None:
     targets = data.targets.numpy()
 
     def said(places: list[int], wrong: list[int]) -> Tally:
-        tally = Tally(data)
+        tally = Tally(image_names(data))
         answers = np.array([-1 if place in wrong else targets[place] for place in places])
         tally.add(data, Outcomes(np.array(places), targets[places], answers, np.ones(len(places))))
         return tally

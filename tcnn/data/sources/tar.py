@@ -5,6 +5,7 @@ timm keeps archives open; forked workers would then share one file position and 
 
 import io
 import tarfile
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
@@ -100,11 +101,14 @@ def _linked(links: Mapping[str, str], files: dict[str, Member], archive: str) ->
         if end in files:
             files[name] = files[end]._replace(name=name)
             yield files[name]
+    paths = sorted(files)  # what lies in a folder stands together
     for name, end in ends.items():
-        inside = [path for path in files if path.startswith(f"{end}/")]
+        if end in files:
+            continue
+        inside = paths[bisect_left(paths, f"{end}/") : bisect_left(paths, f"{end}0")]  # 0 is what comes behind /
         yield from (files[path]._replace(name=name + path.removeprefix(end)) for path in inside)
         wanted = is_image(name) or not (PurePosixPath(name).suffix or is_junk(name))
-        if wanted and not inside and end not in files:
+        if wanted and not inside:
             raise RequestError(
                 f"{archive}: {name} is a link to {end}, which is not in the archive; pack it with tar --dereference"
             )

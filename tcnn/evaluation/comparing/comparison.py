@@ -16,7 +16,7 @@ from tcnn.evaluation import corruptions as effects
 from tcnn.evaluation import held_out
 from tcnn.evaluation import imagenet_variants as imagenet
 from tcnn.evaluation.comparing.config import ALEXNET, EvaluationConfig
-from tcnn.evaluation.comparing.paired import Answers, Tally, paired_differences
+from tcnn.evaluation.comparing.paired import Answers, Tally, image_names, paired_differences
 from tcnn.evaluation.comparing.report import Comparison, Row, corruption_scores, errors, set_corruption_errors
 from tcnn.evaluation.comparing.single_images import Looked, changes, mistakes
 from tcnn.evaluation.evaluate import NAMED_UNREADABLE, evaluate, input_settings
@@ -81,7 +81,8 @@ def compare(
     rows: list[Row] = []
     looked: list[Looked] = []
     answers: list[list[Answers]] = []
-    paired = len(models) > 1
+    # Once: a source may have to read images for their names.
+    named = image_names(first, cases[0].folder) if len(models) > 1 else []
     layouts: list[imagenet.Layout] = []
     for name in models:
         counter.describe(f"loading {name}")
@@ -94,14 +95,14 @@ def compare(
         answers.append([])
         for size in sizes:
             results: dict[Case, Evaluation] = {}
-            tallies = {bool(case.name): Tally(first, cases[0].folder) for case in cases} if paired else {}
+            tallies = {bool(case.name): Tally(named) for case in cases} if named else {}
             for case in cases:
                 counter.describe(_label(name, size, case))
                 images = opened(case.folder, channels, matching.class_names)
-                watched = paired or (config.examples and not case.name)
+                watched = named or (config.examples and not case.name)
                 observer = Observer(images, config.batch_size) if watched else None
                 results[case] = _evaluate(name, model, images, size, case, matching.outputs, config, counter, observer)
-                if observer is not None and paired:
+                if observer is not None and named:
                     tallies[bool(case.name)].add(images, observer.outcomes, case.folder)
                 if observer is not None and config.examples and not case.name:
                     looked.append(Looked(name, size or input_shape(model)[1:], images, observer.outcomes))

@@ -30,16 +30,12 @@ class PairedDifference(BaseModel):
 
 
 class Tally:
-    """Which images a model has right: of N images, by name, in how many of the passes over them.
+    """Which images a model has right: of N images, by name (`image_names`), in how many of the passes over them."""
 
-    Of passes over folders of their own, as ImageNet-C has one for every corruption, an image is known by its name in
-    them.
-    """
-
-    def __init__(self, data: ImageSet, folder: Path | None = None) -> None:
-        self._places = {_name(data, index, folder): index for index in range(len(data))}
-        self._right = np.zeros(len(data))
-        self._passes = np.zeros(len(data), np.int64)
+    def __init__(self, names: Sequence[str]) -> None:
+        self._places = {name: place for place, name in enumerate(names)}
+        self._right = np.zeros(len(names))
+        self._passes = np.zeros(len(names), np.int64)
 
     def add(self, data: ImageSet, found: Outcomes, folder: Path | None = None) -> None:
         """Count one pass; the data set may have the images in another order, or some that are not among these."""
@@ -87,6 +83,14 @@ def paired_differences(models: Sequence[Sequence[Answers]]) -> list[PairedDiffer
             )
         )
     return found
+
+
+def image_names(data: ImageSet, folder: Path | None = None) -> list[str]:
+    """What images are known by in every pass.
+
+    Of passes over folders of their own, as ImageNet-C has one for every corruption, it is their names in them.
+    """
+    return [_name(data, index, folder) for index in range(len(data))]
 
 
 def _name(data: ImageSet, index: int, folder: Path | None) -> str:
