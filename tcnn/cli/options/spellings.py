@@ -1,6 +1,7 @@
 """Other spellings of options: short ones, those of timm's scripts, and names that they had until a release ago."""
 
 import ast
+import difflib
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -51,7 +52,7 @@ def timms(arguments: list[str]) -> list[str]:
     for place, word in enumerate(words):
         following = words[place + 1] if place + 1 < len(words) else "-"
         made.append(word)
-        if word == "--amp" and not _DTYPE.fullmatch(following):
+        if word == "--amp" and not _means_dtype(following):
             made.append(kind)
         several = word == "--model-kwargs" or (several and bool(_KWARG.fullmatch(word)))
         if several and _KWARG.fullmatch(word) and _KWARG.fullmatch(following):
@@ -59,8 +60,16 @@ def timms(arguments: list[str]) -> list[str]:
     return made
 
 
-_DTYPE = re.compile(r"auto|half|[bt]?(f|fp|float)\d+|int\d+")
-"""What is meant as a value of `--amp`, and not as the name of a model."""
+def _means_dtype(word: str) -> bool:
+    """Whether what stands behind `--amp` is meant as its value, misspelt or not, and not as a model."""
+    lower = word.lower()
+    misspelt = not set("/.:") & set(word) and difflib.get_close_matches(
+        lower, ("float32", "float16", "bfloat16"), 1, 0.7
+    )
+    return bool(_DTYPE.fullmatch(lower) or misspelt)
+
+
+_DTYPE = re.compile(r"auto|half|double|[bt]?(f|fp|float)\d+|int\d+")
 _KWARG = re.compile(r"[A-Za-z_]\w*=.*")
 
 
