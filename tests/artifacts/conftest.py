@@ -1,4 +1,6 @@
-"""One S3 server for all tests of this folder, empty before each; two hosts share it and a database."""
+"""One S3 server for all tests of this folder, empty before each, which has its own gate; two hosts share it and a
+database.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 from apart import URL, Host
 from houses import migrated
-from s3 import Gate, s3
+from s3 import Gate, gated, s3
 
 from tcnn_jobs.artifacts import bucket as bucket_of
 from tcnn_jobs.artifacts.bucket import Bucket
@@ -20,12 +22,13 @@ def server() -> Iterator[Gate]:
 
 
 @pytest.fixture
-def gate(server: Gate, monkeypatch: pytest.MonkeyPatch) -> Gate:
-    """The server, empty, and known to this process."""
-    server.empty()
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return server
+def gate(server: Gate, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """The server, empty, and known to this process; what tests before have left on its way does not come here."""
+    with gated(server.behind, server.process) as gate:
+        gate.empty()
+        for name, value in gate.environment.items():
+            monkeypatch.setenv(name, value)
+        yield gate
 
 
 @pytest.fixture

@@ -98,19 +98,33 @@ def s3(host: str = "127.0.0.1") -> Iterator[Gate]:
     assert process.stdout is not None
     behind = next((found[0] for line in process.stdout if (found := re.search(r"http://[\d.:]+", line))), "")
     threading.Thread(target=process.stdout.read, daemon=True).start()
+    try:
+        httpx.put(f"{behind}/{BUCKET}", trust_env=False).raise_for_status()
+        with gated(behind, process.pid, host) as gate:
+            yield gate
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def gated(behind: str, process: int, host: str = "127.0.0.1") -> Iterator[Gate]:
+    """A gate of its own, at an address of its own, before a server that runs.
+
+    Parts of an upload that was stopped are still on their way then, and are tried again a second later: what comes
+    after the end of the block is refused, and no other gate sees it.
+    """
     server = ThreadingHTTPServer((host, 0), _Handler)
     server.daemon_threads = True
-    gate = Gate(f"http://{host}:{server.server_address[1]}", behind, process.pid)
+    gate = Gate(f"http://{host}:{server.server_address[1]}", behind, process)
     server.gate = gate  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        httpx.put(f"{behind}/{BUCKET}", trust_env=False).raise_for_status()
         yield gate
     finally:
+        gate.refuse = lambda method, path: (403, "AccessDenied")  # connections that are kept are still answered
         server.shutdown()
         server.server_close()
-        process.kill()
-        process.wait()
 
 
 class _Handler(BaseHTTPRequestHandler):
