@@ -133,6 +133,8 @@ def open_dataset(
     if not len(found.labels):
         raise RequestError(f"{spec}: no images in split {split!r}")
     targets = torch.from_numpy(found.labels)
+    if wrong := [label for label in targets.aminmax() if not 0 <= label < len(found.names)]:
+        raise RequestError(f"{spec}: an image has the label {int(wrong[0])}, and there are {len(found.names)} classes")
     if class_names is not None:
         targets = _renumbered(found, targets, class_names, str(spec))
     for name in found.names:

@@ -1,5 +1,6 @@
 """Data sets of torchvision and of the Hugging Face libraries, from files: nothing is downloaded."""
 
+import pickle
 import struct
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 import pytest
+import torch
 from data_pictures import draw_classes, picture
 from PIL import Image
 
@@ -60,6 +62,63 @@ def test_torch_errors(tmp_path: Path) -> None:
         assert "\n" not in str(raised.value)
     with pytest.raises(RequestError, match="has no split 'mini'; it has train, val"):
         open_dataset(f"torch/cifar10:{tmp_path}", "mini")
+
+
+def write_idx(root: Path, part: str, magic: int, shape: tuple[int, ...], content: bytes) -> None:
+    """One of MNIST's files, in place of the one that is there."""
+    kind = {2049: "labels", 2051: "images", 1: "images"}[magic]
+    head = struct.pack(f">I{len(shape)}I", magic, *shape)
+    (root / "MNIST" / "raw" / f"{part}-{kind}-idx{len(shape)}-ubyte").write_bytes(head + content)
+
+
+def test_torch_files_that_do_not_fit_together(mnist: Path) -> None:
+    """Of fewer labels than images the rest of the images were left out, and a label of no class ended the training."""
+    write_idx(mnist, "train", 2049, (5,), bytes(5))
+    with pytest.raises(RequestError, match="not whole: 20 images, but 5 labels"):
+        open_dataset(f"torch/mnist:{mnist}")
+    write_idx(mnist, "train", 2049, (20,), bytes([3, 200] * 10))
+    for names in (None, [str(number) for number in range(300)]):
+        with pytest.raises(RequestError, match="an image has the label 200, and there are 10 classes"):
+            open_dataset(f"torch/mnist:{mnist}", class_names=names)
+
+
+def test_torch_damaged_files(mnist: Path) -> None:
+    """torchvision and torch raise AssertionError, UnpicklingError, KeyError and TypeError for them."""
+    write_idx(mnist, "train", 1, (20, 28, 28), bytes(20 * 28 * 28))
+    torch.save(3, mnist / "meta.bin")
+    for damage in (None, b"hello", pickle.dumps(Path("/"))):
+        if damage:
+            (mnist / "MNIST" / "processed").mkdir(exist_ok=True)
+            for name in ("training.pt", "test.pt"):
+                (mnist / "MNIST" / "processed" / name).write_bytes(damage)
+            (mnist / "meta.bin").write_bytes(damage)
+        (mnist / "train" / "n01").mkdir(parents=True, exist_ok=True)
+        picture().save(mnist / "train" / "n01" / "1.JPEG")
+        for name in ("mnist", "imagenet"):
+            with pytest.raises(RequestError, match=f"^torch/{name}:.*, or not whole") as raised:
+                open_dataset(f"torch/{name}:{mnist}")
+            assert "\n" not in str(raised.value)
+            assert len(str(raised.value)) < 200 + 2 * len(str(mnist))
+
+
+def test_torch_needs_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ImageNet's development kit is read by SciPy, which an installation need not have."""
+    monkeypatch.setitem(sys.modules, "scipy.io", None)
+    with pytest.raises(EnvironmentFailure, match=r"needs scipy.* to be read: pip install scipy$"):
+        open_dataset(f"torch/imagenet:{tmp_path}")
+
+
+def test_torch_order_is_not_that_of_the_file_system(tmp_path: Path) -> None:
+    """Of one data set at two places the same images are held out: torchvision takes what the folder lists first."""
+    classes = [f"{number:05d}_Animalia_Chordata_Aves_A_B_C_{name}" for number, name in enumerate("de")]
+    draw_classes(tmp_path / "2021_train", classes, 12)
+    (tmp_path / "2021_train" / classes[0] / ".DS_Store").write_bytes(b"no image")
+    data = open_dataset(f"torch/inaturalist:{tmp_path}")
+    assert (len(data), data.class_names) == (24, tuple(classes))
+    files = sorted((tmp_path / "2021_train").rglob("*.jpg"))
+    for index in (0, 1, 13, 23):
+        with Image.open(files[index]) as image:
+            assert numpy.array_equal(numpy.asarray(data.load(index)[0]), numpy.asarray(image.convert("RGB")))
 
 
 if TYPE_CHECKING:  # loaded for these tests alone: it takes a second

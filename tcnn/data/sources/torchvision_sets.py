@@ -8,9 +8,9 @@ import numpy
 from PIL import Image
 from timm.data import create_dataset
 
-from tcnn.data.sources.names import canonical, choose_split
+from tcnn.data.sources.names import canonical, choose_split, is_image
 from tcnn.data.sources.source import Found
-from tcnn.errors import DownloadError, RequestError, one_line
+from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line, shorten
 
 NAMES = ("cifar10", "cifar100", "imagenet", "places365", "mnist", "kmnist", "fashion_mnist", "qmnist", "inaturalist")
 SPLITS = ("train", "val")
@@ -33,7 +33,10 @@ class TorchSource:
 
 
 def open_torch(spec: str, split: str, download: bool) -> Found:
-    """Open a torchvision data set; `spec` is NAME:FOLDER. Raises `RequestError`, and `DownloadError` if it fails."""
+    """Open a torchvision data set; `spec` is NAME:FOLDER.
+
+    Raises `RequestError`, `DownloadError` if it cannot be fetched, `EnvironmentFailure` if it needs another library.
+    """
     name, _, root = spec.partition(":")
     name = name.lower()
     if name not in NAMES:
@@ -48,12 +51,23 @@ def open_torch(spec: str, split: str, download: bool) -> Found:
     chosen = choose_split(SPLITS, "val" if canonical(split) == "test" else split, f"torch/{spec}")
     try:
         data = create_dataset(f"torch/{name}", root=str(folder), split=chosen, download=download)
-    except (OSError, RuntimeError, ValueError) as error:
+        if hasattr(data, "all_categories"):
+            # iNaturalist's images, in the order of the file system, which differs between copies, and all other files.
+            data.index = sorted(entry for entry in data.index if is_image(entry[1]))
+        names, targets = _classes(data)
+        labels = numpy.asarray(targets, dtype=numpy.int64)
+    except MemoryError:
+        raise
+    except ImportError as error:
+        library = (error.name or "another library").partition(".")[0]
+        raise EnvironmentFailure(f"torch/{spec}: needs {library} to be read: pip install {library}") from error
+    except Exception as error:  # torchvision's readers fail on damaged files with almost anything, AssertionError too
         if download and isinstance(error, OSError):
             raise DownloadError(f"torch/{spec}: cannot be fetched ({one_line(error)})") from error
-        raise RequestError(f"torch/{spec}: not found in {folder}, or not whole ({one_line(error)})") from error
-    names, targets = _classes(data)
-    labels = numpy.asarray(targets, dtype=numpy.int64)
+        why = f"no {error} in it" if isinstance(error, KeyError) else shorten(one_line(error), 100)
+        raise RequestError(f"torch/{spec}: not found in {folder}, or not whole ({why})") from error
+    if len(labels) != len(data):
+        raise RequestError(f"torch/{spec}: not whole: {len(data)} images, but {len(labels)} labels")
     return Found(tuple(map(str, names)), labels, TorchSource(data, f"torch/{spec}"), chosen)
 
 
