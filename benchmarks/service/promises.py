@@ -83,7 +83,8 @@ def _left_over_apart(deployment: Deployment, accepted: Sequence[str], doomed: Se
         settings = QueueSettings(home=place, artifacts=os.environ["TCNN_ARTIFACTS"])
         home = home_of(settings).create()
         artifacts = open_artifacts(settings, home)
-        janitor.sweep(home, store, settings, artifacts)
+        janitor.sweep_shared(store, settings, artifacts)
+        janitor.sweep_home(home, store, artifacts)
         left = (*home.jobs.iterdir(), *home.incoming.iterdir())
         yield from (f"left at home: {path}" for path in left if path.name not in doomed)
     for job in accepted:

@@ -55,12 +55,6 @@ def winner(job: Job) -> int:
     return int(files[0].path.split("/")[1]) if files else job.claim
 
 
-def sweep(home: Home, store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
-    """Retention and orphaned files, in the database, the store and this home. Safe with many workers at once."""
-    sweep_shared(store, settings, artifacts)
-    sweep_home(home, store, artifacts)
-
-
 def sweep_shared(store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
     """Retention of what all hosts share: rows, and the object store, which is listed as a whole."""
     _expire(store, settings, artifacts)

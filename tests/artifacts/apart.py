@@ -33,6 +33,8 @@ def succeed(content=b"weights" * 1000):
 class Host(House):
     """A host with a home of its own, whose results go to the store."""
 
+    artifacts: SharedArtifacts
+
     def __init__(self, root: Path, database: str, every: float = 0.2, store: str = URL) -> None:
         super().__init__(root)
         self.store.close()

@@ -66,7 +66,7 @@ def test_a_host_is_cut_off_and_another_goes_on_from_its_newest_resume_point(near
     assert told["previous"]["names"] == ["log.txt", "run/config.json", "run/resume/step-000000002.safetensors"]
     first.step_until(lost, lambda: lost.busy == 0)
     assert second.kinds(job).count("succeeded") == 1
-    janitor.sweep(second.home, second.store, second.settings, second.artifacts)
+    second.sweep()
     assert {key.split("/")[2] for key in first.stored()} == {"2"}, "what lost is swept"
 
 
@@ -83,7 +83,7 @@ event("resumed_from", names=sorted(path.name for path in Path(before).rglob("ste
     job = first.submit(max_attempts=2)
     first.courier(script).run(until_empty=True)
     assert first.store.get(job.id).status is Status.FAILED
-    janitor.sweep(first.home, first.store, first.settings, first.artifacts)
+    first.sweep()
     kept = {"1/step-000000007.safetensors", "1/config.json", "1/manifest.json", "1/log.txt"}
     assert {f"jobs/{job.id}/{name}" for name in kept} <= keys(gate)
     first.store.resume(job.id)
@@ -206,14 +206,14 @@ def test_what_no_row_speaks_of_is_swept(near: list[Host], monkeypatch: pytest.Mo
     bucket = first.artifacts.bucket
     for key in ("jobs/job_00000000/1/manifest.json", "datasets/ds_00000000.tar", f"jobs/{job.id}/1/{'0' * 64}/stray"):
         bucket.put_text(key, "{}")
-    janitor.sweep(first.home, first.store, first.settings, first.artifacts)
+    first.sweep()
     assert {"jobs/job_00000000/1/manifest.json", "datasets/ds_00000000.tar"} <= first.stored(), "too young to be judged"
     assert not any("step-" in key for key in first.stored())
     manifest = first.artifacts.manifest(job.id, 1)
     assert manifest is not None and not any("step-" in file.name for file in manifest.files)
     monkeypatch.setattr(janitor, "YOUNG", -1.0)
     bucket.put_text(f"jobs/{job.id}/1/{'0' * 64}/step-1", "{}")
-    janitor.sweep(first.home, first.store, first.settings, first.artifacts)
+    first.sweep()
     assert {key.rpartition("/")[2] for key in first.stored()} == {
         "manifest.json", "best.safetensors", "config.json", "metrics.jsonl", "log.txt",
     }  # fmt: skip

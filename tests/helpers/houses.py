@@ -11,8 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tcnn_jobs.artifacts.base import Artifacts
+from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.home import Home
+from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.model.jobs import Job, Kind, NewJob
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
@@ -55,6 +58,7 @@ class House:
         if not database.exists():
             database.write_bytes(migrated())
         self.store = Store(self.settings.database)
+        self.artifacts: Artifacts = LocalArtifacts(self.home)
         self._made = 0
         self.workers: list[Worker] = []
 
@@ -67,6 +71,11 @@ class House:
         )  # fmt: skip
         self.workers.append(worker)
         return worker
+
+    def sweep(self, **settings: object) -> None:
+        """What housekeeping does every ten minutes, at once."""
+        janitor.sweep_shared(self.store, self.settings.model_copy(update=settings), self.artifacts)
+        janitor.sweep_home(self.home, self.store, self.artifacts)
 
     def messages(self, job: Job) -> list[str]:
         """What a job has said."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from houses import House
 
-from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.attempts.stages import Stage, resumable
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.types import now
@@ -117,9 +116,8 @@ event("resumed_from", names=sorted(path.name for path in Path(before).rglob("ste
 def test_old_jobs_are_deleted_with_their_files(house: House) -> None:
     job, going_on = ended(house, "succeeded"), house.submit()
     attempt(house, going_on, 1)
-    settings = house.settings.model_copy(update={"retention_days": 1e-9})
     time.sleep(0.01)
-    janitor.sweep(house.home, house.store, settings, LocalArtifacts(house.home))
+    house.sweep(retention_days=1e-9)
     with pytest.raises(JobNotFound):
         house.store.get(job.id)
     assert not house.home.job(job.id).exists()
@@ -129,7 +127,7 @@ def test_old_jobs_are_deleted_with_their_files(house: House) -> None:
 
 def test_nothing_is_deleted_unless_it_is_asked_for(house: House) -> None:
     job = ended(house, "failed")
-    janitor.sweep(house.home, house.store, house.settings, LocalArtifacts(house.home))
+    house.sweep()
     assert house.store.get(job.id) == job
     assert files(house, job) != set()
 
@@ -138,9 +136,7 @@ def test_when_room_is_short_the_oldest_go_first_and_no_more_than_needed(house: H
     jobs = [ended(house, "succeeded", size=1_000_000) for _ in range(4)]
     for job in jobs:
         janitor.clean(house.home, job)
-    janitor.sweep(
-        house.home, house.store, house.settings.model_copy(update={"retention_gb": 0.0025}), LocalArtifacts(house.home)
-    )
+    house.sweep(retention_gb=0.0025)
     assert [house.home.job(job.id).exists() for job in jobs] == [False, False, True, True]
 
 
@@ -150,10 +146,9 @@ def test_the_audit_log_is_kept_for_so_many_days(house: House) -> None:
     with house.store.writing() as connection:
         mine = schema.audit.c.resource == old.id
         connection.execute(schema.audit.update().where(mine).values(at=now() - 3 * 86400))
-    janitor.sweep(house.home, house.store, house.settings, LocalArtifacts(house.home))
+    house.sweep()
     assert len(house.store.audit()[0]) == 2
-    settings = house.settings.model_copy(update={"audit_days": 2})
-    janitor.sweep(house.home, house.store, settings, LocalArtifacts(house.home))
+    house.sweep(audit_days=2)
     assert [entry.resource for entry in house.store.audit()[0]] == [young.id]
 
 
@@ -166,7 +161,7 @@ def test_strays_are_swept_once_nobody_can_be_making_them(house: House) -> None:
     upload.write_bytes(b"x")
     for path, age in ((old, 2 * janitor.YOUNG), (upload, 25 * janitor.YOUNG)):
         os.utime(path, (time.time() - age,) * 2)
-    janitor.sweep(house.home, house.store, house.settings, LocalArtifacts(house.home))
+    house.sweep()
     assert not old.exists() and not upload.exists() and young.exists()
 
 
@@ -174,5 +169,5 @@ def test_losing_attempts_that_reappeared_are_swept(house: House) -> None:
     job = ended(house, "succeeded", claims=2)
     janitor.clean(house.home, job)
     attempt(house, job, 1)  # a worker that was frozen woke up, wrote on, and died
-    janitor.sweep(house.home, house.store, house.settings, LocalArtifacts(house.home))
+    house.sweep()
     assert [path.name for path in house.home.job(job.id).iterdir()] == ["2"]
