@@ -81,6 +81,20 @@ def test_verification_waits_for_no_pipe(tmp_path: Path, model: nn.Module) -> Non
         load_images(tmp_path, model)
 
 
+def test_verification_takes_the_images_that_data_sets_take(tmp_path: Path, model: nn.Module) -> None:
+    """A WebP was passed over, a 16-bit grey was white throughout, and what a Mac leaves in an archive was an error."""
+    grey = numpy.tile(numpy.arange(96, dtype=numpy.uint16) * 600, (96, 1))
+    Image.fromarray(grey).save(tmp_path / "deep.png")
+    Image.fromarray((grey // 256).astype(numpy.uint8)).save(tmp_path / "plain.png")
+    deep, plain = load_images(tmp_path, model)
+    assert torch.equal(deep, plain)
+    for name in ("a.webp", "b.tif", "c.BMP", "folder.png/d.gif"):
+        draw(tmp_path / name)
+    (tmp_path / "__MACOSX").mkdir()
+    (tmp_path / "__MACOSX" / "a.png").write_bytes(b"no image")
+    assert len(load_images(tmp_path, model)) == 6
+
+
 def bomb() -> bytes:
     """A PNG that says it has 900 megapixels."""
 
