@@ -26,6 +26,7 @@ from tcnn_jobs.confined.explorers import Explorers
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.home import Home, checked
 from tcnn_jobs.model.accounts import Scope
+from tcnn_jobs.model.identifiers import no_such
 from tcnn_jobs.model.jobs import IdempotencyKey
 from tcnn_jobs.store import Store
 
@@ -115,7 +116,7 @@ async def _job_id(
     try:
         return checked(id)
     except RequestError as error:
-        raise JobNotFound("no job of this id; GET /jobs lists yours") from error
+        raise JobNotFound(no_such("job", id, "jobs")) from error
 
 
 SettingsDep = Annotated[ApiSettings, Depends(_settings)]

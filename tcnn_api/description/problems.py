@@ -20,7 +20,7 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
     404: (
         "Nothing of this id is yours.",
         "job-not-found",
-        "no job of this id; GET /jobs lists yours",
+        "job_0123456789abcdef01234567: no such job; GET /jobs lists yours",
     ),
     408: (
         "The body does not come, or too slowly.",

@@ -19,7 +19,7 @@ from tcnn_api.errors import Refused
 from tcnn_api.uploading.forms import Received, received
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.home import checked
-from tcnn_jobs.model.identifiers import new_id
+from tcnn_jobs.model.identifiers import new_id, no_such
 from tcnn_jobs.model.jobs import Upload
 
 
@@ -101,7 +101,7 @@ def identified(identifier: str, kind: str) -> str:
     try:
         return checked(identifier)
     except RequestError as error:
-        raise UploadNotFound(f"no {kind} of this id; GET /{kind.removesuffix('s')}s lists yours") from error
+        raise UploadNotFound(no_such(kind, identifier, f"{kind.removesuffix('s')}s")) from error
 
 
 def _withdraw(parts: Service, upload: Upload) -> None:

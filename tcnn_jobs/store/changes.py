@@ -13,7 +13,7 @@ from tcnn_jobs.database.engine import due, upsert
 from tcnn_jobs.database.schema import jobs
 from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import JobNotFound, WrongState
-from tcnn_jobs.model.identifiers import new_id, shown, storable
+from tcnn_jobs.model.identifiers import new_id, no_such, storable
 from tcnn_jobs.model.jobs import TERMINAL, TRANSITIONS, Job, NewEvent, Status
 from tcnn_jobs.store import needs
 from tcnn_jobs.store.accounts import quotas
@@ -32,7 +32,7 @@ def find(connection: Connection, job: str, owner: str | None, *, lock: bool = Fa
     if storable(job):
         row = connection.execute(_by_id(owner is None, lock), {"job": job, "by": owner}).one_or_none()
     if row is None:
-        raise JobNotFound(f"{shown(job)}: no such job")  # another tenant's looks the same from outside
+        raise JobNotFound(no_such("job", job, "jobs"))  # another tenant's looks the same from outside
     return row
 
 

@@ -8,7 +8,7 @@ from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import keys, uploads
 from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import UploadNotFound
-from tcnn_jobs.model.identifiers import shown, storable
+from tcnn_jobs.model.identifiers import no_such, storable
 from tcnn_jobs.model.jobs import Upload
 from tcnn_jobs.store.accounts import audits, quotas
 from tcnn_jobs.store.needs import refuse_if_needed
@@ -86,4 +86,4 @@ def _as_upload(row: Row[Any]) -> Upload:
 
 
 def _not_found(id: str, kind: str) -> UploadNotFound:
-    return UploadNotFound(f"{shown(id)}: no such {kind}")
+    return UploadNotFound(no_such(kind, id, None if kind == "upload" else f"{kind.removesuffix('s')}s"))

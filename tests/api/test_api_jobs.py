@@ -75,6 +75,19 @@ def test_lists_refuse(query: str, field: str, alice: TestClient, refusal: Refusa
     refusal(alice.get(f"/jobs?{query}"), 404 if field == "id" else 422, field)
 
 
+def test_an_id_that_opens_nothing_is_told_in_the_same_words(
+    alice: TestClient, bob: TestClient, make: Make, refusal: Refusal
+) -> None:
+    """Whether it is another tenant's, nobody's, or could not be an id at all."""
+    for id in (make(Status.QUEUED).id, "job_" + "0" * 24, "nonsense"):
+        assert refusal(bob.get(f"/jobs/{id}"), 404, "id")["detail"] == f"{id}: no such job; GET /jobs lists yours"
+    for route, noun in (("datasets", "dataset"), ("checkpoints", "checkpoint"), ("weights", "weights")):
+        for id in ("ds_" + "0" * 24, "nonsense"):
+            told = refusal(alice.get(f"/{route}/{id}"), 404, "id")["detail"]
+            assert told == f"{id}: no such {noun}; GET /{route} lists yours"
+    assert len(refusal(alice.get(f"/jobs/{'x' * 4000}"), 404, "id")["detail"]) < 200
+
+
 @pytest.mark.parametrize(
     ("status", "cancel", "resume", "delete"),
     [

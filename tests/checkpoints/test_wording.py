@@ -15,7 +15,7 @@ def test_names_of_files_are_utf8_whatever_the_locale() -> None:
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ("no job of this id; GET /jobs lists yours", "no job of this id; `tcnn jobs list` lists yours"),
+        ("x: no such job; GET /jobs lists yours", "x: no such job; `tcnn jobs list` lists yours"),
         ("GET /models lists them, POST /checkpoints takes your own weights",
          "`tcnn models` lists them, `tcnn jobs upload PATH` takes your own weights"),
         ("j: no file of this name; GET /jobs/j/checkpoints lists them",

@@ -137,6 +137,33 @@ def test_runs_are_compared_and_cloned(server: Server, story: Two, open_page: Ope
     expect(page.locator(".labels .tag")).to_have_text(["a", "b"])
 
 
+def test_more_runs_than_are_compared_are_said_to_be(server: Server, story: Two, open_page: Open) -> None:
+    others = ",".join(f"job_{number:024}" for number in range(7))
+    page = open_page(f"{server.url}/#/compare?jobs={story.second.job},{others}")
+    expect(page.locator(".notice").last).to_have_text("At most 7 runs are compared: these are the first 7 of 8.")
+
+
+def test_a_name_given_elsewhere_is_seen_when_the_window_is_looked_at_again(
+    server: Server, story: Two, open_page: Open
+) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.second.job}")
+    heading = page.get_by_role("heading", level=1)
+    named = page.get_by_role("link", name="named", exact=True)
+    for name in ("named", "named again"):
+        expect(heading).to_be_visible()
+        story.house.store.label(story.second.job, "local", Labels(name=name, tags=(name,)))
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        expect(heading).to_have_text(name)
+        expect(page.locator(".labels .tag")).to_have_text([name])
+        expect(page.get_by_role("button", name=f"Edit the note of {name}", exact=True)).to_be_visible()
+    page.goto(f"{server.url}/#/runs?status=succeeded")
+    expect(page.get_by_role("link", name="named again", exact=True)).to_be_visible()
+    story.house.store.label(story.second.job, "local", Labels(name="named"))
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(named).to_be_visible()
+    story.house.store.label(story.second.job, "local", Labels())
+
+
 def test_who_is_in_the_table_stays_there_when_it_is_drawn_again(server: Server, story: Two, open_page: Open) -> None:
     page = open_page("about:blank")
     page.clock.install()

@@ -12,18 +12,18 @@ import { notifier } from "./notify.js";
 import { drawResults } from "./results.js";
 import { share } from "./share.js";
 import { badge, bar, card, pairs, refused, setBadge, setBar, sure, trouble } from "../components/parts.js";
-import { follow } from "../server/stream.js";
+import { follow, onReturn } from "../server/stream.js";
 import { forPages } from "../server/wording.js";
 import { training as trainingCard } from "./training.js";
 
 export function show(main, id) {
   document.title = "Job · tcnn";
   const url = `jobs/${id}`;
-  const state = { job: null, stop: () => {}, told: "", known: null };
+  const state = { job: null, stop: () => {}, told: "", known: null, labelled: "" };
   main.append(h("p", { class: "loading" }, "Loading the job…"));
 
   const current = () => state.job;
-  const saved = (job) => (draw(job), labels.forEach((one) => one.isOpen() || one.redraw()));
+  const saved = (job) => draw(job);
   const heading = h("h1");
   const sign = badge("queued");
   const about = h("p", { class: "muted" });
@@ -55,11 +55,15 @@ export function show(main, id) {
   function draw(job) {
     if (!main.isConnected) return; // the page was left meanwhile
     const first = state.job === null;
+    const labelled = JSON.stringify([job.name, job.tags, job.note]);
     state.job = job;
     if (first) main.replaceChildren(...body);
     head(job);
+    if (labelled !== state.labelled) { // by whomever, here or elsewhere
+      state.labelled = labelled;
+      for (const one of labels) one.isOpen() || one.redraw();
+    }
     if (first) {
-      for (const one of labels) one.redraw();
       state.known = learn([job]).then((news) => news && (head(state.job), settings()));
     }
     setBadge(sign, job.status);
@@ -190,13 +194,14 @@ export function show(main, id) {
   // A next try is counted down to. Its place, and why it waits, change without an event of its own: they are asked for.
   const waits = () => state.job?.status === "queued" && !document.hidden;
   const clock = setInterval(() => waits() && say(where, standing(state.job)), 1000);
+  const unwatch = onReturn(() => state.job && get(url).then(draw).catch(() => {})); // it may have another name by now
   const look = setInterval(() => waits() && get(url).then((job) => waits() && draw(job)).catch(() => {}), 5000);
 
   refresh().then(() => (measured(), listen())).catch((error) => {
     main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"),
       trouble(error.message, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/" }, "All jobs")));
   });
-  return () => (state.stop(), measured.cancel(), settle.cancel(), clearInterval(clock), clearInterval(look), log.stop());
+  return () => (state.stop(), measured.cancel(), settle.cancel(), clearInterval(clock), clearInterval(look), unwatch(), log.stop());
 }
 
 function told({ kind, data }) {

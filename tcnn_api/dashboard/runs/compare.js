@@ -22,7 +22,8 @@ const CURVES = [
 
 export function show(main, query) {
   document.title = "Compare runs · tcnn";
-  const ids = [...new Set((query.get("jobs") ?? "").split(",").filter((id) => /^job_[0-9a-z]+$/.test(id)))].slice(0, MOST);
+  const asked = [...new Set((query.get("jobs") ?? "").split(",").filter((id) => /^job_[0-9a-z]+$/.test(id)))];
+  const ids = asked.slice(0, MOST);
   const leaving = new AbortController();
   const place = h("div", {}, h("p", { class: "loading" }, "Loading runs…"));
   main.append(h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/runs" }, "Runs"), " / compare"), h("h1", {}, "Compare runs"))), place);
@@ -39,8 +40,11 @@ export function show(main, query) {
     })));
     const jobs = found.filter(Boolean);
     const gone = ids.filter((_, at) => !found[at]);
-    const missing = gone.length > 0 && h("p", { class: "notice" }, `No longer there: ${gone.join(", ")}.`);
-    if (!jobs.length) return place.replaceChildren(missing, h("p", {}, h("a", { href: "#/runs" }, "All runs")));
+    const notices = [
+      gone.length > 0 && `No longer there: ${gone.join(", ")}.`,
+      asked.length > MOST && `At most ${MOST} runs are compared: these are the first ${MOST} of ${asked.length}.`,
+    ].filter(Boolean).map((text) => h("p", { class: "notice" }, text));
+    if (!jobs.length) return place.replaceChildren(...notices, h("p", {}, h("a", { href: "#/runs" }, "All runs")));
     const files = await Promise.all(jobs.map((job) => measurements(job.id)));
     await learn(jobs);
     const names = distinct(jobs);
@@ -58,7 +62,7 @@ export function show(main, query) {
     const differ = [...settings].filter(([, values]) => new Set(values).size > 1);
     const metrics = [...new Set(jobs.flatMap((job) => Object.keys(job.metrics)))];
     const heads = jobs.map((job, at) => h("th", { scope: "col" }, h("a", { href: `#/jobs/${job.id}`, title: names[at] }, names[at]), badge(job.status)));
-    place.replaceChildren(missing || "",
+    place.replaceChildren(...notices,
       card("Settings that differ", differ.length
         ? grid("Settings that differ", heads, differ.map(([name, values]) => [name, values.map((value) => (value === undefined ? "–" : withNames(value)))]))
         : h("p", {}, "They were asked for in the same way."),

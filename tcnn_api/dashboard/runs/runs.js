@@ -10,6 +10,7 @@ import { learn } from "../components/names.js";
 import { badge, beganAfterNothing, trouble } from "../components/parts.js";
 import { putRows } from "../components/rows.js";
 import { scrolling } from "../components/scrolling.js";
+import { onReturn } from "../server/stream.js";
 
 const LIMIT = 50;
 const EVERY = 5000; // milliseconds between looks, while anything on the page goes on
@@ -215,8 +216,10 @@ export function show(main, query) {
 
   drawFilters();
   load();
+  const unwatch = onReturn(() => (clearTimeout(timer), later())); // runs that have ended may have other names
   return () => {
     over = true;
+    unwatch();
     clearTimeout(timer);
     clearTimeout(typing);
     asking.abort();

@@ -5,6 +5,13 @@ import { take } from "./sharing.js";
 
 const LONGEST_PAUSE = 8_000;
 
+/** Calls back whenever the window is looked at again; returns the function that ends it. */
+export function onReturn(call) {
+  const returned = () => document.hidden || call();
+  document.addEventListener("visibilitychange", returned);
+  return () => document.removeEventListener("visibilitychange", returned);
+}
+
 /**
  * Follow a stream until it is stopped; returns the function that stops it.
  *

@@ -57,7 +57,7 @@ def test_another_owners_job_is_no_job(store: Store) -> None:
     job = store.enqueue(new())
     page = store.list()
     for call in (store.get, store.cancel, store.resume, store.delete, store.events):
-        with pytest.raises(JobNotFound, match=f"^{job.id}: no such job$"):
+        with pytest.raises(JobNotFound, match=f"^{job.id}: no such job; GET /jobs lists yours$"):
             call(job.id, "bob")
     with pytest.raises(JobNotFound):
         store.list("bob", after=job.id)
@@ -130,7 +130,7 @@ def test_uploads(store: Store) -> None:
     assert first.created_at > 1e9
     assert store.upload(first.id, "dataset", "ann") == store.upload(first.id, "dataset") == first
     for id, kind, owner in ((first.id, "dataset", "bob"), (first.id, "checkpoint", None)):
-        with pytest.raises(UploadNotFound, match=f"^{id}: no such {kind}$"):
+        with pytest.raises(UploadNotFound, match=f"^{id}: no such {kind}; GET /{kind}s lists yours$"):
             store.upload(id, kind, owner)
     assert store.uploads("ann", "dataset", limit=3) == ([made[3], made[2], made[1]], True)
     assert store.uploads("ann", "dataset", after=made[1].id) == ([first], False)
