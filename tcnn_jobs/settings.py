@@ -20,9 +20,11 @@ Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)]
 
 
 class QueueSettings(BaseSettings):
-    """Read from the environment; arguments go over it. Seconds unless said otherwise."""
+    """Read from the environment, in which an empty variable says nothing; arguments go over it. Seconds unless said
+    otherwise.
+    """
 
-    model_config = SettingsConfigDict(env_prefix="TCNN_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="TCNN_", frozen=True, extra="ignore", env_ignore_empty=True)
 
     home: Path = Field(
         default=Path("~/.tcnn"), description="Where the queue's file, data sets, checkpoints and jobs live."
@@ -101,12 +103,16 @@ class QueueSettings(BaseSettings):
 
 
 def check_webhook_secret(secret: str) -> None:
-    """Raise `ValueError` for a secret that looks as if it were encoded and is not."""
+    """Raise `ValueError` for a secret that is empty, or looks as if it were encoded and is not."""
+    if not secret:
+        raise ValueError("expected a secret, found nothing")
     if secret.startswith("whsec_"):
         try:
-            base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+            key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
         except ValueError:
-            raise ValueError("expected base64 after whsec_") from None
+            key = b""
+        if not key:
+            raise ValueError("expected base64 after whsec_")
 
 
 def settings_error(error: ValidationError) -> RequestError:

@@ -113,12 +113,12 @@ def _secret(given: str | None) -> str | None:
     if given != "-":
         raise RequestError("--webhook-secret: expected new, none, or - and the secret on stdin, found another text")
     secret = sys.stdin.readline().strip()
+    if not secret:
+        raise RequestError("--webhook-secret: expected a secret on stdin, found nothing")
     try:
         check_webhook_secret(secret)
     except ValueError as error:
         raise RequestError(f"--webhook-secret: {error}") from error
-    if not secret:
-        raise RequestError("--webhook-secret: expected a secret on stdin, found nothing")
     return secret
 
 

@@ -116,10 +116,13 @@ def _signer(secret: str) -> Webhook:
 
 
 async def call(client: httpx.AsyncClient, delivery: Delivery, secret: str | None) -> str | None:
-    """Make a call; returns what went wrong. `TIMEOUT` is for all of it, and of the answer only its head is read."""
-    body = json.dumps(delivery.body, separators=(",", ":")).encode()
-    signed = headers(delivery, body, secret, int(time.time()))
+    """Make a call; returns what went wrong, for whatever it was, it must not end the calls beside it.
+
+    `TIMEOUT` is for all of it, and of the answer only its head is read.
+    """
     try:
+        body = json.dumps(delivery.body, separators=(",", ":")).encode()
+        signed = headers(delivery, body, secret, int(time.time()))
         async with (
             asyncio.timeout(TIMEOUT),
             client.stream("POST", delivery.url, content=body, headers=signed, follow_redirects=False) as answer,
@@ -127,5 +130,5 @@ async def call(client: httpx.AsyncClient, delivery: Delivery, secret: str | None
             return None if answer.is_success else f"status {answer.status_code}"
     except TimeoutError:
         return f"no answer within {TIMEOUT:g} s"
-    except Exception as error:  # addresses can be wrong in more ways than the client knows
+    except Exception as error:  # addresses and secrets can be wrong in more ways than the client knows
         return type(error).__name__

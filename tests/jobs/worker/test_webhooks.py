@@ -108,9 +108,33 @@ def test_the_official_library_accepts_the_signature(house: House, receiver: Rece
 
 def test_a_secret_that_cannot_be_decoded_is_told_at_the_start() -> None:
     """And not by every receiver."""
-    with pytest.raises(ValidationError, match="base64 after whsec_"):
-        QueueSettings(webhook_secret="whsec_no base64")
+    for wrong in ("whsec_no base64", "whsec_"):
+        with pytest.raises(ValidationError, match="base64 after whsec_"):
+            QueueSettings(webhook_secret=wrong)
+    with pytest.raises(ValidationError, match="expected a secret, found nothing"):
+        QueueSettings(webhook_secret="")
     assert QueueSettings(webhook_secret="whsec_AAAA").webhook_secret == "whsec_AAAA"
+
+
+def test_a_secret_that_signs_nothing_holds_up_no_other_tenant(house: House, receiver: Receiver) -> None:
+    """As one that got into the database before it was refused."""
+    house.store.set_webhook_secret("local", "whsec_")
+    mine, other = house.submit(webhook=receiver.url), house.submit(webhook=receiver.url, owner="other")
+    for job in (mine, other):
+        house.store.cancel(job.id)
+    assert deliver_due(house.store, SECRET) == 2
+    told = [json.loads(body)["job"]["id"] for _, body in receiver.calls]
+    assert told == [other.id] and house.store.due_deliveries() == []
+
+
+def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a line `TCNN_WEBHOOK_SECRET=` in a file of settings is read."""
+    for name in QueueSettings.model_fields:
+        monkeypatch.delenv(f"TCNN_{name.upper()}", raising=False)
+    usual = QueueSettings()
+    for name in QueueSettings.model_fields:
+        monkeypatch.setenv(f"TCNN_{name.upper()}", "")
+    assert QueueSettings() == usual
 
 
 @pytest.mark.parametrize(
