@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tcnn.evaluation.evaluate import evaluate as evaluate
     from tcnn.evaluation.predict import predict as predict
     from tcnn.explorer.export import export_explorer as export_explorer
-    from tcnn.explorer.report import ExplorerReport as ExplorerReport
     from tcnn.exporting.export import export as export
+    from tcnn.exporting.report import ExplorerReport as ExplorerReport
     from tcnn.exporting.report import ExportReport as ExportReport
     from tcnn.folding.fold import Folding as Folding
     from tcnn.folding.fold import fold as fold
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Conversion": "tcnn.conversion.surgery",
     "ConversionConfig": "tcnn.config",
-    "ExplorerReport": "tcnn.explorer.report",
+    "ExplorerReport": "tcnn.exporting.report",
     "ExportReport": "tcnn.exporting.report",
     "FinetuneConfig": "tcnn.config",
     "Folding": "tcnn.folding.fold",

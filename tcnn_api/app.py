@@ -15,11 +15,11 @@ from tcnn_api.access.credentials import SharedLinks, StoredKeys
 from tcnn_api.access.keys import keyring
 from tcnn_api.deps import Service, parameters
 from tcnn_api.description import openapi
-from tcnn_api.metrics import QueueCollector
 from tcnn_api.middleware import PICTURE, LimitBody, Observe
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.routes import ROUTERS
+from tcnn_api.routes.operation.metrics import QueueCollector
 from tcnn_api.settings import ApiSettings, load
 from tcnn_jobs.artifacts.opened import home_of, open_artifacts
 from tcnn_jobs.confined.explorers import Explorers

@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "notices.json"
 TESTS = Path(__file__).parents[2] / "tests" / "helpers"
 JOB = NewJob(owner="bench", kind=Kind.TRANSFORM, request={"model": "resnet18"})
 POLL = 1.0
-TOLD = "tcnn_jobs.database.notices.ring"
+TOLD = "tcnn_jobs.database.postgres.ring"
 
 
 def waits(url: str, jobs: int, told: bool) -> dict[str, float]:

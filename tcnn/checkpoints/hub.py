@@ -4,15 +4,17 @@
 imported; so does `tcnn.load(DIR)`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from huggingface_hub import EvalResult, ModelCardData
 from safetensors.torch import save_file
 from timm.models._hub import save_config_for_hf
 from torch import nn
 
-from tcnn.checkpoints.card import model_card
 from tcnn.checkpoints.checkpoint import contents
+from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError
 from tcnn.files import replacing
 from tcnn.models.wrapped import unwrapped
@@ -46,3 +48,121 @@ def save_directory(
         if check is not None:
             check(temporary)
     return path
+
+
+TAGS = ["image-classification", "timm", "tcnn"]
+OF_TCNNS = ["transformed-cnn", "gpsa"]
+
+
+def model_card(
+    model: nn.Module,
+    verification: VerificationReport | None = None,
+    sections: Mapping[str, Any] | None = None,
+    *,
+    place: str = "local-dir:PATH/TO/THIS/DIRECTORY",
+    title: str | None = None,
+    license: str | None = None,
+    results: Sequence[EvalResult] = (),
+    parts: Sequence[str] = (),
+) -> str:
+    """The model card (README) in the form of the Hub: a YAML head, what the model was made from, how to load it.
+
+    Of a T-CNN it also tells the conversion and how that was verified.
+
+    Args:
+        sections: of its file; `weights` says what they were before the conversion.
+        place: what timm loads the model from.
+        title: default the architecture.
+        license: default that of the source weights.
+        results: for the head, as the Hub shows them.
+        parts: further sections, in Markdown.
+    """
+    report = model.conversion_report
+    assert isinstance(report, ConversionReport)  # noqa: S101 - what writes the file has checked it
+    cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+    training = (sections or {}).get("training") or {}
+    earlier = ((sections or {}).get("source") or {}).get("training") or {}
+    weights = (sections or {}).get("weights") or training.get("weights")
+    base = report.base_model if weights == "pretrained" else report.base_model.partition(".")[0]
+    title = title or str(cfg.get("architecture", report.base_model))
+    head = ModelCardData(
+        library_name="timm",
+        pipeline_tag="image-classification",
+        license=license or cfg.get("license") or "unknown",
+        base_model=cfg.get("hf_hub_id") if weights == "pretrained" else None,
+        tags=[*TAGS, *(OF_TCNNS if report.layers else ())],
+        model_name=title if results else None,
+        eval_results=list(results) or None,
+    )
+    licence = " The licence is that of the source weights." if weights != "random" and not license else ""
+    if not report.layers:
+        said = f"timm's `{base}`, trained by tcnn as it is: nothing in it is converted.\nWeights before training: "
+        began = weights if training else earlier.get("weights") or weights
+        made = [f"# {title}", f"{said}{began or 'unknown'}.{licence}", *parts, _loading(place, "import timm")]
+        return f"---\n{head}\n---\n\n" + "\n\n".join(made) + "\n"
+    times = "×".join
+    layers = "\n".join(
+        f"| `{layer.name}` | {layer.source} {times(map(str, layer.kernel_size))} | {layer.heads} | {layer.head_dim} |"
+        for layer in report.layers
+    )
+    made = [
+        f"# {title}",
+        f"A Transformed CNN (d'Ascoli et al. 2021) made from timm's `{base}` by tcnn: {len(report.layers)} "
+        f"convolutions\nof stage `{report.stage}` are gated positional self-attention layers that "
+        f"{_claim(report, bool(training))}.\n"
+        f"Weights before conversion: {weights or 'unknown'}.{licence}",
+        *parts,
+        _loading(place, "import tcnn, timm", "  # or tcnn.load of this directory")
+        + """
+
+Without tcnn `model.safetensors` is a plain safetensors file of named tensors; `tcnn fold` turns heads that still are
+convolutions back into them, up to a plain timm checkpoint, and `tcnn export` writes ONNX.""",
+        f"""## Conversion
+
+Parameters: {report.parameters_before:,} before, {report.parameters_after:,} after.
+
+| layer | was | heads | head width |
+|---|---|---|---|
+{layers}""",
+        "## Verification",
+        _verified(verification, bool(training)),
+    ]
+    return f"---\n{head}\n---\n\n" + "\n\n".join(made) + "\n"
+
+
+def _loading(place: str, imports: str, also: str = "") -> str:
+    return f"""## Loading
+
+```python
+{imports}
+
+model = timm.create_model("{place}", pretrained=True){also}
+```"""
+
+
+def _claim(report: ConversionReport, trained: bool) -> str:
+    if report.config.temperature > 0.05:
+        return f"start from its filters at temperature {report.config.temperature:g}"
+    at = {"keep": "", "remove": " at stride 1", "dilate": " at stride 1, dilated"}[report.config.stride]
+    return (
+        f"computed the same function{at} before they were fine-tuned" if trained else f"compute the same function{at}"
+    )
+
+
+def _verified(verification: VerificationReport | None, trained: bool) -> str:
+    if verification is None:
+        return "Fine-tuned, so no longer equal to its source." if trained else "Not verified."
+    rows = "\n".join(
+        f"| {result.dtype} | {result.logits.relative:.1e} | {result.logits.max_abs:.1e} | {result.top1_agreement:.0%} |"
+        for result in verification.passes
+    )
+    run = verification.as_run
+    if run is not None:
+        row = f"{run.logits.relative:.1e} | {run.logits.max_abs:.1e} | {run.top1_agreement:.0%}"
+        rows += f"\n| {run.dtype}, as it is run beside its attention | {row} |"
+    drift = verification.drift.logits.relative
+    return f"""| dtype | relative error | largest error | top-1 agreement |
+|---|---|---|---|
+{rows}
+
+At τ = 1, where fine-tuning may take it, the same weights differ from the source by {drift:.1%}."""

@@ -1,4 +1,7 @@
-"""Run the `tcnn` command: errors become one line each and an exit code."""
+"""Run the `tcnn` command: errors and signals become one line each and an exit code.
+
+The first signal unwinds the command, so that nothing is left half-written; the second ends it at once.
+"""
 
 import contextlib
 import errno
@@ -7,14 +10,16 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import typer
 
-from tcnn.cli import signals
 from tcnn.cli.group import ALIASES, command_group, is_joined, spellings_of
 from tcnn.cli.options.spellings import TAKES_TIMMS, timms
 from tcnn.cli.output import console
@@ -31,6 +36,8 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 WEIGHTS, RANDOM = "--weights", "--no-pretrained"
 BOTH = f"give {WEIGHTS} FILE, or {RANDOM} for random ones"
 CACHE = "fill the cache (HF_HOME) on a connected machine"
+received: list[int] = []
+"""Signals received since the command began."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -49,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
         if getattr(sys, name) is None:  # closed by whoever called; a file opened later would take its number
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
         _print_what_it_can(getattr(sys, name))
-    with signals.unwinding(leaving):
+    with unwinding(leaving):
         code = _run(arguments, debug)
     leave(code)
 
@@ -61,8 +68,8 @@ def _run(arguments: list[str], debug: bool) -> int:
         code = command_group(arguments)(args=arguments, prog_name="tcnn", standalone_mode=False)
         sys.stdout.flush()  # what cannot be written is to be known here
     except TcnnError as error:
-        if signals.received and not isinstance(error, Stopped):
-            return _interrupted(signals.received[0])
+        if received and not isinstance(error, Stopped):
+            return _interrupted(received[0])
         _show(type(error).__name__, _fitting(str(error), spellings_of(arguments)), arguments, error if debug else None)
         return error.exit_code
     except UsageError as error:
@@ -78,8 +85,8 @@ def _run(arguments: list[str], debug: bool) -> int:
             return _closed_pipe()
         raise
     except Exception as error:  # nothing unforeseen may end in a traceback either
-        if signals.received:
-            return _interrupted(signals.received[0])
+        if received:
+            return _interrupted(received[0])
         if isinstance(error, OSError) and error.errno in FULL:
             place = error.filename or "the output"
             full = StorageError(
@@ -102,6 +109,49 @@ def _run(arguments: list[str], debug: bool) -> int:
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code
         return _interrupted(signal.SIGINT)
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def unwinding(leaving: bool) -> Iterator[None]:
+    """Have SIGTERM, SIGHUP and Ctrl-C unwind what runs within; signals that are ignored stay so.
+
+    With `leaving` the process ends afterwards: what Python does on its way out is then not to be unwound by Ctrl-C.
+    """
+    received.clear()
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate)}
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup has it ignored
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _terminate)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored, and stays so
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, _interrupt)
+    hook, sys.unraisablehook = sys.unraisablehook, _once_more
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is signal.default_int_handler and leaving else handler)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    received.append(number)
+    raise SystemExit(128 + number)  # unwinds, so that temporary files are removed
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if received:  # asked once more, while what the first one interrupted is put in order: now
+        os._exit(128 + number)
+    received.append(number)
+    raise KeyboardInterrupt
+
+
+def _once_more(dropped: Any) -> None:
+    """Send a signal again that came within a callback, as that of a module's lock: what is raised there is lost."""
+    if received and isinstance(dropped.exc_value, KeyboardInterrupt | SystemExit):
+        again = threading.Timer(0.01, os.kill, (os.getpid(), received.pop()))  # not here: this is a callback, too
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 def _print_what_it_can(stream: object) -> None:

@@ -21,11 +21,11 @@ from tcnn.errors import RequestError, VerificationError
 from tcnn.evaluation.evaluate import input_settings
 from tcnn.evaluation.predict import class_names
 from tcnn.explorer.network import WithAttention, check_attention, describe_layers
-from tcnn.explorer.report import ExplorerReport
 from tcnn.exporting import onnx_file
 from tcnn.exporting.export import describe
 from tcnn.exporting.options import check_options, require_onnx
 from tcnn.exporting.program import trace
+from tcnn.exporting.report import ExplorerReport
 from tcnn.files import check_folder, replacing
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.outputs import errors

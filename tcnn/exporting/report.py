@@ -1,4 +1,4 @@
-"""Export report: format, axes, checks and errors, as `tcnn export --json` prints it."""
+"""Reports of exports, as `tcnn export --json` prints them: of a file with its axes and checks, or of an explorer."""
 
 from typing import Literal
 
@@ -43,3 +43,21 @@ class ExportReport(Record):
     error: float
     tolerance: float
     notes: tuple[str, ...] = ()
+
+
+class ExplorerReport(Record):
+    """Result of an explorer's export. Errors are those of the network in onnxruntime against PyTorch."""
+
+    output: str
+    base_model: str
+    size: tuple[int, int]
+    """(height, width) of the images, in pixels."""
+    layers: tuple[str, ...]
+    files: dict[str, int]
+    """Bytes of every file."""
+    seconds: float
+    error: float | None
+    """Largest relative error of the logits; None for a model without any."""
+    attention_error: float
+    """Largest difference of a weight of content attention."""
+    tolerance: float

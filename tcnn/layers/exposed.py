@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tcnn.layers import shards
 from tcnn.layers.backends import reference
-from tcnn.layers.backends.inputs import AttentionInputs
+from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.terms import attention, positions
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.positions import Factors, Geometry

@@ -23,7 +23,7 @@ from tcnn.layers.backends import (
     selection,
 )
 from tcnn.layers.backends.dense import Heads
-from tcnn.layers.backends.inputs import AttentionInputs
+from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.backends.selection import Backend
 from tcnn.layers.terms import attention, kinds, positions
 from tcnn.layers.terms.eager import is_eager

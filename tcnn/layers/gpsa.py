@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tcnn.config import HARD_TEMPERATURE, PositionKind
 from tcnn.layers import filters
 from tcnn.layers.backends import convolution, reference
-from tcnn.layers.backends.inputs import AttentionInputs
+from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.exposed import AttentionPoint, applied
 from tcnn.layers.functional import check_input, gpsa

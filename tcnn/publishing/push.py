@@ -4,24 +4,25 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub import CommitOperationAdd, EvalResult, HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
 from torch import nn
 
+from tcnn.analysis.extra import has_plots, require_plots
+from tcnn.analysis.inspect import inspect
 from tcnn.checkpoints import checkpoint, hub
-from tcnn.checkpoints.card import model_card
+from tcnn.checkpoints.hub import model_card
 from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.checkpoints.places import checkpoint_file, is_ours
 from tcnn.conversion.report import refuse_folded
-from tcnn.errors import DownloadError, RequestError, one_line
+from tcnn.errors import DownloadError, NoAttentionError, RequestError, one_line
 from tcnn.exporting.export import export
 from tcnn.models.wrapped import unwrapped
 from tcnn.publishing import accuracy
 from tcnn.publishing.accuracy import Accuracy
-from tcnn.publishing.pictures import Drawn, draw
 from tcnn.records import Record
 from tcnn.training.runs.progress import Say
 from tcnn.verification.report import VerificationReport
@@ -29,6 +30,8 @@ from tcnn.version import __version__
 from tcnn.zoo.hub import is_hub_error
 
 LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
+SHOWN = 2
+"""Pictures whose attention maps are drawn."""
 
 
 class PushedFile(Record):
@@ -50,6 +53,13 @@ class PushReport(Record):
     files: tuple[PushedFile, ...]
     card: str
     """The model card."""
+
+
+class Drawn(NamedTuple):
+    """A picture of the card."""
+
+    file: str
+    caption: str
 
 
 def push_to_hub(
@@ -216,3 +226,30 @@ def _reason(error: HfHubHTTPError) -> str:
     status = error.response.status_code
     advice = "; log in with `hf auth login`, or give a token that may write there" if status in (401, 403) else ""
     return f"{status}: {error.server_message or one_line(error)}{advice}"
+
+
+def draw(model: nn.Module, images: str | Path | None, folder: Path) -> Sequence[Drawn]:
+    """Draw where heads look, how far, and maps on images; without images nothing without attention or matplotlib.
+
+    Raises: `EnvironmentFailure` for images without matplotlib, `NoAttentionError` for images without attention,
+    `RequestError` for images that cannot be read.
+    """
+    if images is None and not has_plots():
+        return ()
+    require_plots()
+    from tcnn.analysis.plots import style
+    from tcnn.analysis.plots.gallery import inspection_plots
+
+    try:
+        found = inspect(model, images, shown=SHOWN)
+    except NoAttentionError:
+        if images is not None:
+            raise
+        return ()
+    drawn = []
+    for plot in inspection_plots(found):
+        if plot.name.startswith("attention-") and "combined" not in plot.name:
+            continue
+        style.write(plot.figure, folder / plot.name, ("png",))
+        drawn.append(Drawn(f"{plot.name}.png", plot.caption))
+    return drawn

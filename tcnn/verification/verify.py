@@ -1,8 +1,9 @@
 """Verify that a converted model computes the same function as its source, independently of the conversion code.
 
 It compares outputs: layer by layer, on random inputs and on the activations that reach the layer, and end to end on
-logits; in float32 and float64. It always runs the attention and never calls a convolution in its place. What is run
-instead of the attention is compared with it separately (`as_run`).
+logits; in float32 and float64. It always runs the attention and never calls a convolution in its place. Users run
+something faster: a convolution in the hard limit, all maps at once or in chunks otherwise, at the model's own
+temperatures. That is compared with the attention, and not with the source (`compare_as_run`).
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
-from tcnn.layers.backends.selection import use_backend
+from tcnn.layers.backends.selection import backend, use_backend
 from tcnn.layers.filters import is_standardised, pair
 from tcnn.models.outputs import errors, top1_agreement
 from tcnn.models.precision import exact_arithmetic
@@ -22,8 +23,7 @@ from tcnn.models.refusals import refuse_prepared, refuse_without_values
 from tcnn.models.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watch_layers
 from tcnn.models.trace import evaluating
 from tcnn.models.wrapped import unwrapped
-from tcnn.verification.as_run import compare_as_run
-from tcnn.verification.report import Drift, DtypePass, LayerError, VerificationReport
+from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
 
 Pass = TypeVar("Pass", bound=DtypePass)
 
@@ -221,3 +221,34 @@ def _check_source(source: nn.Module, converted: nn.Module) -> None:
             f"{name}: the converted model has a GPSA layer of {layer.in_channels} to {layer.out_channels} channels "
             f"here, the source has {found}; is it the right source?"
         )
+
+
+def compare_as_run(converted: nn.Module, batch: Tensor, config: VerificationConfig) -> AsRun:
+    """Compare the model as it is run with its attention, in float32: every layer alone, and the logits end to end."""
+    dtype = torch.float32
+    model = in_dtype(converted, dtype)
+    layers: dict[str, LayerError] = {}
+
+    def try_layer(name: str, layer: nn.Module, x: Tensor, y: Tensor) -> None:
+        noise = layer_noise(x, name, dtype, config.seed)
+        found = layer.forward(noise)
+        with use_backend("fused"):
+            expected, attended = layer.forward(noise), layer.forward(x)
+        layers.setdefault(name, LayerError(name=name, random=errors(expected, found), activation=errors(attended, y)))
+
+    with evaluating(model):
+        with watch_layers(model, replacements(model), try_layer):
+            found = logits_of(model, batch, dtype)
+        with use_backend("fused"):
+            expected = logits_of(model, batch, dtype)
+    logits = errors(expected, found)
+    worst = max([logits.worst, *(layer.worst for layer in layers.values())])
+    return AsRun(
+        backend=backend(),
+        dtype="float32",
+        tolerance=config.tolerance_float32,
+        logits=logits,
+        top1_agreement=top1_agreement(expected, found),
+        layers=tuple(layers.values()),
+        passed=worst <= config.tolerance_float32,
+    )

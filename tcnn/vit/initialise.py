@@ -10,21 +10,25 @@ from timm.layers.patch_embed import PatchEmbed
 from timm.models._hub import save_config_for_hf
 from timm.models.convit import ConVit
 from timm.models.convmixer import ConvMixer
+from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 
 from tcnn.errors import RequestError, one_line
 from tcnn.files import check_output, replacing
+from tcnn.layers.initialise import mimetic
 from tcnn.models.trace import evaluating
-from tcnn.vit import impulse, mimetic
+from tcnn.vit import impulse
 from tcnn.vit.convit import initialise_convit
 from tcnn.vit.convmixer import initialise_convmixer
-from tcnn.vit.model import Tokens, attention_inputs, checked, patch_positions
+from tcnn.vit.model import Tokens, attention_inputs, checked, patch_positions, set_query_key
 from tcnn.vit.positions import coordinates, draw_offsets, fourier_features
 from tcnn.vit.report import Initialisation, InitialisationReport, InitialisedLayer, Positions
 from tcnn.zoo.sources import create_source
 
 IMAGES = 32
 """Number of images that are drawn where none are given."""
+VALUE, IDENTITY = 0.4, 0.4
+"""Of `draw_mimetic`: W_val W_out = VALUE·Z − IDENTITY·I, with Z of independent normal entries of variance 1/D."""
 
 
 @torch.no_grad()
@@ -127,11 +131,35 @@ def _initialise_vit(
                 hits, weight = impulse.hit_rate(attention, z[: impulse.MEASURED], tokens, offsets)
                 layers.append(InitialisedLayer(name=names[attention], offsets=tuple(offsets), hits=hits, weight=weight))
             elif initialisation == "mimetic":
-                mimetic.draw(attention, generator)
+                draw_mimetic(attention, generator)
     return InitialisationReport(
         model=type(vit).__name__, initialisation=initialisation, positions=chosen, grid=tokens.grid,
         prefix_tokens=tokens.prefix, seed=seed, layers=tuple(layers),
     )  # fmt: skip
+
+
+@torch.no_grad()
+def draw_mimetic(attention: Attention, generator: torch.Generator) -> None:
+    """Draw W_qry, W_key, W_val and W_out of a layer, in place: queries look for tokens like themselves.
+
+    Trockman and Kolter 2023, *Mimetic Initialization of Self-Attention Layers*, §3: in trained transformers W_qry
+    W_keyᵀ is near a positive multiple of the identity, and W_val W_out near a negative one. Raises `RequestError` where
+    the heads together are not as wide as the D channels.
+    """
+    width = attention.qkv.weight.shape[1]
+    if attention.attn_dim != width or attention.proj.weight.shape[0] != width:
+        raise RequestError(f"attention of {attention.attn_dim} in {width} channels: mimetic needs as many as there are")
+    for head in range(attention.num_heads):
+        set_query_key(attention, head, *mimetic(width, attention.head_dim, generator))
+    noise = torch.randn(width, width, generator=generator) * width**-0.5
+    left, values, right = torch.linalg.svd(VALUE * noise - IDENTITY * torch.eye(width))
+    root = values.sqrt()
+    # Rows of W_val are channels of the heads: W_out·W_val is the product that a token sees.
+    attention.qkv.weight.unflatten(0, (3, width))[2].copy_(root[:, None] * right)
+    attention.proj.weight.copy_(left * root)
+    for bias in (attention.qkv.bias, attention.proj.bias):
+        if bias is not None:
+            bias.zero_()
 
 
 def initialise_file(

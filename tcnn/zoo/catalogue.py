@@ -1,4 +1,4 @@
-"""Catalogue of timm's models and tcnn's own: which can be converted, which layers, and why not.
+"""Catalogue of timm's models and tcnn's own: which can be converted or initialised, which layers, and why not.
 
 timm's are in `catalogue.json`, which is generated (``python -m tcnn.conversion.describe``), checked by a test, and read
 without torch, so that a command or a server can answer at once.
@@ -8,7 +8,7 @@ import difflib
 import itertools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 from functools import cache
 from importlib import metadata
@@ -35,6 +35,14 @@ ATTENTIVE = {
     "cordonnier_learned_tiny": 339_594, "cordonnier_learned_content_tiny": 778_506,
 }  # fmt: skip
 """tcnn's own networks, and the parameters of each with its ten classes."""
+TAKEN_BY: Mapping[str, tuple[str, ...]] = {
+    "vision_transformer": ("impulse", "mimetic"),
+    "deit": ("impulse", "mimetic"),
+    "convit": ("convolution", "random"),
+    "convmixer": ("impulse",),
+}
+"""Which initialisations the models of a timm family take (`tcnn.vit`), beside `default`, which all do. A model may
+still be refused, as one without positional embedding is."""
 
 
 class Entry(BaseModel):

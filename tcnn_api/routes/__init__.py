@@ -5,7 +5,7 @@ What is not in it comes first: a page of the dashboard asks for seventy files, a
 
 from tcnn_api.routes import models, plan, submit
 from tcnn_api.routes.jobs import archive, attention, events, files, jobs, predict, report, shares
-from tcnn_api.routes.operation import audit, health, pages, system
+from tcnn_api.routes.operation import audit, health, metrics, pages, system
 from tcnn_api.routes.uploads import checkpoints, datasets, gallery, weights
 
 ROUTERS = tuple(
@@ -30,5 +30,6 @@ ROUTERS = tuple(
         audit,
         system,
         health,
+        metrics,
     )
 )

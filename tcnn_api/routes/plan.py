@@ -17,7 +17,7 @@ from tcnn.records import Record
 from tcnn.zoo import catalogue
 from tcnn_api.deps import AUTHENTICATED, Service, ServiceDep, Tenant
 from tcnn_api.description import examples
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.errors import Refused
 from tcnn_api.submission.body import Submission, read
 from tcnn_api.submission.check import check

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Body, Request, Response
 
 from tcnn_api.deps import AUTHENTICATED, Idempotency, ServiceDep, Tenant
 from tcnn_api.description import examples
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.schemas import JobView
 from tcnn_api.submission.body import read
 from tcnn_api.submission.check import check

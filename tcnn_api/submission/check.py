@@ -6,8 +6,7 @@ from tcnn.config import ConversionConfig
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.sources.names import canonical
 from tcnn.errors import shorten
-from tcnn.vit.families import TAKEN_BY
-from tcnn.zoo.catalogue import Entry, unfolded
+from tcnn.zoo.catalogue import TAKEN_BY, Entry, unfolded
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.submission.body import Finetuning, Submission
 from tcnn_api.submission.resolve import Resolved

@@ -136,7 +136,7 @@ class Database:
                         driver.limit()
                     yield connection
                 if connection.info.pop(_DUE, False) and not self.is_sqlite:
-                    from tcnn_jobs.database.notices import ring
+                    from tcnn_jobs.database.postgres import ring
 
                     ring(driver)
 
@@ -148,7 +148,7 @@ class Database:
         """
         if self.is_sqlite:
             return False
-        from tcnn_jobs.database.notices import listen
+        from tcnn_jobs.database.postgres import listen
 
         with self.translated(), self._connect(time.monotonic() + self.wait) as connection:
             driver: Any = connection.connection.dbapi_connection

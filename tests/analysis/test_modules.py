@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from tcnn.analysis.charts import bundle
-from tcnn.analysis.charts.modules import concatenate
+from tcnn.analysis.charts.bundle import concatenate
 from tcnn_api.routes.operation import pages
 
 HOUSE = {

@@ -12,7 +12,7 @@ from torch import nn
 
 import tcnn
 from tcnn.errors import RequestError
-from tcnn.vit.families import TAKEN_BY
+from tcnn.zoo.catalogue import TAKEN_BY
 from tcnn_jobs.model.jobs import Status
 
 Refusal = Callable[..., dict[str, Any]]

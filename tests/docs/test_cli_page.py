@@ -15,8 +15,7 @@ from tcnn.cli.main import INTERRUPTED
 from tcnn.cli.options.spellings import SPELLINGS
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row
-from tcnn.explorer.report import ExplorerReport
-from tcnn.exporting.report import ExportAxis, ExportCheck, ExportReport
+from tcnn.exporting.report import ExplorerReport, ExportAxis, ExportCheck, ExportReport
 from tcnn.folding.report import FoldedLayer, FoldReport, FoldResult, PrunedHead, PruningAccuracy, Speed
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
 from tcnn.publishing.push import PushedFile, PushReport

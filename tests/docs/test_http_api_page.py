@@ -20,7 +20,7 @@ from serving import Server, serving
 from tiny_runs import colours
 
 import tcnn
-from tcnn_api.description.problems import PROBLEMS
+from tcnn_api.description.openapi import PROBLEMS
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.housekeeping.webhooks import headers
 from tcnn_jobs.model.jobs import Delivery

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 import tcnn as package
 from tcnn.errors import RequestError
-from tcnn.evaluation.categories import CATEGORIES, members
 from tcnn.evaluation.imagenet_variants import synsets
-from tcnn.evaluation.shape_bias import conflicts, shape_bias
+from tcnn.evaluation.shape_bias import CATEGORIES, conflicts, members, shape_bias
 
 
 class ByBrightness(nn.Module):

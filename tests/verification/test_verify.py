@@ -15,8 +15,8 @@ from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
 from tcnn.models.outputs import errors
 from tcnn.models.running import at_temperature
-from tcnn.verification.as_run import compare_as_run
 from tcnn.verification.report import VerificationReport
+from tcnn.verification.verify import compare_as_run
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 

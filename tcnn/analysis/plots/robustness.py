@@ -1,12 +1,16 @@
-"""Plot robustness: gain under corruptions (Transformed CNNs, Fig. 3) and accuracy by test resolution (Fig. 7)."""
+"""Plot robustness: gain under corruptions (Transformed CNNs, Fig. 3), accuracy by resolution (Fig. 7), shape bias."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tcnn.analysis.plots import style
 from tcnn.analysis.reading.evaluations import EvaluatedRow
+
+if TYPE_CHECKING:  # it loads torch
+    from tcnn.evaluation.shape_bias import ShapeBias
 
 CATEGORIES: Mapping[str, tuple[str, ...]] = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
@@ -15,6 +19,8 @@ CATEGORIES: Mapping[str, tuple[str, ...]] = {
     "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 }
 """Categories of the corruptions (Hendrycks & Dietterich 2019, Fig. 1)."""
+MARKERS = "osD^vP*X"
+"""Of models, where a line is a category."""
 
 
 def gains(before: EvaluatedRow, after: EvaluatedRow) -> dict[str, dict[int, float]]:
@@ -96,4 +102,31 @@ def resolution(rows: Sequence[EvaluatedRow]) -> Figure | None:
     if len(sides) <= 10:
         ax.set_xticks(sides, [f"{side:.0f}" for side in sides])
     style.legend(made, handles, list(by_model), loc="outside right upper")
+    return made
+
+
+def shape_bias(rows: "Sequence[ShapeBias]") -> Figure:
+    """Plot the shape bias by category, as in Fig. 4 of Geirhos et al. 2019: texture at the left, shape at the right.
+
+    A line for each category, a marker for each model, and a dashed line at every model's bias over all images.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row.categories))
+    made = style.figure(6.4, 1.6 + 0.28 * len(names))
+    plot = made.subplots()
+    style.axes(plot, "Shape or texture", "share of shape decisions (0 is texture, 1 is shape)", "")
+    handles = []
+    for number, row in enumerate(rows):
+        points = [(row.categories[n].bias, place) for place, n in enumerate(names) if n in row.categories]
+        there = [(bias, place) for bias, place in points if bias is not None]
+        colour = style.PALETTE[number % len(style.PALETTE)]
+        handles += plot.plot(
+            [bias for bias, _ in there], [place for _, place in there], color=colour, linestyle="none",
+            marker=MARKERS[number % len(MARKERS)], markersize=5,
+        )  # fmt: skip
+        if row.bias is not None:
+            plot.axvline(row.bias, color=colour, linewidth=1.2, linestyle=(0, (4, 2)))
+    plot.set_yticks(range(len(names)), names)
+    plot.set_xlim(-0.03, 1.03)
+    plot.invert_yaxis()
+    style.legend(plot, handles, [row.model for row in rows], loc="best")
     return made

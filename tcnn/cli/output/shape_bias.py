@@ -52,7 +52,7 @@ def measure(
         _show(rows, folder)
     if figure is not None:
         from tcnn.analysis.plots import style
-        from tcnn.analysis.plots.shape_bias import shape_bias as drawn
+        from tcnn.analysis.plots.robustness import shape_bias as drawn
 
         style.write(drawn(rows), figure.with_suffix(""), ("svg" if figure.suffix == ".svg" else "png",), force)
         if not as_json:

@@ -94,6 +94,7 @@ def compare(
         layouts.append(layout)
         answers.append([])
         for size in sizes:
+            pixels = size or input_shape(model)[1:]
             results: dict[Case, Evaluation] = {}
             tallies = {bool(case.name): Tally(named) for case in cases} if named else {}
             for case in cases:
@@ -105,11 +106,10 @@ def compare(
                 if observer is not None and named:
                     tallies[bool(case.name)].add(images, observer.outcomes, case.folder)
                 if observer is not None and config.examples and not case.name:
-                    looked.append(Looked(name, size or input_shape(model)[1:], images, observer.outcomes))
-            pixels = size or input_shape(model)[1:]
+                    looked.append(Looked(name, pixels, images, observer.outcomes))
             answers[-1].append(Answers(name, pixels, tallies.get(False), tallies.get(True)))
             classes = len(matching.outputs or range(outputs))
-            rows.append(_row(name, model, size, outputs, classes, config.crop_pct, results))
+            rows.append(_row(name, model, pixels, outputs, classes, config.crop_pct, results))
             if looked and Case() in results:
                 rows[-1].mistakes = mistakes(looked[-1], config.examples)
         del model
@@ -266,13 +266,12 @@ def _evaluate(
 def _row(
     name: str,
     model: nn.Module,
-    size: tuple[int, int] | None,
+    pixels: tuple[int, int],
     outputs: int,
     classes: int,
     crop_pct: float | None,
     results: dict[Case, Evaluation],
 ) -> Row:
-    height, width = size or input_shape(model)[1:]
     settings = input_settings(model)
     scores = corruption_scores({(case.name, case.severity): r for case, r in results.items() if case.name})
     top1 = sum(score.top1 for score in scores.values()) / len(scores) if scores else None
@@ -280,8 +279,8 @@ def _row(
     return Row(
         model=name,
         parameters=parameter_count(model),
-        height=height,
-        width=width,
+        height=pixels[0],
+        width=pixels[1],
         outputs=outputs,
         classes=classes,
         crop_pct=settings["crop_pct"] if crop_pct is None else crop_pct,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcnn.layers.backends.inputs import AttentionInputs
+from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.terms import attention, positions
 from tcnn.layers.terms.dtypes import at_least_float32
 from tcnn.layers.terms.eager import is_transformed

@@ -1,15 +1,40 @@
-"""Reference backend: the attention formula as written, all maps and padding included; other backends are tested by it.
+"""Reference backend: the attention formula as written, all maps and padding included, of what every backend gets.
 
-Shapes: B batch, C channels, H×W padded map, N = H·W keys, M queries, K heads.
+Other backends are tested by it. Shapes: B batch, C channels, h×w map, H×W padded map, N = H·W keys, M queries, K heads.
 """
+
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcnn.layers.backends.inputs import AttentionInputs
 from tcnn.layers.terms import attention, positions, scopes
 from tcnn.layers.terms.attention import AttentionMaps
 from tcnn.layers.terms.parameters import Parameters, require_matrix
+from tcnn.layers.terms.positions import Factors, Geometry, Pair
+from tcnn.layers.terms.scopes import Scope
+
+
+class AttentionInputs(NamedTuple):
+    """What every backend computes attention from: a feature map and the layer that attends to it."""
+
+    x: Tensor
+    """The map, (B, C_in, h, w)."""
+    geometry: Geometry
+    scope: Scope
+    factors: Factors
+    """Of the positional attention on the padded map."""
+    parameters: Parameters
+
+    @property
+    def size(self) -> Pair:
+        """Size (H, W) of the padded map."""
+        return positions.padded_size(self.x.shape[-2:], self.geometry)
+
+    @property
+    def padded(self) -> Tensor:
+        """The map after `positions.pad`, (B, C_in, H, W): computed when it is asked for, which few backends do."""
+        return positions.pad(self.x, self.geometry)
 
 
 def attend(inputs: AttentionInputs) -> Tensor:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tcnn.layers.backends.inputs import AttentionInputs
+from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.terms import attention, positions, scopes
 from tcnn.layers.terms.dtypes import at_least_float32
 from tcnn.layers.terms.parameters import require_matrix

@@ -17,7 +17,7 @@ from starlette.responses import StreamingResponse
 
 from tcnn_api.access.keys import Principal
 from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Tenant
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.errors import NotFound
 from tcnn_api.routes.jobs.files import succeeded
 from tcnn_api.routes.jobs.jobs import seen_by

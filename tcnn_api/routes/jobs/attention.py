@@ -13,7 +13,7 @@ from starlette.responses import Response
 from tcnn.errors import RequestError
 from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
 from tcnn_api.description.examples import answer
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.errors import NotFound, Refused, TooManyAtOnce
 from tcnn_api.middleware import PICTURE
 from tcnn_api.routes.jobs.files import succeeded

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from tcnn_api.deps import AUTHENTICATED, JobId, Reach, ServiceDep, StillValid, Tenant
 from tcnn_api.description import examples
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.schemas import EventList, EventView, page_of
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)

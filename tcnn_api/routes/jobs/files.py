@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from tcnn.training.runs.rundir import read_metrics
 from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, StoreDep, Tenant
 from tcnn_api.description import examples
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.errors import NotFound
 from tcnn_api.responses.download import MEDIA, Share, download
 from tcnn_api.schemas import FileList, download_name, file_name, files, page_of

@@ -12,7 +12,7 @@ from tcnn.errors import RequestError
 from tcnn_api.access.keys import Principal, missing
 from tcnn_api.deps import AUTHENTICATED, Idempotency, JobId, Reach, ServiceDep, StillValid, StoreDep, Tenant
 from tcnn_api.description import examples
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.errors import Refused
 from tcnn_api.responses.stream import Turn
 from tcnn_api.schemas import JOB, JobLine, JobList, JobView, page_of

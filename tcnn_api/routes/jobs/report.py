@@ -15,7 +15,7 @@ from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.version import __version__
 from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Tenant
 from tcnn_api.description.examples import answer
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.errors import NotFound
 from tcnn_api.routes.jobs.files import succeeded
 from tcnn_jobs.confined.explorers import MEMORY

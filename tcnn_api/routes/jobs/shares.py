@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from tcnn_api.access.keys import LOCAL
 from tcnn_api.deps import AUTHENTICATED, Idempotency, JobId, StoreDep, Tenant
 from tcnn_api.description.examples import answer, listed
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.errors import Refused
 from tcnn_api.schemas import JOB, Page, iso, page_of
 from tcnn_jobs.model.accounts import Share

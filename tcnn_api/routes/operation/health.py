@@ -1,11 +1,10 @@
-"""Liveness, readiness, and Prometheus metrics of the server."""
+"""Health of the server: liveness and readiness, and whose key a request has."""
 
 import shutil
 
 import structlog
 from anyio import to_thread
 from fastapi import APIRouter, Request
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -14,7 +13,7 @@ from tcnn.version import __version__
 from tcnn_api.access.keys import Principal
 from tcnn_api.deps import AUTHENTICATED, ServiceDep
 from tcnn_api.description import examples
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.errors import RETRY_AFTER, FieldError, TooManyAtOnce, problem
 from tcnn_api.schemas import Health, Readiness
 from tcnn_jobs.home import Home
@@ -93,15 +92,3 @@ def _free(home: Home) -> int:
     """Free bytes on the disk of TCNN_HOME, after a test write."""
     home.create()
     return shutil.disk_usage(home.root).free
-
-
-@router.get(
-    "/metrics",
-    summary="Metrics for Prometheus",
-    response_class=Response,
-    dependencies=AUTHENTICATED,
-    responses={200: examples.answer('tcnn_jobs_queued{kind="finetune"} 3.0\n', "Metrics.", "text/plain")},
-)
-def metrics(parts: ServiceDep) -> Response:
-    """Prometheus metrics of the queue, the workers and this server. Requires a key where there are API keys."""
-    return Response(generate_latest(parts.registry), media_type=CONTENT_TYPE_LATEST)

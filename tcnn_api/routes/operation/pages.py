@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi import Path as InPath
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from tcnn.analysis.charts.modules import concatenate
+from tcnn.analysis.charts.bundle import concatenate
 from tcnn_api.errors import NotFound
 from tcnn_api.responses.download import has
 

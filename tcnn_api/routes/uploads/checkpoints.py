@@ -10,7 +10,7 @@ from tcnn.analysis.reading.model_info import ModelInfo
 from tcnn.version import __version__
 from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
 from tcnn_api.description.examples import answer, listed
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.schemas import SHA256, Page, iso, page_of
 from tcnn_api.uploading.forms import FORM, Received
 from tcnn_api.uploading.uploads import Examined, accept, forget, identified

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
 from tcnn_api.description.examples import answer, listed
-from tcnn_api.description.problems import problems
+from tcnn_api.description.openapi import problems
 from tcnn_api.schemas import SHA256, Page, iso, page_of
 from tcnn_api.settings import ApiSettings
 from tcnn_api.uploading.archives import Limits

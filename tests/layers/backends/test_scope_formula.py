@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends import scoped
-from tcnn.layers.backends.inputs import AttentionInputs
+from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.functional import is_global
 from tcnn.layers.terms import positions, scopes

@@ -12,8 +12,7 @@ from tcnn.cli.output import console
 from tcnn.processes import loading
 
 if TYPE_CHECKING:
-    from tcnn.explorer.report import ExplorerReport
-    from tcnn.exporting.report import ExportReport
+    from tcnn.exporting.report import ExplorerReport, ExportReport
 
 
 def command(

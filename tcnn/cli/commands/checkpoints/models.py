@@ -68,7 +68,7 @@ def _print_table(shown: "list[Entry]") -> None:
 
 def _why(entry: "Entry") -> str:
     """Why it cannot be converted, and what can be done with it."""
-    from tcnn.vit.families import TAKEN_BY
+    from tcnn.zoo.catalogue import TAKEN_BY
 
     begins = "; untrained, it can begin as convolutions: tcnn init" if entry.family in TAKEN_BY else ""
     return f"{entry.reason or f'{entry.name} cannot be converted'}{begins}"

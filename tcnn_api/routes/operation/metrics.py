@@ -1,14 +1,36 @@
-"""Prometheus metrics of the queue, read from the database at every scrape, so that all servers report the same."""
+"""`GET /metrics`: Prometheus metrics of this server, and of the queue.
+
+The queue's are read from the database at every scrape, so that all servers report the same of it.
+"""
 
 from collections.abc import Iterable
 
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
+from starlette.responses import Response
 
+from tcnn_api.deps import AUTHENTICATED, ServiceDep
+from tcnn_api.description import examples
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model.jobs import Kind
 from tcnn_jobs.model.monitoring import Statistics
 from tcnn_jobs.store import Store
+
+router = APIRouter(tags=["operation"])
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    dependencies=AUTHENTICATED,
+    responses={200: examples.answer('tcnn_jobs_queued{kind="finetune"} 3.0\n', "Metrics.", "text/plain")},
+)
+def metrics(parts: ServiceDep) -> Response:
+    """Prometheus metrics of the queue, the workers and this server. Requires a key where there are API keys."""
+    return Response(generate_latest(parts.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 class QueueCollector(Collector):
