@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
-from tcnn.data.image_set import open_dataset
+from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.evaluation import held_out
+from tcnn.evaluation.evaluate import evaluate
+from tcnn.evaluation.imagenet_variants import ClassMapping, detect, map_classes
 from tcnn.evaluation.intervals import paired
-from tcnn.evaluation.outcomes import outcomes
+from tcnn.evaluation.outcomes import Observer
 from tcnn.folding.report import PruningAccuracy
 from tcnn.models.trace import input_shape
 
@@ -28,20 +32,33 @@ def measure_on(
     unseen = held_out.unseen([checkpoint], data, lambda: images)
 
     def measure(before: nn.Module, after: nn.Module) -> PruningAccuracy:
-        shape = input_shape(before)
-        read = images if shape[0] != 1 else open_dataset(data, "validation", in_chans=1)
+        channels, height, width = input_shape(before)
+        matching = _matching(checkpoint, data, before, images)
+        read = open_dataset(data, "validation", matching.class_names, channels)
         chosen = held_out.only(read, unseen.files)
-        sides = (size, size) if size is not None else (shape[1], shape[2])
-        device = next(before.parameters()).device
-        one, other = (
-            outcomes(model, chosen, size=sides, batch_size=batch_size, workers=workers, device=device)
-            for model in (before, after)
-        )
-        change = paired(one.right, other.right)
+
+        def right(model: nn.Module) -> NDArray[np.bool_]:
+            observer = Observer(chosen, batch_size)
+            evaluate(
+                model, chosen, size=(size, size) if size is not None else (height, width), batch_size=batch_size,
+                workers=workers, device=next(before.parameters()).device, class_subset=matching.outputs,
+                observe=observer,
+            )  # fmt: skip
+            return observer.outcomes.right
+
+        one, other = right(before), right(after)
+        change = paired(one, other)
         return PruningAccuracy(
-            data=data, images=len(one.right), before=float(one.right.mean()), after=float(other.right.mean()),
+            data=data, images=len(one), before=float(one.mean()), after=float(other.mean()),
             difference=change.mean, low=change.low, high=change.high, held_out=unseen.files is not None,
             trained_on=bool(unseen.trained_on),
         )  # fmt: skip
 
     return measure
+
+
+def _matching(checkpoint: str, data: str, model: nn.Module, images: ImageSet) -> ClassMapping:
+    """Which output of the model is which class, by their names, as in `tcnn evaluate`."""
+    outputs: int = getattr(model, "num_classes", len(images.class_names))
+    names = (getattr(model, "pretrained_cfg", None) or {}).get("label_names")
+    return map_classes(checkpoint, data, detect(images.class_names, outputs), images.class_names, outputs, names)
