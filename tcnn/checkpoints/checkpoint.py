@@ -20,7 +20,7 @@ from timm.models._input import get_model_args
 from torch import Tensor, nn
 
 from tcnn.checkpoints.arguments import refuse_in_files
-from tcnn.checkpoints.places import checkpoint_file, not_a_model
+from tcnn.checkpoints.places import checkpoint_file, not_a_model, unfinished
 from tcnn.checkpoints.trained import LEARNED_FROM, keep_record, record_in, record_kept
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
@@ -182,6 +182,8 @@ def existing(path: Path) -> Path:
         return file
     if not path.is_dir():
         raise CheckpointError(f"{path}: expected a tcnn checkpoint, found nothing")
+    if begun := unfinished(path):
+        raise CheckpointError(begun)
     below = next((place for place in sorted(path.iterdir()) if place.is_dir() and checkpoint_file(place)), None)
     hint = "" if below is None else f"; {below} has one"
     raise CheckpointError(f"{path}: expected a tcnn checkpoint, found no model.safetensors{hint}")

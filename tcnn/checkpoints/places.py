@@ -21,6 +21,20 @@ def checkpoint_file(path: str | Path) -> Path | None:
     return next((file for file in found if file.is_file() and not _untrained(file)), None)
 
 
+def unfinished(path: str | Path) -> str | None:
+    """What is said of the directory of a run that was stopped in its first epoch, before there is a model, or None."""
+    path = Path(path)
+    run = next((place for place in (path, path / "run") if (place / "resume").is_dir()), None)
+    if run is None or not (run / "config.json").is_file() or checkpoint_file(path) is not None:
+        return None
+    first = run / "converted.safetensors"
+    start = f", or name {first}, with which it began" if first.is_file() else ""
+    return (
+        f"{path}: a run whose first epoch has not ended, so that there is no model in it yet; go on with it "
+        f"(tcnn finetune … --resume){start}"
+    )
+
+
 def not_a_model(file: Path, metadata: Mapping[str, object]) -> str:
     """What is said of a safetensors file in which no conversion is recorded: what it is, and what to do."""
     if "position" in metadata and "scalars" in metadata:  # as tcnn.training.runs.resume writes them

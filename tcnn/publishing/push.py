@@ -16,7 +16,7 @@ from tcnn.analysis.inspect import inspect
 from tcnn.checkpoints import checkpoint, hub
 from tcnn.checkpoints.hub import model_card
 from tcnn.checkpoints.opening import open_checkpoint
-from tcnn.checkpoints.places import checkpoint_file, is_ours
+from tcnn.checkpoints.places import checkpoint_file, is_ours, unfinished
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import DownloadError, NoAttentionError, RequestError, one_line
 from tcnn.exporting.export import export
@@ -153,7 +153,8 @@ def _opened(source: str | Path | nn.Module) -> tuple[nn.Module, VerificationRepo
     if isinstance(source, nn.Module):
         return unwrapped(source), None, {}
     if is_ours(str(source)) and checkpoint_file(source) is None:
-        raise RequestError(f"{source}: no such checkpoint; convert first: tcnn convert MODEL OUT.safetensors")
+        begun = unfinished(source)
+        raise RequestError(begun or f"{source}: no such checkpoint; convert first: tcnn convert MODEL OUT.safetensors")
     content = open_checkpoint(str(source))
     model = checkpoint.assemble(content, None, str(source))
     sections = {name: content.section(name) for name in content.metadata.keys() - checkpoint.RESERVED}

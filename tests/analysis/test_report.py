@@ -10,6 +10,7 @@ from pathlib import Path
 
 import made_up
 import pytest
+import timm
 import tiny_runs
 from data_pictures import draw
 
@@ -117,6 +118,38 @@ def test_a_real_run(html: str, run: Path) -> None:
     ):
         assert expected in page.text, expected
     assert page.tags.count("svg") + page.tags.count("img") >= 6
+
+
+def test_the_best_epoch_is_that_of_the_best_checkpoint(run: Path) -> None:
+    """While τ rises a model may be better than any after it, and is not kept."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    epochs = [row for row in rows if row["kind"] == "epoch"]
+    for row, top1 in zip(epochs, (0.875, 0.375), strict=True):
+        row["val"]["top1"], row["best"] = top1, True
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    facts = read(run).text
+    assert re.search(r"best checkpoint's top-1\s*37\.5%\s*in epoch\s*2 of 2", facts)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows).replace('"best"', '"other"'))
+    assert re.search(r"top-1\s*87\.5%\s*in epoch\s*1 of 2", read(run).text)
+
+
+def test_a_run_that_was_stopped_is_said_to_be(run: Path, tmp_path: Path) -> None:
+    assert "the run has not ended" not in read(run).text
+    newest = max((run / "resume").glob("step-*.safetensors"))
+    newest.unlink()
+    assert "the run has not ended: what is told of it is as far as it has come" in read(run).text
+    newest.write_bytes(b"cut off")
+    assert "the run has not ended" not in read(run).text, "that is not known"
+
+
+def test_heads_beside_those_of_the_taps_are_told_of(html: str, tmp_path: Path) -> None:
+    assert "with one head per kernel tap." in " ".join(Page(html).text.split())
+    model = tcnn.convert(timm.create_model("test_resnet", num_classes=3), content_heads=2).model
+    (tmp_path / "run").mkdir()
+    tcnn.save(model, tmp_path / "run" / "model.safetensors")
+    assert "with one head per kernel tap and heads that look by content alone." in " ".join(
+        read(tmp_path / "run").text.split()
+    )
 
 
 def test_it_is_one_file_whose_only_script_is_ours(html: str) -> None:

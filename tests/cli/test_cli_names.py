@@ -91,6 +91,22 @@ def test_what_is_not_there_is_said_to_be_missing(tcnn: Run, trained: Path) -> No
         assert tcnn(*command).error(2).endswith("found no model.safetensors; runs/one has one")
 
 
+def test_a_run_stopped_in_its_first_epoch_is_said_to_be_one(tcnn: Run, trained: Path) -> None:
+    """It was no run, no checkpoint, and no timm model of this name, whichever command was asked."""
+    run = trained / "run"
+    (run / "resume").mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    begun = "run: a run whose first epoch has not ended, so that there is no model in it yet; go on with it "
+    commands = (
+        ("info",), ("predict", "p/a/0.jpg"), ("evaluate", "--data", "p"), ("push", "me/net", "--dry-run"),
+        ("finetune", "--data", "p", "--out", "o"), ("plan", "--data", "p"), ("fold", "o.safetensors"),
+    )  # fmt: skip
+    for command, *rest in commands:
+        assert tcnn(command, "run", *rest).error(2) == f"{begun}(tcnn finetune … --resume)", command
+    (run / "converted.safetensors").touch()
+    assert tcnn("info", "run").error(2).endswith(", or name run/converted.safetensors, with which it began")
+
+
 def test_so_do_python_and_a_service(tmp_path: Path) -> None:
     assert plan("t_test_resnet", library.ConversionConfig()).model == "test_resnet"
     with pytest.raises(RequestError, match="--no-convert: t_test_resnet is a T-CNN; name test_resnet"):

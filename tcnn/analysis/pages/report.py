@@ -24,7 +24,7 @@ from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 
 MAX_ROWS = 12
-"""Largest number of rows in the table of epochs; of more, first, best and last are shown, and the others folded."""
+"""Largest number of rows in the table of epochs; of more as many, evenly spread, and all of them folded."""
 
 
 class Written(BaseModel):
@@ -113,7 +113,7 @@ def _page(run: Run) -> str:
         verified=verified,
         epochs=done,
         shown=_some(done),
-        best=max(done, key=lambda row: -1.0 if row.val.top1 is None else row.val.top1, default=None),
+        best=_best(done),
         layers=_last_state(done),
         curves=series.of_training(run.metrics),
         training=pictures(gallery.head_plots(run.metrics)),
@@ -194,6 +194,12 @@ def _some(done: Sequence[Epoch]) -> list[Epoch]:
     if len(done) <= MAX_ROWS:
         return list(done)
     return [done[round(i * (len(done) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
+
+
+def _best(done: Sequence[Epoch]) -> Epoch | None:
+    """The epoch that best.safetensors is of; the most accurate one where the metrics do not say which that is."""
+    chosen = next((row for row in reversed(done) if row.best), None)
+    return chosen or max(done, key=lambda row: -1.0 if row.val.top1 is None else row.val.top1, default=None)
 
 
 def _last_state(done: Sequence[Epoch]) -> list[dict[str, Any]]:

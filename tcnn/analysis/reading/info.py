@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tcnn.analysis.reading.model_info import ModelInfo, Trained, of_config, of_file, of_metadata, of_name
 from tcnn.analysis.reading.rundirs import decoded, metadata
-from tcnn.checkpoints.places import checkpoint_file
+from tcnn.checkpoints.places import checkpoint_file, unfinished
 from tcnn.errors import RequestError
 from tcnn.zoo.names import is_weights_file
 
@@ -38,7 +38,8 @@ def info(name: str) -> ModelInfo:
         return of_file(name, file)
     if path.suffix == ".safetensors" or path.is_dir():
         raise RequestError(
-            f"{name}: expected a checkpoint or a run, found {'none in it' if path.is_dir() else 'nothing'}"
+            unfinished(path)
+            or f"{name}: expected a checkpoint or a run, found {'none in it' if path.is_dir() else 'nothing'}"
         )
     return of_name(name)
 

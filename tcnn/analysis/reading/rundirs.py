@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ class Epoch(BaseModel):
     temperature: float | None = None
     gates: dict[str, list[float]] | None = None
     spans: dict[str, list[float]] | None = None
+    best: bool | None = None
+    """Whether its model became that of best.safetensors, which before annealing is over any later one does."""
 
 
 @dataclass
@@ -84,6 +87,7 @@ def read_run(path: Path) -> Run:
     run = Run(path)
     run.record = _json(inner / "config.json", run.missing, "which settings the run had is not known")
     _metrics(inner / "metrics.jsonl", run)
+    _end(inner / "resume", run)
     places = dict.fromkeys((inner, path))
     run.checkpoint = next((p / name for name in CHECKPOINTS for p in places if (p / name).is_file()), None)
     if run.checkpoint is None:
@@ -124,6 +128,17 @@ def _metrics(file: Path, run: Run) -> None:
         run.missing.append(f"metrics.jsonl: {odd} of {lines} lines are not as tcnn writes them; left out")
     if not any(row.get("kind") == "epoch" for row in run.metrics):
         run.missing.append("metrics.jsonl: no epoch has ended yet, so there are no curves")
+
+
+def _end(points: Path, run: Run) -> None:
+    """Note if the newest resume point is that of a run which was stopped, or still trains."""
+    newest = max(points.glob("step-*.safetensors"), default=None)
+    if newest is None:
+        return
+    with suppress(RequestError):
+        position = metadata(newest).get("position")
+        if isinstance(position, dict) and position.get("finished") is False:
+            run.missing.append("the run has not ended: what is told of it is as far as it has come")
 
 
 def _sound(row: dict[str, Any]) -> bool:

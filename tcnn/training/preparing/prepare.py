@@ -12,7 +12,7 @@ from torch import nn
 
 from tcnn.checkpoints import checkpoint
 from tcnn.checkpoints.opening import as_source, open_checkpoint, open_model
-from tcnn.checkpoints.places import checkpoint_file, is_ours
+from tcnn.checkpoints.places import checkpoint_file, is_ours, unfinished
 from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
 from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
@@ -158,7 +158,7 @@ def _freeze(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], not
 def is_checkpoint(source: str | Path) -> bool:
     """Whether a name is a file or directory written by tcnn rather than a model to download or build."""
     empty = isinstance(source, str) and Path(source).is_dir() and checkpoint_file(source) is None
-    return is_ours(source) and not empty
+    return is_ours(source) and not (empty and unfinished(source) is None)
 
 
 def in_chans(source: str | Path | nn.Module) -> int:
