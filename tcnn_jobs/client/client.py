@@ -62,7 +62,7 @@ class Client:
 
     def submit(self, kind: str, request: Json, key: str | None = None) -> Json:
         """Submit a job (`transform`, `finetune` or `evaluate`) and return it; once for each idempotency `key`."""
-        return self._server.json("POST", f"/{kind}", json=request, headers=once(key))
+        return self._server.json("POST", f"/{kind}", json=request, headers=once(key), has="id")
 
     def plan(self, kind: str, request: Json) -> Json:
         """What a `finetune`, or a `transform` that fine-tunes, would take: memory, disk, time. Nothing is done."""
@@ -70,7 +70,7 @@ class Client:
 
     def job(self, job: str) -> Json:
         """Get a job. Raises `RefusedError` if there is none of this id."""
-        return self._server.json("GET", f"/jobs/{_part(job)}")
+        return self._server.json("GET", f"/jobs/{_part(job)}", has="status")
 
     def jobs(self, *, limit: int = 20, after: str | None = None, status: str | None = None, kind: str | None = None,
              search: str | None = None, tags: str | Sequence[str] = (), sort: str | None = None) -> Json:  # fmt: skip
@@ -83,19 +83,19 @@ class Client:
         query = {"limit": limit, "after": after, "status": status, "kind": kind, "q": search, "tag": tag or None,
                  "sort": sort}  # fmt: skip
         given = {name: value for name, value in query.items() if value is not None}
-        return self._server.json("GET", "/jobs", params=given)
+        return self._server.json("GET", "/jobs", params=given, has="data")
 
     def label(self, job: str, **labels: Any) -> Json:
         """Set a job's `name`, `tags`, `note`. Those left out are unchanged, None removes one."""
-        return self._server.json("PATCH", f"/jobs/{_part(job)}", json=labels, headers=once())
+        return self._server.json("PATCH", f"/jobs/{_part(job)}", json=labels, headers=once(), has="status")
 
     def cancel(self, job: str) -> Json:
         """Request cancellation. A running job is cancelled once its process has ended."""
-        return self._server.json("POST", f"/jobs/{_part(job)}/cancel", headers=once())
+        return self._server.json("POST", f"/jobs/{_part(job)}/cancel", headers=once(), has="status")
 
     def resume(self, job: str) -> Json:
         """Queue a failed or cancelled job again; training resumes from its last resume point."""
-        return self._server.json("POST", f"/jobs/{_part(job)}/resume", headers=once())
+        return self._server.json("POST", f"/jobs/{_part(job)}/resume", headers=once(), has="status")
 
     def delete(self, job: str) -> None:
         """Delete a terminal job and its files."""
@@ -103,11 +103,13 @@ class Client:
 
     def share(self, job: str, *, days: float = 7, key: str | None = None) -> Json:
         """Make a link that shows a job to whoever has it: `page` below the server's URL, `secret` in place of a key."""
-        return self._server.json("POST", f"/jobs/{_part(job)}/shares", json={"days": days}, headers=once(key))
+        return self._server.json(
+            "POST", f"/jobs/{_part(job)}/shares", json={"days": days}, headers=once(key), has="page"
+        )
 
     def shares(self, job: str) -> Json:
         """The links to a job that are valid: `data`."""
-        return self._server.json("GET", f"/jobs/{_part(job)}/shares")
+        return self._server.json("GET", f"/jobs/{_part(job)}/shares", has="data")
 
     def unshare(self, job: str, share: str) -> None:
         """Revoke a link to a job."""

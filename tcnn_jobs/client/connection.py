@@ -43,30 +43,48 @@ class Connection:
         """Close the connections."""
         self.http.close()
 
-    def json(self, method: str, route: str, content: Callable[[], Iterator[bytes]] | None = None, **options: Any,
-              ) -> Json:  # fmt: skip
-        """An answer, after as many tries as patience allows. Raises `RequestError` for what no JSON can say."""
+    def json(self, method: str, route: str, content: Callable[[], Iterator[bytes]] | None = None, *, has: str = "",
+             **options: Any) -> Json:  # fmt: skip
+        """An answer, after as many tries as patience allows. Raises `RequestError` for what no JSON can say.
+
+        `has`: a name that every such answer of a tcnn server has.
+        """
         if unsaid := _not_finite(options.get("json")):
             raise RequestError(f"{unsaid}: expected a finite number, found NaN or an infinity")
+        lost = False
 
         def ask() -> Json:
+            nonlocal lost
             try:
                 answer = self.http.request(method, route, content=content and content(), **options)
                 self._met = True
                 if answer.is_success:
-                    return answer.json() if answer.content else {}
+                    return self._said(answer, has)
             except httpx.TransportError as error:
+                lost = lost or not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 raise self.away(error) from error
             except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-                raise ServerFailure(f"{self.url}: does not answer as a tcnn server ({one_line(error)})") from error
+                raise self._other(one_line(error)) from error
+            if lost and method == "DELETE" and answer.status_code == httpx.codes.NOT_FOUND:
+                return {}  # done at the try before, whose answer was lost
             raise refusal(answer)
 
         return patiently(lambda: self.patience if self._met else min(self.patience, FIRST_PATIENCE))(ask)
+
+    def _said(self, answer: httpx.Response, has: str) -> Json:
+        said = answer.json() if answer.content else {}
+        if not isinstance(said, dict) or (has and has not in said):
+            raise self._other(f"expected an object{has and f' with {has!r}'}, found other JSON")
+        return said
+
+    def _other(self, found: str) -> ServerFailure:
+        return ServerFailure(f"{self.url}: does not answer as a tcnn server ({found})")
 
     @contextmanager
     def stream(self, route: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
         """An answer that is read as it comes; one that is no good one is raised."""
         with self.http.stream("GET", route, headers=headers) as answer:
+            self._met = True
             if not answer.is_success:
                 answer.read()
                 raise refusal(answer)
@@ -76,7 +94,9 @@ class Connection:
         """Send a file as a form of one field, streamed."""
         form, headers = Form(name), once(key)
         headers["Content-Type"] = form.content_type
-        return self.json("POST", route, headers=headers, content=lambda: form.around(chunks()), timeout=3600.0)
+        return self.json(
+            "POST", route, headers=headers, content=lambda: form.around(chunks()), timeout=3600.0, has="id"
+        )
 
     def fetch(self, file: Json, temporary: Path) -> None:
         """Get a file of a result, checked by its SHA-256; where it breaks off it goes on."""

@@ -12,6 +12,9 @@ from tcnn.errors import EnvironmentFailure, RequestError
 BUSY = (429, 502, 503, 504)
 """What the same request may be answered otherwise in a moment."""
 
+PROBLEM = "application/problem+json"
+"""The media type of all of a tcnn server's refusals (RFC 9457)."""
+
 
 class RefusedError(RequestError):
     """The server said no. `status` is HTTP's, `problem` the RFC 9457 body."""
@@ -73,6 +76,11 @@ def refusal(answer: httpx.Response) -> RefusedError | ServerFailure:
         detail = problem.get("detail") or f"status {answer.status_code}"
         again = answer.status_code in BUSY
         return ServerFailure(f"the server failed: {detail}", again=again, retry_after=retry_after)
-    if answer.status_code == httpx.codes.UNAUTHORIZED:
+    place = answer.url.copy_with(query=None)
+    if answer.has_redirect_location:
+        problem["detail"] = f"{place}: leads to {answer.headers['location']}; give the URL of the server there"
+    elif answer.headers.get("content-type", "").partition(";")[0] != PROBLEM:
+        problem["detail"] = f"{place}: answers with {answer.status_code}, not as a tcnn server does; is the URL right?"
+    elif answer.status_code == httpx.codes.UNAUTHORIZED:
         problem["detail"] = f"{problem.get('detail', 'a key is needed')}; give it with --key or TCNN_API_KEY"
     return RefusedError(answer.status_code, problem, retry_after)

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from played import CONTENT, Worker
 from serving import Server
 
 from tcnn.errors import CheckpointError, OutputError, RequestError
+from tcnn_jobs.client import connection
 from tcnn_jobs.client.client import Client
 from tcnn_jobs.client.refusals import RefusedError, ServerFailure
 from tcnn_jobs.model.jobs import Claim, NewEvent
@@ -197,6 +199,46 @@ class TestAway:
         html = scripted((200, {}, b"<html>"))
         with html as server, Client(server.url) as client, pytest.raises(ServerFailure, match="not answer as a tcnn"):
             client.jobs()
+
+    @pytest.mark.parametrize("answer", [b'{"hello": 1}', b"[1, 2]", b"null"])
+    def test_another_server_that_speaks_json(self, answer: bytes) -> None:
+        job = "job_000000000000000000000000"
+        with scripted((200, {"Content-Type": "application/json"}, answer)) as server, Client(server.url) as client:
+            for ask in (client.jobs, *(partial(call, job) for call in (client.job, client.cancel, client.share))):
+                with pytest.raises(ServerFailure, match="not answer as a tcnn server"):
+                    ask()
+
+    @pytest.mark.parametrize(
+        ("status", "headers", "words"),
+        [
+            (301, {"Location": "https://example.org/jobs"}, "leads to https://example.org/jobs; give the URL of the"),
+            (404, {"Content-Type": "application/json"}, "answers with 404, not as a tcnn server does"),
+        ],
+    )
+    def test_what_stands_before_a_server_or_in_its_place(
+        self, status: int, headers: dict[str, str], words: str
+    ) -> None:
+        other = scripted((status, headers, b'{"detail": "Not Found"}'))
+        with other as server, Client(server.url) as client, pytest.raises(RefusedError, match=f"/jobs: {words}"):
+            client.jobs()
+
+    def test_a_deletion_whose_answer_was_lost(self, server: Server, client: Client) -> None:
+        job = client.submit("transform", {"model": "resnet18", "pretrained": False})["id"]
+        client.cancel(job)
+        with relay(server.url, 0, cuts=1) as wire, Client(wire.url, "key-of-alice") as other:
+            other.delete(job)
+            assert wire.cuts == 1
+            with pytest.raises(RefusedError, match="job_"):
+                other.delete(job)
+
+    def test_who_was_heard_in_a_stream_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As long as any server that has answered before."""
+        monkeypatch.setattr(connection, "FIRST_PATIENCE", 0.0)
+        said = (200, {"Content-Type": "text/event-stream"}, b'event: started\nid: 1\ndata: {"data": {}}\n\n')
+        ended = (200, {}, json.dumps({"status": "succeeded", "progress": None}).encode())
+        with scripted(said, ended) as server, relay(server.url, 0, cuts=0) as wire, Client(wire.url) as client:
+            assert client.watch("job_1", event=lambda *_: setattr(wire, "left", 1))["status"] == "succeeded"
+            assert wire.cuts == 1
 
     def test_a_busy_server_is_asked_again_with_the_same_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """After the pause that it asks for."""
