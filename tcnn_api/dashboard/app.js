@@ -2,7 +2,7 @@
 // Its rooms, and which imports which: docs/architecture.md.
 
 import { announce, h, say } from "./dom.js";
-import { Problem, get, key, onConnection, onKeyNeeded, whose } from "./server/http.js";
+import { Problem, get, key, onConnection, onKeyGiven, onKeyNeeded, whose } from "./server/http.js";
 import * as edited from "./forms/edit-request.js";
 import * as attention from "./attention/attention.js";
 import * as checkpoint from "./uploads/checkpoint.js";
@@ -162,7 +162,16 @@ function keys() {
   let asking = null;
   onKeyNeeded((had) => {
     if (dialog.open || key.isLent()) return; // a link's page says itself that it has ended
-    asking ??= key.borrow().then(accept).then(route).catch(() => open(had)).finally(() => (asking = null));
+    asking ??= key.borrow().then(async (found) => (found ? (await accept(found), route()) : open(had))).catch(() => open(had)).finally(() => (asking = null));
+  });
+  onKeyGiven((given, waited) => {
+    if (asking) return; // it hears of it, too
+    whose(given).then(({ tenant }) => {
+      told(tenant);
+      if (!waited) return;
+      dialog.close();
+      route();
+    }).catch(() => {});
   });
   if (key.get()) whose(key.get()).then(({ tenant }) => told(tenant)).catch(() => {});
 }

@@ -18,6 +18,7 @@ export function show(main) {
   let timer;
 
   async function look() {
+    clearTimeout(timer); // of before "Try again"
     if (!document.hidden) {
       try {
         const found = await get("system", { signal: leaving.signal });
@@ -32,6 +33,7 @@ export function show(main) {
       } catch (error) {
         if (error.name === "AbortError") return;
         place.replaceChildren(trouble(error.message, look));
+        if (error.status === 401) return; // the page is made anew when a key is given
       }
     }
     timer = setTimeout(look, EVERY);

@@ -10,6 +10,9 @@ from hosting import hosted
 from serving import Server
 from story import Story
 
+from tcnn_api.access import credentials
+from tcnn_jobs.model.accounts import NewKey
+
 expect = sync_api.expect
 
 
@@ -90,3 +93,54 @@ def test_the_dialog_says_why_it_asks(server: Server, open_page: Open) -> None:
     )
     page.get_by_role("button", name="Forget it").click()
     expect(page.locator("#key-error")).to_be_empty()
+
+
+def test_a_key_that_two_windows_ask_for_is_given_once(server: Server, open_page: Open) -> None:
+    """As when it has expired while both were open."""
+    page = open_page(server.url)
+    other = page.context.new_page()
+    other.goto(server.url)
+    for window in (page, other):
+        expect(window.get_by_role("dialog")).to_be_visible()
+    entered(page, "secret-of-this")
+    for window in (page, other):
+        expect(window.locator(".jobs li")).to_have_count(5)
+        expect(window.get_by_role("dialog")).to_be_hidden()
+        expect(window.get_by_role("button", name="Key of local")).to_be_visible()
+
+
+def test_a_key_that_was_refused_is_not_sent_again(
+    story: Story, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages that look again would use up the wrong keys that an address may send, and the next one would be refused."""
+    monkeypatch.setattr(credentials, "LIFE", 0.0)
+    store = story.house.store
+    made, secret = store.create_key(NewKey(tenant="local"))
+    sent: list[str] = []
+    with hosted(story.house.home.root) as server:
+        page = open_page(f"{server.url}/#/runs")
+        entered(page, secret)
+        expect(page.locator(".runs tbody tr")).to_have_count(5)
+        data = page.context.new_page()
+        data.goto(f"{server.url}/#/data")
+        expect(data.get_by_text("None was uploaded yet.")).to_be_visible()
+        for window in (page, data):
+            window.on("response", lambda answer: answer.status == 401 and sent.append(answer.url))
+        store.revoke_key(made.id)
+        (tmp_path / "a.zip").write_bytes(b"0" * 1000)
+        data.get_by_label("Files").set_input_files(tmp_path / "a.zip")
+        expect(data.get_by_role("dialog", name="This server needs a key")).to_be_visible()
+        expect(data.locator(".uploads .error")).to_have_text("This server needs a key that it knows.")
+        expect(page.get_by_role("dialog", name="This server needs a key")).to_be_visible()
+        before = len(sent)
+        for _ in range(3):
+            page.keyboard.press("Escape")
+            page.evaluate("document.querySelector('.runs .sorter').click()")
+            expect(page.get_by_role("dialog")).to_be_visible()
+        assert len(sent) == before
+        page.goto(f"{server.url}/#/jobs/{story.running.job}")
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("heading", level=1)).to_have_text("The job cannot be shown")
+        entered(data, store.create_key(NewKey(tenant="local"))[1])
+        expect(page.get_by_role("heading", level=1)).to_have_text("resnet18")
+        expect(data.get_by_role("dialog")).to_be_hidden()

@@ -1,5 +1,6 @@
 """Back in the middle of a page, and what another window has deleted meanwhile. One server, no worker."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,8 @@ from browsing import Open, inaccessible, sync_api
 from hosting import hosted
 from serving import Server
 from story import Story
+
+from tcnn_jobs.model.labels import Labels
 
 expect = sync_api.expect
 
@@ -52,3 +55,41 @@ def test_a_page_of_a_list_after_something_that_was_deleted(
     page.get_by_role("link", name="Newest").click()
     expect(page.get_by_text("was deleted")).to_be_hidden()
     assert page.url.rpartition("/#")[2].rstrip("?") == first.removeprefix("#")
+
+
+def test_what_another_window_does_with_a_job_is_seen_here(server: Server, story: Story, open_page: Open) -> None:
+    """Also of a job that has ended, whose stream is over; and what is written here is no one else's news undone."""
+    store, failed = story.house.store, story.failed.job
+    page = open_page(f"{server.url}/#/jobs/{failed}")
+    runs = page.context.new_page()
+    runs.goto(f"{server.url}/#/runs?status=failed")
+    expect(runs.locator(".runs tbody tr")).to_have_count(1)
+    page.get_by_role("button", name="Edit the note").click()
+    store.label(failed, "local", Labels(name="called otherwise", tags=("seen",), note="by somebody else"))
+    page.get_by_role("textbox", name="The note of").blur()  # which nobody has written in
+    expect(page.get_by_role("heading", level=1)).to_have_text("called otherwise")
+    expect(page.locator(".labels")).to_contain_text("seen")
+    expect(page.locator(".labels")).to_contain_text("by somebody else")
+    assert store.get(failed).note == "by somebody else"
+    expect(runs.locator(".runs")).to_contain_text("called otherwise")
+    store.resume(failed, "local")
+    expect(page.locator(".titled .badge")).to_contain_text("Queued")
+    expect(page.get_by_role("list", name="What happened")).to_contain_text("Resumed")
+    store.cancel(failed)
+    expect(page.get_by_role("button", name="Delete")).to_be_visible()
+    store.delete(failed, "local")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Job not found")
+
+
+def test_a_refusal_shows_how_the_job_stands_now(server: Server, story: Story, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/jobs/{story.cancelled.id}")
+    resume = page.get_by_role("button", name="Resume")
+    expect(resume).to_be_visible()
+    asked: list[str] = []
+    page.route(re.compile(r"/jobs/job_\w+$"), lambda route: route.continue_() if asked else route.abort())
+    page.route(re.compile("/resume$"), lambda route: (asked.append("to resume"), route.continue_()))
+    story.house.store.resume(story.cancelled.id, "local")
+    resume.click()
+    expect(page.get_by_role("alert").first).to_contain_text("is queued")
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    story.house.store.cancel(story.cancelled.id)

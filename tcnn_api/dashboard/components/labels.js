@@ -35,7 +35,8 @@ export function editable(name, { current, draw, saved }) {
       id, class: "labelling", "aria-label": `The ${word} of ${title(current())}`, placeholder: hint(current()), "aria-describedby": `${id}-error`,
       autocomplete: "off", spellcheck: long ? "true" : "false", ...(long ? { rows: "4" } : { type: "text" }),
     });
-    field.value = write(current());
+    const before = write(current());
+    field.value = before;
     let over = false;
 
     function close() {
@@ -48,7 +49,7 @@ export function editable(name, { current, draw, saved }) {
 
     async function keep() {
       if (over || field.readOnly) return;
-      if (field.value === write(current())) return close();
+      if (field.value === before) return close(); // though it may be called something else by now, elsewhere
       field.readOnly = true;
       try {
         const answer = await ask(`jobs/${current().id}`, { method: "PATCH", json: { [name]: read(field.value) }, headers: { "Idempotency-Key": once() } });

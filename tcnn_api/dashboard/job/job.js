@@ -19,11 +19,11 @@ import { training as trainingCard } from "./training.js";
 export function show(main, id) {
   document.title = "Job · tcnn";
   const url = `jobs/${id}`;
-  const state = { job: null, stop: () => {}, told: "", known: null, labelled: "" };
+  const state = { job: null, stop: () => {}, told: "", known: null };
   main.append(h("p", { class: "loading" }, "Loading the job…"));
 
   const current = () => state.job;
-  const saved = (job) => draw(job);
+  const saved = draw;
   const heading = h("h1");
   const sign = badge("queued");
   const about = h("p", { class: "muted" });
@@ -53,15 +53,13 @@ export function show(main, id) {
   ];
 
   function draw(job) {
-    if (!main.isConnected) return; // the page was left meanwhile
-    const first = state.job === null;
-    const labelled = JSON.stringify([job.name, job.tags, job.note]);
+    if (!main.isConnected || state.gone) return; // the page was left meanwhile
+    const [before, first] = [state.job, state.job === null];
     state.job = job;
     if (first) main.replaceChildren(...body);
     head(job);
-    if (labelled !== state.labelled) { // by whomever, here or elsewhere
-      state.labelled = labelled;
-      for (const one of labels) one.isOpen() || one.redraw();
+    if (first || labelled(before) !== labelled(job)) {
+      for (const one of labels) if (!one.isOpen()) one.redraw();
     }
     if (first) {
       state.known = learn([job]).then((news) => news && (head(state.job), settings()));
@@ -146,6 +144,7 @@ export function show(main, id) {
       listen();
     } catch (error) {
       refused(refusal, error);
+      look(); // it may stand otherwise than this page has it
     }
   }
 
@@ -185,23 +184,58 @@ export function show(main, id) {
         return !ENDED.has(state.job?.status);
       },
       poll: refresh,
-      refused: (problem) => main.replaceChildren(h("h1", {}, "Job not found"), trouble(problem.message), h("p", {}, h("a", { href: "#/" }, "All jobs"))),
+      refused: gone,
     });
   }
+
+  /** An answer that will not change: nothing more is asked. */
+  function gone(error) {
+    state.gone = true;
+    leave();
+    main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"), trouble(error.message),
+      h("p", {}, h("a", { href: "#/" }, "All jobs")));
+  }
+
   // A stream begins with all that happened: the job is asked for once when it falls silent, not at every line.
   const settle = throttled(() => refresh().then(measured).catch(() => {}), 300);
 
-  // A next try is counted down to. Its place, and why it waits, change without an event of its own: they are asked for.
-  const waits = () => state.job?.status === "queued" && !document.hidden;
-  const clock = setInterval(() => waits() && say(where, standing(state.job)), 1000);
-  const unwatch = onReturn(() => state.job && get(url).then(draw).catch(() => {})); // it may have another name by now
-  const look = setInterval(() => waits() && get(url).then((job) => waits() && draw(job)).catch(() => {}), 5000);
+  // Its place in the queue, what it is called, that another window has resumed or deleted it: all that changes without an
+  // event, or after the last one, is asked for.
+  async function look() {
+    if (document.hidden || state.job === null || state.gone || labels.some((one) => one.isOpen())) return;
+    const before = state.job.status;
+    try {
+      const job = await get(url);
+      if (state.job.status !== before) return; // this page has heard something newer
+      draw(job);
+      if (ENDED.has(before) && !ENDED.has(job.status)) listen();
+    } catch (error) {
+      if ([401, 403, 404].includes(error.status)) gone(error);
+    }
+  }
+  const clock = setInterval(() => state.job?.status === "queued" && !document.hidden && say(where, standing(state.job)), 1000); // a next try
+  const looking = setInterval(look, 5000);
+  const unwatch = onReturn(look);
+
+  function leave() {
+    state.stop();
+    measured.cancel();
+    settle.cancel();
+    log.stop();
+    clearInterval(clock);
+    clearInterval(looking);
+    unwatch();
+  }
 
   refresh().then(() => (measured(), listen())).catch((error) => {
     main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"),
       trouble(error.message, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/" }, "All jobs")));
   });
-  return () => (state.stop(), measured.cancel(), settle.cancel(), clearInterval(clock), clearInterval(look), unwatch(), log.stop());
+  return leave;
+}
+
+function labelled({ name, tags, note }) {
+  return JSON.stringify([name, tags, note]);
 }
 
 function told({ kind, data }) {

@@ -2,13 +2,14 @@
 
 import { announce, h, say } from "../dom.js";
 import { ENDED, STATUS, failure, title } from "../components/format.js";
-import { get } from "../server/http.js";
+import { get, key } from "../server/http.js";
 
 const EVERY = 10_000; // milliseconds: a window that nobody sees has no stream, so it asks
 const waiting = new Map(); // jobs that are waited for, by id, whatever page is shown
 
 function begin(id) {
   const look = async () => {
+    if (key.isWrong()) return; // until there is another
     try {
       const job = await get(`jobs/${id}`);
       if (!ENDED.has(job.status)) return;

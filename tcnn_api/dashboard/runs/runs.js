@@ -3,7 +3,7 @@
 
 import { announce, h } from "../dom.js";
 import { FIRST, cell, columnsOf, heading, isColumn, sortable } from "../components/columns.js";
-import { ENDED, STATUS, deed, title } from "../components/format.js";
+import { STATUS, deed, title } from "../components/format.js";
 import { get } from "../server/http.js";
 import { chips, editable } from "../components/labels.js";
 import { learn } from "../components/names.js";
@@ -13,7 +13,7 @@ import { scrolling } from "../components/scrolling.js";
 import { onReturn } from "../server/stream.js";
 
 const LIMIT = 50;
-const EVERY = 5000; // milliseconds between looks, while anything on the page goes on
+const EVERY = 5000; // milliseconds between looks
 export const MOST = 7; // runs that are compared: a chart has so many colours
 const KINDS = { transform: "Convert", finetune: "Fine-tune", evaluate: "Evaluate" };
 
@@ -100,9 +100,11 @@ export function show(main, query) {
       take(page);
     } catch (error) {
       if (error.name === "AbortError" || over) return;
-      trailer.replaceChildren(state.after && error.status === 404 ? beganAfterNothing(address({ after: "" })) : trouble(error.message, load));
+      const said = state.after && error.status === 404 ? beganAfterNothing(address({ after: "" })) : trouble(error.message, load);
+      if (trailer.textContent !== said.textContent) trailer.replaceChildren(said); // an alert is read aloud whenever it comes
+      if (error.status < 500 && error.status !== 429) return; // an answer that stays; for another key the page is made anew
     }
-    if (jobs.some((job) => !ENDED.has(job.status))) timer = setTimeout(later, EVERY);
+    timer = setTimeout(later, EVERY);
   }
 
   /** Somebody who edits, or does not look, is left alone. */

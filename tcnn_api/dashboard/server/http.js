@@ -11,7 +11,7 @@ export class Problem extends Error {
   constructor(status, body) {
     super(status === 401 ? (lent ? NO_LINK : NO_KEY) : forPages(body.detail ?? body.title ?? `The server answered ${status}.`));
     this.status = status;
-    this.fields = (Array.isArray(body.errors) ? body.errors : []).map((one) => ({ ...one, message: forPages(one.message) }));
+    this.fields = status === 401 ? [] : (Array.isArray(body.errors) ? body.errors : []).map((one) => ({ ...one, message: forPages(one.message) }));
   }
 }
 
@@ -22,7 +22,7 @@ export class Away extends Error {
   }
 }
 
-const listeners = { connection: new Set(), key: new Set() };
+const listeners = { connection: new Set(), key: new Set(), given: new Set() };
 
 /** Calls back with true or false as the connection comes and goes. */
 export function onConnection(call) {
@@ -40,6 +40,11 @@ export function onKeyNeeded(call) {
   listeners.key.add(call);
 }
 
+/** Calls back with the key that another window was given, where it is not the one that this window had, and whether this one waited for it. */
+export function onKeyGiven(call) {
+  listeners.given.add(call);
+}
+
 export function connected(is) {
   for (const call of listeners.connection) call(is);
 }
@@ -49,6 +54,7 @@ const others = new BroadcastChannel("tcnn-key");
 const MOMENT = 300; // milliseconds that another window has to answer
 
 let lent = ""; // what a link opens with: for this window and this page alone
+let wrong = null; // a key that the server has refused
 
 export const key = {
   get: () => lent || (sessionStorage.getItem(KEY) ?? ""),
@@ -57,7 +63,10 @@ export const key = {
     lent = secret;
   },
   isLent: () => Boolean(lent),
+  /** Whether the server has refused it: asked again and again, it would take this address for one that guesses. */
+  isWrong: () => wrong !== null && key.get() === wrong,
   set: (value) => {
+    wrong = null;
     sessionStorage.setItem(KEY, value);
     others.postMessage({ key: value });
   },
@@ -70,7 +79,7 @@ export const key = {
     new Promise((resolve) => {
       const timer = setTimeout(() => (others.removeEventListener("message", heard), resolve("")), MOMENT);
       function heard({ data }) {
-        if (!data.key) return;
+        if (!data.key || data.key === wrong) return;
         clearTimeout(timer);
         others.removeEventListener("message", heard);
         resolve(data.key);
@@ -80,8 +89,12 @@ export const key = {
     }),
 };
 others.addEventListener("message", ({ data }) => {
-  if (data.ask && sessionStorage.getItem(KEY)) others.postMessage({ key: sessionStorage.getItem(KEY) });
-  if (data.key) sessionStorage.setItem(KEY, data.key);
+  const own = sessionStorage.getItem(KEY);
+  if (data.ask && own && own !== wrong) others.postMessage({ key: own });
+  if (data.key && data.key !== wrong) {
+    sessionStorage.setItem(KEY, data.key);
+    if (data.key !== own) for (const call of listeners.given) call(data.key, !own || own === wrong);
+  }
   if (data.forget) sessionStorage.removeItem(KEY);
 });
 
@@ -108,6 +121,8 @@ export async function ask(path, { method = "GET", json, body, headers: more = {}
     body = JSON.stringify(json);
     all["Content-Type"] = "application/json";
   }
+  const own = key.get();
+  if (key.isWrong()) throw refusal(401, {}, own);
   let answer;
   try {
     answer = await fetch(path, { method, body, headers: all, signal, cache: "no-store" });
@@ -118,17 +133,15 @@ export async function ask(path, { method = "GET", json, body, headers: more = {}
   }
   connected(true);
   if (answer.ok) return answer;
-  throw await problem(answer);
+  throw refusal(answer.status, await answer.json().catch(() => ({})), own);
 }
 
-/** The error that a response stands for; a missing key is told to whoever can ask for one. */
-export async function problem(answer) {
-  return refusal(answer.status, await answer.json().catch(() => ({})));
-}
-
-/** The same of a status and a body. */
-export function refusal(status, body) {
-  if (status === 401) for (const call of listeners.key) call(Boolean(key.get()));
+/** The error of a status and a body, for what was asked with `own`; a missing key is told to whoever can ask for one. */
+export function refusal(status, body, own) {
+  if (status === 401 && own === key.get()) { // or another one was given meanwhile
+    wrong = own || null;
+    for (const call of listeners.key) call(Boolean(own));
+  }
   return new Problem(status, body);
 }
 
@@ -147,6 +160,8 @@ export function once() {
 
 /** Send a file as the part `file` of a form, telling how much has gone: fetch cannot tell. */
 export function upload(path, file, { progress, idempotency, signal }) {
+  const own = key.get();
+  if (key.isWrong()) return Promise.reject(refusal(401, {}, own));
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open("POST", path);
@@ -164,7 +179,7 @@ export function upload(path, file, { progress, idempotency, signal }) {
         // not ours: a proxy's page, perhaps; the status has to do
       }
       if (request.status < 300) resolve(said);
-      else reject(new Problem(request.status, said));
+      else reject(refusal(request.status, said, own));
     };
     signal?.addEventListener("abort", () => request.abort());
     const form = new FormData();

@@ -1,6 +1,6 @@
 // A stream of the server's that is followed for as long as it takes: one that breaks is taken up where it broke.
 
-import { connected, headers, refusal } from "./http.js";
+import { connected, headers, key, refusal } from "./http.js";
 import { take } from "./sharing.js";
 
 const LONGEST_PAUSE = 8_000;
@@ -24,6 +24,8 @@ export function follow(path, { message, ended = () => true, poll, refused, every
   let last = "";
 
   async function once() {
+    const own = key.get();
+    if (key.isWrong()) return refusal(401, {}, own);
     const leaving = new AbortController();
     const stop = () => leaving.abort();
     stopping.signal.addEventListener("abort", stop);
@@ -37,7 +39,7 @@ export function follow(path, { message, ended = () => true, poll, refused, every
           message(event, data, id);
         },
       });
-      return outcome === "refused" ? refusal(status, body) : outcome;
+      return outcome === "refused" ? refusal(status, body, own) : outcome;
     } finally {
       stopping.signal.removeEventListener("abort", stop);
       document.removeEventListener("visibilitychange", stop);
