@@ -155,3 +155,35 @@ def test_what_the_models_list_knows_is_refused_in_the_form(server: Server, open_
             expect(field).to_be_focused()
             field.fill("")
         assert client.get("/jobs?limit=1").json()["data"] == before
+
+
+def _add(story: Story, identifier: str, splits: dict[str, int]) -> str:
+    details = {"classes": ["a", "b"], "images": 900, "splits": splits}
+    story.house.store.add_upload(
+        Upload(id=identifier, owner="local", kind="dataset", name=identifier, path=identifier, size=1,
+               sha256="0" * 64, details=details)
+    )  # fmt: skip
+    return identifier
+
+
+def test_what_is_older_than_the_list_is_chosen_all_the_same(server: Server, story: Story, open_page: Open) -> None:
+    """And not another job, the newest one, in its place."""
+    for _ in range(101):
+        story.house.store.cancel(story.house.submit().id)
+    page = open_page(f"{server.url}/#/finetune?job={story.succeeded.job}")
+    expect(page.get_by_label("Job", exact=True)).to_have_value(story.succeeded.job)
+    page.goto(f"{server.url}/#/evaluate?job={story.succeeded.job}&dataset=ds_{'5' * 24}")
+    expect(page.get_by_label("Data set", exact=True)).to_have_value(f"ds_{'5' * 24}")
+
+
+def test_a_share_is_held_out_only_if_it_was_asked_for(server: Server, story: Story, open_page: Open) -> None:
+    """Of the first data set of the list a tenth would be; the one that is chosen then has validation images."""
+    divided = _add(story, f"ds_{'6' * 24}", {"train": 800, "val": 100})
+    whole = _add(story, f"ds_{'7' * 24}", {})
+    page = open_page(f"{server.url}/#/finetune")
+    data, share = page.get_by_label("Data set", exact=True), page.get_by_label("Held out for validation")
+    expect(data).to_have_value(whole)
+    expect(share).to_have_attribute("placeholder", "0.1")
+    data.select_option(divided)
+    expect(share).to_have_attribute("placeholder", "nothing: it has its own")
+    expect(share).to_have_value("")

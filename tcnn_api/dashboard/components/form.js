@@ -177,20 +177,24 @@ export function put(body, name, value) {
   if (value !== null && value !== "") body[name] = value;
 }
 
-/** Options from the server; says so when there are none, or when they cannot be had. */
+/**
+ * Options from the server; says so when there are none, or when they cannot be had. What is `wanted` is chosen, also if it
+ * is older than those that the server lists: in its place another one would be, and nobody would notice.
+ */
 export async function fill(control, fetched, none, wanted) {
   try {
     const options = await fetched();
     const real = options.filter(([value]) => value !== "other");
     control.replaceChildren(
       ...(real.length ? [] : [h("option", { value: "" }, none)]),
-      ...options.map(([value, word]) => h("option", { value, selected: value === wanted }, word)));
+      ...options.map(([value, word]) => h("option", { value }, word)));
+    if (wanted) choose(control, wanted);
   } catch (error) {
     if (error.name !== "AbortError") control.replaceChildren(h("option", { value: "" }, error.message));
   }
 }
 
-/** Choose what an edited job had, even if it is not on the list any more. */
+/** Choose what is meant, even if it is not on the list. */
 export function choose(control, value) {
   if (![...control.options].some((option) => option.value === value)) control.prepend(h("option", { value }, value));
   control.value = value;

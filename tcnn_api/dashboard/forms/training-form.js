@@ -34,8 +34,8 @@ export function trainingFields(prefix, wanted) {
 
   function chosen() {
     otherPart.hidden = dataset.value !== "other";
-    const one = sets.get(dataset.value);
-    if (one && !("val" in one.splits) && !common.val_split.value) common.val_split.value = "0.1";
+    // What is held out where nothing is written; written here it would stay when another data set is chosen.
+    common.val_split.placeholder = "val" in (sets.get(dataset.value)?.splits ?? {}) ? "nothing: it has its own" : "0.1";
   }
 
   function add(one) {
@@ -76,7 +76,7 @@ export function trainingFields(prefix, wanted) {
       val.value = asked.val ?? "";
       baseline.checked = Boolean(asked.baseline);
       rest = "num_workers" in asked ? { num_workers: asked.num_workers } : {};
-      otherPart.hidden = dataset.value !== "other";
+      chosen();
     },
     parts: [
       h("div", { class: "fields" },
