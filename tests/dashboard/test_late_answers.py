@@ -120,6 +120,27 @@ def test_what_is_sent_again_after_a_lost_answer_is_one_job(server: Server, story
     story.house.store.cancel(lost[0])
 
 
+def test_an_edited_request_that_is_sent_again_is_the_same_one(server: Server, story: Faults, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/evaluate?from={story.evaluated.job}")
+    keys: list[str] = []
+
+    def lose(route: Any) -> None:
+        keys.append(route.request.headers["idempotency-key"])
+        route.abort()
+
+    page.route(re.compile("/evaluate$"), lose)
+    request = page.get_by_label("Request")
+    expect(request).to_have_value(re.compile(story.succeeded.job))
+    for number in (1, 2):
+        page.get_by_role("button", name="Run again").click()
+        until(page, lambda number=number: len(keys) == number)  # type: ignore[misc]
+        expect(page.get_by_text("The server cannot be reached.")).to_be_visible()
+    request.fill(request.input_value().replace("{", '{"priority": 1,', 1))
+    page.get_by_role("button", name="Run again").click()
+    until(page, lambda: len(keys) == 3)
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_that_the_server_was_away_is_told_until_it_answers_again(
     server: Server, story: Faults, open_page: Open
 ) -> None:

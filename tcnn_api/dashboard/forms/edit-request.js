@@ -1,9 +1,9 @@
 // A job of which there is no form, edited as the request that it was.
 
 import { h } from "../dom.js";
-import { clear, field, showErrors, wrong } from "../components/form.js";
+import { clear, field, posting, showErrors, wrong } from "../components/form.js";
 import { deed, title } from "../components/format.js";
-import { get, once, post } from "../server/http.js";
+import { get } from "../server/http.js";
 import { trouble } from "../components/parts.js";
 
 export function show(main, kind, from) {
@@ -17,6 +17,7 @@ export function show(main, kind, from) {
     summary, h("div", { class: "actions" }, h("button", { type: "submit", class: "main" }, "Run again")));
   main.append(h("div", { class: "head" }, h("h1", {}, "Edit and run again")), about, form);
   words.addEventListener("input", () => wrong(words, ""));
+  const posted = posting(leaving.signal);
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -31,8 +32,7 @@ export function show(main, kind, from) {
       return;
     }
     try {
-      const job = await post(kind, body, { headers: { "Idempotency-Key": once() }, signal: leaving.signal });
-      location.hash = `#/jobs/${job.id}`;
+      location.hash = `#/jobs/${(await posted(kind, body)).id}`;
     } catch (error) {
       if (error.name === "AbortError") return;
       const rest = showErrors(form, error.fields ?? []);
