@@ -16,7 +16,7 @@ from serving import Server
 from story import Story
 
 from tcnn.cli.main import main
-from tcnn_jobs.model.jobs import Result
+from tcnn_jobs.model.jobs import Failure, Result
 from tcnn_jobs.model.requests import KINDS
 
 expect = sync_api.expect
@@ -135,6 +135,27 @@ def test_the_log_is_searched(server: Server, story: Story, open_page: Open) -> N
     expect(page.get_by_text("2 of 2,003 lines")).to_be_visible()
     expect(log).to_have_text("1the Beginning <b>\n2002the beginning of the end\n")
     expect(log.locator("mark")).to_have_text(["Beginning", "beginning"])
+
+
+def test_every_time_that_a_worker_took_a_job_has_its_log(server: Server, story: Story, open_page: Open) -> None:
+    """A job that is resumed begins with its first attempt again."""
+    house, failure = story.house, Failure(code="diverged", message="no")
+    claim = story._taken(priority=100, max_attempts=1)
+    for number in (1, 2):
+        folder = house.home.attempt(claim.job, number)
+        folder.mkdir(parents=True)
+        (folder / "log.txt").write_text(f"the log of time {number}\n")
+        house.store.fail(claim.model_copy(update={"number": number}), failure)
+        if number == 1:
+            house.store.resume(claim.job)
+            assert house.store.claim(claim.worker) is not None
+    page = open_page(f"{server.url}/#/jobs/{claim.job}")
+    page.get_by_text("Log", exact=True).click()
+    log, attempt = page.locator("pre.log").last, page.get_by_label("Attempt")
+    expect(log).to_have_text("the log of time 2\n")
+    attempt.select_option("1")
+    expect(log).to_have_text("the log of time 1\n")
+    expect(attempt.locator("option")).to_have_count(3)
 
 
 @pytest.mark.slow  # a search that finds little is above

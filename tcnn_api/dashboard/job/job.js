@@ -65,7 +65,6 @@ export function show(main, id) {
       state.known = learn([job]).then((news) => news && (head(state.job), settings()));
     }
     setBadge(sign, job.status);
-    log.update(job);
     notice.heard(job);
     drawProgress(job);
     drawActions(job);
@@ -167,6 +166,7 @@ export function show(main, id) {
     state.stop();
     if (!main.isConnected) return;
     events.replaceChildren();
+    const taken = []; // when a worker took it
     state.stop = follow(`${url}/events`, {
       message(event, data) {
         if (event === "progress") {
@@ -176,7 +176,12 @@ export function show(main, id) {
           log.tail();
           return;
         }
-        events.prepend(h("li", {}, h("time", { datetime: data.at, title: date(data.at) }, moment(data.at, state.job?.created_at)), h("span", {}, told(data))));
+        const when = moment(data.at, state.job?.created_at);
+        events.prepend(h("li", {}, h("time", { datetime: data.at, title: date(data.at) }, when), h("span", {}, told(data))));
+        if (data.kind === "started") {
+          taken.push(when);
+          log.taken(taken);
+        }
         settle();
       },
       ended: () => {

@@ -10,7 +10,7 @@ const TAIL = 40_000; // bytes of the log that are shown
 const MOST = 1000; // lines that a search shows
 const PAUSE = 250; // milliseconds after the last letter
 
-/** A card; `update(job)` when the job has changed, `tail()` when it may have written more. */
+/** A card; `taken(times)` when a worker has taken the job, once more or again, `tail()` when it may have written more. */
 export function logOf(id) {
   const url = `jobs/${id}/logs`;
   const lines = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log, the last lines" });
@@ -67,10 +67,13 @@ export function logOf(id) {
   return {
     element,
     tail: () => element.open && !field.value.trim() && !attempt.value && show(),
-    update(job) {
-      const known = attempt.options.length - 1;
-      for (let one = known + 1; one <= job.attempt; one += 1) attempt.append(h("option", { value: one }, String(one)));
-      which.hidden = job.attempt < 2;
+    /** Every time has its log, by its number; a job's attempts begin at one again when it is resumed. */
+    taken(times) {
+      for (const when of times.slice(attempt.options.length - 1)) {
+        const number = attempt.options.length;
+        attempt.append(h("option", { value: number }, `${number}, ${when}`));
+      }
+      which.hidden = times.length < 2;
     },
     stop: () => clearTimeout(timer),
   };
