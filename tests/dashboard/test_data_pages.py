@@ -131,6 +131,33 @@ def test_a_folder_is_packed_as_it_lies(server: Server, open_page: Open, tmp_path
     assert [one["file"].removeprefix("größen/") for one in found] == names
 
 
+def test_a_class_without_an_image_does_not_vanish_from_a_folder(
+    server: Server, open_page: Open, tmp_path: Path
+) -> None:
+    """Be it chosen or dropped: the server says so, as it does of an archive."""
+    for name in ("a/1.png", "b/1.png"):
+        (tmp_path / "pets" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "pets" / name)
+    (tmp_path / "pets" / "c").mkdir()
+    (tmp_path / "pets" / "c" / "1.heic").write_bytes(b"in a format that nobody reads")
+    page = open_page(f"{server.url}/#/data")
+    page.get_by_label("A folder of class folders").set_input_files(tmp_path / "pets")
+    expect(page.locator(".sending .refused")).to_contain_text("no images in class folder c;")
+    found = page.evaluate(
+        """async () => {
+            const file = (name) => ({ name, isFile: true, file: (done) => done(new File(["x"], name)) });
+            const folder = (name, inside) => ({ name, isFile: false, createReader: () => {
+                const batches = [inside, []];
+                return { readEntries: (done) => done(batches.shift()) };
+            } });
+            const { filesOf } = await import("./static/dashboard/uploads/packing.js");
+            const all = await filesOf(folder("pets", [folder("a", [file("1.png")]), folder("c", [file("1.heic")])]));
+            return all.map((one) => one.path + (one.file ? "" : "/"));
+        }"""
+    )
+    assert sorted(found) == ["pets/", "pets/a/", "pets/a/1.png", "pets/c/"]
+
+
 DROPPED = """([names, content]) => {
   const transfer = new DataTransfer();
   const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));

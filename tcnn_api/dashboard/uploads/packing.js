@@ -4,24 +4,27 @@ const BLOCK = 512;
 const IMAGE = /\.(jpe?g|png|webp|bmp|gif|tiff?|ppm|pgm)$/i; // what the server keeps of an archive
 const letters = new TextEncoder();
 
-/** The images in what was dropped: `[{path, file}]` of a folder's entry, with the paths below it. */
+/**
+ * The images in what was dropped: `[{path, file}]` of a folder's entry, with the paths below it; and its folders, which have
+ * no file: a class without a single image is for the server to notice, and not to vanish here.
+ */
 export async function filesOf(entry, above = "") {
-  if (entry.isFile) {
-    if (!IMAGE.test(entry.name)) return [];
-    return [{ path: above + entry.name, file: await new Promise((resolve, reject) => entry.file(resolve, reject)) }];
-  }
+  const path = above + entry.name;
+  if (entry.isFile) return IMAGE.test(path) ? [{ path, file: await new Promise((resolve, reject) => entry.file(resolve, reject)) }] : [];
   const reader = entry.createReader();
-  const found = [];
+  const found = [{ path, file: null }];
   for (;;) {
     const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject)); // a hundred at a time
     if (!some.length) return found;
-    for (const one of some) found.push(...(await filesOf(one, `${above}${entry.name}/`)));
+    for (const one of some) for (const inner of await filesOf(one, `${path}/`)) found.push(inner);
   }
 }
 
 /** The same of a folder that was chosen in a field. */
 export function chosenFiles(list) {
-  return [...list].filter((file) => IMAGE.test(file.name)).map((file) => ({ path: file.webkitRelativePath || file.name, file }));
+  const all = [...list].map((file) => ({ path: file.webkitRelativePath || file.name, file }));
+  const folders = new Set(all.flatMap(({ path }) => path.split("/").slice(0, -1).map((_, depth, parts) => parts.slice(0, depth + 1).join("/"))));
+  return [...[...folders].map((path) => ({ path, file: null })), ...all.filter(({ path }) => IMAGE.test(path))];
 }
 
 /** An uncompressed tar, since images do not compress; in one order, so that the same folder is the same file. */
@@ -29,7 +32,8 @@ export function tar(name, files) {
   const sorted = [...files].sort((one, other) => (one.path < other.path ? -1 : 1));
   const parts = sorted.flatMap(({ path, file }) => {
     const record = extended("path", path);
-    return [header(record.length, "x"), record, padding(record.length), header(file.size, "0"), file, padding(file.size)];
+    const named = [header(record.length, "x"), record, padding(record.length)];
+    return file ? [...named, header(file.size, "0"), file, padding(file.size)] : [...named, header(0, "5")];
   });
   return new File([...parts, new Uint8Array(2 * BLOCK)], `${name}.tar`, { type: "application/x-tar" });
 }

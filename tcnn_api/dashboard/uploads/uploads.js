@@ -92,7 +92,7 @@ export function dropZone({ label, hint, accept, route, done, folders = false }) 
   function packed(name, listing) {
     add(name, async () => {
       const files = await listing();
-      if (!files.length) throw new Error("There is no image in this folder.");
+      if (!files.some((one) => one.file)) throw new Error("There is no image in this folder.");
       return tar(name, files);
     });
   }
