@@ -86,13 +86,17 @@ def _read_finetuning(asked: Training, prefix: str, settings: ApiSettings) -> Fin
 
 
 def _check_own_weights(request: Request) -> None:
-    """Weights of one's own are a timm model's, and then no others are asked for."""
+    """Weights of one's own are a timm model's, and then no others are asked for; random ones are, too."""
     for prefix, model in models_of(request):
         if model.weights is not None and model.model is None:
             raise Refused(
                 f"{prefix}weights",
                 "what a job or a checkpoint has brings weights of its own; leave it out, or name a model",
             )
+    if isinstance(request, FinetuneRequest) and request.model is None and not request.pretrained:
+        raise Refused(
+            "pretrained", "what a job or a checkpoint has brings weights of its own; leave it out, or name a model"
+        )
     if not isinstance(request, EvaluateRequest) and request.weights is not None and not request.pretrained:
         raise Refused("pretrained", "weights of your own are named, so it would have no effect; leave it out")
 

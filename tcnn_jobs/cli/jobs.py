@@ -205,7 +205,9 @@ def download(
 @app.command()
 def share(
     job: JobId,
-    days: Annotated[float, typer.Option(help="After which the link ends by itself.", metavar="N")] = 7,
+    days: Annotated[
+        float | None, typer.Option(help="After which the link ends by itself; default 7.", metavar="N")
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the links that there are.")] = False,
     revoke: Annotated[str | None, typer.Option(help="End this link.", metavar="SHARE")] = None,
     server: Server = None,
@@ -215,6 +217,8 @@ def share(
     """Make a link by which anybody sees a job, and nothing else; it ends by itself, or when it is revoked."""
     if listed and revoke is not None:
         raise RequestError("--list: --revoke ends a link; give one of the two")
+    if days is not None and (listed or revoke is not None):
+        raise RequestError("--days: is of a link that is made; leave it out, or --list and --revoke")
     with connect(server, key) as client:
         if revoke is not None:
             client.unshare(job, revoke)
@@ -224,7 +228,7 @@ def share(
             found = client.shares(job)
             lines = [f"{one['id']} until {one['expires_at'][:16].replace('T', ' ')} UTC" for one in found["data"]]
         else:
-            found = client.share(job, days=days)
+            found = client.share(job, days=7 if days is None else days)
             found["url"] = f"{client.url}{found['page']}"
             lines = [found["url"]]
     if as_json:

@@ -25,6 +25,10 @@ MaybeData = Annotated[
 ]
 Val = Annotated[str | None, typer.Option(help="Validation images, likewise.", metavar="DATASET")]
 Preset = Annotated[str, typer.Option(help="Settings to begin with: paper, quick, cifar.", metavar="NAME")]
+MaybePreset = Annotated[
+    str | None,
+    typer.Option("--preset", help="Settings to begin with: paper, quick, cifar; default paper.", metavar="NAME"),
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting, as often as needed.", metavar="KEY=VALUE")
 ]
@@ -106,7 +110,7 @@ def transform(
     weights: Weights = None,
     data: MaybeData = None,
     val: Val = None,
-    preset: Preset = "paper",
+    preset: MaybePreset = None,
     assignments: Settings = None,
     baseline: Baseline = False,
     nproc: Processes = None,
@@ -139,14 +143,16 @@ def transform(
         **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook, name, tags),
     }
     config, shared = _settings(assignments), processes(nproc, num_workers)
-    if data is None and (val or config or baseline or shared > 1):
+    if data is None and (val or preset or config or baseline or shared > 1):
         raise typer.BadParameter(
-            "--val, --set, --baseline and --nproc are for fine-tuning; name the images", param_hint="--data"
+            "--val, --preset, --set, --baseline and --nproc are for fine-tuning; name the images", param_hint="--data"
         )
     with connect(server, key) as client:
         body |= weights_of(client, weights, idempotency_key)
         if data is not None:
-            body["finetune"] = training_of(client, data, val, preset, config, baseline, shared, idempotency_key)
+            body["finetune"] = training_of(
+                client, data, val, preset or "paper", config, baseline, shared, idempotency_key
+            )
         _submit(client, "transform", _with_fields(body, fields), idempotency_key, watch, as_json)
 
 

@@ -51,6 +51,8 @@ def test_weights_of_ones_own(alice: TestClient, upload: Callable[..., str], refu
     body = {"job": job, "dataset": more["dataset"], "weights": own}
     for route in ("/finetune", "/evaluate"):
         assert "brings weights of its own" in refusal(alice.post(route, json=body), 422, "weights")["detail"]
+    random = {"job": job, "dataset": more["dataset"], "pretrained": False}
+    assert "brings weights of its own" in refusal(alice.post("/finetune", json=random), 422, "pretrained")["detail"]
 
 
 def test_an_evaluation_of_weights_of_ones_own(

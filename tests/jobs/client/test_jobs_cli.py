@@ -74,6 +74,8 @@ class TestOneJob:
         assert run("share", job, "--revoke", made["id"]).out == f"{made['id']}: revoked\n"
         assert run("share", job, "--list").out == ""
         assert "one of the two" in run("share", job, "--list", "--revoke", made["id"]).error(2)
+        for other in (["--list"], ["--revoke", made["id"]]):
+            assert "a link that is made" in run("share", job, "--days", 2, *other).error(2)
         run("cancel", job)
 
     def test_a_name_by_which_it_is_found(self, run: Run) -> None:
@@ -196,6 +198,10 @@ class TestErrors:
             (["transform", "resnet18", "--field", "seed"], "KEY=VALUE"),
             (["transform", "resnet18", "--field", "stride=keep"], "leave one of the two out"),
             (["transform", "resnet18", "--field", "sede=3"], "seed"),
+            (
+                ["transform", "resnet18", "--preset", "quick"],
+                "--preset, --set, --baseline and --nproc are for fine-tuning",
+            ),
             (["transform", "resnet18", "--data", "ds_000000000000000000000000"], "data set"),
             (["finetune", "resnet18", "--data", "nowhere/"], "nowhere"),
             (["finetune", "missing.safetensors", "--data", "x"], "found nothing"),
