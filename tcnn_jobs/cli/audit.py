@@ -16,8 +16,12 @@ def command(
         str | None, typer.Option(help="Only what was done to things of this tenant.", metavar="TENANT")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Only what was done with this key, by its id.", metavar="KEY")] = None,
-    limit: Annotated[int, typer.Option(help="So many at most, the newest first.", metavar="N", min=1)] = 100,
-    after: Annotated[int | None, typer.Option(help="Only older ones than this number.", metavar="NUMBER")] = None,
+    limit: Annotated[
+        int, typer.Option(help="So many at most, the newest first.", metavar="N", min=1, max=1_000_000)
+    ] = 100,
+    after: Annotated[
+        int | None, typer.Option(help="Only older ones than this number.", metavar="NUMBER", min=0, max=2**63 - 1)
+    ] = None,
     home: HomeOption = None,
     database_url: DatabaseOption = None,
     as_json: AsJson = False,

@@ -48,6 +48,8 @@ class ApiKeys(Database):
 
     def api_keys(self, tenant: str | None = None) -> list[ApiKey]:
         """List the keys of all tenants or of one, oldest first, including revoked and expired ones."""
+        if tenant is not None and not storable(tenant):
+            return []
         query = _LOOK.order_by(api_keys.c.created_at, api_keys.c.id)
         with self.reading() as connection:
             rows = connection.execute(query if tenant is None else query.where(api_keys.c.tenant == tenant)).all()

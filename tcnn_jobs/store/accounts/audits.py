@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, false, insert, select
 
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import audit
 from tcnn_jobs.database.types import now
 from tcnn_jobs.model.audit import AuditEntry, actor
+from tcnn_jobs.model.identifiers import storable
 
 _FIELDS = tuple(AuditEntry.model_fields)
 _NOTE = insert(audit).values(
@@ -34,7 +35,7 @@ class Audits(Database):
         query = select(audit)
         for column, value in ((audit.c.tenant, tenant), (audit.c.key, key)):
             if value is not None:
-                query = query.where(column == value)
+                query = query.where(column == value if storable(value) else false())
         if after is not None:
             query = query.where(audit.c.number < after)
         with self.reading() as connection:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row, select, update
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.model.accounts import Quotas, Tenant
+from tcnn_jobs.model.identifiers import storable
 from tcnn_jobs.store.accounts import audits, quotas
 
 _COLUMNS = {"queued": "max_queued", "running": "max_running", "gpu_hours": "gpu_hours", "stored": "max_bytes"}
@@ -38,6 +39,8 @@ class Tenants(Database):
 
     def tenants(self, name: str | None = None) -> list[Tenant]:
         """List tenants with quotas and usage, sorted by name; with `name`, a list of that one, or empty."""
+        if name is not None and not storable(name):
+            return []
         query = select(schema.tenants).order_by(schema.tenants.c.name)
         if name is not None:
             query = query.where(schema.tenants.c.name == name)

@@ -31,6 +31,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import TAGGED, jobs
 from tcnn_jobs.model.columns import Order, Path, column
+from tcnn_jobs.model.identifiers import storable
 from tcnn_jobs.model.jobs import Job, Kind, Status
 from tcnn_jobs.store.changes import find
 from tcnn_jobs.store.reading.places import Places
@@ -70,6 +71,8 @@ class Listing(Database):
         those that it has all of. With either it is of the newest `SEARCHED` jobs, in another order than that of
         submission of the newest `ORDERED`.
         """
+        if owner is not None and not storable(owner):
+            return [], False
         wanted = [column == value for column, value in _plain(owner, status, kind) if value is not None]
         if tags:
             wanted.append(TAGGED)

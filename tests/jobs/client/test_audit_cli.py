@@ -25,3 +25,15 @@ def test_what_the_command_line_changed_is_in_it(
     assert key in page.out and "more: --after 3" in page.out
     assert "tenant.set" in audit("--after", 3, "--limit", 1).out
     assert audit("--limit", 0).code == 2
+    assert audit("--after", 2**63).code == 2 and audit("--limit", 2**63).code == 2
+
+
+@pytest.mark.parametrize("asked", ["audit --tenant", "audit --key", "keys list --tenant", "tenants list --tenant"])
+def test_a_name_that_no_database_can_hold_is_nobodys(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As an argument that is no UTF-8 arrives."""
+    monkeypatch.setenv("TCNN_HOME", str(tmp_path / "home"))
+    runner(capsys, "keys")("create", "team")
+    group, *words = asked.split()
+    assert runner(capsys, group)(*words, "\udcff", "--json").json["data"] == []
