@@ -176,7 +176,8 @@ class Explorers:
         while True:
             await asyncio.sleep(min(15.0, IDLE / 4))
             for name, child in list(self._children.items()):
-                if not child.waiting and time.monotonic() - child.used > IDLE:
+                there = self._children.get(name) is child  # while another ended, it may have made room for a third
+                if there and not child.waiting and time.monotonic() - child.used > IDLE:
                     await self._drop(name)
 
     async def close(self) -> None:

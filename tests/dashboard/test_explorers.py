@@ -97,6 +97,35 @@ def test_the_log_says_why_a_process_did_not_start(tmp_path: Path, monkeypatch: p
     exploring(script)
 
 
+def test_who_took_an_idle_ones_place_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one that nobody asks anything ends, another is dropped to make room, and a new one has its name."""
+    monkeypatch.setattr(explorers, "IDLE", 0.01)
+
+    async def child() -> Any:
+        made = explorers._Child(tmp_path)
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
+        made.process = await asyncio.create_subprocess_exec("sleep", "60", **pipes)
+        made.used = float("-inf")
+        return made
+
+    async def script(own: Explorers) -> None:
+        first, second, third = [await child() for _ in range(3)]
+        own._children.update(a=first, b=second)
+        own._sweeping = asyncio.create_task(own._sweep())
+        while "a" in own._children:
+            await asyncio.sleep(0)
+        own._leaving.add(own._children.pop("b"))
+        third.waiting = 1
+        own._children["b"] = third
+        while first.process is not None:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
+        assert own._children == {"b": third} and third.process is not None and alive(third.process.pid)
+        assert not own._sweeping.done()
+
+    exploring(script)
+
+
 def test_an_image_of_a_data_set_by_its_name(tmp_path: Path) -> None:
     """With its class's folder; of two parts the one that nothing was trained on; nothing outside of the set."""
     for name in ("train/red/0.png", "val/red/0.png", "val/blue/00.png"):
