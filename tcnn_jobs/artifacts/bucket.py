@@ -4,6 +4,7 @@ Nothing here is left to chance: what was sent is read back and hashed, what is f
 fails is tried again, each time after twice the pause. An object that is refused for want of rights is not tried again.
 """
 
+import errno
 import hashlib
 import random
 import threading
@@ -18,6 +19,7 @@ from fsspec.callbacks import Callback
 from tenacity import Retrying, retry_if_not_exception_type, sleep_using_event, stop_after_attempt, wait_exponential
 
 from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, one_line
+from tcnn.files import storage_errors
 
 T = TypeVar("T")
 
@@ -25,6 +27,7 @@ TRIES = 6
 """Of one transfer: with a first pause of one second, half a minute in all."""
 PIECE = 16 << 20
 """Bytes of one part of a multipart upload; four are on their way at once."""
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NEVER = threading.Event()
 """For those who do not want to stop."""
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -103,10 +106,16 @@ class Bucket:
         self._tried("write", key, lambda: self._fs.pipe_file(self._path(key), text.encode()), stop)
 
     def get(self, key: str, local: Path, sha256: str, stop: threading.Event = NEVER) -> None:
-        """Fetch an object into a new file; raises `ObjectGone`."""
+        """Fetch an object into a new file; raises `ObjectGone`, and `StorageError` if this host's disk is full."""
 
         def fetch() -> None:
-            self._fs.get_file(self._path(key), str(local), callback=_StopOn(stop))
+            try:
+                self._fs.get_file(self._path(key), str(local), callback=_StopOn(stop))
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                with storage_errors(Path(key.rpartition("/")[2])):  # no store is full when it is read
+                    raise
             with local.open("rb") as handle:
                 if (found := _hashed(handle, stop)) != sha256:
                     raise OSError(f"expected SHA-256 {sha256[:12]}…, got {found[:12]}…")
@@ -198,7 +207,7 @@ class Bucket:
 
         try:
             return self._tries(once, stop)
-        except Stopped:
+        except (Stopped, StorageError):
             raise
         except FileNotFoundError as error:
             if what in ("fetch", "read", "look at"):
@@ -213,7 +222,7 @@ class Bucket:
         """Each pause is about twice the last, and ends when `stop` is set."""
         doubled = wait_exponential(multiplier=self._pause)
         return Retrying(
-            retry=retry_if_not_exception_type((Stopped, FileNotFoundError, PermissionError)),
+            retry=retry_if_not_exception_type((Stopped, StorageError, FileNotFoundError, PermissionError)),
             wait=lambda tried: doubled(tried) * random.uniform(0.5, 1),  # noqa: S311 - so that not all come at once
             stop=stop_after_attempt(TRIES),
             sleep=sleep_using_event(stop),

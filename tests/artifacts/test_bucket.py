@@ -3,13 +3,15 @@
 import hashlib
 import random
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import fsspec
 import pytest
 from s3 import Gate, fails, full, gated, read_only
 
-from tcnn.errors import EnvironmentFailure, RequestError, Stopped
+from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError
 from tcnn_jobs.artifacts.bucket import _SENDING, TRIES, Bucket, BucketError, ObjectGone
 
 
@@ -140,6 +142,18 @@ def test_a_folder_is_a_store_too(tmp_path: Path) -> None:
         handle.seek(990)
         assert handle.read() == b"0123456789"
     assert not list(tmp_path.rglob(".*")), "nothing half-written"
+
+
+def test_a_full_disk_here_is_no_fault_of_the_store(
+    tmp_path: Path, file_size_limit: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    path, digest = file(tmp_path)
+    folder = Bucket(f"file://{tmp_path}/store", pause=0.0)
+    folder.put(path, "a/b", digest)
+    with file_size_limit(100), pytest.raises(StorageError, match=r"^b: no space left while writing") as full:
+        folder.get("a/b", tmp_path / "back", digest)
+    assert not isinstance(full.value, BucketError)
+    folder.get("a/b", tmp_path / "back", digest)
 
 
 class Patient(threading.Event):
