@@ -42,13 +42,16 @@ def decode(opened: BinaryIO | Image.Image, mode: Mode) -> Image.Image:
     """Decode the first frame of an image in `mode`.
 
     As in timm, transparency is dropped and a camera's rotation mark is not applied. Unlike PIL's own conversion, which
-    clips at 255, 16-bit greys keep their upper eight bits. Raises whatever PIL raises: see `reason`.
+    clips at 255, 16-bit greys keep their upper eight bits, and floating-point values from 0 to 1 become 0 to 255.
+    Raises whatever PIL raises, and `ValueError` for other floating-point values than 0 to 255: see `reason`.
     """
     with _quiet():
         image = opened if isinstance(opened, Image.Image) else Image.open(opened)
         image.load()
         if image.mode.startswith("I"):
             image = _eight_bits(image)
+        elif image.mode == "F":
+            image = _of_floats(image)
         return image.convert(mode)
 
 
@@ -90,3 +93,12 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if image.mode != "I" or pixels.max(initial=0) > 255:
         pixels = pixels.clip(0, 65535) // 256
     return Image.fromarray(pixels.astype(numpy.uint8))
+
+
+def _of_floats(image: Image.Image) -> Image.Image:
+    """Scale a grey image of floating-point values, as scientific TIFFs have them, to 8 bits, if its range is known."""
+    pixels = numpy.asarray(image)
+    low, high = float(pixels.min(initial=0)), float(pixels.max(initial=0))
+    if not (low >= 0 and high <= 255):  # nor if one is no number
+        raise ValueError(f"expected floating-point values from 0 to 1 or from 0 to 255, found {low:.4g} to {high:.4g}")
+    return Image.fromarray((pixels * 255).round().astype(numpy.uint8)) if high <= 1 else image

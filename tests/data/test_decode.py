@@ -207,6 +207,24 @@ def test_eight_bits_in_thirty_two_stay(tmp_path: Path) -> None:
     assert numpy.array_equal(numpy.asarray(decode(Image.fromarray(values), "L")), values)
 
 
+@pytest.mark.parametrize("most", [1.0, 255.0])
+def test_floating_point_values_are_those_of_eight_bits(most: float) -> None:
+    """PIL's own conversion makes values from 0 to 1 black."""
+    eight = numpy.arange(0, 256, 2, dtype=numpy.uint8).reshape(8, 16)
+    values = (eight * (most / 255)).astype(numpy.float32)
+    values[-1, -1] = most
+    assert numpy.array_equal(numpy.asarray(decode(Image.fromarray(values), "L"))[:-1], eight[:-1])
+    assert decode(Image.fromarray(values), "RGB").getpixel((15, 7)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 65535.0, float("nan"), float("inf")])
+def test_floating_point_values_of_another_range_are_no_image(wrong: float) -> None:
+    values = numpy.full((4, 4), 0.5, numpy.float32)
+    values[1, 2] = wrong
+    with pytest.raises(ValueError, match="expected floating-point values from 0 to 1 or from 0 to 255, found "):
+        decode(Image.fromarray(values), "RGB")
+
+
 def test_too_many_open_files_are_not_the_images_fault() -> None:
     with pytest.raises(EnvironmentFailure, match="fewer workers"):
         reason(OSError(24, "Too many open files"))
