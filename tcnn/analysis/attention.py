@@ -17,7 +17,7 @@ from tcnn.errors import NoAttentionError, RequestError, one_line, shorten
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair, Quad
-from tcnn.models.refusals import refuse_without_values
+from tcnn.models.refusals import refuse_not_finite, refuse_without_values
 from tcnn.models.running import refuses_size, watch_layers
 from tcnn.models.trace import evaluating
 from tcnn.models.wrapped import unwrapped
@@ -87,10 +87,12 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
             changed.
         images: (B, C, height, width), preprocessed as the model expects them.
 
-    Raises: `RequestError` if the model has no such layer, or does not run on images of this size.
+    Raises: `RequestError` if the model has no such layer, or does not run on images of this size, or for images that
+        are not finite.
     """
     model = unwrapped(model)
     refuse_without_values(model, "inspect")
+    refuse_not_finite(images)
     record = getattr(model, "conversion_report", None)
     if record is not None:  # heads that went into a convolution cannot be seen any more
         refuse_folded(record, record.base_model, "inspect")

@@ -1,8 +1,8 @@
 """Refuse models that an operation cannot use: with layers for inference only (folded or fused), without values, or with
-weights in another dtype."""
+weights in another dtype; and images with values that are no numbers."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tcnn.errors import RequestError
 from tcnn.layers.folded import FoldedGPSA2d
@@ -50,3 +50,13 @@ def refuse_other_dtypes(model: nn.Module, verb: str) -> None:
                 f"{type(model).__name__}: expected weights in float32 to {verb}, found {name} in {found}; give "
                 "model.float(), and amp for arithmetic in another dtype"
             )
+
+
+def refuse_not_finite(images: Tensor) -> None:
+    """Raise `RequestError` for images, (B, …), with a value that is NaN or infinite: all that it reaches is so."""
+    bad = (~images.isfinite()).flatten(1).any(1).nonzero()[:, 0].tolist()
+    if bad:
+        raise RequestError(
+            f"images: expected finite numbers, found NaN or infinity in {len(bad)} of {len(images)}, first in number "
+            f"{bad[0] + 1}; leave these out, or look at how they were made"
+        )

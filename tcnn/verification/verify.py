@@ -19,7 +19,7 @@ from tcnn.layers.filters import is_standardised, pair
 from tcnn.models.outputs import errors, top1_agreement
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import layer_noise, noise_images, randomised
-from tcnn.models.refusals import refuse_prepared, refuse_without_values
+from tcnn.models.refusals import refuse_not_finite, refuse_prepared, refuse_without_values
 from tcnn.models.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watch_layers
 from tcnn.models.trace import evaluating
 from tcnn.models.wrapped import unwrapped
@@ -56,8 +56,8 @@ def verify(
     Returns: a `VerificationReport`; nothing is raised for a failure, see `passed` and `failure()`. Neither model is
     changed. Relative errors are in L2 and against the largest value; the larger of the two must be within tolerance.
 
-    Raises: `RequestError` for a source that does not fit, a model without values (on the meta device), or a layer whose
-    temperature is not a number above 0.
+    Raises: `RequestError` for a source that does not fit, a model without values (on the meta device), images that
+    are not finite, or a layer whose temperature is not a number above 0.
     """
     config = build(VerificationConfig, options, config)
     source, converted = unwrapped(source), unwrapped(converted)
@@ -65,6 +65,8 @@ def verify(
     for model in (source, converted):
         refuse_without_values(model, "verify")
     _check_source(source, converted)
+    if images is not None:
+        refuse_not_finite(images)
     batch = noise_images(source, config) if images is None else images
     dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
     own = temperatures(converted)

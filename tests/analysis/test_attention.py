@@ -144,3 +144,7 @@ def test_models_without_attention_and_images_that_do_not_fit(lively: Callable[..
     model, _ = tcnn.convert(lively())
     with pytest.raises(RequestError, match=r"does not run on images of 1×7×64×64 \(.*choose its own size"):
         encode(model, torch.randn(1, 7, 64, 64))
+    images = torch.randn(3, 3, 64, 64)
+    images[1, 0, 0, 0] = torch.inf
+    with pytest.raises(RequestError, match="finite numbers, found NaN or infinity in 1 of 3, first in number 2"):
+        encode(model, images)

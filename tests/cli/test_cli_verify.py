@@ -219,3 +219,15 @@ def test_what_is_no_checkpoint_is_refused(tcnn: Run, weights: Path, tmp_path: Pa
     words = {"missing": "found nothing", "directory": "no model.safetensors", "foreign": "not written by tcnn"}
     assert words.get(kind, "not a whole safetensors file") in tcnn("verify", path).error(2)
     assert tcnn("verify", path, "--json").json["error"]["code"] == "CheckpointError"
+
+
+def test_layers_that_hardly_reach_the_logits_are_said_to(tcnn: Run, lively: Lively) -> None:
+    """A last scale near zero, as of a barely trained CNN, hides any error from the logits."""
+    source = lively(num_classes=10)
+    with torch.no_grad():
+        source.layer4[0].bn2.weight.fill_(1e-6)
+    save_file(source.state_dict(), "w.safetensors")
+    for arguments, said in ((("--weights", "w.safetensors"), True), (("--no-pretrained",), False)):
+        done = tcnn("convert", "test_resnet", "o.safetensors", *arguments, "--num-classes", 10, "--force")
+        assert done.code == 0, done
+        assert ("the converted layers hardly reach the logits" in done.out) == said

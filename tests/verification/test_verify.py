@@ -138,6 +138,14 @@ class TestEqual:
         other = tcnn.verify(*pair, images=images + 1, randomise=True, float64=False)
         assert other.passed and other.drift != report.drift
 
+    def test_images_with_values_that_are_no_numbers_are_refused(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        """They are not the conversion's fault."""
+        images = image((48, 64), batch=3)
+        images[2, 0, 0, 0] = torch.nan
+        for compare in (lambda: tcnn.verify(*pair, images=images), lambda: tcnn.explain(*pair, images)):
+            with pytest.raises(RequestError, match="found NaN or infinity in 1 of 3, first in number 3"):
+                compare()
+
     def test_of_a_model_without_feature_info(self) -> None:
         source = PlainNet()
         assert tcnn.verify(source, tcnn.convert(source).model, input_size=(20, 28), batch_size=1).passed

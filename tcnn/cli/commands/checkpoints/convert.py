@@ -209,3 +209,9 @@ def show_verdict(report: "VerificationReport", out: object) -> None:
         out.print(f"drift at τ = {drift.range}: {drift.logits.relative:.1%} of the logits' norm")
     if report.drift.logits.max_abs == 0:
         out.print("  the converted layers do not reach the logits: their weights, or a scale behind them, are zero")
+    elif report.drift.logits.worst <= report.passes[0].tolerance:
+        out.print(
+            "  the converted layers hardly reach the logits, which are within the tolerance even at τ = 1: a scale "
+            "behind them is nearly zero, and only what is compared layer by layer tells of errors",
+            soft_wrap=True,
+        )
