@@ -119,11 +119,14 @@ def one_line(error: BaseException) -> str:
 
 
 def readable(name: str) -> str:
-    """A file's name as text: where the locale is not UTF-8 (`LC_ALL=C`) Python keeps bytes that it cannot read."""
+    r"""A file's name as text that can be written anywhere; bytes that are no UTF-8 are told as `\xff`.
+
+    Python keeps such bytes as lone surrogates, and where the locale is not UTF-8 (`LC_ALL=C`) all that are no ASCII.
+    """
     try:
-        return os.fsencode(name).decode("utf-8")
+        return os.fsencode(name).decode("utf-8", "backslashreplace")
     except UnicodeError:
-        return name
+        return name.encode("utf-8", "backslashreplace").decode()
 
 
 def named(name: str, width: int = 100) -> str:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tcnn.data.decode import Mode, UnreadableImage
 from tcnn.data.image_set import ImageSet
-from tcnn.data.sources.source import pack_names
+from tcnn.data.sources.source import pack_names, stamp_of
 from tcnn.files import replacing
 
 CHANNELS = {"RGB": 3, "L": 1}
@@ -37,6 +37,9 @@ class DecodedSource:
     def filename(self, index: int) -> str:
         return self.names[index].decode(errors="replace")
 
+    def stamp(self, index: int) -> str | None:
+        return stamp_of(self.file)
+
     def open(self, index: int) -> Image.Image:
         height, width = self.shapes[index].tolist()
         if not height:
@@ -54,14 +57,16 @@ class DecodedSource:
 def in_memory(data: ImageSet, file: Path) -> ImageSet:
     """Decode all images once into `file` (and `file`.json, their sizes), which is used again later.
 
-    The cache of other images is rewritten. Images that cannot be decoded stay unreadable.
+    The cache of other images is rewritten, also where one was replaced by another of its name, as far as its data set
+    can tell; of images that are gone it is kept. Images that cannot be decoded stay unreadable.
 
     Raises `OutputError`, `StorageError`.
     """
     names = [data.filename(index) for index in range(len(data))]
     digest = hashlib.sha256(json.dumps([data.mode, names]).encode()).hexdigest()
     sizes = file.with_name(f"{file.name}.json")
-    shapes = _known(file, sizes, digest, data.mode)
+    stamps = [data.stamp(index) for index in range(len(data))]
+    shapes = _known(file, sizes, digest, data.mode, stamps)
     if shapes is None:
         found = []
         with replacing(file, force=True) as temporary, temporary.open("wb") as handle:
@@ -69,7 +74,9 @@ def in_memory(data: ImageSet, file: Path) -> ImageSet:
                 found.append(_write(data, index, handle))
         shapes = numpy.array(found, numpy.int64).reshape(-1, 2)
         with replacing(sizes, force=True) as temporary:  # last, so that sizes always speak of a whole file
-            temporary.write_text(json.dumps({"digest": digest, "shapes": shapes.tolist()}), encoding="utf-8")
+            temporary.write_text(
+                json.dumps({"digest": digest, "shapes": shapes.tolist(), "stamps": stamps}), encoding="utf-8"
+            )
     source = DecodedSource(file, shapes, pack_names(names), data.mode)
     return ImageSet(source, data.class_names, data.targets, data.mode, data.split)
 
@@ -84,12 +91,13 @@ def _write(data: ImageSet, index: int, handle: Any) -> tuple[int, int]:
     return image.height, image.width
 
 
-def _known(file: Path, sizes: Path, digest: str, mode: Mode) -> NDArray[numpy.int64] | None:
+def _known(file: Path, sizes: Path, digest: str, mode: Mode, stamps: list[str | None]) -> NDArray[numpy.int64] | None:
     """Sizes of the cached images, if the cache is of these images."""
     try:
         record = json.loads(sizes.read_text(encoding="utf-8"))
         shapes = numpy.array(record["shapes"], numpy.int64).reshape(-1, 2)
         whole = file.stat().st_size == int(shapes.prod(1).sum()) * CHANNELS[mode]
+        same = all(now in (None, then) for now, then in zip(stamps, record["stamps"], strict=True))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return shapes if whole and record["digest"] == digest else None
+    return shapes if whole and same and record["digest"] == digest else None

@@ -14,13 +14,14 @@ from tcnn.data.decode import Mode, UnreadableImage, decode, mode_of, reason
 from tcnn.data.order import shuffle_seed
 from tcnn.data.sources.folder import open_folder
 from tcnn.data.sources.hub import open_hub
+from tcnn.data.sources.names import class_name
 from tcnn.data.sources.remote import is_remote
 from tcnn.data.sources.shards import open_shards
 from tcnn.data.sources.source import Found, Source
 from tcnn.data.sources.tar import open_tar
 from tcnn.data.sources.torchvision_sets import open_torch
 from tcnn.data.transforms import training_transform
-from tcnn.errors import RequestError, TcnnError, one_line, readable
+from tcnn.errors import RequestError, TcnnError, one_line
 
 __all__ = [
     "ImageSet",
@@ -87,6 +88,10 @@ class ImageSet:
         """Readable name of an image."""
         return self._source.filename(int(self._places[index]))
 
+    def stamp(self, index: int) -> str | None:
+        """What changes with an image where it is replaced in place; None if that is not known, or it is gone."""
+        return self._source.stamp(int(self._places[index]))
+
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
         """The images at some indices, in their order; the class names stay."""
         chosen = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices), dtype=torch.int64)
@@ -129,7 +134,7 @@ def open_dataset(
     """
     mode = mode_of(in_chans)
     found = _found(str(spec), split, class_names is None, download)
-    found = dataclasses.replace(found, names=tuple(map(readable, found.names)))
+    found = dataclasses.replace(found, names=tuple(map(class_name, found.names)))
     if not len(found.labels):
         raise RequestError(f"{spec}: no images in split {split!r}")
     targets = torch.from_numpy(found.labels)
@@ -246,7 +251,7 @@ def _check_distinct(names: Sequence[str], spec: str) -> None:
 
 def _renumbered(found: Found, targets: Tensor, class_names: Sequence[str], spec: str) -> Tensor:
     """Targets by the training set's indices. Raises `RequestError` for a class that the training set does not have."""
-    known = {name: index for index, name in enumerate(class_names)}
+    known = {class_name(name): index for index, name in enumerate(class_names)}  # an older version's may be of a Mac
     used = targets.unique().tolist()
     unknown = [found.names[label] for label in used if found.names[label] not in known]
     if unknown:

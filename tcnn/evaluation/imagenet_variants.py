@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from timm.data import ImageNetInfo
 
+from tcnn.data.sources.names import class_name
 from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import CORRUPTIONS, SEVERITIES
 
@@ -121,9 +122,10 @@ def _output_names(
     """Class names of the outputs, if they are known and match these classes."""
     wordnet = outputs == len(synsets()) and set(class_names) <= set(synsets())
     if label_names is not None and len(label_names) == outputs:
-        foreign = wordnet and not set(label_names) & set(class_names)  # described in words, the folders by ids
+        names = tuple(map(class_name, label_names))
+        foreign = wordnet and not set(names) & set(class_names)  # described in words, the folders by ids
         if not foreign:
-            return tuple(label_names)
+            return names
     return synsets() if wordnet else None
 
 

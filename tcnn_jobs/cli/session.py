@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tcnn.cli.output import console
+
 if TYPE_CHECKING:
     from tcnn_jobs.client.client import Client
 
@@ -41,4 +43,4 @@ def connect(server: str | None, key: str | None) -> "Iterator[Client]":
 
 def print_json(value: Any) -> None:
     """One JSON object on stdout and nothing else."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    console.print_json_text(json.dumps(value, ensure_ascii=False, indent=2))

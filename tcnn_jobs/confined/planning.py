@@ -60,6 +60,9 @@ class _Unopened:
     def open(self, index: int) -> NoReturn:
         raise RequestError(self.filename(index))
 
+    def stamp(self, index: int) -> None:
+        return None
+
     def filename(self, index: int) -> str:
         return f"image {index}, which a plan has no need to open"
 

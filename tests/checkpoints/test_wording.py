@@ -9,7 +9,8 @@ from tcnn_jobs.wording import for_commands
 def test_names_of_files_are_utf8_whatever_the_locale() -> None:
     assert readable("größe".encode().decode("ascii", "surrogateescape")) == "größe"
     assert readable("größe") == "größe"
-    assert readable("\udcff") == "\udcff", "which is no text at all, and is refused as a class"
+    assert readable("a\udcff.png") == r"a\xff.png", "which is no text at all, and is refused as a class"
+    assert readable("\ud800") == r"\ud800"
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,17 @@ def test_side_by_side_as_json_and_csv(tcnn: Any, files: Path, local_source: str)
     assert (int(lines[0]["index"]), float(lines[0]["probability"])) == (first.index, first.probability)
 
 
+def test_names_that_are_no_text_are_told_in_json_and_csv(tcnn: Any, files: Path) -> None:
+    """A Latin-1 name on a disk of names in UTF-8, as archives of other systems leave them."""
+    (files / "c\udce9.png").write_bytes((files / "photos/c.png").read_bytes())
+    result = tcnn("predict", "t.safetensors", "c\udce9.png", "--csv", "out.csv", "--json")
+    assert result.code == 0, result
+    result.out.encode()  # a lone surrogate could not be
+    assert [image["file"] for image in result.json["models"][0]["images"]] == [r"c\xe9.png"]
+    with (files / "out.csv").open(newline="", encoding="utf-8") as handle:
+        assert {line["file"] for line in csv.DictReader(handle)} == {r"c\xe9.png"}
+
+
 def test_the_converted_models_table_says_how_far_both_agree(tcnn: Any, files: Path) -> None:
     package.save(package.load(files / "t.safetensors"), files / "again.safetensors")
     result = tcnn("predict", "t.safetensors", "photos", "--compare", "again.safetensors", "--top", 1)

@@ -1,12 +1,13 @@
 """Images that were decoded once are the images that a data set decodes every time."""
 
 import pickle
+import tarfile
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
-from data_pictures import draw_classes
+from data_pictures import draw, draw_classes
 from PIL import Image
 
 from tcnn.data.decoded import in_memory
@@ -60,6 +61,22 @@ def test_a_file_is_made_once_and_again_for_other_images(data: ImageSet, tmp_path
     assert pixels(in_memory(data.subset([2, 3]), file)) == pixels(data.subset([2, 3]))
     file.write_bytes(b"cut")
     assert pixels(in_memory(data, file)) == pixels(data)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_image_that_was_replaced_is_decoded_anew(data: ImageSet, tmp_path: Path, packed: bool) -> None:
+    """By another one of its name, right where it lies or in its archive."""
+    folder, archive, file = tmp_path / "data", tmp_path / "data.tar", tmp_path / "kept"
+
+    def opened() -> ImageSet:
+        if packed:
+            with tarfile.open(archive, "w") as written:
+                written.add(folder, arcname=".")
+        return open_dataset(str(archive if packed else folder))
+
+    in_memory(opened(), file)
+    draw(folder / "a" / "0.jpg", 77)
+    assert pixels(in_memory(opened(), file)) == pixels(opened())
 
 
 def test_what_is_changed_or_pickled_never_reaches_the_file(data: ImageSet, tmp_path: Path) -> None:

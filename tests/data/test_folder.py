@@ -3,6 +3,7 @@
 import io
 import os
 import tarfile
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -226,6 +227,27 @@ def test_names_with_every_character(tmp_path: Path, pack: Pack) -> None:
     for index in range(len(data)):
         data.load(index)
     assert any(data.filename(i).endswith("ねこ 1.jpg") for i in range(len(data)))
+
+
+def test_a_name_that_is_no_text_can_be_written(tmp_path: Path) -> None:
+    root = draw_classes(tmp_path / "data", ["cat"], 1)
+    (root / "cat" / "0.jpg").rename(root / "cat" / "\udce9.jpg")
+    data = open_dataset(str(root))
+    assert data.filename(0) == str(root / "cat" / r"\xe9.jpg")
+    data.load(0)
+
+
+def test_class_names_of_a_mac_are_those_of_others(tmp_path: Path, pack: Pack) -> None:
+    """Its folders have accents apart from their letters: the same names, classes and order."""
+    composed = ["cafard", "caféier", "zèbre"]
+    apart = [unicodedata.normalize("NFD", name) for name in composed]
+    train = open_dataset(pack(draw_classes(tmp_path / "train", apart, 1)))
+    assert train.class_names == open_dataset(pack(draw_classes(tmp_path / "own", composed, 1))).class_names
+    assert sorted(train.class_names) == sorted(composed)
+    both = draw_classes(tmp_path / "both", [*composed[:1], *apart[1:]], 1)
+    draw_classes(both, composed[1:], 2)
+    data = open_dataset(pack(both), class_names=tuple(apart))  # of a checkpoint by an older version
+    assert data.class_names == tuple(apart) and data.targets.bincount().tolist() == [1, 3, 3]
 
 
 def test_class_names_that_cannot_be_stored(tmp_path: Path) -> None:

@@ -201,6 +201,12 @@ def test_other_class_names_of_the_same_number_are_noted(trained: FinetuneResult)
     assert model.pretrained_cfg["label_names"] == ["cat", "dog", "fox"]
 
 
+def test_the_same_class_names_in_another_order_are_noted_as_such(trained: FinetuneResult) -> None:
+    _, notes = begin(trained.best, (COLOURS[0], COLOURS[2], COLOURS[1]))
+    (note,) = notes
+    assert f"these classes in another order (its class 1 is {COLOURS[1]}, the data set's {COLOURS[2]})" in note
+
+
 @pytest.mark.parametrize("outputs", [2, 5])
 def test_a_module_of_another_width_is_found_out_before_training(outputs: int) -> None:
     with pytest.raises(RequestError, match=rf"expected an output of \(1, 3\).* found \(1, {outputs}\)"):

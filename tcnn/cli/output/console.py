@@ -162,7 +162,33 @@ def duration(seconds: float) -> str:
 
 def print_json(result: "BaseModel") -> None:
     """Print one JSON object on stdout and nothing else."""
-    print_json_text(result.model_dump_json(indent=2))
+    import json
+
+    from pydantic_core import PydanticSerializationError
+
+    try:
+        text = result.model_dump_json(indent=2)
+    except PydanticSerializationError:
+        text = json.dumps(_encodable(result.model_dump(mode="json")), ensure_ascii=False, indent=2)
+    print_json_text(text)
+
+
+def _encodable(value: object) -> object:
+    """A result with paths that are no UTF-8 as `readable` tells them: JSON has no place for lone surrogates."""
+    import math
+
+    from tcnn.errors import readable
+
+    match value:
+        case str():
+            return readable(value)
+        case dict():
+            return {name: _encodable(each) for name, each in value.items()}
+        case list():
+            return [_encodable(each) for each in value]
+        case float() if not math.isfinite(value):
+            return None  # as Pydantic has it
+    return value
 
 
 def print_json_text(text: str) -> None:

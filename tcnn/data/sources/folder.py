@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NoReturn
 
 from tcnn.data.sources.names import EXTENSIONS, choose_split, is_image, is_junk, sort_key, split_folders
-from tcnn.data.sources.source import Found, number, pack_names
-from tcnn.errors import RequestError
+from tcnn.data.sources.source import Found, number, pack_names, stamp_of
+from tcnn.errors import RequestError, readable
 
 
 class FolderSource:
@@ -23,10 +23,16 @@ class FolderSource:
         self.paths = pack_names(paths)
 
     def filename(self, index: int) -> str:
-        return str(self.root / os.fsdecode(self.paths[index]))
+        return readable(self._path(index))
+
+    def stamp(self, index: int) -> str | None:
+        return stamp_of(self._path(index))
 
     def open(self, index: int) -> BinaryIO:
-        return open(self.filename(index), "rb", opener=open_at_once)
+        return open(self._path(index), "rb", opener=open_at_once)
+
+    def _path(self, index: int) -> str:
+        return str(self.root / os.fsdecode(self.paths[index]))
 
 
 def open_folder(root: Path, split: str, complete: bool) -> Found:

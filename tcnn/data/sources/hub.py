@@ -28,6 +28,9 @@ class HubSource:
         path = Path((self.rows[index][self.column] or {}).get("path") or "")
         return "/".join((self.spec, str(index), *path.parts[-2:]))
 
+    def stamp(self, index: int) -> None:
+        return None
+
     def open(self, index: int) -> BinaryIO:
         image = self.rows[index][self.column]
         if not image:

@@ -2,7 +2,9 @@
 
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 from tcnn.errors import RequestError
@@ -37,6 +39,28 @@ def sort_key(name: str) -> tuple[object, str]:
     """
     parts = re.split(r"(\d+)", name.lower())
     return [int(part) if place % 2 else part for place, part in enumerate(parts)], name
+
+
+def class_name(written: object) -> str:
+    """A class's name with composed letters (NFC), whereas folders that come from a Mac have accents apart (NFD).
+
+    Both look the same, and are the same class. UTF-8 whatever the locale; what is no UTF-8 stays, to be refused.
+    """
+    name = str(written)
+    with suppress(UnicodeError):
+        name = os.fsencode(name).decode("utf-8")
+    return unicodedata.normalize("NFC", name)
+
+
+def other_classes(known: Iterable[object], names: Sequence[str]) -> str | None:
+    """How the classes that a model knows differ from a data set's, in words; None if they do not, or it knows none."""
+    own = [class_name(name) for name in known]
+    if not own or own == list(names):
+        return None
+    if sorted(own) != sorted(names):
+        return f"other classes ({own[0]}, …)"
+    place = next(place for place, name in enumerate(names) if own[place] != name)
+    return f"these classes in another order (its class {place} is {own[place]}, the data set's {names[place]})"
 
 
 def choose_split(available: Iterable[str], split: str, where: str) -> str | None:

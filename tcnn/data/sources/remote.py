@@ -53,6 +53,9 @@ class RemoteSource:
         """Readable name of an image."""
         return f"{self.archives[self.where[index]]}/{self.names[index].decode(errors='replace')}"
 
+    def stamp(self, index: int) -> None:
+        return None
+
     def open(self, index: int) -> BinaryIO:
         """Fetch an image; raises `DownloadError` when the storage is unavailable."""
         offset, size = self.offsets[index].tolist()

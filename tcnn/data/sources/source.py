@@ -3,13 +3,14 @@
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy
 from numpy.typing import NDArray
 from PIL import Image
 
-from tcnn.data.sources.names import sort_key
+from tcnn.data.sources.names import class_name, sort_key
 from tcnn.errors import RequestError
 
 MAX_CLASSES = 1_000_000
@@ -27,6 +28,10 @@ class Source(Protocol):
         """Readable name of an image."""
         ...
 
+    def stamp(self, index: int) -> str | None:
+        """What changes with the image where it is replaced in place; None if that is not known, or it is gone."""
+        ...
+
 
 @dataclass(frozen=True)
 class Found:
@@ -42,10 +47,20 @@ class Found:
 
 
 def number(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[numpy.int64]]:
-    """The distinct names in order, and each one's index in it, (N,)."""
-    distinct = tuple(sorted(set(names), key=sort_key))
+    """The distinct `class_name`s in order, and each one's index in it, (N,)."""
+    known = {name: class_name(name) for name in set(names)}
+    distinct = tuple(sorted(set(known.values()), key=sort_key))
     index = {name: place for place, name in enumerate(distinct)}
-    return distinct, numpy.fromiter((index[name] for name in names), numpy.int64, len(names))
+    return distinct, numpy.fromiter((index[known[name]] for name in names), numpy.int64, len(names))
+
+
+def stamp_of(file: str | Path) -> str | None:
+    """Size and time of a file; None if it is not there."""
+    try:
+        found = os.stat(file)  # noqa: PTH116 - a million times
+    except OSError:
+        return None
+    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def check_indices(labels: Sequence[int], where: str) -> int:

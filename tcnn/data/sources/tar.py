@@ -15,7 +15,7 @@ import numpy
 
 from tcnn.data.sources.folder import class_labels
 from tcnn.data.sources.names import choose_split, is_image, is_junk, split_folders
-from tcnn.data.sources.source import Found, number, pack_names
+from tcnn.data.sources.source import Found, number, pack_names, stamp_of
 from tcnn.errors import RequestError, one_line
 
 
@@ -39,6 +39,9 @@ class TarSource:
 
     def filename(self, index: int) -> str:
         return f"{self.archives[self.where[index]]}/{self.names[index].decode(errors='replace')}"
+
+    def stamp(self, index: int) -> str | None:
+        return stamp_of(self.archives[self.where[index]])
 
     def open(self, index: int) -> BinaryIO:
         offset, size = self.offsets[index].tolist()

@@ -28,6 +28,9 @@ class TorchSource:
         files = getattr(self.data, "samples", None) or getattr(self.data, "imgs", None)
         return str(files[index][0]) if files else f"{self.spec}/{index}"
 
+    def stamp(self, index: int) -> None:
+        return None
+
     def open(self, index: int) -> Image.Image:
         return self.data[index][0]
 

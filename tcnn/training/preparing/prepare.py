@@ -17,6 +17,7 @@ from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
 from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
+from tcnn.data.sources.names import other_classes
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
 from tcnn.models.refusals import refuse_other_dtypes
 from tcnn.models.size import parameter_count
@@ -260,9 +261,8 @@ def _fit_classes(model: nn.Module, class_names: Sequence[str], notes: list[str])
     found = getattr(model, "num_classes", None)
     if found == classes:
         cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
-        known = cfg.get("label_names")
-        if known and list(known) != list(class_names):
-            notes.append(f"the classifier was trained on other classes ({known[0]}, …); it is kept as a start")
+        if different := other_classes(cfg.get("label_names") or (), class_names):
+            notes.append(f"the classifier was trained on {different}; it is kept as a start")
         return False
     if not hasattr(model, "reset_classifier"):
         if found is None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcnn.config import FinetuneConfig
+from tcnn.data.sources.names import class_name
 from tcnn.errors import RequestError
 
 
@@ -62,7 +63,7 @@ def check_teacher(teacher: nn.Module, model: nn.Module, class_names: Sequence[st
         )
     # Names that are all foreign say nothing: they may be words for folders that are called by numbers.
     cfg: dict[str, Any] = getattr(teacher, "pretrained_cfg", None) or {}
-    own = {name: index for index, name in enumerate(cfg.get("label_names") or ())}
+    own = {class_name(name): index for index, name in enumerate(cfg.get("label_names") or ())}
     moved = [name for index, name in enumerate(class_names) if own.get(name, index) != index]
     if moved:
         raise RequestError(
