@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 import tcnn
 from benchmarks.machine import hardware, versions
-from tcnn.config import FinetuneConfig, finetune_config
+from tcnn.config import ConversionConfig, FinetuneConfig, finetune_config
 from tcnn.data.image_set import open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
 from tcnn.evaluation.evaluate import input_settings
@@ -107,16 +107,16 @@ def main() -> None:
         options={
             "epochs": 1, "warmup_epochs": 0, "anneal": "none", "size": options.size, "batch_size": options.batch_size,
             "micro_batch": options.micro_batch, "workers": options.workers, "device": options.device, "log_steps": 1,
-            "conversion": {"temperature": 1.0, "input_size": [options.size, options.size], "content_heads": 0},
         },
     )  # fmt: skip
+    conversion = ConversionConfig(temperature=1.0, input_size=(options.size, options.size))
     rates: dict[str, list[float]] = {"bare": [], "tcnn": []}
     with tempfile.TemporaryDirectory() as scratch:
         draw(Path(scratch), options.images, options.size)
         for pair in range(options.pairs + 1):
             for name, run in (("bare", bare), ("tcnn", loop))[:: -1 if pair % 2 else 1]:
                 source = timm.create_model(options.model, num_classes=2)
-                model = tcnn.convert(source, config.conversion).model
+                model = tcnn.convert(source, conversion).model
                 rate = run(model, scratch, config)
                 if pair:  # the first pair only warms up
                     rates[name].append(rate)

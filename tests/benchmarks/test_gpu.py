@@ -173,3 +173,15 @@ def test_make_takes_the_python_that_can(tmp_path: Path, there: str) -> None:
         assert said == [asked, "['--can-run']", runs, ran]
     else:
         assert "system -m venv .venv" in said and done.returncode != 0 and ran not in said
+
+
+def test_the_training_loop_of_the_dry_run_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It calls `tcnn.finetune`, whose refusals grow: with fewer images than `make gpu DEVICE=cpu`, in this process."""
+    from benchmarks.models import train_overhead
+
+    (part,) = (part for part in gpu.parts("cpu") if part.name == "training_loop")
+    out = tmp_path / "loop.json"
+    given = [str(out) if argument == "{out}" else argument for argument in part.arguments[2:]]
+    monkeypatch.setattr(sys, "argv", ["train_overhead", *given, "--images", "24"])
+    train_overhead.main()
+    assert json.loads(out.read_text())["images_per_second"].keys() == {"bare", "tcnn"}
