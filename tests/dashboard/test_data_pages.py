@@ -113,6 +113,34 @@ def test_a_data_set_is_uploaded_looked_at_and_deleted(
     assert not list(story.house.home.datasets.glob(f"{identifier}*"))
 
 
+def test_an_upload_that_broke_off_is_sent_again(server: Server, open_page: Open, tmp_path: Path) -> None:
+    """As the same one, for the server may have it; what is no longer as it was chosen is said to be so."""
+    content = pictures(broken=False)
+    (tmp_path / "broken-off.zip").write_bytes(content)
+    (tmp_path / "removed.zip").write_bytes(content)
+    page = open_page(f"{server.url}/#/data")
+    sent: list[str] = []
+
+    def lose(route: Any) -> None:
+        if route.request.method != "POST":
+            return route.fallback()
+        sent.append(route.request.headers["idempotency-key"])
+        (tmp_path / "removed.zip").unlink(missing_ok=True)
+        return route.continue_() if len(sent) > 1 else route.abort()
+
+    page.route(re.compile("/datasets$"), lose)
+    page.get_by_label("Files").set_input_files([tmp_path / "broken-off.zip", tmp_path / "removed.zip"])
+    first, second = page.locator(".sending li").first, page.locator(".sending li").last
+    expect(first).to_contain_text("The server cannot be reached.")
+    expect(second).to_contain_text("The file is no longer where it was chosen; choose it again.")
+    expect(second.get_by_role("button")).to_have_text(["Dismiss"])
+    looked_at(page)
+    first.get_by_role("button", name="Try again to send broken-off.zip").click()
+    expect(page.locator(".sending .sent")).to_contain_text("23 images of 2 classes")
+    expect(first.get_by_role("button")).to_have_text(["Dismiss"])
+    assert sent[0] == sent[-1]
+
+
 def test_a_folder_is_packed_as_it_lies(server: Server, open_page: Open, tmp_path: Path) -> None:
     """Long names, other letters, empty files and the folder's own name: what arrives is what was sent."""
     folder = tmp_path / "größen"

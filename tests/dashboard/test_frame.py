@@ -190,6 +190,17 @@ def test_a_lost_server_is_told_and_found_again(story: Story, open_page: Open, of
         expect(shown.get_by_role("progressbar")).to_have_js_property("value", 80, timeout=60_000)
 
 
+def test_a_database_that_is_away_is_told_until_it_is_back(story: Story, open_page: Open) -> None:
+    with hosted(story.house.home.root) as server, closing(sqlite3.connect(server.home / "tcnn.db")) as database:
+        page = open_page("about:blank")
+        database.execute("ALTER TABLE jobs RENAME TO away")
+        page.goto(f"{server.url}/#/")
+        expect(page.get_by_role("alert")).to_contain_text("the database is locked, away or full")
+        database.execute("ALTER TABLE away RENAME TO jobs")
+        expect(page.locator(".jobs li")).to_have_count(5)
+        expect(page.get_by_role("alert")).to_have_count(0)
+
+
 @pytest.mark.slow
 def test_a_worker_whose_files_do_not_come_is_started_again(server: Server, story: Story, open_page: Open) -> None:
     """As where the server goes away between the page and the worker's files: the browser says so, once."""

@@ -190,6 +190,10 @@ def test_what_a_job_is_called_now_is_told_where_others_name_it(server: Server, s
     expect(page.get_by_role("heading", level=1)).to_have_text("another name")
     page.goto(f"{server.url}/#/jobs/{story.waits.id}")
     expect(page.locator(".request")).to_contain_text("another name")
+    story.house.store.label(story.queued.id, "local", Labels(name="named elsewhere"))
+    page.goto(f"{server.url}/#/?status=queued")
+    row = page.locator(f'.jobs a[href="#/jobs/{story.waits.id}"]')
+    expect(row.locator(".name")).to_have_text("named elsewhere")
     story.house.store.label(story.queued.id, "local", Labels(name=None))
 
 

@@ -61,12 +61,13 @@ async function find(id) {
   return names.get(id) ?? id;
 }
 
-/** Ask for the names that jobs mention; true if any was learnt that was not known before. */
+/** Ask for the names that jobs mention, and heed what they are called now; true if any is another than before. */
 export async function learn(jobs) {
   if (key.isLent()) return false; // a link opens nothing but its job
   const ids = [...new Set(jobs.flatMap(({ request }) => texts(request)).filter((text) => ID.test(text) && !names.has(text)))];
-  await Promise.all(ids.map(nameOf));
-  return ids.some((id) => names.has(id));
+  const known = jobs.filter(({ id }) => names.has(id)).map((job) => [job, names.get(job.id)]);
+  await Promise.all([...ids.map(nameOf), ...known.map(([job]) => renamed(job))]);
+  return ids.some((id) => names.has(id)) || known.some(([{ id }, before]) => names.get(id) !== before);
 }
 
 /** All texts in a value, however deep. */

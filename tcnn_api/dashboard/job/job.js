@@ -5,7 +5,7 @@ import { flat } from "../components/columns.js";
 import { copies } from "./copying.js";
 import { ENDED, STATUS, date, deed, fault, moment, number, percent, standing, title } from "../components/format.js";
 import { chips, editable } from "../components/labels.js";
-import { learn, worded } from "../components/names.js";
+import { learn, renamed, worded } from "../components/names.js";
 import { ask, get, key, once, post } from "../server/http.js";
 import { logOf } from "./log.js";
 import { notifier } from "./notify.js";
@@ -60,6 +60,7 @@ export function show(main, id) {
     head(job);
     if (first || labelled(before) !== labelled(job)) {
       for (const one of labels) if (!one.isOpen()) one.redraw();
+      if (!first) renamed(job);
     }
     if (first) {
       state.known = learn([job]).then((news) => news && (head(state.job), settings()));

@@ -73,6 +73,10 @@ export function show(main, query) {
   const stop = follow(`jobs?${asked}`, {
     message: (event, data) => event === "jobs" && take(data),
     poll,
+    failed: (problem) => {
+      const said = trouble(problem.message);
+      if (state.firstChild?.textContent !== said.textContent) state.replaceChildren(said, h("p", { class: "muted" }, "Trying again…"));
+    },
     refused: (problem) => {
       list.replaceChildren();
       pager.replaceChildren();

@@ -169,9 +169,15 @@ export function upload(path, file, { progress, idempotency, signal }) {
       request.setRequestHeader(name, value);
     }
     request.upload.onprogress = (event) => event.lengthComputable && progress(event.loaded / event.total);
-    request.onerror = () => reject(new Away());
+    request.onerror = async () => {
+      const there = await file.slice(0, 1).arrayBuffer().then((begun) => begun.byteLength > 0, () => false); // one that is gone has no length, and no error
+      if (!there) return reject(new Error("The file is no longer where it was chosen; choose it again."));
+      connected(false);
+      reject(new Away());
+    };
     request.onabort = () => reject(new DOMException("stopped", "AbortError"));
     request.onload = () => {
+      connected(true);
       let said = {};
       try {
         said = JSON.parse(request.responseText);

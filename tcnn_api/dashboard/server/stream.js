@@ -17,9 +17,10 @@ export function onReturn(call) {
  *
  * message(event, data, id) is called for every message; ended() when the server ended the stream, and says whether to
  * come back; poll() stands in where there is no stream to be had (too many, or a proxy that swallows them).
- * refused(problem) is called for an answer that will not change, and ends it.
+ * refused(problem) is called for an answer that will not change, and ends it; failed(problem) for one that may, and it is
+ * tried again.
  */
-export function follow(path, { message, ended = () => true, poll, refused, every = 3000 }) {
+export function follow(path, { message, ended = () => true, poll, refused, failed, every = 3000 }) {
   const stopping = new AbortController();
   let last = "";
 
@@ -64,6 +65,7 @@ export function follow(path, { message, ended = () => true, poll, refused, every
         refused?.(outcome);
         return;
       }
+      if (outcome instanceof Error && outcome.status >= 500) failed?.(outcome);
       if (outcome === "broken" && !document.hidden) connected(false);
       if (outcome === "no stream" || outcome.status === 429) {
         await poll().catch(() => {});

@@ -4,7 +4,7 @@ import { announce, fresh, h, say } from "../dom.js";
 import { onDrop } from "../components/dropping.js";
 import { field, wrong } from "../components/form.js";
 import { bytes, count, percent } from "../components/format.js";
-import { once, upload } from "../server/http.js";
+import { Away, once, upload } from "../server/http.js";
 import { chosenFiles, filesOf, tar } from "./packing.js";
 
 export const ARCHIVES = ".zip,.tar,.gz,.tgz,.bz2,.xz";
@@ -53,18 +53,22 @@ export function dropZone({ label, hint, accept, route, done, folders = false }) 
     const bar = h("progress", { max: "1", "aria-label": `Upload of ${name}` });
     const word = h("span", { class: "muted", role: "status" }, "Waiting…");
     const stop = h("button", { type: "button", class: "quiet", onclick: () => leaving.abort() }, "Stop");
-    const item = h("li", {}, h("b", {}, name), word, bar, stop);
+    const item = h("li", {}, h("b", {}, name), word, bar, h("span", { class: "buttons" }, stop));
     list.append(item);
     leaving.signal.addEventListener("abort", () => item.remove());
-    queue = queue.then(() => leaving.signal.aborted || send(making, leaving.signal, { item, bar, word, stop }));
+    const idempotency = once(); // the server may have it, though its answer was lost
+    const begin = () => {
+      queue = queue.then(() => leaving.signal.aborted || send(making, leaving.signal, { item, bar, word, stop, idempotency, begin }));
+    };
+    begin();
   }
 
-  async function send(making, signal, { item, bar, word, stop }) {
+  async function send(making, signal, { item, bar, word, stop, idempotency, begin }) {
     try {
       const one = await making();
       const path = await route(one);
       const made = await upload(path, one, {
-        idempotency: once(),
+        idempotency,
         signal,
         progress: (share) => {
           if (share < 1) bar.value = share;
@@ -82,6 +86,22 @@ export function dropZone({ label, hint, accept, route, done, folders = false }) 
       item.classList.add("refused");
       word.className = "error";
       word.setAttribute("role", "alert");
+      if (error instanceof Away || error.status >= 500 || error.status === 429 || error.status === 401) {
+        const again = h("button", { type: "button", "aria-label": `Try again to send ${item.querySelector("b").textContent}`, onclick: () => {
+          again.remove();
+          item.classList.remove("refused");
+          word.className = "muted";
+          word.setAttribute("role", "status");
+          say(word, "Waiting…");
+          bar.removeAttribute("value");
+          word.after(bar);
+          stop.textContent = "Stop";
+          stop.removeAttribute("aria-label");
+          stop.focus();
+          begin();
+        } }, "Try again");
+        stop.before(again);
+      }
     }
     bar.remove();
     stop.textContent = "Dismiss";
