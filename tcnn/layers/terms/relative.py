@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tcnn.errors import RequestError, UnsupportedLayerError
 from tcnn.layers.terms import positions
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.dtypes import at_least_float32, without_autocast
 from tcnn.layers.terms.isotropic import SUM_RADIUS
 from tcnn.layers.terms.positions import Factors, Geometry, without_traces
 
@@ -54,9 +54,10 @@ class Relative(NamedTuple):
     def logits(self) -> tuple[Tensor, Tensor]:
         """v·r of every row shift and of every column shift at τ = 1, (P, 2R + 1) each, at least float32."""
         rows, columns = at_least_float32(self.position_vector).unbind(1)
-        return (
-            rows @ at_least_float32(self.row_embedding).t(), columns @ at_least_float32(self.column_embedding).t()
-        )  # fmt: skip
+        with without_autocast(rows.device.type):
+            return (
+                rows @ at_least_float32(self.row_embedding).t(), columns @ at_least_float32(self.column_embedding).t()
+            )  # fmt: skip
 
     def attention(
         self, temperature: Tensor, size: Sequence[int], geometry: Geometry, query: Callable[[], Tensor] | None = None
@@ -83,8 +84,10 @@ class Relative(NamedTuple):
         q = q * q.shape[-1] ** -0.5
         factors = []
         for axis, embedding in enumerate((self.row_embedding, self.column_embedding)):
-            looked_for = torch.einsum("bpijd,ped->bpije", q, at_least_float32(self.position_query[:, axis]))
-            own = looked_for @ at_least_float32(embedding).t() + logits[axis][:, None, None]  # (B, P, Ho, Wo, 2R + 1)
+            with without_autocast(q.device.type):
+                looked_for = torch.einsum("bpijd,ped->bpije", q, at_least_float32(self.position_query[:, axis]))
+                found = looked_for @ at_least_float32(embedding).t()
+            own = found + logits[axis][:, None, None]  # (B, P, Ho, Wo, 2R + 1)
             table = tables[axis][:, None] if axis == 0 else tables[axis][None]
             index = table.expand(*own.shape[:-1], table.shape[-1])
             factors.append(torch.softmax(own.gather(-1, index) / temperature, dim=-1))

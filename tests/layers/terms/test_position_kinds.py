@@ -277,3 +277,16 @@ def test_the_reach_lies_beyond_every_tap() -> None:
     with pytest.raises(RequestError, match="position_reach: expected more than the 4 pixels"):
         GPSA2d(4, 4, 3, padding=4, dilation=4, position="relative", position_reach=4)
     assert GPSA2d(4, 4, 3, dilation=20, position="relative").position_reach == 21
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@torch.no_grad()
+def test_positions_are_in_float32_under_autocast(kind: str) -> None:
+    layer, x = arbitrary(kind, {"dtype": torch.float32, "padding": 1}, 0.1), torch.randn(2, 4, 5, 6)
+    if kind == "relative-content":
+        layer.position_query.zero_()  # queries themselves are autocast's to round
+    expected = layer.positional_factors((7, 8), x)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer.positional_factors((7, 8), x)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours is None and theirs is None) or torch.equal(ours, theirs)
