@@ -9,7 +9,6 @@ queries of a chunk.
 """
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from tcnn.layers.backends import dense
 from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.maps import maps_for
+from tcnn.layers.terms.dtypes import without_autocast
 from tcnn.layers.terms.eager import runs_eagerly
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.products import Matrix, Packed, batched, batched_into, linear
@@ -64,12 +64,6 @@ def projection_for(heads: Heads, parameters: Parameters) -> tuple[Matrix, Tensor
     return proj, bias
 
 
-def without_autocast(device: str) -> AbstractContextManager[object]:
-    """Context that disables autocast, since every tensor already has its dtype."""
-    available = torch.amp.autocast_mode.is_autocast_available(device)
-    return torch.autocast(device, enabled=False) if available else nullcontext()
-
-
 class _Attention(torch.autograd.Function):
     """Chunked attention as an autograd function."""
 
@@ -88,10 +82,12 @@ class _Attention(torch.autograd.Function):
         (gradient,), saved = gradients, ctx.saved_tensors  # read once: checkpointing unpacks what is read
         given, activations = saved[:8], saved[8:]
         heads, parameters, plan = _unpack((*given, *ctx.rest))
-        if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
-            found = differentiable_gradients(heads, parameters, given, ctx.needs_input_grad, gradient)
-            return (*found, None, None, None)
-        return (*_backward(heads, parameters, plan, activations, gradient.contiguous()), None, None, None)
+        with without_autocast(gradient.device.type):  # of whoever calls backward; the dtypes are the forward pass's
+            if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
+                found = differentiable_gradients(heads, parameters, given, ctx.needs_input_grad, gradient)
+            else:
+                found = _backward(heads, parameters, plan, activations, gradient.contiguous())
+        return (*found, None, None, None)
 
 
 def differentiable_gradients(

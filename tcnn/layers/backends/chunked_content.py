@@ -15,6 +15,7 @@ from tcnn.layers.backends import chunked
 from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.maps import content_attention
+from tcnn.layers.terms.dtypes import without_autocast
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.products import batched
 
@@ -23,7 +24,7 @@ def attend(heads: Heads, parameters: Parameters, plan: ChunkPlan) -> Tensor:
     """Output tokens of content attention over whole maps, (B, M, C_out); rows, columns and gates are not used."""
     proj, bias = chunked.projection_for(heads, parameters)
     given = (*heads[:3], proj, bias)
-    with chunked.without_autocast(heads.value.device.type):
+    with without_autocast(heads.value.device.type):
         if chunked.needs_gradients(given):
             tokens: Tensor = _Attention.apply(*given, heads[3:], parameters.groups, plan)
             return tokens
@@ -46,10 +47,14 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,), saved = gradients, ctx.saved_tensors  # read once: checkpointing unpacks what is read
         heads, parameters, plan = _unpack((*saved[:5], *ctx.rest))
-        if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
-            return (*chunked.differentiable_gradients(heads, parameters, saved[:5], ctx.needs_input_grad, gradient),
-                    None, None, None)  # fmt: skip
-        return (*_backward(heads, parameters, plan, saved[5:], gradient.contiguous()), None, None, None)
+        with without_autocast(gradient.device.type):  # of whoever calls backward; the dtypes are the forward pass's
+            if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
+                found = chunked.differentiable_gradients(
+                    heads, parameters, saved[:5], ctx.needs_input_grad, gradient
+                )  # fmt: skip
+            else:
+                found = _backward(heads, parameters, plan, saved[5:], gradient.contiguous())
+        return (*found, None, None, None)
 
 
 def _unpack(given: tuple[Any, ...]) -> tuple[Heads, Parameters, ChunkPlan]:

@@ -127,6 +127,18 @@ def test_autocast_trains() -> None:
         assert parameter.grad.isfinite().all(), name
 
 
+@pytest.mark.parametrize("temperature", [1.0, 1 / 46], ids=["attention", "content heads beside a convolution"])
+def test_backward_may_be_called_under_autocast(temperature: float, relative_error: RelativeError) -> None:
+    layer, x = make_layer(temperature, content_heads=1), torch.randn(2, 4, 7, 9)
+    gradients = []
+    for autocast in (False, True):
+        loss = layer(x).square().sum()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            gradients.append(torch.autograd.grad(loss, (layer.proj, layer.key)))
+    for found, expected in zip(gradients[1], gradients[0], strict=True):
+        assert relative_error(found, expected) < HALF_PRECISION
+
+
 @pytest.mark.parametrize(
     "options",
     [
