@@ -13,6 +13,7 @@ from tcnn.layers.backends import convolution
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.eager import fake_as_real
 from tcnn.models.copying import empty_tables
+from tcnn.training.recipe.optim import memory_of
 
 
 def step_bytes(
@@ -48,7 +49,7 @@ def step_bytes(
             passes = _peak(tracker)
             optimizer.step()
             # The first step makes the optimizer's state, which is there during the passes of all others.
-            kept = (value for state in optimizer.state.values() for value in state.values())
+            kept = (value for state in memory_of(optimizer).values() for value in state.values())
             return max(passes + sum(v.nbytes for v in kept if isinstance(v, Tensor)), _peak(tracker))
 
 

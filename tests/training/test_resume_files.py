@@ -41,10 +41,10 @@ def save(directory: Path, updates: int, keep: int = 2, **options: Any) -> Path:
     return save_point(directory, Position(updates=updates, step=updates), model, optimizer, None, {}, keep)
 
 
-@pytest.mark.parametrize("opt", ["adamw", "sgd", "lamb", "adan", "adafactor", "lion", "rmsproptf"])
-@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("opt", ["adamw", "sgd", "lamb", "adan", "adafactor", "lion", "rmsproptf", "lookahead_adamw"])
+@pytest.mark.parametrize("steps", [0, 11])
 def test_a_state_comes_back_and_goes_on_alike(tmp_path: Path, opt: str, steps: int) -> None:
-    """The next update, too, is the same to the last bit."""
+    """The next update, too, is the same to the last bit; the twelfth is one at which Lookahead looks back."""
     model, optimizer = trained(opt, steps=steps)
     average = seeded(TwoConvs, 9)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**7)

@@ -15,7 +15,7 @@ from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion.surgery import convert
 from tcnn.layers.filters import is_standardised
 from tcnn.layers.gpsa import filter_to_proj
-from tcnn.training.recipe.optim import create_optimizer, group_counters
+from tcnn.training.recipe.optim import create_optimizer, group_counters, memory_of
 
 
 def convert_in_training(
@@ -39,14 +39,14 @@ def convert_in_training(
         else:
             continue
         if moved:
-            fresh.state[parameter] = moved
+            memory_of(fresh)[parameter] = moved
     for group in fresh.param_groups:  # what LAMB and others count is the same in every group
         group.update(group_counters(optimizer)[0])
     return converted, fresh
 
 
 def _state(optimizer: Optimizer, parameter: Tensor) -> dict[str, Any]:
-    held = optimizer.state.get(parameter, {})
+    held = memory_of(optimizer).get(parameter, {})
     return {key: value.clone() if isinstance(value, Tensor) else value for key, value in held.items()}
 
 

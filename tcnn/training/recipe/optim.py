@@ -1,6 +1,6 @@
 """The optimizer: its parameter groups, their learning rates, and the schedule of these."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,9 @@ from tcnn.errors import RequestError, one_line
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import kinds
+
+LOOKAHEAD = "lookahead_step"
+"""The counter that timm's Lookahead has among its settings."""
 
 
 def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
@@ -84,9 +87,15 @@ def create_schedule(optimizer: Optimizer, config: FinetuneConfig, steps_per_epoc
     return schedule
 
 
+def memory_of(optimizer: Optimizer) -> MutableMapping[Tensor, dict[str, Any]]:
+    """What an optimizer remembers of every parameter; timm's Lookahead leaves it in the optimizer that it wraps."""
+    held: MutableMapping[Tensor, dict[str, Any]] = getattr(optimizer, "_base_optimizer", optimizer).state
+    return held
+
+
 def group_counters(optimizer: Optimizer) -> list[dict[str, int | float | Tensor]]:
     """The counters in each parameter group of an optimizer, such as LAMB's steps; neither settings nor rates."""
-    settings = {*optimizer.defaults, "params", "lr", "initial_lr", "weight_decay"}
+    settings = {*optimizer.defaults, "params", "lr", "initial_lr", "weight_decay"} - {LOOKAHEAD}
     return [
         {key: value for key, value in group.items() if key not in settings and isinstance(value, (int, float, Tensor))}
         for group in optimizer.param_groups

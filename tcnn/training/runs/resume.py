@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from tcnn.checkpoints.checkpoint import unshared
 from tcnn.errors import CheckpointError
 from tcnn.files import replacing
-from tcnn.training.recipe.optim import group_counters, named_groups
+from tcnn.training.recipe.optim import group_counters, memory_of, named_groups
 from tcnn.version import __version__
 
 
@@ -82,7 +82,7 @@ def save_point(
     tensors |= {f"matching.{name}": tensor for name, tensor in (matching or {}).items()}
     scalars: dict[str, Any] = {}
     for name, parameter in named_groups(optimizer, model):
-        for key, value in optimizer.state.get(parameter, {}).items():
+        for key, value in memory_of(optimizer).get(parameter, {}).items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer.{name}.{key}"] = value
             elif isinstance(value, (int, float, bool, str, type(None))):
@@ -167,7 +167,7 @@ def restore(
         memories.setdefault(name, {})[key] = value
     for name, parameter in named_groups(optimizer, model):
         if name in memories:
-            optimizer.state[parameter] = {
+            memory_of(optimizer)[parameter] = {
                 key: _to_parameter_device(value, key, parameter) for key, value in memories[name].items()
             }
     for index, group in enumerate(optimizer.param_groups):

@@ -15,7 +15,13 @@ from tcnn.training.recipe.annealing import Temperatures, annealing_schedule, hel
 from tcnn.training.recipe.late_conversion import convert_in_training
 from tcnn.training.recipe.matching import Matching
 from tcnn.training.recipe.objective import create_task
-from tcnn.training.recipe.optim import create_optimizer, create_schedule, gpsa_layers, scaled_content_output
+from tcnn.training.recipe.optim import (
+    create_optimizer,
+    create_schedule,
+    gpsa_layers,
+    memory_of,
+    scaled_content_output,
+)
 from tcnn.training.runs import resume
 from tcnn.training.runs.resume import ResumePoint
 from tcnn.training.updates.cuda_graph import GraphedPasses
@@ -177,8 +183,8 @@ class Learner:
 
         After a long stretch of gradients that were almost zero, Adam's second moment would make them jump.
         """
-        fresh = create_optimizer(self.model, self.config)
+        held, fresh = memory_of(self.optimizer), memory_of(create_optimizer(self.model, self.config))
         for parameter in parameters:
-            self.optimizer.state.pop(parameter, None)
-            if parameter in fresh.state:
-                self.optimizer.state[parameter] = fresh.state[parameter]
+            held.pop(parameter, None)
+            if parameter in fresh:
+                held[parameter] = fresh[parameter]
