@@ -37,9 +37,11 @@ class Prediction(BaseModel):
 
     file: str
     guesses: list[Guess]
-    """The most probable first; none of an image that cannot be read."""
+    """The most probable first; none of an image that cannot be read, or for which the output is not finite."""
     unreadable: str | None = None
     """Why it cannot be read."""
+    not_finite: bool = False
+    """Whether the model's output for it is NaN or infinite, of which no class is the most probable."""
 
 
 class Answers(BaseModel):
@@ -83,7 +85,8 @@ def predict(
         amp: the dtype of autocast.
         progress: called after each batch with the number of its images.
 
-    Returns: one prediction for each image, in order. One that cannot be read has no guesses, and says why.
+    Returns: one prediction for each image, in order. One that cannot be read has no guesses, and says why; nor has one
+    for which the model's output is not finite.
 
     Raises: `RequestError` if a file does not exist, or there is no image.
     """
@@ -111,7 +114,8 @@ def predict(
             answers = iter(_guesses(model, torch.stack(tensors).to(place, dtype), top) if tensors else ())
             for file, tensor in zip(names, read, strict=True):
                 if isinstance(tensor, Tensor):
-                    found.append(Prediction(file=readable(str(file)), guesses=next(answers)))
+                    guesses = next(answers)
+                    found.append(Prediction(file=readable(str(file)), guesses=guesses, not_finite=not guesses))
                 else:
                     found.append(Prediction(file=readable(str(file)), guesses=[], unreadable=tensor))
             if progress is not None:
@@ -126,14 +130,18 @@ def predict_image(model: nn.Module, image: BinaryIO, *, top: int = 5) -> list[Gu
         image: an open file of an image, in any of PIL's formats.
         top: classes; fewer if the model has fewer.
 
-    Returns: the most probable classes first. Raises `RequestError` for what is no image.
+    Returns: the most probable classes first. Raises `RequestError` for what is no image, and for an output that is not
+    finite.
     """
     place = next((p.device for p in model.parameters()), torch.device("cpu"))
     tensor = _decoded(image, transform_for(model), mode_of(input_shape(model)[0]))
     if not isinstance(tensor, Tensor):
         raise RequestError(f"cannot be read as an image ({shorten(tensor, 120)}); send another")
     with evaluating(model), fused(model), torch.inference_mode():
-        return next(_guesses(model, tensor.unsqueeze(0).to(place, weights_dtype(model)), top))
+        guesses = next(_guesses(model, tensor.unsqueeze(0).to(place, weights_dtype(model)), top))
+    if not guesses:
+        raise RequestError("the model's output is NaN or infinite, as after a training that diverged; take another")
+    return guesses
 
 
 def image_files(images: str | Path | Iterable[str | Path]) -> list[Path]:
@@ -210,14 +218,18 @@ def _decoded(opened: BinaryIO, transform: Any, mode: Any) -> Tensor | str:
 
 
 def _guesses(model: nn.Module, images: Tensor, top: int) -> Iterator[list[Guess]]:
+    """The guesses for every image; none where the output is not finite."""
     logits = model(images)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         raise RequestError(f"predict: expected logits (B, classes) of {type(model).__name__}, found {_kind(logits)}")
     names = class_names(model, logits.shape[1])
     values, places = logits.float().softmax(1).topk(min(top, logits.shape[1]))
-    for row, indices in zip(values.tolist(), places.tolist(), strict=True):
+    finite = values.isfinite().all(1).tolist()
+    for row, indices, known in zip(values.tolist(), places.tolist(), finite, strict=True):
         yield [
-            Guess(index=index, name=names[index], probability=value) for value, index in zip(row, indices, strict=True)
+            Guess(index=index, name=names[index], probability=value)
+            for value, index in zip(row, indices, strict=True)
+            if known
         ]
 
 

@@ -195,13 +195,13 @@ def _decided(
     amp: Amp,
     progress: Callable[[int], None],
 ) -> Iterator[tuple[Path, str | None]]:
-    """The category that every image is taken for; None where it cannot be read."""
+    """The category that every image is taken for, "" for an output that is not finite; None where it cannot be read."""
     for start in range(0, len(files), AT_ONCE):
         some = files[start : start + AT_ONCE]
         found = predict(model, some, top=10**6, size=size, batch_size=batch_size, amp=amp)
         for file, prediction in zip(some, found, strict=True):
             if not prediction.guesses:
-                yield file, None
+                yield file, "" if prediction.not_finite else None
                 continue
             probability = {guess.index: guess.probability for guess in prediction.guesses}
             means = {key: sum(probability[i] for i in places) / len(places) for key, places in outputs.items()}

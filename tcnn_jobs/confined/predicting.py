@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tcnn.errors import DownloadError, EnvironmentFailure, TcnnError, one_line
+from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, TcnnError, one_line
 from tcnn_jobs.wording import for_requests
 
 if TYPE_CHECKING:
@@ -39,13 +39,18 @@ class Predicting:
         last = _said(own, self.model, image)  # first: what is no image costs no model
         models: list[dict[str, Any]] = []
         for other in others:
-            found = self._found(other)
-            models.append(
-                {"role": other["role"], "missing": found, "guesses": []}
-                if isinstance(found, str)
-                else self._worded(_said(*found, image), found[1], last["guesses"])
-            )
+            models.append(self._other(other, image, last["guesses"]))
         return _compared([*models, last], top)
+
+    def _other(self, other: Mapping[str, str], image: bytes, own: list[dict[str, Any]]) -> dict[str, Any]:
+        """The answer of a model beside the job's own, or why it gives none."""
+        found = self._found(other)
+        if not isinstance(found, str):
+            try:
+                return self._worded(_said(*found, image), found[1], own)
+            except RequestError as error:  # the image is one, so that it is the model's output
+                found = one_line(error)
+        return {"role": other["role"], "missing": found, "guesses": []}
 
     def _worded(self, said: dict[str, Any], model: "nn.Module", own: list[dict[str, Any]]) -> dict[str, Any]:
         """Where a model names none of its classes, and has as many as the job's, it began the job with these."""

@@ -134,3 +134,28 @@ def test_a_size_that_the_model_does_not_take(photos: Path) -> None:
     model = timm.create_model("deit_tiny_patch16_224", img_size=32, depth=1)
     with pytest.raises(RequestError, match=r"does not run on an image of 3×48×64 \(.*\); choose another input size"):
         predict(model, [photos], size=(48, 64))
+
+
+class Diverged(nn.Module):
+    """A model whose output is NaN for dark images, and of whose classes one is masked."""
+
+    num_classes, in_chans = 3, 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bright = x.amax((1, 2, 3)) > 0
+        logits = torch.tensor([0.0, 1.0, -torch.inf]).expand(len(x), 3)
+        return torch.where(bright[:, None], logits, torch.nan)
+
+
+def test_no_class_is_guessed_from_an_output_that_is_no_number(tmp_path: Path) -> None:
+    for name, grey in (("dark.png", 0), ("light.png", 255)):
+        Image.new("RGB", (8, 8), (grey,) * 3).save(tmp_path / name)
+    dark, light = predict(Diverged(), tmp_path, size=8)
+    assert (dark.guesses, dark.unreadable, dark.not_finite) == ([], None, True)
+    assert [guess.index for guess in light.guesses] == [1, 0, 2] and not light.not_finite
+    with (tmp_path / "dark.png").open("rb") as file, pytest.raises(RequestError, match="output is NaN or infinite"):
+        predict_image(Diverged(), file)

@@ -49,6 +49,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "cues"
 
 
+class Diverged(ByBrightness):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * torch.nan
+
+
+def test_an_output_that_is_no_number_decides_for_nothing(folder: Path) -> None:
+    found = shape_bias(Diverged(CATEGORIES, 16), "m", folder)
+    assert found.decisions.model_dump() == {"shape": 0, "texture": 0, "neither": 4}
+    assert found.bias is None and found.unreadable == []
+
+
 def test_decisions_are_counted(folder: Path) -> None:
     found = shape_bias(ByBrightness(CATEGORIES, 16), "m", folder)
     assert found.images == 4, "an image of a bear's texture in a bear's shape tells nothing"

@@ -87,11 +87,15 @@ def command(
     unread = [prediction for prediction in found[model] if prediction.unreadable]
     if len(unread) == len(files):
         raise RequestError(f"no image could be read: {unread[0].file} ({unread[0].unreadable})")
+    if not any(prediction.guesses for prediction in found[model]):
+        raise RequestError(f"{model}: its output is NaN or infinite for every image, as after a training that diverged")
 
 
 def _show(report: "PredictionReport", out: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
+
+    from tcnn.evaluation.comparing.single_images import NO_NUMBER
 
     table = Table(box=None, pad_edge=False)
     table.add_column("image", overflow="fold")
@@ -102,11 +106,12 @@ def _show(report: "PredictionReport", out: "Console") -> None:
         first = predictions[0]
         if first.unreadable:
             table.add_row(escape(first.file), f"cannot be read: {escape(first.unreadable)}")
-        for place in range(max(len(prediction.guesses) for prediction in predictions)):
+        for place in range(max(len(prediction.guesses) or prediction.not_finite for prediction in predictions)):
             cells = [escape(first.file) if place == 0 else ""]
             for prediction in predictions:
                 guess = prediction.guesses[place] if place < len(prediction.guesses) else None
-                cells += [escape(guess.name), f"{guess.probability:.1%}"] if guess else ["", ""]
+                nothing = NO_NUMBER if prediction.not_finite and place == 0 else ""
+                cells += [escape(guess.name), f"{guess.probability:.1%}"] if guess else [nothing, ""]
             table.add_row(*cells)
     out.print(table)
     if len(report.models) == 2 and report.compared is None:
@@ -118,6 +123,7 @@ def _show(report: "PredictionReport", out: "Console") -> None:
 
 
 def _write_csv(found: "dict[str, list[Prediction]]", file: Path, force: bool) -> None:
+    from tcnn.evaluation.comparing.single_images import NO_NUMBER
     from tcnn.files import replacing
 
     fields = ("model", "file", "rank", "index", "name", "probability", "unreadable")
@@ -129,5 +135,7 @@ def _write_csv(found: "dict[str, list[Prediction]]", file: Path, force: bool) ->
                 line: dict[str, Any] = {"model": model, "file": prediction.file}
                 if prediction.unreadable:
                     writer.writerow(line | {"unreadable": prediction.unreadable})
+                if prediction.not_finite:
+                    writer.writerow(line | {"name": NO_NUMBER})
                 for rank, guess in enumerate(prediction.guesses, 1):
                     writer.writerow(line | {"rank": rank, **guess.model_dump()})
