@@ -21,7 +21,7 @@ from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
-from tcnn.models.refusals import refuse_not_finite
+from tcnn.models.refusals import refuse_other_images
 from tcnn.models.trace import input_shape
 from tcnn.models.wrapped import unwrapped
 from tcnn.workflows.pipeline import usable_device
@@ -99,9 +99,7 @@ def _pictures(model: nn.Module, images: str | Path | Tensor | None, limit: int, 
     if images is None:
         return None
     if isinstance(images, Tensor):
-        if images.dim() != 4 or not len(images):
-            raise RequestError(f"images: expected a tensor of shape (B, C, H, W), found {tuple(images.shape)}")
-        refuse_not_finite(images)
+        refuse_other_images(images)
         batch = images[:limit]
         names = tuple(f"image {number}" for number in range(1, len(batch) + 1))
         return Pictures(names, batch, tuple(seen(batch, model)), ())

@@ -29,7 +29,7 @@ from tcnn.folding.report import FoldReport
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise_images, randomised
-from tcnn.models.refusals import refuse_without_values
+from tcnn.models.refusals import refuse_other_images, refuse_without_values
 from tcnn.models.running import replacements
 from tcnn.models.size import parameter_count
 from tcnn.models.wrapped import unwrapped
@@ -74,6 +74,8 @@ def fold(
     model = unwrapped(model)
     refuse_without_values(model, "fold")
     record = checked(model, max_error)
+    if images is not None:
+        refuse_other_images(images)
     layers = replacements(model)
     heads = {name: heads_of(layer) for name, layer in layers.items()}
     convolutions = convolutions_of(record, source, layers)

@@ -39,7 +39,7 @@ from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.randomise import noise_images
-from tcnn.models.refusals import refuse_without_values
+from tcnn.models.refusals import refuse_other_images, refuse_without_values
 from tcnn.models.running import replacements, watch_layers
 from tcnn.models.trace import evaluating
 from tcnn.models.wrapped import unwrapped
@@ -82,6 +82,8 @@ def prune(
     config = build(VerificationConfig, {}, config)
     model = unwrapped(model)
     refuse_without_values(model, "prune")
+    if images is not None:
+        refuse_other_images(images)
     if isinstance(model, AttentiveNet):
         return prune_attentive(model, far, same, images, config)
     record = checked(model, None)

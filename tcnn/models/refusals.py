@@ -1,5 +1,5 @@
 """Refuse models that an operation cannot use: with layers for inference only (folded or fused), without values, or with
-weights in another dtype; and images with values that are no numbers."""
+weights in another dtype; what is no batch of images, and images with values that are no numbers."""
 
 import torch
 from torch import Tensor, nn
@@ -60,3 +60,11 @@ def refuse_not_finite(images: Tensor) -> None:
             f"images: expected finite numbers, found NaN or infinity in {len(bad)} of {len(images)}, first in number "
             f"{bad[0] + 1}; leave these out, or look at how they were made"
         )
+
+
+def refuse_other_images(images: object) -> None:
+    """Raise `RequestError` for what is no batch of images, (B, C, H, W), at least one, of finite numbers."""
+    if not isinstance(images, Tensor) or images.dim() != 4 or not len(images):
+        found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+        raise RequestError(f"images: expected a tensor of shape (B, C, H, W), at least one image, found {found}")
+    refuse_not_finite(images)

@@ -13,7 +13,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.outputs import errors, flat
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.refusals import refuse_not_finite, refuse_without_values
+from tcnn.models.refusals import refuse_other_images, refuse_without_values
 from tcnn.models.running import at_temperature, in_dtype, temperatures
 from tcnn.models.trace import evaluating
 from tcnn.models.wrapped import unwrapped
@@ -120,7 +120,7 @@ def explain(
     reference, candidate = unwrapped(reference), unwrapped(candidate)
     for model in (reference, candidate):
         refuse_without_values(model, "explain")
-    refuse_not_finite(images)
+    refuse_other_images(images)
     bounds = {**TOLERANCES, **(tolerances or {})}
     names = _leaves(reference) & _leaves(candidate)
     if not names:

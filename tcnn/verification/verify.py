@@ -19,7 +19,7 @@ from tcnn.layers.filters import is_standardised, pair
 from tcnn.models.outputs import errors, top1_agreement
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import layer_noise, noise_images, randomised
-from tcnn.models.refusals import refuse_not_finite, refuse_prepared, refuse_without_values
+from tcnn.models.refusals import refuse_other_images, refuse_prepared, refuse_without_values
 from tcnn.models.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watch_layers
 from tcnn.models.trace import evaluating
 from tcnn.models.wrapped import unwrapped
@@ -66,7 +66,7 @@ def verify(
         refuse_without_values(model, "verify")
     _check_source(source, converted)
     if images is not None:
-        refuse_not_finite(images)
+        refuse_other_images(images)
     batch = noise_images(source, config) if images is None else images
     dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
     own = temperatures(converted)

@@ -126,7 +126,7 @@ def test_wrong_requests(converted: nn.Module, lively: Callable[..., nn.Module], 
     for arguments, message in (
         ({"model": lively()}, "no attention to look at"),
         ({"images": tmp_path / "absent"}, "expected an image or a folder of images, found nothing"),
-        ({"images": torch.zeros(3, 8, 8)}, r"expected a tensor of shape \(B, C, H, W\), found \(3, 8, 8\)"),
+        ({"images": torch.zeros(3, 8, 8)}, r"shape \(B, C, H, W\), at least one image, found \(3, 8, 8\)"),
         ({"images": torch.full((5, 3, 64, 64), torch.nan)}, "expected finite numbers, found NaN or infinity in 5 of 5"),
         ({"query": (2, 0)}, "expected shares"),
         ({"limit": 0}, "expected at least 1 image"),

@@ -1,4 +1,5 @@
-"""A model on the meta device is converted, and refused in one line where values are computed."""
+"""A model on the meta device is converted, and refused in one line where values are computed; so is what is no batch of
+images."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,3 +35,21 @@ def pair() -> tuple[nn.Module, nn.Module]:
 def test_says_that_there_are_no_values(verb: str, pair: tuple[nn.Module, nn.Module], tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=rf"^ResNet: expected values to {verb}, found none: conv1\.0\.weight is on"):
         VERBS[verb](*pair, tmp_path)
+
+
+OF_IMAGES: dict[str, Callable[[nn.Module, nn.Module, torch.Tensor], object]] = {
+    "verify": lambda source, model, images: tcnn.verify(source, model, images=images),
+    "explain": tcnn.explain,
+    "fold": lambda source, model, images: tcnn.fold(model, images=images),
+    "prune": lambda source, model, images: tcnn.prune(model, images=images),
+    "inspect": lambda source, model, images: tcnn.inspect(model, images),
+}
+
+
+@pytest.mark.parametrize("verb", OF_IMAGES)
+def test_says_what_images_are(verb: str, made: tuple[nn.Module, nn.Module]) -> None:
+    for wrong in (IMAGES[:0], IMAGES[0]):
+        with pytest.raises(RequestError) as error:
+            OF_IMAGES[verb](*made, wrong)
+        found = f"at least one image, found {tuple(wrong.shape)}"
+        assert str(error.value) == f"images: expected a tensor of shape (B, C, H, W), {found}"
