@@ -86,9 +86,9 @@ class FusedGPSA2d(ConvolutionShaped):
             with torch.inference_mode(False), torch.no_grad():  # what is kept may be asked for gradients of the input
                 factors = self._positional(size)
                 found = factors, self._gated_positional(factors, size)
-            while len(self._positional_cache) >= MAX_CACHED_SIZES:
-                self._positional_cache.pop(next(iter(self._positional_cache)))
-            self._positional_cache[size, x.device] = found
+            # A dict in the place of the old one, which another thread may be reading.
+            kept = [*self._positional_cache.items()][1 - MAX_CACHED_SIZES :]
+            self._positional_cache = {**dict(kept), (size, x.device): found}
         return found
 
     def _positional(self, size: Pair, x: Tensor | None = None) -> Factors:
@@ -128,7 +128,7 @@ class FusedGPSA2d(ConvolutionShaped):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or cast the tensors, as `nn.Module._apply` does, and pack them again."""
         self._tensors = {name: self._packed_copy(name, fn(_unpacked(matrix))) for name, matrix in self._tensors.items()}
-        self._positional_cache.clear()
+        self._positional_cache = {}
         return super()._apply(fn, recurse)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -148,7 +148,7 @@ class FusedGPSA2d(ConvolutionShaped):
             else:
                 was = _unpacked(matrix)
                 self._tensors[name] = self._packed_copy(name, given.detach().to(was.device, was.dtype, copy=True))
-        self._positional_cache.clear()
+        self._positional_cache = {}
         own = {prefix + name for name in self._tensors}
         unexpected_keys += [k for k in state_dict if k.startswith(prefix) and k not in own]
 

@@ -93,3 +93,19 @@ def test_gradients_of_the_input_after_inference_mode(form: str, relative_error: 
     FORMS[form]()(again).square().sum().backward()
     assert found is not None and again.grad is not None
     assert relative_error(found, again.grad) < REORDERED
+
+
+@torch.no_grad()
+def test_another_thread_may_forget_the_same_map_size_meanwhile() -> None:
+    """What a thread does between another's choice of the oldest size and its removal is done here in that place."""
+    layer, threads = FusedGPSA2d(GPSA2d(4, 4, 3, padding=1, temperature=1.0)), [9]
+
+    class Cache(dict[object, object]):
+        def pop(self, *given: object) -> object:
+            if threads:
+                layer.positional(torch.zeros(1, 4, threads.pop(), 3))
+            return super().pop(*given)  # type: ignore[call-overload]
+
+    layer._positional_cache = Cache()  # type: ignore[assignment]
+    for height in range(3, 9):
+        layer.positional(torch.zeros(1, 4, height, 3))
