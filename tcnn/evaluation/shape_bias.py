@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torch import nn
 
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, readable
 from tcnn.evaluation.evaluate import Amp
 from tcnn.evaluation.imagenet_variants import synsets
 from tcnn.evaluation.intervals import share
@@ -152,7 +152,7 @@ def shape_bias(
     unreadable: list[str] = []
     for file, decided in _decided(model, list(images), outputs, size, batch_size, amp, progress):
         if decided is None:
-            unreadable.append(str(file))
+            unreadable.append(readable(str(file)))
             continue
         shape, texture = images[file]
         place = 0 if decided == shape else 1 if decided == texture else 2

@@ -1,5 +1,6 @@
 """Shape or texture, on a tiny folder of cue-conflict images: what is counted, which classes are of what, the figure."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,15 @@ def test_an_output_that_is_no_number_decides_for_nothing(folder: Path) -> None:
     found = shape_bias(Diverged(CATEGORIES, 16), "m", folder)
     assert found.decisions.model_dump() == {"shape": 0, "texture": 0, "neither": 4}
     assert found.bias is None and found.unreadable == []
+
+
+def test_a_name_that_is_no_text(folder: Path) -> None:
+    (folder / "cat" / "cat4-dog2.png").write_bytes(b"no picture")
+    caf = folder.parent / os.fsdecode(b"caf\xe9")
+    folder.rename(caf)
+    found = shape_bias(ByBrightness(CATEGORIES, 16), "m", caf)
+    assert [Path(name).parts[-3] for name in found.unreadable] == ["caf\\xe9"]
+    found.model_dump_json()
 
 
 def test_decisions_are_counted(folder: Path) -> None:

@@ -2,16 +2,22 @@
 
 import base64
 import io
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from data_pictures import draw_classes
 from PIL import Image
+from torch import nn
+from torchvision.transforms import Compose, Resize, ToTensor
 
 from tcnn.data.image_set import ImageSet, open_dataset
+from tcnn.data.loader import EvaluationLoader
 from tcnn.evaluation.comparing.single_images import Looked, changes, mistakes
-from tcnn.evaluation.outcomes import Outcomes
+from tcnn.evaluation.outcomes import Observer, Outcomes
+from tcnn.evaluation.predict import Answers, PredictionReport, predict
 
 PETS = ("cat", "dog", "eel")
 
@@ -80,3 +86,22 @@ def test_only_what_was_measured_at_one_size_is_compared(pictures: Path) -> None:
     all_looked = [said(model, data, {}, (side, side)) for model in ("a", "b") for side in (32, 48)]
     assert [(one.of, one.height) for one in changes(all_looked, 5)] == [("b", 32), ("b", 48)]
     assert changes(all_looked[:2], 5) == [] == changes([], 5)
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    """Archives of other systems leave names in Latin-1, which neither JSON nor a file in UTF-8 takes as they are."""
+    root = draw_classes(tmp_path / "pets", PETS, 2)
+    (root / "cat" / "0.jpg").rename(root / "cat" / os.fsdecode(b"caf\xe9.jpg"))
+    (root / "dog" / os.fsdecode(b"torn\xe9.jpg")).write_bytes(b"no picture")
+    data = open_dataset(str(root))
+    (batch,) = EvaluationLoader(data, Compose([Resize((8, 8)), ToTensor()]), batch_size=9)
+    assert [Path(name).name for name in batch.unreadable] == ["torn\\xe9.jpg"]
+    observer = Observer(data, 9)
+    observer(batch, torch.eye(3)[2 - batch.targets])
+    (one,) = (one for one in mistakes(Looked("m", (8, 8), data, observer.outcomes), 9) if "xe9" in one.file)
+    assert one.file == "cat/caf\\xe9.jpg" and one.thumbnail
+    one.model_dump_json()
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    found = PredictionReport(models=[Answers(model="m", images=predict(model, root, size=8))])
+    assert {Path(image.file).name for image in found.models[0].images} >= {"caf\\xe9.jpg", "torn\\xe9.jpg"}
+    found.model_dump_json()

@@ -12,6 +12,7 @@ finetune test_resnet --no-pretrained --data p --val-split 0.25 --preset quick --
 --device cpu --workers 0 --out run
 evaluate run --json --per-class
 evaluate run --csv e.csv
+evaluate run --data q --examples 2 --json
 predict run p --csv p.csv
 predict run p --json
 inspect run --images p --json
@@ -34,7 +35,9 @@ for line in sys.argv[1].strip().splitlines():
 
 
 def test_every_command_runs_under_an_ascii_locale(tmp_path: Path) -> None:
-    draw_classes(tmp_path / "p", ["größe", "b", "naïve"], 4)
+    for folder, count in (("p", 4), ("q", 2)):
+        draw_classes(tmp_path / folder, ["größe", "b", "naïve"], count)
+    (tmp_path / "q" / "größe" / "torn.png").write_bytes(b"no picture")
     environment = {
         **os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
