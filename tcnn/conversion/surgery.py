@@ -21,7 +21,7 @@ from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.positions import Geometry
 from tcnn.models.refusals import refuse_prepared
-from tcnn.models.wrapped import unwrapped
+from tcnn.models.wrapped import named, unwrapped
 from tcnn.zoo.catalogue import registered_name
 
 
@@ -61,11 +61,6 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
     converted = apply(model, plan)
     report = plan.report(model, converted)
     return Conversion(_signed(converted, report), report)
-
-
-def named(value: object) -> str:
-    """What stands where a module should: names as they are, anything else, such as a state dict, by its type."""
-    return repr(value) if isinstance(value, str | type) else f"a value of type {type(value).__name__}"
 
 
 def without_stride(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> nn.Module:

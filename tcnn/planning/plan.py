@@ -84,7 +84,7 @@ def plan(
     Raises: what `finetune` raises for a wrong request.
     """
     config = build(FinetuneConfig, options, config)
-    model = unwrapped(model) if isinstance(model, nn.Module) else model
+    model = model if isinstance(model, str | Path) else unwrapped(model)
     if seconds < 0:
         raise RequestError(f"seconds: expected 0 or more, found {seconds:g}")
     if target is not None and seconds:

@@ -101,7 +101,7 @@ def finetune(
         compare: measure the models before and after on the validation images, and write before-after.json.
         report: called after every step with a `Progress`.
         say: called with notes for the user, one line each.
-        stop: called before every step; if true, the run saves its state and ends. Signals are handled without it.
+        stop: called after every step; if true, the run saves its state and ends. Signals are handled without it.
 
     Returns: a `FinetuneResult`. Under `torchrun` every process calls this; the first writes.
 
@@ -113,10 +113,10 @@ def finetune(
         model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, convert=config.convert,
         both_sets=val is not None and options.get("val_split") is not None,
     )  # fmt: skip
-    if isinstance(model, nn.Module):
-        model = unwrapped(model)
-    elif isinstance(model, str):
+    if isinstance(model, str):
         model = cnn_of(model)
+    elif not isinstance(model, Path):
+        model = unwrapped(model)
     data, val = data_set(data), None if val is None else data_set(val, "val")
     sources = Sources(model, data, val, pretrained, weights, names or {})
     directory = _Directory(RunDirectory(Path(out)), resume, force, allow_changes)

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import nn
 
 import tcnn
+from tcnn.errors import RequestError
 
 
 def compiled(model: nn.Module) -> Any:
@@ -86,3 +87,22 @@ def test_of_several_processes_and_compiled(model: nn.Module, tmp_path: Path) -> 
     finally:
         torch.distributed.destroy_process_group()
     assert same_state(tcnn.load(tmp_path / "m.safetensors"), snapshot(model))
+
+
+def test_what_is_no_module_is_told_what_it_is(source: nn.Module, tmp_path: Path) -> None:
+    """A result that was not unpacked, a name, a class or nothing at all ended in AttributeError or TypeError."""
+    calls: list[Callable[[Any], object]] = [
+        tcnn.fold, tcnn.prune, tcnn.fuse, lambda it: tcnn.verify(source, it), lambda it: tcnn.verify(it, source),
+        lambda it: tcnn.save(it, tmp_path / "m.safetensors"), lambda it: tcnn.export(it, tmp_path / "m.onnx"),
+        lambda it: tcnn.explain(it, source, torch.zeros(1, 3, 32, 32)),
+    ]  # fmt: skip
+    trained: list[Callable[[Any], object]] = [
+        lambda it: tcnn.finetune(it, "p", out=tmp_path / "run"),
+        lambda it: tcnn.plan(it, "p"),
+    ]
+    for call in (*calls, *trained):
+        with pytest.raises(RequestError, match=r"model: expected a module, found a value of type Conv.*its \.model$"):
+            call(tcnn.convert(source))
+        for it in (None, nn.Conv2d, *(["t.safetensors"] if call in calls else [])):
+            with pytest.raises(RequestError, match=r"^model: expected a module, found .*; load it by tcnn\.load or"):
+                call(it)

@@ -1,6 +1,7 @@
 """Resume points as files: whole or absent, the newest that can be read, and none lost to a full disk."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -271,6 +272,19 @@ def test_falling_back_ends_with_the_same_weights(begun: Callable[..., Any], tmp_
     assert sum("passed over" in line for line in begun.said) == 3  # type: ignore[attr-defined]
     found = load_file(last)
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_a_disk_too_small_for_a_model_ends_a_run_that_can_go_on(
+    data: Path, tmp_path: Path, file_size_limit: Any
+) -> None:
+    """The message said that nothing was kept, and not how far the run has come and that it can be resumed."""
+    with file_size_limit(5_000), pytest.raises(StorageError) as caught:
+        run(seeded(TwoConvs), data, tmp_path / "run", convert=False)
+    position = rf"stopped in epoch 1, step 3 of 3 \(update 3\); go on with --resume --out {tmp_path}/run$"
+    assert re.search(rf"\.safetensors: no space left while writing; .*; {position}", str(caught.value))
+    assert not list((tmp_path / "run").glob("*.safetensors"))
+    result = run(seeded(TwoConvs), data, tmp_path / "run", convert=False, resume=True)
+    assert (result.epochs, result.updates) == (2, 6)
 
 
 def test_a_disk_too_small_for_points_costs_no_training(data: Path, tmp_path: Path, file_size_limit: Any) -> None:

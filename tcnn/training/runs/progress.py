@@ -39,7 +39,7 @@ class Callbacks:
     say: Say = lambda message: None
     """With notes for the user, one line each."""
     stop: Callable[[], bool] = lambda: False
-    """Before every step; if it returns true, the run saves its state and ends."""
+    """After every step; if it returns true, the run saves its state and ends."""
 
 
 class StepTimer:

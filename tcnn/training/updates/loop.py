@@ -11,7 +11,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, TrainingLoader, worker_death
 from tcnn.data.order import step_seed
-from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
+from tcnn.errors import DivergedError, EnvironmentFailure, RequestError, StorageError
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.evaluation.scores import Evaluation
 from tcnn.training.distributed import Processes
@@ -100,6 +100,8 @@ class Trainer:
             self.position.finished = True
             self.saver.point(self.learner, self.position)
             return self.position
+        except StorageError as error:
+            raise StorageError(f"{error}; {self._message('stopped')}") from error
         except RuntimeError as error:
             death = worker_death(error, self._message("stopped"))
             if death is None:

@@ -13,7 +13,9 @@ from tcnn.training.updates.learner import Learner
 
 
 class Saver:
-    """Writes into a run's directory what a learner has come to. A full disk costs a resume point, never the run.
+    """Writes into a run's directory what a learner has come to. A full disk costs a resume point.
+
+    Where it takes no model either the run ends, to be resumed: it would say of an epoch that it is kept which is not.
 
     Args:
         first: whether this is the first process of the run.
