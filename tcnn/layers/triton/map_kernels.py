@@ -43,7 +43,8 @@ def forward(
     r = tl.arange(0, BLOCK)
     here = (m < queries)[:, None] & (r < keys)[None, :]
     content = _content(logits, (image * heads + head) * queries + m, r, here, pixels, keys, sink)
-    positional = tl.load(gated + (m * heads + head)[:, None] * keys + r[None, :], mask=here, other=0.0)
+    place = (m * heads + head).to(tl.int64)  # 49 heads over a map of 90×90 have more than 2³¹ weights
+    positional = tl.load(gated + place[:, None] * keys + r[None, :], mask=here, other=0.0)
     mixed = positional + tl.load(share + head) * content
     row = (image * queries + m) * heads + head
     tl.store(maps + row[:, None] * keys + r[None, :], mixed.to(maps.dtype.element_ty), mask=here)
