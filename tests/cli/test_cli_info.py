@@ -75,6 +75,16 @@ def test_what_its_cnn_learned_from_is_told(tcnn: Run, file: Path) -> None:
     )
 
 
+def test_an_accuracy_from_before_a_fold_is_said_to_be(tcnn: Run, file: Path) -> None:
+    """A file without half of its heads had the accuracy of the one with all of them."""
+    assert tcnn("info", "run", "--json").json["fold"] is None
+    assert tcnn("fold", "run", "pruned.safetensors", "--prune", "--far", 1.2).code == 0
+    assert tcnn("info", "pruned.safetensors", "--json").json["fold"] == "pruned"
+    told = " ".join(tcnn("info", "pruned.safetensors").out.split())
+    assert "folded heads were removed by where they look" in told
+    assert "measured while it was trained and before it was pruned" in told
+
+
 def test_the_kind_of_positions_is_told(tcnn: Run, lively: Callable[..., nn.Module]) -> None:
     package.save(package.convert(lively(), position="quadratic").model, "q.safetensors")
     assert "2 layers of stage layer4, stride keep, positions quadratic" in tcnn("info", "q.safetensors").out

@@ -80,7 +80,10 @@ class ModelInfo(Record):
     label_names: tuple[str, ...] | None = None
     license: str | None = None
     verification: Verified | None = None
+    fold: str | None = None
+    """`exact` or `approximate` where heads were folded into convolutions, `pruned` where some were removed."""
     training: Trained | None = None
+    """Its accuracy is that from before it was folded."""
     source_training: Trained | None = None
     """What the fine-tuning was of the CNN that was converted, if it was one of ours."""
     tcnn_version: str | None = None
@@ -113,7 +116,7 @@ def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
         parameters_before=report.get("parameters_before"), parameters=report.get("parameters_after"),
         input_size=tuple(cfg.get("input_size") or ()) or None,
         classes=cfg.get("num_classes"), label_names=tuple(labels) if labels else None, license=cfg.get("license"),
-        verification=_verified(told.get("verification")), training=_trained(training),
+        verification=_verified(told.get("verification")), fold=_fold(told.get("fold")), training=_trained(training),
         source_training=_trained(earlier or {}),
         tcnn_version=str(told.get("tcnn_version")),
     )  # fmt: skip
@@ -177,6 +180,12 @@ def _verified(report: Any) -> Verified | None:
     errors = {one["dtype"]: max(one["logits"]["relative"], one["logits"]["max_relative"]) for one in report["passes"]}
     passed = all(one["passed"] for one in report["passes"])
     return Verified(passed=passed, errors=errors, drift=(report.get("drift") or {}).get("logits", {}).get("relative"))
+
+
+def _fold(report: Any) -> str | None:
+    if not isinstance(report, dict):
+        return None
+    return "pruned" if report.get("pruned") else "approximate" if report.get("tolerance") else "exact"
 
 
 def _trained(training: dict[str, Any]) -> Trained | None:

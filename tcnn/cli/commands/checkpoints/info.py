@@ -9,6 +9,11 @@ from tcnn.cli.output import console
 if TYPE_CHECKING:
     from tcnn.analysis.reading.model_info import ModelInfo, Trained
 
+FOLDED = {
+    "exact": "heads that were convolutions, which changes nothing",
+    "approximate": "heads that were nearly convolutions, with an error",
+    "pruned": "heads were removed by where they look",
+}
 SHOWN = 12
 """Class names that are printed."""
 
@@ -66,7 +71,8 @@ def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
         ("verified", checked and _verified(checked.passed, checked.errors, checked.drift)),
         ("its CNN", earlier and "fine-tuned " + ", ".join(filter(None, (_learned(earlier), _measured(earlier))))),
         ("fine-tuned", trained and _learned(trained)),
-        ("accuracy", trained and _measured(trained)),
+        ("folded", found.fold and FOLDED[found.fold]),
+        ("accuracy", trained and _measured(trained, found.fold)),
         ("written by", found.tcnn_version and f"tcnn {found.tcnn_version}"),
     ]  # fmt: skip
 
@@ -75,13 +81,14 @@ def _learned(trained: "Trained") -> str:
     return f"on {trained.data}, epoch {trained.epoch}"
 
 
-def _measured(trained: "Trained") -> str | None:
+def _measured(trained: "Trained", fold: str | None = None) -> str | None:
     if trained.top1 is None:
         return None
     between = trained.top1_interval
     sure = f" ({100 * between[0]:.1f}–{100 * between[1]:.1f})" if between else ""
     measured_on = f"{sure} of {console.some(trained.images, 'image')}" if trained.images else ""
-    return f"top-1 {trained.top1:.1%}{measured_on}, measured while it was trained"
+    earlier = {"pruned": " and before it was pruned", "approximate": " and before it was folded"}.get(fold or "", "")
+    return f"top-1 {trained.top1:.1%}{measured_on}, measured while it was trained{earlier}"
 
 
 def _verified(passed: bool, errors: dict[str, float], drift: float | None) -> str:
