@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 CANCELLED = 75
 """As of a local run that was asked to stop: what was done is kept, and it can be resumed."""
-SURROUNDINGS = frozenset({"worker_lost", "crashed"})
-"""Failures that are none of tcnn's own errors: the job's process or its host went away."""
+SURROUNDINGS = frozenset(
+    {"worker_lost", "crashed", "quarantined", "out_of_memory", "no_progress", "timed_out", "source_failed"}
+)
+"""Failures that are none of tcnn's own errors: the job's process or its host went away, a limit ended it, or what it
+waited for failed."""
 
 
 def follow(client: "Client", job: str, as_json: bool) -> int:

@@ -1,6 +1,7 @@
 """`tcnn jobs` against a real server: every command, and what can go wrong. The worker is played by the test."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -288,6 +289,19 @@ def test_exit_codes(status: str, error: str | None, code: int) -> None:
     from tcnn_jobs.cli.watch import exit_code
 
     assert exit_code({"status": status, "error": error and {"code": error, "message": ""}}) == code
+
+
+def test_every_failure_that_is_written_down_has_an_exit_code_and_a_line_in_the_docs() -> None:
+    from tcnn_jobs.cli.watch import exit_code
+
+    root = Path(__file__).parents[3]
+    sources = "".join(path.read_text(encoding="utf-8") for path in (root / "tcnn_jobs").rglob("*.py"))
+    codes = set(re.findall(r'\bcode"?[=:] ?"([a-z_]+)"', sources))
+    assert {"quarantined", "out_of_memory", "internal"} <= codes
+    bugs = {code for code in codes if exit_code({"status": "failed", "error": {"code": code}}) == 1}
+    assert bugs == {"internal"}
+    documented = (root / "docs/http-api.md").read_text(encoding="utf-8")
+    assert [code for code in codes - {"environment"} if f"`{code}`" not in documented] == []
 
 
 def test_a_result_tells_the_accuracy_of_the_epoch_that_was_kept() -> None:
