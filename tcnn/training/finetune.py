@@ -27,7 +27,7 @@ from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
 from tcnn.training.record import Sources, check_settings, leaked, record_of
 from tcnn.training.runs import resume as points
-from tcnn.training.runs.progress import Callbacks, Progress, Report, Say
+from tcnn.training.runs.progress import BASELINE_PHASE, Callbacks, Progress, Report, Say
 from tcnn.training.runs.recorder import check_tensorboard
 from tcnn.training.runs.resume import Position
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
@@ -161,7 +161,7 @@ def _baseline(
     callbacks.say("training the CNN with the same recipe")
 
     def report(now: Progress) -> None:
-        callbacks.report(now.model_copy(update={"phase": f"baseline {now.phase}"}))
+        callbacks.report(now.model_copy(update={"phase": f"{BASELINE_PHASE}{now.phase}"}))
 
     own = baseline_config(sets[2]).model_copy(update={"size": start.size})
     own_sets = (*sets[:2], own)

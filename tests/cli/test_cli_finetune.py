@@ -63,6 +63,15 @@ def test_a_run_and_what_it_says(tcnn: Run, colours: str, tmp_path: Path) -> None
     assert "epoch 1:" not in finished.err
 
 
+def test_the_epochs_of_the_baseline_are_shown_after_the_t_cnns(tcnn: Run, colours: str) -> None:
+    result = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 1, "--baseline")
+    assert result.code == 0, result
+    own, between, cnn = result.err.splitlines()[-3:]
+    assert re.fullmatch(r"epoch 1: loss \d+\.\d+, top-1 \d+\.\d%, lr \S+, τ 1\.000, \d+:\d\d, best so far", own)
+    assert between == "training the CNN with the same recipe"
+    assert re.fullmatch(r"CNN epoch 1: loss \d+\.\d+, top-1 \d+\.\d%, lr \S+, \d+:\d\d, best so far", cnn)
+
+
 def test_images_that_cannot_be_read_are_counted_at_the_end(tcnn: Run, colours: str, tmp_path: Path) -> None:
     (tmp_path / colours / "blue" / "3.png").write_bytes(b"no image")
     result = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 1)

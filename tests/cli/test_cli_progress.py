@@ -67,6 +67,37 @@ def test_every_epoch_that_ends_is_shown_once(tmp_path: Path) -> None:
     assert [line[:8] for line in shown[2:]] == ["epoch 5:"]
 
 
+def test_the_epochs_of_the_baseline_are_told_apart(tmp_path: Path) -> None:
+    def ended(run: str, *epochs: int) -> None:
+        rows = [{"kind": "epoch", "epoch": epoch, "train_loss": 1.0, "val": {}} for epoch in epochs]
+        path = tmp_path / run / "metrics.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    def at(phase: str, epoch: int) -> Progress:
+        return Progress(phase=phase, epoch=epoch, epochs=2, step=1, steps=3, percent=0)
+
+    shown: list[str] = []
+    log = EpochLog(tmp_path / "run", shown.append)
+    log.look(at("training", 1))
+    ended("run", 0, 1)
+    log.look(at("baseline training", 1))
+    assert [line[:8] for line in shown] == ["epoch 1:", "epoch 2:"]
+    ended("run/baseline", 0)
+    log.look(at("baseline validating", 2))
+    ended("run/baseline", 0, 1)
+    log.look(at("comparing", 0))
+    log.look(at("comparing", 0))
+    log.finish()
+    assert [line[:12] for line in shown[2:]] == ["CNN epoch 1:", "CNN epoch 2:"]
+
+    resumed: list[str] = []
+    log = EpochLog(tmp_path / "run", resumed.append)
+    log.look(at("baseline training", 2))
+    log.finish()
+    assert [line[:12] for line in resumed] == ["CNN epoch 2:"], "the T-CNN's were over before"
+
+
 def test_the_old_name_of_nproc_warns(capsys: pytest.CaptureFixture[str]) -> None:
     assert processes(None, None) == 1
     assert processes(4, None) == 4

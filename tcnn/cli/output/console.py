@@ -39,7 +39,7 @@ class Watcher(Protocol):
         """At a report."""
 
     def finish(self) -> None:
-        """When the run has ended, however it did."""
+        """When the run has ended, however it did, and before every note: what has ended stands above it."""
 
 
 def stdout() -> "Console":
@@ -84,8 +84,8 @@ def training(
     """Progress bar of training on stderr: step, loss, speed, time left; without a terminal one line per epoch.
 
     Args:
-        watcher: makes, of a function that shows a line, what looks at every report, and once more in the end
-            (`EpochLog`).
+        watcher: makes, of a function that shows a line, what looks at every report, before every note, and once more
+            in the end (`EpochLog`).
 
     Yields the `report` and `say` callbacks for `finetune`.
     """
@@ -118,8 +118,13 @@ def training(
                 shown = epoch
                 console.print(f"{epoch} trained, validating", markup=False)
 
+        def tell(message: str) -> None:
+            if watch is not None:
+                watch.finish()
+            say(message)
+
         try:
-            yield report, say
+            yield report, tell
         finally:
             if watch is not None:
                 watch.finish()

@@ -16,26 +16,46 @@ if TYPE_CHECKING:
 
 
 class EpochLog:
-    """Shows the epochs of the run in `run` that end while it is watched, each once, by `show`."""
+    """Shows the epochs of the run in `run`, and of the baseline in it, that end while it is watched, each once."""
+
+    def __init__(self, run: Path, show: Callable[[str], None]) -> None:
+        from tcnn.training.runs.rundir import BASELINE
+
+        self._own = _Epochs(run, show)
+        self._baseline = _Epochs(run / BASELINE, lambda line: show(f"CNN {line}"))
+        self._place = (False, 0)
+
+    def look(self, now: "Progress") -> None:
+        """Show what has ended before `now`."""
+        place = (now.of_baseline, now.epoch)
+        if place == self._place:
+            return
+        self._place = place
+        if now.epoch >= 1:
+            (self._baseline if now.of_baseline else self._own).watch(now.epoch)
+        self.finish()
+
+    def finish(self) -> None:
+        """Show what has ended; without a report there was no epoch to show."""
+        self._own.finish()
+        self._baseline.finish()
+
+
+class _Epochs:
+    """Those of one directory."""
 
     def __init__(self, run: Path, show: Callable[[str], None]) -> None:
         self._run, self._show = run, show
         self._told: int | None = None
         """Epochs that have been shown, or were over before; None until the run reports for the first time."""
-        self._epoch, self._since = 0, time.monotonic()
+        self._since = time.monotonic()
 
-    def look(self, now: "Progress") -> None:
-        """Show what has ended before `now`."""
-        if now.epoch < 1 or now.epoch == self._epoch:
-            return
-        self._epoch = now.epoch
+    def watch(self, epoch: int) -> None:
+        """Begin with this epoch, from 1, unless it has begun."""
         if self._told is None:
-            self._told = now.epoch - 1
-            self._since = time.monotonic()
-        self.finish()
+            self._told, self._since = epoch - 1, time.monotonic()
 
     def finish(self) -> None:
-        """Show what has ended; without a report there was no epoch to show."""
         if self._told is None:
             return
         from tcnn.training.runs.rundir import RunDirectory

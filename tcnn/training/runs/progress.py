@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
+BASELINE_PHASE = "baseline "
+"""What the phases of a baseline's training begin with."""
+
 
 class Progress(BaseModel):
     """Progress of a run. Rates and times are measured in this process; percent counts steps."""
@@ -24,6 +27,11 @@ class Progress(BaseModel):
     images_per_second: float | None = None
     top1: float | None = None
     """Top-1 accuracy of the last validation, 0 to 1."""
+
+    @property
+    def of_baseline(self) -> bool:
+        """Whether it is the CNN beside the T-CNN that is trained."""
+        return self.phase.startswith(BASELINE_PHASE)
 
 
 Report = Callable[[Progress], None]
