@@ -19,6 +19,7 @@ from serving import Server
 from story import Story
 
 import tcnn
+from tcnn_jobs.model.jobs import Upload
 
 expect = sync_api.expect
 CLASSES = {HOSTILE.replace("/", ""): (6, 2), "cat": (12, 3)}
@@ -248,6 +249,25 @@ def test_checkpoints_and_weights(server: Server, open_page: Open, tmp_path: Path
     assert "pretrained" not in job["request"]
     page.get_by_role("link", name="Clone and edit").click()
     expect(page.get_by_label("Your own weights")).to_have_value(identifier)
+
+
+def test_what_the_cnn_of_a_checkpoint_learned_from_is_told(server: Server, story: Story, open_page: Open) -> None:
+    """Of a CNN that was fine-tuned and then converted; the T-CNN itself has not been trained."""
+    learned = {"data": "pets", "metrics": {"epoch": 1, "val": {"top1": 0.5, "images": 8}}}
+    identifier = "ckpt_" + "4" * 24
+    file = story.house.home.checkpoint(identifier)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    model, _ = tcnn.convert(timm.create_model("test_resnet", num_classes=3))
+    tcnn.save(model, file, None, {"source": {"name": "run", "training": learned}})
+    told = {"base_model": "test_resnet", "tcnn_version": "0.2", "layers": 2, "parameters": 629_563, "trained": False}
+    story.house.store.add_upload(
+        Upload(id=identifier, owner="local", kind="checkpoint", name="t.safetensors", path=f"checkpoints/{identifier}",
+               size=file.stat().st_size, sha256="0" * 64, details=told)
+    )  # fmt: skip
+    page = open_page(f"{server.url}/#/checkpoints/{identifier}")
+    card = page.locator(".card", has=page.get_by_role("heading", name="How its CNN was fine-tuned"))
+    expect(card.locator("dd")).to_have_text(["pets", "2", "50%", "8 images"])
+    expect(page.get_by_role("heading", name="How it was fine-tuned")).to_have_count(0)
 
 
 def test_the_system(server: Server, story: Story, open_page: Open) -> None:
