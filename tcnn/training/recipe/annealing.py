@@ -199,7 +199,7 @@ def annealing_notes(model: nn.Module, config: FinetuneConfig, steps: int) -> lis
         needed = math.ceil(annealing.length * steepest / MAX_TAP_CHANGE)
         lines.append(
             f"anneal_epochs: {annealing.length} updates are too few for filters to follow τ, which takes about "
-            f"{needed}: use --preset quick, a smaller batch_size or more epochs"
+            f"{needed}: use --anneal hold, as --preset quick does, a smaller batch_size or more epochs"
         )
     layers = gpsa_layers(model).values()
     content_heads = max((layer.content_heads for layer in layers), default=config.conversion.content_heads)
