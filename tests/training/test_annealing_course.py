@@ -136,7 +136,7 @@ def test_the_steepest_update(path: str) -> None:
         (
             {"epochs": 50, "warmup_epochs": 5},
             4,
-            "20 updates are too few .* takes about 118: use --preset quick",
+            "20 updates are too few .* takes about 118: use --anneal hold",
         ),
         ({"epochs": 50, "warmup_epochs": 5}, 20, "100 updates"),
         ({"epochs": 50, "warmup_epochs": 5}, 24, None),
