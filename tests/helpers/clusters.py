@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,12 +83,16 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, *cpus: int) -> Iterator[Cluster]:
-    """Nodes with so many CPUs each."""
-    made = Cluster(folder)
-    try:
-        for count in cpus:
-            made.start(count)
-        yield made
-    finally:
-        made.end()
+def cluster(*cpus: int) -> Iterator[Cluster]:
+    """Nodes with so many CPUs each.
+
+    In a directory of its own: Ray's sockets lie deep in it, and a path of pytest's is longer than a socket may have.
+    """
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        made = Cluster(Path(folder))
+        try:
+            for count in cpus:
+                made.start(count)
+            yield made
+        finally:
+            made.end()

@@ -29,8 +29,8 @@ GRACE = 20
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(Path(tmp_path_factory.mktemp("ray")), 0, 2) as made:
+def nodes() -> Iterator[Cluster]:
+    with cluster(0, 2) as made:
         yield made
 
 
