@@ -22,7 +22,6 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy import exc as sql
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tcnn.errors import RequestError, one_line
 from tcnn_jobs.errors import StoreUnavailable
@@ -212,11 +211,6 @@ def parsed(url: str) -> URL:
 def due(connection: Connection) -> None:
     """A job will be due when this transaction has happened: those who wait for one are told then."""
     connection.info[_DUE] = True
-
-
-def upsert(dialect: str, table: Any) -> Any:
-    """An INSERT that knows `on_conflict_…`, in SQLite's or PostgreSQL's dialect."""
-    return (sqlite if dialect == "sqlite" else postgresql).insert(table)
 
 
 def _engine(url: URL, wait: float) -> Engine:

@@ -36,7 +36,7 @@ from sqlalchemy import (
     text,
 )
 
-from tcnn_jobs.database.types import Document, Number
+from tcnn_jobs.database.dialects import Document, Number
 
 SHARDS = 8
 """Rows that one kind's and outcome's tally is spread over."""

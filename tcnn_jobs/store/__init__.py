@@ -13,11 +13,10 @@ number). All times are the database's.
 
 from tcnn_jobs.database.upgrade import Upgrade
 from tcnn_jobs.store.accounts.api_keys import ApiKeys
-from tcnn_jobs.store.accounts.audits import Audits
-from tcnn_jobs.store.accounts.tenants import Tenants
-from tcnn_jobs.store.deliveries import Deliveries
-from tcnn_jobs.store.fleet import Fleet
-from tcnn_jobs.store.leases import Leases
+from tcnn_jobs.store.accounts.ledger import Audits
+from tcnn_jobs.store.accounts.quotas import Tenants
+from tcnn_jobs.store.changes import Deliveries
+from tcnn_jobs.store.fleet import Fleet, Leases
 from tcnn_jobs.store.queue import Queue
 from tcnn_jobs.store.reading.overview import Overview
 from tcnn_jobs.store.reading.statistics import Figures

@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import due
 from tcnn_jobs.database.schema import jobs, needs, share_owner, uploads
-from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model.jobs import Status
 

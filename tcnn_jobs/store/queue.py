@@ -7,9 +7,9 @@ from typing import Any
 from sqlalchemy import Connection, Double, Integer, Row, Text, and_, bindparam, false, not_, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from tcnn_jobs.database.engine import Database, upsert
+from tcnn_jobs.database.dialects import finite, now, upsert
+from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import jobs, share_number, share_owner, workers
-from tcnn_jobs.database.types import finite, now
 from tcnn_jobs.errors import LostClaim
 from tcnn_jobs.model.jobs import REQUEST_VERSION, Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status
 from tcnn_jobs.model.monitoring import WorkerInfo

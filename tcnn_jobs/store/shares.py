@@ -7,15 +7,14 @@ from typing import Any
 
 from sqlalchemy import Row, and_, delete, func, insert, select, update
 
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import shares
-from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import KeyNotFound, WrongState
 from tcnn_jobs.model.accounts import SHARE_PREFIX, Share, digest, new_secret
 from tcnn_jobs.model.identifiers import new_id, shown, storable
 from tcnn_jobs.model.jobs import IdempotencyKey
-from tcnn_jobs.store import idempotency
-from tcnn_jobs.store.accounts import audits
+from tcnn_jobs.store.accounts import ledger
 from tcnn_jobs.store.changes import find
 
 MOST = 50
@@ -38,8 +37,8 @@ class Shares(Database):
         identifier, secret = new_id("share"), new_secret(SHARE_PREFIX)
         with self.writing() as connection:
             find(connection, job, owner, lock=True)
-            if key is not None and not idempotency.is_first(connection, key, identifier):
-                made = and_(shares.c.id == idempotency.recall(connection, key), shares.c.job == job, _VALID)
+            if key is not None and not ledger.is_first(connection, key, identifier):
+                made = and_(shares.c.id == ledger.recall(connection, key), shares.c.job == job, _VALID)
                 row = connection.execute(select(shares).where(made)).one_or_none()
                 return None if row is None else (_as_share(row), None)
             # What has ended nobody asks for any more: the audit log tells of it.
@@ -55,7 +54,7 @@ class Shares(Database):
                 )
                 .returning(shares)
             ).one()  # fmt: skip
-            audits.note(connection, "share.create", identifier, owner, job=job)
+            ledger.note(connection, "share.create", identifier, owner, job=job)
         return _as_share(row), secret
 
     def shares(self, job: str, owner: str) -> list[Share]:
@@ -77,7 +76,7 @@ class Shares(Database):
                 raise KeyNotFound(f"{shown(id)}: no such link; GET /jobs/{job}/shares lists yours")
             if row.revoked_at is None:
                 connection.execute(update(shares).where(shares.c.id == id).values(revoked_at=now()))
-                audits.note(connection, "share.revoke", id, owner, job=job)
+                ledger.note(connection, "share.revoke", id, owner, job=job)
 
     def find_share(self, digest: str) -> Share | None:
         """The link whose secret has this digest, if it is valid."""

@@ -6,16 +6,16 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, update
 
 from tcnn_jobs.database import schema
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import due
 from tcnn_jobs.database.schema import jobs, keys
-from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import StoreUnavailable, WrongState
 from tcnn_jobs.model import labels
 from tcnn_jobs.model.identifiers import new_id, storable
 from tcnn_jobs.model.jobs import TERMINAL, Event, IdempotencyKey, Job, NewEvent, NewJob, Status
 from tcnn_jobs.model.labels import Labels
-from tcnn_jobs.store import idempotency, needs
-from tcnn_jobs.store.accounts import audits, quotas
+from tcnn_jobs.store import needs
+from tcnn_jobs.store.accounts import ledger, quotas
 from tcnn_jobs.store.changes import as_job, change, find, record
 from tcnn_jobs.store.reading.listing import Jobs, Listing
 
@@ -49,7 +49,7 @@ class Submission(Listing):
         identifier = new_id("job")
         with self.writing() as connection:
             if key is not None:
-                winner = idempotency.remember(connection, key, identifier)
+                winner = ledger.remember(connection, key, identifier)
                 if winner != identifier:
                     row = find(connection, winner, None)
             if key is None or winner == identifier:
@@ -60,13 +60,13 @@ class Submission(Listing):
                 record(connection, row, [NewEvent(kind="queued")])
                 row = needs.note(connection, row)
                 due(connection)
-                audits.note(connection, "job.submit", identifier, row.owner, kind=row.kind)
+                ledger.note(connection, "job.submit", identifier, row.owner, kind=row.kind)
         return self._placed(row)
 
     def replay(self, key: IdempotencyKey) -> str | None:
         """What a POST with this key has made; None if there was none; raises `IdempotencyMismatch`."""
         with self.reading() as connection:
-            return idempotency.recall(connection, key)
+            return ledger.recall(connection, key)
 
     def has_made(self, owner: str, key: str) -> bool:
         """Whether a POST with this key has made anything, whatever it asked for."""
@@ -76,7 +76,7 @@ class Submission(Listing):
     def remember(self, key: IdempotencyKey, resource: str) -> str:
         """Keep what a POST has made; returns the resource of whoever was first; raises `IdempotencyMismatch`."""
         with self.writing() as connection:
-            return idempotency.remember(connection, key, resource)
+            return ledger.remember(connection, key, resource)
 
     def get(self, job: str, owner: str | None = None) -> Job:
         """One job and its place in the queue; raises `JobNotFound`."""
@@ -90,9 +90,9 @@ class Submission(Listing):
         """
         with self.writing() as connection:
             row = find(connection, job, owner, lock=True)
-            if key is None or idempotency.is_first(connection, key, job):
+            if key is None or ledger.is_first(connection, key, job):
                 row = _cancelled(connection, row)
-                audits.note(connection, "job.cancel", job, row.owner)
+                ledger.note(connection, "job.cancel", job, row.owner)
         return self._placed(row)
 
     def resume(self, job: str, owner: str | None = None, key: IdempotencyKey | None = None) -> Job:
@@ -103,14 +103,14 @@ class Submission(Listing):
         """
         with self.writing() as connection:
             row = find(connection, job, owner, lock=True)
-            if key is None or idempotency.is_first(connection, key, job):
+            if key is None or ledger.is_first(connection, key, job):
                 if row.status not in (Status.FAILED, Status.CANCELLED):
                     raise WrongState(f"{job}: is {row.status}; only a failed or cancelled job can be resumed")
                 quotas.admit_job(connection, row.owner)
                 fresh: dict[str, Any] = {"attempt": 0, "ran": 0.0, "avoid": None, "error": None}
                 fresh |= {"cancel_requested": False, "finished_at": None}
                 row = change(connection, row, Status.QUEUED, [NewEvent(kind="resumed")], **fresh)
-                audits.note(connection, "job.resume", job, row.owner)
+                ledger.note(connection, "job.resume", job, row.owner)
         return self._placed(row)
 
     def label(self, job: str, owner: str | None, new: Labels, key: IdempotencyKey | None = None) -> Job:
@@ -123,11 +123,11 @@ class Submission(Listing):
             row = find(connection, job, owner, lock=True)
             now_is = {name: getattr(row, name) for name in Labels.model_fields}
             wanted = now_is | new.given()
-            if (key is None or idempotency.is_first(connection, key, job)) and wanted != now_is:
+            if (key is None or ledger.is_first(connection, key, job)) and wanted != now_is:
                 told = labels.words(row.id, row.kind, row.request, wanted)
                 changed = update(jobs).where(jobs.c.number == row.number).values(**wanted, words=told).returning(jobs)
                 row = connection.execute(changed).one()
-                audits.note(connection, "job.label", job, row.owner)
+                ledger.note(connection, "job.label", job, row.owner)
         return self._placed(row)
 
     def delete(self, job: str, owner: str | None = None) -> Job:
@@ -144,7 +144,7 @@ class Submission(Listing):
             connection.execute(delete(keys).where(keys.c.resource == job))
             connection.execute(delete(schema.shares).where(schema.shares.c.job == job))
             quotas.drop(connection, job)
-            audits.note(connection, "job.delete", job, row.owner)
+            ledger.note(connection, "job.delete", job, row.owner)
             return as_job(row)
 
     def events(self, job: str, owner: str | None = None, *, after: int = 0, limit: int = 1000) -> list[Event]:

@@ -4,13 +4,13 @@ from typing import Any
 
 from sqlalchemy import Row, delete, insert, select
 
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import keys, uploads
-from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model.identifiers import no_such, storable
 from tcnn_jobs.model.jobs import Upload
-from tcnn_jobs.store.accounts import audits, quotas
+from tcnn_jobs.store.accounts import ledger, quotas
 from tcnn_jobs.store.needs import refuse_if_needed
 
 FIELDS = tuple(Upload.model_fields)
@@ -25,7 +25,7 @@ class Uploads(Database):
         with self.writing() as connection:
             quotas.know(connection, upload.owner)
             quotas.note_upload(connection, upload)
-            audits.note(connection, f"{upload.kind}.upload", upload.id, upload.owner)
+            ledger.note(connection, f"{upload.kind}.upload", upload.id, upload.owner)
             row = connection.execute(insert(uploads).values(**values, created_at=now()).returning(uploads)).one()
         return _as_upload(row)
 
@@ -77,7 +77,7 @@ class Uploads(Database):
             refuse_if_needed(connection, id, row.owner)
             connection.execute(delete(keys).where(keys.c.resource == id))
             quotas.drop(connection, id)
-            audits.note(connection, f"{row.kind}.delete", id, row.owner)
+            ledger.note(connection, f"{row.kind}.delete", id, row.owner)
         return _as_upload(row)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from sqlalchemy import Row, and_, func, insert, or_, select, update
 
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import api_keys
-from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import KeyNotFound
 from tcnn_jobs.model.accounts import ApiKey, NewKey, digest, new_secret
 from tcnn_jobs.model.identifiers import new_id, shown, storable
-from tcnn_jobs.store.accounts import audits, quotas
+from tcnn_jobs.store.accounts import ledger, quotas
 
 MINUTE = 60.0
 """Shortest interval, in seconds, between two updates of a key's `used_at`."""
@@ -43,7 +43,7 @@ class ApiKeys(Database):
                 )
             )  # fmt: skip
             row = connection.execute(_LOOK.where(api_keys.c.id == identifier)).one()
-            audits.note(connection, "key.create", identifier, new.tenant, scopes=sorted(new.scopes))
+            ledger.note(connection, "key.create", identifier, new.tenant, scopes=sorted(new.scopes))
         return _as_key(row), secret
 
     def api_keys(self, tenant: str | None = None) -> list[ApiKey]:
@@ -66,7 +66,7 @@ class ApiKeys(Database):
             )
             row = connection.execute(_LOOK.where(mine)).one_or_none()
             if row is not None:
-                audits.note(connection, "key.revoke", id, row.tenant)
+                ledger.note(connection, "key.revoke", id, row.tenant)
         if row is None:
             raise KeyNotFound(f"{id}: no such key; `tcnn keys list` shows those that there are")
         return _as_key(row)

@@ -1,21 +1,35 @@
-"""Quotas of tenants, enforced inside the transactions that use them: submit, resume, upload, start a job.
+"""Tenants and their quotas, enforced inside the transactions that use them: submit, resume, upload, start a job.
 
 Where two could pass together what only one of them may, the tenant's row is locked first; tenants without that quota
 lock nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, bindparam, case, delete, func, insert, literal_column, select
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Row,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
-from tcnn_jobs.database.engine import upsert
+from tcnn_jobs.database.dialects import now, upsert
+from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import SHARDS, jobs, stored, tenants, usage
-from tcnn_jobs.database.types import now
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
-from tcnn_jobs.model.accounts import DAYS, Use
+from tcnn_jobs.model.accounts import DAYS, Quotas, Tenant, Use
+from tcnn_jobs.model.identifiers import storable
 from tcnn_jobs.model.jobs import Status, Upload
+from tcnn_jobs.store.accounts import ledger
 
 DAY, HOUR = 86400.0, 3600.0
 SOON = 60.0
@@ -216,3 +230,58 @@ _DROP = delete(stored).where(stored.c.resource == bindparam("gone"))
 def drop(connection: Connection, resource: str) -> None:
     """A job or an upload is gone."""
     connection.execute(_DROP, {"gone": resource})
+
+
+_COLUMNS = {"queued": "max_queued", "running": "max_running", "gpu_hours": "gpu_hours", "stored": "max_bytes"}
+"""Quota → its column."""
+
+
+class Tenants(Database):
+    """Tenants with quotas, usage and webhook secrets: a row is created by the first job, upload, key or quota."""
+
+    def set_quotas(self, tenant: str, **changes: float | None) -> Tenant:
+        """Set some of a tenant's `Quotas` (None: unlimited), by name; creates the tenant unless it exists."""
+        Quotas.model_validate(changes)
+        return self._set(tenant, "tenant.set", {_COLUMNS[name]: value for name, value in changes.items()}, changes)
+
+    def set_webhook_secret(self, tenant: str, secret: str | None) -> Tenant:
+        """Set the secret that signs a tenant's webhooks, retries included; None is the service's own."""
+        return self._set(tenant, "tenant.webhook_secret", {"webhook_secret": secret}, {"own": secret is not None})
+
+    def _set(self, tenant: str, action: str, values: Mapping[str, Any], details: Mapping[str, Any]) -> Tenant:
+        mine = tenants.c.name == tenant
+        with self.writing() as connection:
+            know(connection, tenant)
+            if values:
+                connection.execute(update(tenants).where(mine).values(**values))
+            ledger.note(connection, action, tenant, tenant, **details)
+            row = connection.execute(select(tenants).where(mine)).one()
+            return _as_tenant(connection, row)
+
+    def tenants(self, name: str | None = None) -> list[Tenant]:
+        """List tenants with quotas and usage, sorted by name; with `name`, a list of that one, or empty."""
+        if name is not None and not storable(name):
+            return []
+        query = select(tenants).order_by(tenants.c.name)
+        if name is not None:
+            query = query.where(tenants.c.name == name)
+        with self.reading() as connection:
+            return [_as_tenant(connection, row) for row in connection.execute(query).all()]
+
+    def check_room(self, tenant: str) -> None:
+        """Raise `BytesExceeded` if a tenant's storage quota is used up."""
+        with self.reading() as connection:
+            admit_bytes(connection, tenant, 0)
+
+    def forget_use(self) -> None:
+        """Delete usage before the sliding window of `DAYS` days."""
+        with self.writing() as connection:
+            forget_use(connection)
+
+
+def _as_tenant(connection: Connection, row: Row[Any]) -> Tenant:
+    found = Quotas(**{name: getattr(row, column) for name, column in _COLUMNS.items()})
+    return Tenant(
+        name=row.name, created_at=row.created_at, quotas=found, use=used(connection, row.name),
+        own_webhook_secret=row.webhook_secret is not None,
+    )  # fmt: skip

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Integer, Row, Text, bindparam, func, literal_column, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.schema import jobs, share_number, share_owner, tenants
-from tcnn_jobs.database.types import now
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.store.accounts import quotas
 

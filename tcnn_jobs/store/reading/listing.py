@@ -5,7 +5,6 @@ newest jobs that the other filters leave, up to a bound: what they take does not
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -17,20 +16,17 @@ from sqlalchemy import (
     Select,
     Text,
     and_,
-    case,
-    cast,
     func,
-    literal,
     or_,
     select,
     type_coerce,
 )
-from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.sql.elements import ColumnElement
 
+from tcnn_jobs.database.dialects import number_at, occurs
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import TAGGED, jobs
-from tcnn_jobs.model.columns import Order, Path, column
+from tcnn_jobs.model.columns import Order, column
 from tcnn_jobs.model.identifiers import storable
 from tcnn_jobs.model.jobs import Job, Kind, Status
 from tcnn_jobs.store.changes import find
@@ -41,8 +37,6 @@ NEWEST = Order()
 SEARCHED, ORDERED = 100_000, 10_000
 """Jobs that a search, or tags, are looked for in, and those that are put in an order: for each of the latter a database
 reads a document or two, which takes PostgreSQL as long as some thirty words."""
-_DIGITS = 40
-"""Characters of a number that is compared: one of a request may be larger than a database's."""
 
 
 class Listing(Database):
@@ -82,8 +76,8 @@ class Listing(Database):
             wanted.append(_among_newest(wanted, SEARCHED))
         with self.reading() as connection:
             dialect = connection.dialect.name
-            wanted += [_occurs(dialect, _words(), word) for word in search.casefold().split()]
-            wanted += [_occurs(dialect, type_coerce(jobs.c.tags, Text), json.dumps(tag)) for tag in tags]
+            wanted += [occurs(dialect, _words(), word) for word in search.casefold().split()]
+            wanted += [occurs(dialect, type_coerce(jobs.c.tags, Text), json.dumps(tag)) for tag in tags]
             last = None if after is None else find(connection, after, owner)
             if order.by == "created":
                 rows = connection.execute(_by_number(wanted, order, last).limit(limit + 1)).all()
@@ -106,11 +100,6 @@ def _words() -> ColumnElement[str]:
     return func.coalesce(
         jobs.c.words, func.lower(jobs.c.id + " " + jobs.c.kind + " " + type_coerce(jobs.c.request, Text))
     )
-
-
-def _occurs(dialect: str, text: ColumnElement[str], part: str) -> ColumnElement[bool]:
-    found = func.instr if dialect == "sqlite" else func.strpos  # of LIKE the one of SQLite knows no case
-    return found(text, literal(part, Text)) > 0
 
 
 def _by_number(wanted: Sequence[ColumnElement[bool]], order: Order, last: Row[Any] | None) -> Select[Any]:
@@ -154,28 +143,5 @@ def _value(dialect: str, by: str) -> ColumnElement[Any]:
         return plain[by]
     found = column(by)
     assert found is not None  # noqa: S101 - `Order.of` has looked
-    number = _number_sqlite if dialect == "sqlite" else _number_postgresql
-    numbers = [number(jobs.c[found.document], path) for path in found.paths]
+    numbers = [number_at(dialect, jobs.c[found.document], path) for path in found.paths]
     return func.coalesce(*numbers, type_=Double())
-
-
-def _number_sqlite(document: Any, path: Path) -> ColumnElement[Any]:
-    place = "$" + "".join(f"[{part}]" if part.isdigit() else f'."{part}"' for part in path)
-    number: ColumnElement[float] = cast(func.json_extract(document, place), Double())
-    is_one = func.json_type(document, place).in_(("integer", "real"))
-    return case((and_(is_one, func.abs(number) <= sys.float_info.max), number))
-
-
-def _number_postgresql(document: Any, path: Path) -> ColumnElement[Any]:
-    whole = cast(_readable(type_coerce(document, Text)), JSON)
-    text = func.json_extract_path_text(whole, *path)
-    kind = func.json_typeof(func.json_extract_path(whole, *path))
-    return case((and_(kind == "number", func.length(text) < _DIGITS), cast(text, Double())))
-
-
-def _readable(document: ColumnElement[str]) -> ColumnElement[str]:
-    """A JSON text of which PostgreSQL can take a part: NUL and surrogates, of which it refuses to, become blanks."""
-    has = [func.strpos(document, escape) > 0 for escape in ("\\u0000", "\\ud")]
-    return case(
-        (or_(*has), func.regexp_replace(document, r"\\u(0000|d[89a-f][0-9a-f]{2})", r"\\u0020", "g")), else_=document
-    )

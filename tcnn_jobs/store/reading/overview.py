@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Double, Integer, Text, case, cast, func, literal_column, select
 
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import jobs, stored
-from tcnn_jobs.database.types import now
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.monitoring import EndedHour, TenantLoad
 

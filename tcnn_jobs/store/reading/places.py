@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, Text, and_, bindparam, func, literal_column, select
 
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.schema import jobs, workers
-from tcnn_jobs.database.types import now
 from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.store import needs
 from tcnn_jobs.store.accounts import quotas

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Integer, Text, case, func, literal_column, select
 
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import jobs, tallies
-from tcnn_jobs.database.types import now
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.monitoring import Statistics
 from tcnn_jobs.store import fleet

@@ -10,7 +10,7 @@ from houses import House
 
 from tcnn_jobs.attempts.stages import Stage, resumable
 from tcnn_jobs.database import schema
-from tcnn_jobs.database.types import now
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.model.audit import Actor, acting

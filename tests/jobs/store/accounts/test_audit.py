@@ -9,7 +9,7 @@ from deeds import RESULT, hold, new
 from sqlalchemy import update
 
 from tcnn_jobs.database import schema
-from tcnn_jobs.database.types import now
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.errors import QuotaExceeded, WrongState
 from tcnn_jobs.model.accounts import NewKey
 from tcnn_jobs.model.audit import Actor, acting

@@ -11,7 +11,7 @@ from deeds import OUCH, RESULT, hold, new
 from sqlalchemy import delete, insert, text, update
 
 from tcnn_jobs.database import schema
-from tcnn_jobs.database.types import now
+from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.upgrade import alembic_config
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
 from tcnn_jobs.model.accounts import Quotas, Use

@@ -5,7 +5,7 @@ from backends import ON_SQLITE
 from deeds import OUCH, RESULT, hold, new
 from sqlalchemy.dialects import sqlite
 
-from tcnn_jobs.database.types import Document
+from tcnn_jobs.database.dialects import Document
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
 from tcnn_jobs.model.jobs import Kind, Status, Upload
 from tcnn_jobs.store import Store
