@@ -1,19 +1,22 @@
-"""`import tcnn` and `tcnn --help` load next to nothing; timm learns the converted models whatever is imported first.
+"""`import tcnn` and `tcnn --help` load next to nothing; timm learns the converted models whatever is imported first;
+the types of what is public are complete.
 
 Each question is asked in a Python of its own, because a module is imported only once.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.flop_counter import flop_registry
-from without_data import WAYS
 
 import tcnn
 
@@ -197,3 +200,77 @@ def test_a_model_without_data_leaves_nothing_behind() -> None:
 def test_a_model_of_fake_tensors_leaves_nothing_behind() -> None:
     """Nor one whose device is an argument."""
     assert answers(WAYS.values()) == dict.fromkeys(WAYS.values(), EXPECTED)
+
+
+AFTERWARDS = """
+source = timm.create_model("test_resnet").eval()
+x = torch.randn(1, 3, 64, 64)
+with torch.no_grad():
+    expected = source(x)
+    assert (tcnn.convert(source).model(x) - expected).norm() < 1e-5 * expected.norm()
+    soft = timm.create_model("t_test_resnet", temperature=1.0).eval()
+    assert soft(x).isfinite().all()
+"""
+"""Real models of the same geometry compute as if nothing had been."""
+
+META = """
+import torch, tcnn, timm
+with torch.device("meta"):
+    model = timm.create_model("t_test_resnet")
+    assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"meta"}
+    assert model(torch.empty(1, 3, 64, 64)).shape == (1, 1000)
+    model.layer4[0].conv1.set_temperature(1)
+    assert model(torch.empty(1, 3, 64, 64)).shape == (1, 1000)
+"""
+
+FAKE = """
+import torch, tcnn, timm
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+with FakeTensorMode():
+    model = timm.create_model("t_test_resnet")
+    assert all(isinstance(t, FakeTensor) for t in (*model.parameters(), *model.buffers()))
+    assert model(torch.empty(1, 3, 64, 64)).shape == (1, 1000)
+    model.train()(torch.empty(2, 3, 64, 64)).sum().backward()
+    assert timm.create_model("t_test_resnet", stride="remove")(torch.empty(2, 3, 64, 64)).shape == (2, 1000)
+"""
+
+DEVICE = """
+import torch, tcnn, timm
+model = timm.create_model("t_test_resnet", device="meta", dtype=torch.bfloat16)
+assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"meta"}
+assert {t.dtype for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()} == {torch.bfloat16}
+"""
+
+
+WAYS = {"meta": META + AFTERWARDS, "fake": FAKE + AFTERWARDS, "device=": DEVICE + AFTERWARDS}
+
+
+PYRIGHT = "pyright@1.1.414"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("npm") is None, reason="NOT TESTED: complete types, for lack of npm, which has pyright"
+)
+@pytest.mark.parametrize(("package", "least"), [("tcnn", 0.95), ("tcnn_jobs.client", 1.0)])
+def test_types_are_complete(package: str, least: float, tmp_path: Path) -> None:
+    """Of this environment from a folder elsewhere, so that the installation, editable or not, is what pyright finds."""
+    done = subprocess.run(
+        ["npm", "exec", "--yes", "--", PYRIGHT, "--verifytypes", package, "--ignoreexternal", "--outputjson"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if not done.stdout.startswith("{"):
+        pytest.skip(f"NOT TESTED: complete types, pyright cannot be had ({done.stderr[-200:]})")
+    found = json.loads(done.stdout)["typeCompleteness"]
+    known = found["exportedSymbolCounts"]
+    assert sum(known.values()) > 40, "pyright has found the package"
+    incomplete = [
+        f"{one['name']}: {one['diagnostics'][0]['message'].splitlines()[0]}"
+        for one in found["symbols"]
+        if one["isExported"] and not one["isTypeKnown"] and one["diagnostics"]
+    ]
+    assert found["completenessScore"] >= least, "\n".join(incomplete)

@@ -1,4 +1,6 @@
-"""The Dockerfile: linted, small, without secrets, as a user who is not root, and of one mind with pyproject.toml."""
+"""The Dockerfile: linted, small, without secrets, as a user who is not root, and of one mind with pyproject.toml;
+and its steps without Docker.
+"""
 
 import re
 import subprocess
@@ -6,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from deployed import ROOT, parse_command
 
 from deploy.dockerfile import Instruction, environment, stages, words
@@ -94,3 +97,12 @@ def test_health_check_asks_for_nothing_that_the_image_lacks() -> None:
     compile(code, "HEALTHCHECK", "exec")
     assert "'/healthz'" in code
     assert environment(RUNTIME)["PATH"].startswith("/opt/tcnn/bin:")
+
+
+@pytest.mark.slow  # a new environment with everything in it: 36 s
+def test_install() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "deploy/install_test.py"], capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "hash compared" in done.stdout

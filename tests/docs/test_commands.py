@@ -1,6 +1,7 @@
 """Every shell command of the documentation is run: in the page's order, in one directory, with small models and images.
 
-What is not run has its reason here, by its first words or because of what it is, and how many of each there are.
+What is not run has its reason here, by its first words or because of what it is, and how many of each there are. Those
+of docs/tutorial.md run one after the other, with a tiny model and a tiny folder, and print what they must.
 """
 
 import re
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import pages
 import pytest
+from data_pictures import draw_classes
 from desk import Desk, hub_of_weights, run_once, smaller
 from hub_server import Hub
+from safetensors.torch import save_file
 from torch import nn
 
 PAGES = [*sorted(str(path.relative_to(pages.ROOT)) for path in (pages.ROOT / "docs").glob("*.md")), "README.md"]
 ELSEWHERE = {
-    "docs/tutorial.md": "test_tutorial.py runs them, with what they must print",
+    "docs/tutorial.md": "a test below has what they must print",
     "docs/http-api.md": "test_http_api_page.py runs the page against a server",
 }
 """Pages that have a test of their own."""
@@ -27,7 +30,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"tcnn finetune .*--engine ray", "needs a Ray cluster: tests/slow/test_ray.py"),
     (r"HF_HOME=\S+ tcnn", "two machines: tests/cli/test_cli_processes.py"),
     (r"make\b", "a target of the Makefile"),
-    (r"(/opt/tcnn/bin/)?pip install|python3 -m venv|pre-commit", "installs: tests/slow"),
+    (r"(/opt/tcnn/bin/)?pip install|python3 -m venv|pre-commit", "installs: tests/deploy"),
     (r"docker\b|useradd|install -|systemctl|printf|openssl|sqlite3|pg_dump|pg_restore|rsync|export\b|ray\b",
      "an administrator's: tests/deploy"),
     (r"(\.venv/bin/)?python\b|with-tcnn|alias with-tcnn", "a script: test_timm_scripts.py runs timm's"),
@@ -35,7 +38,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 EXPECTED = {
     "run": 105,
-    "test_tutorial.py runs them, with what they must print": 8,
+    "a test below has what they must print": 8,
     "test_http_api_page.py runs the page against a server": 56,
     "asks a server": 11,
     "runs until it is stopped": 7,
@@ -128,3 +131,59 @@ def test_what_is_not_run_has_a_reason_and_is_counted() -> None:
         for line in lines(page):
             counted[(reason(page, line) or "run").partition(":")[0]] += 1
     assert dict(counted) == EXPECTED
+
+
+OPERATIONS = "docs/operations.md"
+GROUPS = {"keys": {"create", "list", "revoke"}, "tenants": {"set", "list"}, "audit": {"--tenant", "--key"}}
+"""Commands that need a database and nothing else."""
+
+
+def shown_by_operations() -> list[list[str]]:
+    """What follows `tcnn` in the page's blocks, of these groups."""
+    blocks = [block for block in pages.blocks(OPERATIONS) if block.language == "bash"]
+    found = [command.arguments for block in blocks for command in pages.commands(block)]
+    return [arguments for arguments in found if arguments and arguments[0] in GROUPS]
+
+
+def test_the_operators_page_shows_each_of_them() -> None:
+    assert {tuple(arguments[:2]) for arguments in shown_by_operations()} == {
+        (group, name) for group, names in GROUPS.items() for name in names
+    }
+
+
+TUTORIAL = "docs/tutorial.md"
+MODEL = "resnet18"
+TINY = ("--epochs", "1", "--batch-size", "8", "--size", "32", "--set", "workers=0", "--device", "cpu")
+LOCAL = ("--weights", "weights.safetensors")
+"""Where weights cannot be downloaded they come from a file."""
+
+
+def smaller_tutorial(arguments: list[str]) -> list[str]:
+    """A command of the page with what makes it quick, and needs no network; all that it says stays."""
+    words = [word.replace(MODEL, "test_resnet") for word in arguments]
+    extra = {"convert": LOCAL, "verify": LOCAL, "finetune": (*LOCAL, *TINY)}
+    return [*words, *extra.get(words[0], ())]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_tutorial_run_and_print_what_they_must(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lively: Callable[..., nn.Module]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_file(lively().state_dict(), "weights.safetensors")
+    draw_classes(tmp_path / "photos", ["cat", "dog"], 20)
+    printed: dict[str, list[str]] = {}
+    for block in pages.blocks(TUTORIAL):
+        for arguments, _ in pages.commands(block) if block.language == "bash" else ():
+            code, output = pages.run(smaller_tutorial(arguments))
+            assert code == 0, (arguments, output)
+            printed.setdefault(arguments[0], []).append(output)
+    assert list(printed) == ["convert", "verify", "finetune", "evaluate", "predict", "report"]
+    assert all("equal in float32" in output for output in printed["convert"] + printed["verify"])
+    assert all("10% of the images of every class are held out" in output for output in printed["finetune"])
+    assert all("epoch 1: loss" in output for output in printed["finetune"])
+    for output in printed["evaluate"]:
+        assert "4 images" in output
+        assert "measured on the images that training had held out" in output
+    assert "cat" in printed["predict"][0]
+    assert "dog" in printed["predict"][0]

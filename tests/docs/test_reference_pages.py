@@ -1,18 +1,23 @@
-"""docs/cli.md names every command, option, exit code and JSON key that there is, and none that there is not."""
+"""docs/cli.md names every command, option, exit code and JSON key that there is, and none that there is not;
+docs/finetune.md states every setting with its default and its meaning, and every preset."""
 
+import json
 import re
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pages import ROOT
 from pydantic import BaseModel
+from tiny_runs import TwoConvs, colours, run
 
 from tcnn import errors
 from tcnn.analysis.reading.model_info import ModelInfo, Trained, Verified
 from tcnn.cli.group import command_group
 from tcnn.cli.main import INTERRUPTED
 from tcnn.cli.options.spellings import SPELLINGS
+from tcnn.config import PRESETS, FinetuneConfig
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row
 from tcnn.exporting.report import ExplorerReport, ExportAxis, ExportCheck, ExportReport
@@ -151,3 +156,40 @@ def test_json_keys(command: str, kinds: list[type[BaseModel]]) -> None:
     named = set(re.findall(r"[`.](\w+)(?:\[\])?(?=[`.])", text[0]))
     fields = {name for kind in kinds for name in kind.model_fields}
     assert fields - named == set()
+
+
+FINETUNE = (ROOT / "docs/finetune.md").read_text()
+
+
+def test_every_setting_stands_in_the_table() -> None:
+    shown = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", FINETUNE[FINETUNE.index("## Settings") :], re.MULTILINE)
+    fields = FinetuneConfig.model_fields
+    assert [name for name, _, _ in shown] == list(fields)
+    for name, default, meaning in shown:
+        assert meaning == fields[name].description, name
+        value = fields[name].default
+        if value is None:
+            assert default == "–", name
+        elif name not in ("conversion", "ratio"):
+            assert default == f"`{value!r}`", name
+
+
+def test_every_preset_stands_in_the_table() -> None:
+    assert re.findall(r"^\| `(\w+)` \| [^|]+ \|$", FINETUNE, re.MULTILINE) == list(PRESETS)
+
+
+def test_keys_of_the_metrics(tmp_path: Path) -> None:
+    """Those of a run that is made, and no others."""
+    run(TwoConvs(), colours(tmp_path / "colours"), tmp_path / "run", epochs=1, log_steps=1)
+    real: dict[str, set[str]] = {}
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        real.setdefault(row["kind"], set()).update(row)
+        if row["kind"] == "epoch":
+            assert set(row["val"]) == {"top1", "top5", "loss", "images"}
+    told: dict[str, set[str]] = {"train": set(), "epoch": set()}
+    table = FINETUNE.partition("| key | in | value |")[2].partition("\n\n")[0]
+    for keys, kinds in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", table, re.MULTILINE):
+        for kind in told if kinds == "both" else re.findall(r"`(\w+)`", kinds):
+            told[kind].update(re.findall(r"`(\w+)`", keys))
+    assert told == real

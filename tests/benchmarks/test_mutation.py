@@ -1,4 +1,5 @@
-"""Mutation testing: which faults are put in, which of them are drawn, what a score means, and who notices one."""
+"""Mutation testing: which faults are put in, which of them are drawn, what a score means, and who notices one;
+docs/mutation.md shows what was measured, and coverage is added up by rooms."""
 
 import ast
 import os
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from mutation_page import PAGE, by_room, covered, equivalents, read, scores
 
 if TYPE_CHECKING:  # loaded for these tests alone: it takes a second
     from mutants import Mutant
@@ -38,13 +40,13 @@ class Doubling:
 '''
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def mutmut() -> None:
     pytest.importorskip("mutmut", reason="the development tools are older than this checkout")
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Found:
+def found(mutmut: None, tmp_path: Path) -> Found:
     from mutants import mutants
 
     (tmp_path / "double.py").write_text(SOURCE)
@@ -81,6 +83,7 @@ def test_the_sample_is_drawn_by_its_seed_and_every_mutant_in_it_is_a_program(fou
         compile(mutant.source(), "double.py", "exec")
 
 
+@pytest.mark.usefixtures("mutmut")
 def test_the_interval_is_wilsons() -> None:
     """Newcombe 1998, table I: 81 of 263 and 0 of 20."""
     from mutants import wilson
@@ -92,6 +95,7 @@ def test_the_interval_is_wilsons() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("mutmut")
 def test_a_mutant_lives_until_a_test_notices_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mutants import mutants
     from trials import QUICK, Trials
@@ -114,3 +118,26 @@ def test_a_mutant_lives_until_a_test_notices_it(tmp_path: Path, monkeypatch: pyt
     everything = ["tests/test_zero.py", "tests/test_one.py"]
     assert trials.kill(mutant, everything, ["tests/test_one.py::test_one"], 60) == "tests/test_one.py::test_one"
     assert (tmp_path / "tests/doubling.py").read_bytes() == (root / "tests/doubling.py").read_bytes()
+
+
+def test_the_page_shows_what_was_measured() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    listed = read("mutation_equivalent.json")
+    assert f"<!-- mutation -->\n{scores(read('mutation.json')['rooms'], listed)}\n" in page
+    assert f"<!-- equivalent -->\n{equivalents(listed)}\n" in page
+
+
+def test_lines_and_branches_are_added_up_by_rooms() -> None:
+    def file(*counts: int) -> dict[str, dict[str, int]]:
+        names = ("covered_lines", "num_statements", "covered_branches", "num_branches")
+        return {"summary": dict(zip(names, counts, strict=True))}
+
+    rooms = by_room({
+        "tcnn/errors.py": file(9, 10, 0, 0), "tcnn/layers/base.py": file(1, 10, 1, 4),
+        "tcnn/layers/terms/scopes.py": file(20, 20, 4, 4), "tcnn_jobs/retry.py": file(5, 5, 0, 0),
+    })  # fmt: skip
+    assert covered(rooms).splitlines()[2:] == [
+        "| `tcnn` | 75.0% of 40 | 62.5% of 8 |",
+        "| `tcnn/layers` | 70.0% of 30 | 62.5% of 8 |",
+        "| `tcnn_jobs` | 100.0% of 5 | none |",
+    ]
