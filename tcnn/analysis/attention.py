@@ -17,10 +17,9 @@ from tcnn.errors import NoAttentionError, RequestError, one_line, shorten
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair, Quad
-from tcnn.models.refusals import refuse_not_finite, refuse_without_values
+from tcnn.models.checks import refuse_not_finite, refuse_without_values, unwrapped
 from tcnn.models.running import refuses_size, watch_layers
 from tcnn.models.trace import evaluating
-from tcnn.models.wrapped import unwrapped
 
 
 @dataclass(frozen=True)

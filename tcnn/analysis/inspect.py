@@ -21,9 +21,8 @@ from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
-from tcnn.models.refusals import refuse_other_images
+from tcnn.models.checks import refuse_other_images, unwrapped
 from tcnn.models.trace import input_shape
-from tcnn.models.wrapped import unwrapped
 from tcnn.workflows.pipeline import usable_device
 
 BATCH = 4

@@ -28,9 +28,8 @@ from tcnn.conversion.ties import still_tied
 from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import replacing
 from tcnn.layers.folded import FoldedGPSA2d
-from tcnn.models.refusals import refuse_prepared, refuse_without_values
+from tcnn.models.checks import refuse_prepared, refuse_without_values, unwrapped
 from tcnn.models.trace import meta_copy
-from tcnn.models.wrapped import unwrapped
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 

@@ -17,7 +17,7 @@ from tcnn.checkpoints.checkpoint import contents
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError
 from tcnn.files import replacing
-from tcnn.models.wrapped import unwrapped
+from tcnn.models.checks import unwrapped
 from tcnn.verification.report import VerificationReport
 
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from tcnn.conversion.ties import BECOMES
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers.filters import hooks_of
-from tcnn.models.copying import empty_tables
+from tcnn.models.running import empty_tables
 
 OF_ITS_KIND = frozenset(vars(nn.Conv2d(1, 1, 1, device="meta"))) | {
     "eps", "gain_init", "pad_input_size", "same_pad", "scale",

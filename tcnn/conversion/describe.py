@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from tcnn.config import ConversionConfig
-from tcnn.conversion.selection import is_spatial, stages_of
+from tcnn.conversion.selection import stages_of
+from tcnn.conversion.stages import is_spatial
 from tcnn.conversion.surgery import convert
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.layers.filters import refusal
-from tcnn.models.size import flops, parameter_count
-from tcnn.models.trace import input_shape, trace
+from tcnn.models.trace import flops, input_shape, parameter_count, trace
 from tcnn.zoo.catalogue import PATH, Entry, folded
 from tcnn.zoo.sources import without_data
 

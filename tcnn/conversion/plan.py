@@ -22,8 +22,7 @@ from tcnn.layers.gpsa import default_head_dim
 from tcnn.layers.terms import kinds, positions, scopes
 from tcnn.layers.terms.positions import Geometry, Pair
 from tcnn.layers.terms.scopes import GLOBAL, Scope
-from tcnn.models.size import parameter_count
-from tcnn.models.trace import Step, trace
+from tcnn.models.trace import Step, parameter_count, trace
 
 
 @dataclass(frozen=True)

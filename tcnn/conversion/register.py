@@ -21,7 +21,6 @@ from torch import nn
 
 from tcnn.config import ConversionConfig, build
 from tcnn.errors import NothingToConvertError, UnsupportedLayerError, WeightsError, shorten
-from tcnn.models import extractors
 from tcnn.networks import attentive
 from tcnn.zoo import catalogue
 from tcnn.zoo.catalogue import registered_name
@@ -112,12 +111,13 @@ def _convert_features(base: str, source: nn.Module, config: ConversionConfig, kw
     timm's wrappers may cut stages off and write names of their own, so the choice is made on the classifier (on the
     meta device) and found again in the wrapper.
     """
+    from tcnn.conversion.stages import match_names
     from tcnn.conversion.surgery import convert
     from tcnn.models.trace import meta_copy
 
     rest = {k: v for k, v in kwargs.items() if k not in ("features_only", "out_indices", "feature_cls")}
     chosen = [layer.name for layer in convert(meta_copy(timm.create_model(base, **rest)), config).report.layers]
-    there = extractors.match(chosen, (name for name, _ in source.named_modules()))
+    there = match_names(chosen, (name for name, _ in source.named_modules()))
     if not there:
         raise NothingToConvertError(
             f"{registered_name(base)}: these features end before the layers that would be converted "
@@ -133,8 +133,10 @@ def _convert_features(base: str, source: nn.Module, config: ConversionConfig, kw
 
 def _for_extractor(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     """Rename a classifier's state dict for its feature extractor, and leave out what the extractor does not have."""
+    from tcnn.conversion.stages import match_names
+
     expected = model.state_dict()
-    found = {name: state[own] for name, own in extractors.match(state, expected).items()}
+    found = {name: state[own] for name, own in match_names(state, expected).items()}
     if missing := [name for name in expected if name not in found]:
         raise WeightsError(f"{missing[0]}: in the feature extractor, not in the weights of its T-CNN")
     return found

@@ -10,19 +10,16 @@ from torch import nn
 from tcnn.config import ConversionConfig, build
 from tcnn.conversion.carry import copy_with
 from tcnn.conversion.plan import Plan, Replacement, base_model_of, plan_conversion
-from tcnn.conversion.reparameterise import keep_attending_blocks
 from tcnn.conversion.report import ConversionReport, FoldRecord
 from tcnn.conversion.stride_one import strideless_layers
 from tcnn.conversion.ties import tie
-from tcnn.conversion.weight_decay import exempt_positions
+from tcnn.conversion.timm_tools import sign
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.positions import Geometry
-from tcnn.models.refusals import refuse_prepared
-from tcnn.models.wrapped import named, unwrapped
-from tcnn.zoo.catalogue import registered_name
+from tcnn.models.checks import named, refuse_prepared, unwrapped
 
 
 class Conversion(NamedTuple):
@@ -60,7 +57,7 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
     plan = plan_conversion(model, config)
     converted = apply(model, plan)
     report = plan.report(model, converted)
-    return Conversion(_signed(converted, report), report)
+    return Conversion(sign(converted, report), report)
 
 
 def without_stride(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> nn.Module:
@@ -90,7 +87,7 @@ def rebuild(model: nn.Module, report: ConversionReport) -> nn.Module:
 
     Raises: `UnsupportedLayerError` for an architecture that the report does not fit.
     """
-    return _signed(apply(model, Plan.of_report(report)), report)
+    return sign(apply(model, Plan.of_report(report)), report)
 
 
 def unconverted(model: nn.Module) -> nn.Module:
@@ -154,19 +151,3 @@ def _folded(conv: nn.Conv2d, replacement: Replacement, fold: FoldRecord) -> Fold
         fold.heads, fold.value, conv.weight.device, conv.weight.dtype, replacement.content, replacement.position,
         replacement.position_reach,
     )  # fmt: skip
-
-
-def _signed(model: nn.Module, report: ConversionReport) -> nn.Module:
-    """Attach to the model its report, its weight decay exemptions and its name in timm's registry (`t_resnet50d`)."""
-    model.conversion_report = report  # type: ignore[assignment]
-    if not report.layers:
-        return model
-    exempt_positions(model)
-    keep_attending_blocks(model)
-    cfg = getattr(model, "pretrained_cfg", None)
-    if cfg and cfg.get("architecture"):
-        architecture = registered_name(cfg["architecture"])
-        model.pretrained_cfg = model.default_cfg = {**cfg, "architecture": architecture}  # type: ignore[assignment]
-        options = report.config.model_dump(exclude_defaults=True)
-        model._model_args = {**getattr(model, "_model_args", {}), **options}  # type: ignore[assignment]
-    return model

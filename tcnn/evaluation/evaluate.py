@@ -27,10 +27,9 @@ from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
 from tcnn.folding.fuse import fused
-from tcnn.models.refusals import refuse_without_values
+from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.running import weights_dtype
 from tcnn.models.trace import evaluating, input_shape
-from tcnn.models.wrapped import unwrapped
 
 Amp = Literal["float32", "bfloat16", "float16"]
 Progress = Callable[[int], None]

@@ -28,12 +28,11 @@ from tcnn.exporting.program import trace
 from tcnn.exporting.report import ExplorerReport
 from tcnn.files import check_folder, replacing
 from tcnn.layers.backends.selection import use_backend
-from tcnn.models.outputs import errors
+from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise
-from tcnn.models.refusals import refuse_without_values
+from tcnn.models.running import errors
 from tcnn.models.trace import evaluating, input_shape
-from tcnn.models.wrapped import unwrapped
 from tcnn.version import __version__
 
 Progress = Callable[[str], None]

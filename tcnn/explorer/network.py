@@ -14,7 +14,7 @@ from tcnn.analysis.recorded import RecordedLayer, record_gpsa2d
 from tcnn.conversion.report import ConversionReport, refuse_folded
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.refusals import refuse_prepared
+from tcnn.models.checks import refuse_prepared
 from tcnn.models.running import watch_layers
 from tcnn.models.trace import evaluating
 

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from tcnn.errors import VerificationError, one_line
 from tcnn.exporting.report import Axis, ExportAxis, ExportCheck
 from tcnn.layers.backends.selection import use_backend
-from tcnn.models.outputs import errors, flat, top1_agreement
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise
-from tcnn.models.running import failure, in_dtype, logits_of, refuses_size
+from tcnn.models.running import errors, failure, flat, in_dtype, logits_of, refuses_size, top1_agreement
 from tcnn.models.trace import evaluating
 
 Runner = Callable[[Tensor], object]

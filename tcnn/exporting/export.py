@@ -25,10 +25,9 @@ from tcnn.exporting.program import Program, free_axes, output_tensors, silence_l
 from tcnn.exporting.report import AXES, Axis, ExportReport, Format
 from tcnn.files import check_file, file_digest, replacing
 from tcnn.folding.fuse import fused
-from tcnn.models.refusals import refuse_without_values
+from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.running import failure
 from tcnn.models.trace import evaluating, input_shape
-from tcnn.models.wrapped import unwrapped
 from tcnn.version import __version__
 
 Progress = Callable[[str], None]

@@ -17,12 +17,10 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.filters import load_filter
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.outputs import errors, top1_agreement
+from tcnn.models.checks import refuse_prepared
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.refusals import refuse_prepared
-from tcnn.models.running import in_dtype, logits_of, replacements
-from tcnn.models.size import parameter_count
-from tcnn.models.trace import evaluating, meta_copy
+from tcnn.models.running import errors, in_dtype, logits_of, replacements, top1_agreement
+from tcnn.models.trace import evaluating, meta_copy, parameter_count
 from tcnn.records import ErrorStats
 
 Kinds = dict[str, tuple[HeadKind, ...]]

@@ -27,12 +27,11 @@ from tcnn.folding.apply import (
 from tcnn.folding.foldable import Head, heads_of, largest_within, tolerances
 from tcnn.folding.report import FoldReport
 from tcnn.layers.backends.selection import use_backend
+from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise_images, randomised
-from tcnn.models.refusals import refuse_other_images, refuse_without_values
 from tcnn.models.running import replacements
-from tcnn.models.size import parameter_count
-from tcnn.models.wrapped import unwrapped
+from tcnn.models.trace import parameter_count
 from tcnn.records import ErrorStats
 
 Progress = Callable[[str], None]

@@ -10,9 +10,8 @@ from tcnn.errors import RequestError
 from tcnn.layers.base import AttentionLayer
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
-from tcnn.models.refusals import refuse_prepared, refuse_without_values
+from tcnn.models.checks import refuse_prepared, refuse_without_values, unwrapped
 from tcnn.models.trace import evaluating
-from tcnn.models.wrapped import unwrapped
 
 
 def fuse(model: nn.Module) -> nn.Module:

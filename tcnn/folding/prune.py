@@ -38,11 +38,10 @@ from tcnn.layers.folded import HeadKind
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
+from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
 from tcnn.models.randomise import noise_images
-from tcnn.models.refusals import refuse_other_images, refuse_without_values
 from tcnn.models.running import replacements, watch_layers
 from tcnn.models.trace import evaluating
-from tcnn.models.wrapped import unwrapped
 from tcnn.networks.attentive import AttentiveNet
 
 POSITIONAL = 0.5

@@ -16,8 +16,7 @@ from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.randomise import noise_images
 from tcnn.models.running import watch_layers
-from tcnn.models.size import parameter_count
-from tcnn.models.trace import evaluating
+from tcnn.models.trace import evaluating, parameter_count
 from tcnn.networks.attentive import AttentiveNet
 
 

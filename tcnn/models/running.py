@@ -1,7 +1,10 @@
-"""Run models for comparison: in one dtype, at one temperature τ, with hooks on layers; say why one does not run."""
+"""Run models and compare their outputs: in one dtype, at one temperature τ, with hooks on layers; say why one does not
+run."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -10,8 +13,7 @@ from torch import Tensor, nn
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, out_of_memory, shorten
 from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.copying import empty_tables
-from tcnn.models.outputs import flat
+from tcnn.records import ErrorStats
 
 REFUSALS = (RuntimeError, AssertionError, ValueError, IndexError, RequestError)
 """What is raised on a size that is not taken.
@@ -71,6 +73,20 @@ def weights_dtype(model: nn.Module) -> torch.dtype:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
+def empty_tables(model: nn.Module) -> dict[int, object]:
+    """A memo for `copy.deepcopy` that has the empty tables of all modules: of hooks, buffers, children.
+
+    A module has about ten of them, and to copy them one by one took two fifths of the time of copying a model without
+    its data.
+    """
+    return {
+        id(table): type(table)()
+        for module in model.modules()
+        for table in vars(module).values()
+        if type(table) in (dict, OrderedDict) and not table
+    }
+
+
 def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The model itself if it has the dtype already, else a copy in that dtype."""
     if all(p.dtype == dtype for p in model.parameters() if p.is_floating_point()):
@@ -128,3 +144,63 @@ def failure(model: nn.Module, shape: Sequence[int], error: Exception, advice: st
         f"{name}: expected a model that runs on a batch of images, found that its forward pass on {size} ends in "
         f"{type(error).__name__} ({told}), which no other size would mend"
     )
+
+
+def tensors(output: object) -> Iterator[Tensor]:
+    """The tensors of an output in its own order: one, or several in tuples, lists, dicts and dataclasses, nested.
+
+    Other values, such as None in the `ModelOutput` of transformers, are skipped.
+    """
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for part in output.values():
+            yield from tensors(part)
+    elif isinstance(output, tuple | list):
+        for part in output:
+            yield from tensors(part)
+    elif dataclasses.is_dataclass(output):
+        for field in dataclasses.fields(output):
+            yield from tensors(getattr(output, field.name))
+
+
+def flat(output: object, batch: int) -> Tensor:
+    """Flatten an output: its only tensor, (B, …), or all of them concatenated, (B, numbers).
+
+    A tensor without a row for each of the B images, such as an auxiliary loss, is repeated in every row.
+    """
+    found = list(tensors(output))
+    if not found:
+        raise RequestError(
+            f"expected a model that returns a tensor, or tensors in tuples, lists, dicts or dataclasses; found "
+            f"{type(output).__name__}"
+        )
+    rows = [tensor if tensor.shape[:1] == (batch,) else tensor.expand(batch, *tensor.shape) for tensor in found]
+    return rows[0] if len(rows) == 1 else torch.cat([row.reshape(batch, -1) for row in rows], dim=1)
+
+
+def errors(reference: Tensor, other: Tensor) -> ErrorStats:
+    """Error statistics of `other` against `reference`, in float64; infinite if a value is not finite."""
+    a, b = reference.double().flatten(), other.double().flatten()
+    if a.shape != b.shape or not (a.isfinite().all() and b.isfinite().all()):
+        return ErrorStats(max_abs=torch.inf, relative=torch.inf, max_relative=torch.inf, cosine=0.0)
+    difference, norm, largest = b - a, a.norm(), a.abs().max()
+    max_abs = difference.abs().max().item()
+    if norm == 0:  # two silent outputs agree; anything beside a silent reference does not
+        same = max_abs == 0
+        return ErrorStats(
+            max_abs=max_abs, relative=0.0 if same else torch.inf, max_relative=0.0 if same else torch.inf,
+            cosine=1.0 if same else 0.0,
+        )  # fmt: skip
+    cosine = torch.nn.functional.cosine_similarity(a, b, dim=0).item()
+    return ErrorStats(
+        max_abs=max_abs,
+        relative=(difference.norm() / norm).item(),
+        max_relative=max_abs / largest.item(),
+        cosine=cosine,
+    )
+
+
+def top1_agreement(a: Tensor, b: Tensor) -> float:
+    """Top-1 agreement: the share of images, (B, …) both, with the same largest output."""
+    return (a.flatten(1).argmax(1) == b.flatten(1).argmax(1)).double().mean().item()

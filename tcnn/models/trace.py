@@ -1,9 +1,8 @@
-"""Trace a model: the order of its layers and their shapes, by one forward pass on the meta device.
+"""Trace a model: the order of its layers, their shapes, and its FLOPs, by one forward pass on the meta device.
 
 The pass runs on a copy of the model without data, and skips what keeps shapes, so it costs milliseconds and no memory
 even for the largest models. A model that cannot run there (it reads values, or keeps tensors that are neither
-parameters nor buffers) is traced on its own device.
-"""
+parameters nor buffers) is traced on its own device."""
 
 import copy
 import itertools
@@ -15,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
-from tcnn.models.copying import empty_tables
-from tcnn.models.running import failure
+from tcnn.layers.backends.selection import use_backend
+from tcnn.models.running import empty_tables, failure
 
 
 class Step(NamedTuple):
@@ -207,3 +207,26 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def _shape(value: object) -> tuple[int, ...] | None:
     return tuple(value.shape) if isinstance(value, Tensor) else None
+
+
+def parameter_count(module: nn.Module) -> int:
+    """Number of parameters of a module and all that it holds; a shared one counts once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def flops(model: nn.Module, shape: tuple[int, ...]) -> int | None:
+    """FLOPs of one image, 2 × multiply-adds of the reference formula with padding; None where torch cannot count.
+
+    On the meta device: no data, and no time.
+
+    Args:
+        model: on the meta device.
+        shape: of the image, (channels, height, width).
+    """
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter, use_backend("reference"), torch.no_grad(), torch.device("meta"):
+            model(torch.zeros(1, *shape))
+    except AssertionError:  # it loses track of a parameter that is expanded without gradients, as CaiT's class token
+        return None
+    return int(counter.get_total_flops())

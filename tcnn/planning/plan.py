@@ -14,9 +14,8 @@ from tcnn.conversion.surgery import convert
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError
-from tcnn.models.size import flops, parameter_count
-from tcnn.models.trace import input_shape, meta_copy
-from tcnn.models.wrapped import unwrapped
+from tcnn.models.checks import unwrapped
+from tcnn.models.trace import flops, input_shape, meta_copy, parameter_count
 from tcnn.planning import machine
 from tcnn.planning.memory import step_bytes
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan

@@ -20,7 +20,7 @@ from tcnn.checkpoints.places import checkpoint_file, is_ours, unfinished
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import DownloadError, NoAttentionError, RequestError, one_line
 from tcnn.exporting.export import export
-from tcnn.models.wrapped import unwrapped
+from tcnn.models.checks import unwrapped
 from tcnn.publishing import accuracy
 from tcnn.publishing.accuracy import Accuracy
 from tcnn.records import Record

@@ -13,8 +13,8 @@ from tcnn.config import FinetuneConfig, build
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet
 from tcnn.evaluation.comparing.before_after import BeforeAfter
+from tcnn.models.checks import unwrapped
 from tcnn.models.precision import emulated
-from tcnn.models.wrapped import unwrapped
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.before_after import FILE, Ran, before_and_after
 from tcnn.training.distributed import Processes, join_processes, process_device

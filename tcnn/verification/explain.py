@@ -11,12 +11,10 @@ from tcnn.config import HARD_TEMPERATURE
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.outputs import errors, flat
+from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.refusals import refuse_other_images, refuse_without_values
-from tcnn.models.running import at_temperature, in_dtype, temperatures
+from tcnn.models.running import at_temperature, errors, flat, in_dtype, temperatures
 from tcnn.models.trace import evaluating
-from tcnn.models.wrapped import unwrapped
 from tcnn.records import ErrorStats, Record
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}

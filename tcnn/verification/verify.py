@@ -16,13 +16,20 @@ from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import backend, use_backend
 from tcnn.layers.filters import is_standardised, pair
-from tcnn.models.outputs import errors, top1_agreement
+from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import layer_noise, noise_images, randomised
-from tcnn.models.refusals import refuse_other_images, refuse_prepared, refuse_without_values
-from tcnn.models.running import at_temperature, in_dtype, logits_of, replacements, temperatures, watch_layers
+from tcnn.models.running import (
+    at_temperature,
+    errors,
+    in_dtype,
+    logits_of,
+    replacements,
+    temperatures,
+    top1_agreement,
+    watch_layers,
+)
 from tcnn.models.trace import evaluating
-from tcnn.models.wrapped import unwrapped
 from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
 
 Pass = TypeVar("Pass", bound=DtypePass)

@@ -12,7 +12,7 @@ import tcnn
 from tcnn.config import VerificationConfig
 from tcnn.errors import RequestError
 from tcnn.layers.folded import FoldedGPSA2d
-from tcnn.models.refusals import PREPARED, refuse_prepared
+from tcnn.models.checks import PREPARED, refuse_prepared
 
 SIZE = (20, 28)
 CONFIG = VerificationConfig(input_size=SIZE)

@@ -9,8 +9,8 @@ from sampled import sampled
 from torch import Tensor, nn
 
 import tcnn
+from tcnn.conversion.stages import match_names
 from tcnn.conversion.surgery import rebuild
-from tcnn.models import extractors
 
 SIZE = (64, 96)
 
@@ -77,7 +77,7 @@ class TestTimmFeatures:
         source = with_random_statistics(model).double().eval()
         converted, report = tcnn.convert(source)
         of_classifier = [layer.name for layer in tcnn.convert(seeded_model("test_resnet")).report.layers]
-        assert list(extractors.match(of_classifier, [layer.name for layer in report.layers]).values()) == of_classifier
+        assert list(match_names(of_classifier, [layer.name for layer in report.layers]).values()) == of_classifier
         x = image(SIZE, double=True)
         with torch.no_grad():
             expected, found = source(x), converted(x)

@@ -13,8 +13,7 @@ import tcnn
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig
 from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
-from tcnn.models.outputs import errors
-from tcnn.models.running import at_temperature
+from tcnn.models.running import at_temperature, errors
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import compare_as_run
 

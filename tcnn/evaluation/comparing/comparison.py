@@ -22,8 +22,7 @@ from tcnn.evaluation.comparing.single_images import Looked, changes, mistakes
 from tcnn.evaluation.evaluate import NAMED_UNREADABLE, evaluate, input_settings
 from tcnn.evaluation.outcomes import Observer
 from tcnn.evaluation.scores import Evaluation
-from tcnn.models.size import parameter_count
-from tcnn.models.trace import input_shape
+from tcnn.models.trace import input_shape, parameter_count
 from tcnn.workflows.pipeline import usable_device
 
 Progress = Callable[[int, int, str], None]

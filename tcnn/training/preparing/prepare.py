@@ -19,9 +19,8 @@ from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
 from tcnn.data.sources.names import other_classes
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
-from tcnn.models.refusals import refuse_other_dtypes
-from tcnn.models.size import parameter_count
-from tcnn.models.trace import check_size, input_shape
+from tcnn.models.checks import refuse_other_dtypes
+from tcnn.models.trace import check_size, input_shape, parameter_count
 from tcnn.training.recipe import freezing
 from tcnn.training.recipe.ablations import ablate, begin
 from tcnn.training.recipe.model_defaults import drop_path_for, size_for

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from torch import nn
 
 from tcnn.config import ConversionConfig
-from tcnn.conversion.selection import is_spatial, select
+from tcnn.conversion.selection import select
+from tcnn.conversion.stages import is_spatial
 from tcnn.errors import RequestError
 from tcnn.models.trace import Span, spans, trace
 from tcnn.training.recipe.optim import gpsa_layers

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tcnn.config import FinetuneConfig
-from tcnn.conversion.weight_decay import SPARED
+from tcnn.conversion.timm_tools import SPARED
 from tcnn.errors import RequestError, one_line
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d

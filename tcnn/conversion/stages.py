@@ -1,0 +1,150 @@
+"""Find the stages of a CNN: by timm's `feature_info`, or by the resolutions of a traced forward pass.
+
+A stage is what runs between two entries of `feature_info`, which names modules as in the classifier. timm's feature
+extractors (`features_only=True`) have them by other names: `FeatureListNet` and `FeatureDictNet` write `stages.3` as
+`stages_3`; the others hold the classifier as `model` (getter), `body` (hook) or `graph_module` (fx).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import takewhile
+
+from torch import nn
+
+from tcnn.errors import RequestError
+from tcnn.models.trace import Step, input_shape
+
+PREFIXES = ("", "model_", "body_", "graph_module_")
+"""What stands before the names of modules in timm's feature extractors."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of the trace at one resolution."""
+
+    label: str
+    start: int  # first step
+    stop: int  # one past the last
+
+
+def find_stages(model: nn.Module, steps: list[Step]) -> list[Stage]:
+    """The stages of a model, in running order, from the trace of it."""
+    return _feature_stages(model, steps) or _resolution_stages(model, steps)
+
+
+def pick(stages: list[Stage], index: int) -> Stage | None:
+    """The stage of this index, negative from the end; None if there are no stages."""
+    if not stages:
+        return None
+    if not -len(stages) <= index < len(stages):
+        known = ", ".join(f"{i} ({stage.label})" for i, stage in enumerate(stages))
+        raise RequestError(f"stage: expected one of {known} or a negative index from the end, got {index}")
+    return stages[index]
+
+
+def _feature_stages(model: nn.Module, steps: list[Step]) -> list[Stage]:
+    """Stages between consecutive entries of `feature_info`; empty when the last entry names nothing that runs."""
+    info = getattr(model, "feature_info", None)
+    entries = getattr(info, "info", info) or []
+    if not isinstance(entries, list) or not all(isinstance(e, dict) and e.get("module") for e in entries):
+        return []
+    ends: dict[str, int] = {}
+    for entry in entries:
+        end = _last_run(steps, entry["module"])
+        if end is not None:
+            ends[entry["module"]] = end
+    if not entries or entries[-1]["module"] not in ends:
+        return []
+    if len({entry.get("reduction") for entry in entries}) == 1:  # isotropic: one resolution is one stage
+        return [Stage(f"{entries[0]['module']} … {entries[-1]['module']}", 0, max(ends.values()) + 1)]
+    stages, start = [], 0
+    for module, end in ends.items():
+        stages.append(Stage(module, start, end + 1))
+        start = end + 1
+    if len(stages) > 1 and not any(_has_weights(step.module) for step in steps[stages[-1].start : stages[-1].stop]):
+        pool, stage = stages.pop(), stages.pop()  # VGG's last entry is the pool behind its last convolutions
+        stages.append(Stage(stage.label, stage.start, pool.stop))
+    return stages
+
+
+def _last_run(steps: list[Step], module: str) -> int | None:
+    """The last step of a module named as in the classifier, be the model that or one of timm's feature extractors."""
+    ran = [f"{flat_name(step.name)}_" for step in steps]
+    for prefix in PREFIXES:
+        runs = [i for i, name in enumerate(ran) if name.startswith(f"{prefix}{flat_name(module)}_")]
+        if runs:
+            return runs[-1]
+    return None
+
+
+def _resolution_stages(model: nn.Module, steps: list[Step]) -> list[Stage]:
+    """One stage per output resolution of the spatial convolutions, in running order; 1×1 maps are heads, not stages."""
+    image = input_shape(model)[0]
+    spatial = [(i, s) for i, s in enumerate(steps) if is_spatial(s.module) and map_area(s.output_shape)]
+    inner = [(i, s) for i, s in spatial if not reads_image(s, steps, image)] or spatial
+    inner = [(i, s) for i, s in inner if map_area(s.output_shape) > 1] or inner
+    stages: list[Stage] = []
+    smallest = float("inf")
+    for i, step in inner:
+        area = map_area(step.output_shape)
+        if area <= smallest / 2 and step.output_shape is not None:
+            label = "×".join(map(str, step.output_shape[-2:])) + " pixels"
+            start = _pool_before(steps, i, after=max((n for n, _ in spatial if n < i), default=-1))
+            if stages:
+                stages[-1] = Stage(stages[-1].label, stages[-1].start, start)
+            stages.append(Stage(label, start, len(steps)))
+            smallest = area
+    if stages:  # what follows the last inner convolution is the head
+        stages[-1] = Stage(stages[-1].label, stages[-1].start, inner[-1][0] + 1)
+    return stages
+
+
+def _pool_before(steps: list[Step], first: int, after: int) -> int:
+    """Where a stage begins: at the pool, behind a step, that brought the map to the size of its first convolution."""
+    final = map_area(steps[first].output_shape)
+    for i in range(after + 1, first):
+        before, behind = map_area(steps[i].input_shape), map_area(steps[i].output_shape)
+        if not isinstance(steps[i].module, nn.Conv2d) and final <= behind <= before / 2:
+            return i
+    return first
+
+
+def is_spatial(module: nn.Module) -> bool:
+    """Whether the layer is a convolution that looks at more than one pixel."""
+    return isinstance(module, nn.Conv2d) and max(module.kernel_size) > 1
+
+
+def reads_image(step: Step, steps: list[Step], channels: int) -> bool:
+    """Whether a layer's input is the image itself, whole or cut into patches: a stem or a patch embedding."""
+    shape = step.input_shape
+    if shape is None or shape[1:2] != (channels,):
+        return False
+    first = next(s.input_shape for s in steps if s.input_shape is not None)
+    # TNT cuts the image into patches first: whatever no weights have touched is still the image.
+    before = takewhile(lambda s: s is not step, steps)
+    return shape[-2:] == first[-2:] or not any(_has_weights(s.module) for s in before)
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def map_area(shape: tuple[int, ...] | None) -> int:
+    """Number of pixels of a map, (…, H, W); 0 for what is no map."""
+    return shape[-1] * shape[-2] if shape is not None and len(shape) in (3, 4) else 0
+
+
+def flat_name(name: str) -> str:
+    """A dotted name as timm's extractors write it."""
+    return name.replace(".", "_")
+
+
+def match_names(names: Iterable[str], extractors: Iterable[str]) -> dict[str, str]:
+    """Map names in an extractor to those of the classifier; layers that the extractor lacks are left out."""
+    names = list(names)
+    there = {flat_name(name): name for name in extractors}
+    for prefix in PREFIXES:
+        found = {there[key]: name for name in names if (key := prefix + flat_name(name)) in there}
+        if found:
+            return found
+    return {}

@@ -1,0 +1,84 @@
+"""What timm's tools ask of a converted model: its name in the registry, `no_weight_decay()`, `reparameterize_model`.
+
+timm spares vectors and biases from weight decay by their dimensions, and what a model names besides. The centres of
+positional attention are a matrix: unnamed, the first step would shift every filter.
+
+`timm.models.reparameterize_model` asks every block for `fuse()`, `reparameterize()` or `switch_to_deploy()`, which
+add up the filters of parallel convolutions (RepVGG, MobileOne, FastViT, RepViT, GhostNet, …). Attention has no filter
+to add: blocks that hold some stay as they are, all others merge.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from tcnn.conversion.report import ConversionReport
+from tcnn.layers.base import AttentionLayer
+from tcnn.layers.terms import kinds
+from tcnn.zoo.catalogue import registered_name
+
+SPARED = ("gating_param", *kinds.PARAMETERS, "value")
+"""λ, the parameters of positions (α, Δ, …) and W_val: a decayed gate is a decision, a decayed centre is a shifted
+filter, and a W_val that shrinks from the identity towards 0 takes the filters with it, which decay themselves."""
+METHODS = ("fuse", "reparameterize", "switch_to_deploy")
+
+
+def sign(model: nn.Module, report: ConversionReport) -> nn.Module:
+    """Attach to the model its report, its weight decay exemptions and its name in timm's registry (`t_resnet50d`)."""
+    model.conversion_report = report  # type: ignore[assignment]
+    if not report.layers:
+        return model
+    exempt_positions(model)
+    keep_attending_blocks(model)
+    cfg = getattr(model, "pretrained_cfg", None)
+    if cfg and cfg.get("architecture"):
+        architecture = registered_name(cfg["architecture"])
+        model.pretrained_cfg = model.default_cfg = {**cfg, "architecture": architecture}  # type: ignore[assignment]
+        options = report.config.model_dump(exclude_defaults=True)
+        model._model_args = {**getattr(model, "_model_args", {}), **options}  # type: ignore[assignment]
+    return model
+
+
+@dataclass(frozen=True)
+class NoWeightDecay:
+    """A `no_weight_decay()` that knows its answer: plain data, so that it is copied and pickled with its model."""
+
+    names: frozenset[str]
+
+    def __call__(self) -> set[str]:
+        """Names of parameters, and patterns (as timm reads them) under which a wrapper's prefix hides no layer."""
+        return set(self.names)
+
+
+def exempt_positions(model: nn.Module) -> None:
+    """Add λ, positions and W_val of every layer that attends to what the model itself spares from weight decay."""
+    own = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()  # type: ignore[operator]
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, AttentionLayer)]
+    spared = [
+        (name, own) for name, layer in layers for own in SPARED if own not in kinds.PARAMETERS or hasattr(layer, own)
+    ]
+    exact = (f"{layer}.{parameter}".lstrip(".") for layer, parameter in spared)
+    wrapped = (f"*.{parameter}" for _, parameter in spared)
+    model.no_weight_decay = NoWeightDecay(frozenset((*own, *exact, *wrapped)))  # type: ignore[assignment]
+
+
+def keep_attending_blocks(model: nn.Module) -> None:
+    """Exempt every block with an attention layer inside from timm's `reparameterize_model`, in place.
+
+    A model's own method, which goes through its blocks, is left alone.
+    """
+    for name, block in model.named_modules():
+        if name and _attends(block):
+            for method in METHODS:
+                if hasattr(type(block), method):
+                    setattr(block, method, partial(_merged, block, method))
+
+
+def _merged(block: nn.Module, method: str) -> nn.Module | None:
+    """The block itself, or what its own method gives if a fold has made its attention convolutions again."""
+    return block if _attends(block) else getattr(type(block), method)(block)
+
+
+def _attends(block: nn.Module) -> bool:
+    return any(isinstance(module, AttentionLayer) for module in block.modules())
