@@ -19,9 +19,16 @@ from safetensors.torch import save_file
 from timm.models._input import get_model_args
 from torch import Tensor, nn
 
-from tcnn.checkpoints.arguments import refuse_in_files
-from tcnn.checkpoints.places import checkpoint_file, not_a_model, unfinished
-from tcnn.checkpoints.trained import LEARNED_FROM, keep_record, record_in, record_kept
+from tcnn.checkpoints.files import (
+    LEARNED_FROM,
+    checkpoint_file,
+    keep_record,
+    not_a_model,
+    record_in,
+    record_kept,
+    refuse_in_files,
+    unfinished,
+)
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.ties import still_tied

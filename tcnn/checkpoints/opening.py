@@ -5,24 +5,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
-from timm.models import parse_model_name
 from torch import nn
 
-from tcnn.checkpoints.arguments import refuse_in_files
 from tcnn.checkpoints.checkpoint import Checkpoint, assemble, contents, existing, of_contents, read
-from tcnn.checkpoints.places import is_ours
+from tcnn.checkpoints.files import is_ours, refuse_in_files
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, RequestError, shorten
 from tcnn.zoo import catalogue
 from tcnn.zoo import weights as weights_files
-from tcnn.zoo.hub import offline_if_unreachable, quiet_hub
-from tcnn.zoo.names import canonical, cnn_of, is_converted, is_weights_file
-from tcnn.zoo.sources import Say, check_name, create_source, download_errors
+from tcnn.zoo.catalogue import canonical, cnn_of, is_converted, is_weights_file
+from tcnn.zoo.hub import downloaded, repository_of
+from tcnn.zoo.sources import Say, check_name, create_source
 
 ARCHITECTURE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 """A timm name: a file must not name a directory or repository to be opened."""
-HUB = ("hf-hub", "hf_hub")
 Opener = Callable[[str], nn.Module]
 """Makes a model of its name."""
 
@@ -76,9 +72,9 @@ def open_checkpoint(
     if weights is None and is_ours(name) and not is_weights_file(path):
         refuse_arguments(name, model_args)
         return read(path)
-    repository = None if is_ours(name) else _repository(str(name))
+    repository = None if is_ours(name) else repository_of(str(name))
     if weights is None and repository is not None and not model_args:
-        return read(_downloaded(str(name), *repository))
+        return read(downloaded(str(name), *repository))
     plain = canonical(str(name))
     if weights is None and not is_ours(name) and check_name(plain) in catalogue.entries():
         raise CheckpointError(
@@ -152,24 +148,3 @@ def _architecture(path: Path, found: weights_files.WeightsFile) -> str:
             f"architecture: MODEL --weights {path}"
         )
     return found.architecture
-
-
-def _repository(name: str) -> tuple[str, str | None] | None:
-    """The repository and revision of an `hf-hub:` name, or the directory of a `local-dir:` one; None for others."""
-    try:
-        kind, identifier = parse_model_name(name)
-    except ValueError:
-        return None
-    if kind == "local-dir":
-        return str(identifier), None
-    if kind not in HUB:
-        return None
-    repository, _, revision = str(identifier).partition("@")
-    return repository, revision or None
-
-
-def _downloaded(name: str, repository: str, revision: str | None) -> Path:
-    if name.startswith("local-dir:"):
-        return Path(repository)
-    with download_errors(name), offline_if_unreachable(), quiet_hub():
-        return Path(huggingface_hub.hf_hub_download(repository, "model.safetensors", revision=revision))

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tcnn.checkpoints.files import checkpoint_file, training_record
 from tcnn.checkpoints.opening import check_exists
-from tcnn.checkpoints.places import checkpoint_file
-from tcnn.checkpoints.trained import training_record
 from tcnn.data.image_set import ImageSet, open_dataset, split_off
 from tcnn.errors import RequestError
 

@@ -9,6 +9,9 @@ from tcnn.errors import RequestError
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
 
+PREPARED: dict[type[nn.Module], str] = {FoldedGPSA2d: "folded", FusedGPSA2d: "fused"}
+"""The kinds of layers for inference only, and what was done to the GPSA layer in their place."""
+
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module that `torch.compile`, `DataParallel` or `DistributedDataParallel` wrapped, or the model itself.
@@ -39,10 +42,6 @@ def _no_module(value: object) -> RequestError:
 def named(value: object) -> str:
     """What stands where a module should: names as they are, anything else, such as a state dict, by its type."""
     return repr(value) if isinstance(value, str | type) else f"a value of type {type(value).__name__}"
-
-
-PREPARED: dict[type[nn.Module], str] = {FoldedGPSA2d: "folded", FusedGPSA2d: "fused"}
-"""The kinds of layers for inference only, and what was done to the GPSA layer in their place."""
 
 
 def refuse_prepared(model: nn.Module, verb: str, but: tuple[type[nn.Module], ...] = ()) -> None:

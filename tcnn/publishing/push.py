@@ -14,9 +14,9 @@ from torch import nn
 from tcnn.analysis.extra import has_plots, require_plots
 from tcnn.analysis.inspect import inspect
 from tcnn.checkpoints import checkpoint, hub
+from tcnn.checkpoints.files import checkpoint_file, is_ours, unfinished
 from tcnn.checkpoints.hub import model_card
 from tcnn.checkpoints.opening import open_checkpoint
-from tcnn.checkpoints.places import checkpoint_file, is_ours, unfinished
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import DownloadError, NoAttentionError, RequestError, one_line
 from tcnn.exporting.export import export

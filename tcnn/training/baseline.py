@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tcnn.checkpoints.arguments import refuse_in_files
 from tcnn.checkpoints.checkpoint import load
+from tcnn.checkpoints.files import refuse_in_files
 from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion.surgery import strideless

@@ -34,7 +34,7 @@ from tcnn.training.runs.rundir import BASELINE, RunDirectory
 from tcnn.training.runs.signals import StopCheck, stop_on_signal
 from tcnn.training.updates.cuda_graph import check_graph
 from tcnn.training.updates.loop import Trainer
-from tcnn.zoo.names import cnn_of
+from tcnn.zoo.catalogue import cnn_of
 
 
 class FinetuneResult(BaseModel):

@@ -8,7 +8,7 @@ import timm
 import torch
 from torch import nn
 
-from tcnn.checkpoints.trained import record_kept
+from tcnn.checkpoints.files import record_kept
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.errors import RequestError, shorten

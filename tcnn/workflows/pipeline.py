@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint, hub
 from tcnn.checkpoints.checkpoint import assemble, read
+from tcnn.checkpoints.files import checkpoint_file, is_stored, training_record
 from tcnn.checkpoints.opening import architecture_of, open_model, refuse_arguments
-from tcnn.checkpoints.places import checkpoint_file, is_stored
-from tcnn.checkpoints.trained import training_record
 from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import convert, without_stride
@@ -21,7 +20,7 @@ from tcnn.errors import EnvironmentFailure, OutputError, RequestError, Verificat
 from tcnn.files import check_file, check_output, file_digest
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
-from tcnn.zoo.names import cnn_of, is_converted, is_weights_file
+from tcnn.zoo.catalogue import cnn_of, is_converted, is_weights_file
 from tcnn.zoo.sources import Say, create_source, create_structure
 
 Progress = Callable[[str], None]

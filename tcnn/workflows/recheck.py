@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.files import is_ours
 from tcnn.checkpoints.opening import check_exists, open_checkpoint, open_model
-from tcnn.checkpoints.places import is_ours
 from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
@@ -20,7 +20,7 @@ from tcnn.verification.images import load_images
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.workflows.pipeline import Progress, Source, open_source, usable_device
-from tcnn.zoo.names import is_converted, is_weights_file
+from tcnn.zoo.catalogue import is_converted, is_weights_file
 
 TCNNS = (*ConversionConfig.model_fields, "anneal_steps")
 """Model arguments that a T-CNN has and its CNN has not."""

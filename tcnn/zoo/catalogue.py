@@ -1,7 +1,8 @@
 """Catalogue of timm's models and tcnn's own: which can be converted or initialised, which layers, and why not.
 
 timm's are in `catalogue.json`, which is generated (``python -m tcnn.conversion.describe``), checked by a test, and read
-without torch, so that a command or a server can answer at once.
+without torch, so that a command or a server can answer at once. Models are found under the names that people know them
+by, too: `timm/resnet50d.ra2_in1k`, `t_resnet50d`.
 """
 
 import difflib
@@ -29,6 +30,8 @@ POPULAR = (
 PATH = Path(str(files("tcnn.zoo"))) / "catalogue.json"
 WEIGHTS_FILES = frozenset({".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar"})
 """What files of weights are called, which no model is."""
+SUFFIXES = WEIGHTS_FILES - {".safetensors"}
+"""What files of `torch.save` are called; `model_best.pth.tar` is timm's."""
 ATTENTIVE = {
     "cordonnier_quadratic": 12_086_844, "cordonnier_gaussian": 12_086_952, "cordonnier_learned": 12_182_682,
     "cordonnier_learned_content": 29_441_082, "cordonnier_quadratic_tiny": 324_396, "cordonnier_gaussian_tiny": 324_504,
@@ -213,3 +216,47 @@ def unknown_tag(name: str, tags: Iterable[str]) -> str:
     return (
         f"{name}: {architecture} has no weights tagged {tag!r}; known tags: {', '.join(filter(None, tags)) or 'none'}"
     )
+
+
+def is_weights_file(name: str | Path) -> bool:
+    """Whether a name is that of a file written by `torch.save`."""
+    return Path(name).suffix.lower() in SUFFIXES and Path(name).is_file()
+
+
+def canonical(name: str) -> str:
+    """The timm name of a model of the Hub's organisation timm (`timm/resnet18.a1_in1k`); other names unchanged."""
+    short = name.removeprefix("timm/")
+    return short if short.partition(".")[0] in entries() or is_converted(short) else name
+
+
+def is_converted(name: str) -> bool:
+    """Whether a name is that of a T-CNN in timm's registry: `t_resnet50d`, with a tag or without."""
+    base = name.partition(".")[0]
+    entry = entries().get(base.removeprefix("t_"))
+    return entry is not None and entry.name != base and entry.registered_as == base
+
+
+def cnn_of(name: str) -> str:
+    """The CNN that a T-CNN of timm's registry is made from, `resnet50d` of `t_resnet50d`; other names unchanged.
+
+    A file or directory of that name, such as what `tcnn convert resnet50d t_resnet50d` wrote, is meant before timm's.
+    """
+    if Path(name).exists():
+        return name
+    name = canonical(name)
+    return name.removeprefix("t_") if is_converted(name) else name
+
+
+def architecture(name: str) -> str:
+    """The architecture alone, of whatever spelling: without `hf-hub:timm/`, `t_` and a tag that the catalogue knows."""
+    short = cnn_of(name.removeprefix("hf-hub:").removeprefix("hf_hub:"))
+    base, _, tag = short.partition(".")
+    entry = entries().get(base)
+    return base if entry is not None and tag in entry.weights else short
+
+
+def no_model(name: str) -> str:
+    """What is said of a path at which no model lies: whether anything does, and what else it may have been."""
+    if Path(name).exists():
+        return f"{name}: neither a checkpoint nor a directory of a run or a model; name one of these, or a timm name"
+    return f"{name}: no such file or directory; a timm name has no slash, a repository is hf-hub:{name}"

@@ -1,14 +1,23 @@
-"""The Hugging Face Hub's client: the cache alone where the Hub is out of reach, a quiet log, errors that are known."""
+"""The Hugging Face Hub's client: the cache alone where the Hub is out of reach, a quiet log, known errors."""
 
 import logging
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlparse
 
+import huggingface_hub
 import huggingface_hub.constants
+from safetensors import SafetensorError
+from timm.models import parse_model_name
 
+from tcnn.errors import DownloadError, WeightsError, one_line
+
+HUB = ("hf-hub", "hf_hub")
+BUILD_ERRORS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
+"""Errors that timm and the readers of weights raise for an invalid configuration or file."""
 CLIENTS = ("huggingface_hub", "httpx", "httpx2", "requests")
 """Packages whose errors come from asking the Hub, by the version of its client."""
 
@@ -46,3 +55,54 @@ def quiet_hub() -> Iterator[None]:
 def is_hub_error(error: Exception) -> bool:
     """Whether an error comes from asking the Hub."""
     return any(kind.__module__.split(".")[0] in CLIENTS for kind in type(error).__mro__)
+
+
+@contextmanager
+def download_errors(name: str) -> Iterator[None]:
+    """Context that raises what goes wrong in loading a model as `DownloadError`, or as `WeightsError`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if is_hub_error(error):
+            raise download_error(name, error) from error
+        raise WeightsError(f"{name}: {one_line(error)}") from error
+    except (OSError, ConnectionError) as error:
+        raise download_error(name, error) from error
+    except BUILD_ERRORS as error:
+        if is_hub_error(error):
+            raise download_error(name, error) from error
+        raise WeightsError(f"{name}: cannot be built with its weights: {one_line(error)}") from error
+
+
+def download_error(name: str, error: Exception) -> DownloadError:
+    """What to raise where weights can neither be downloaded nor found in the cache."""
+    return DownloadError(
+        f"{name}: the pretrained weights could not be downloaded and are not in the cache ({type(error).__name__}); "
+        "connect, fill the cache (HF_HOME) on a connected machine, give --weights FILE, "
+        "or --no-pretrained for random ones"
+    )
+
+
+def repository_of(name: str) -> tuple[str, str | None] | None:
+    """The repository and revision of an `hf-hub:` name, or the directory of a `local-dir:` one; None for others."""
+    try:
+        kind, identifier = parse_model_name(name)
+    except ValueError:
+        return None
+    if kind == "local-dir":
+        return str(identifier), None
+    if kind not in HUB:
+        return None
+    repository, _, revision = str(identifier).partition("@")
+    return repository, revision or None
+
+
+def downloaded(name: str, repository: str, revision: str | None) -> Path:
+    """The weights of a repository, of the cache or downloaded, or the directory of a `local-dir:` name.
+
+    Raises: `DownloadError` for weights that are in neither place.
+    """
+    if name.startswith("local-dir:"):
+        return Path(repository)
+    with download_errors(name), offline_if_unreachable(), quiet_hub():
+        return Path(huggingface_hub.hf_hub_download(repository, "model.safetensors", revision=revision))

@@ -7,20 +7,16 @@ from typing import Any
 
 import timm
 import torch
-from safetensors import SafetensorError
 from timm.models import parse_model_name
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tcnn.errors import DownloadError, RequestError, UnknownModelError, WeightsError, one_line
+from tcnn.errors import RequestError, UnknownModelError, WeightsError, one_line
 from tcnn.layers.convit import use_fast_attention
 from tcnn.zoo import catalogue
 from tcnn.zoo import weights as weights_files
-from tcnn.zoo.hub import is_hub_error, offline_if_unreachable, quiet_hub
-from tcnn.zoo.names import canonical, is_converted, no_model
-
-BUILD_ERRORS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
-"""Errors that timm and the readers of weights raise for an invalid configuration or file."""
+from tcnn.zoo.catalogue import canonical, is_converted, no_model
+from tcnn.zoo.hub import BUILD_ERRORS, download_error, download_errors, offline_if_unreachable, quiet_hub
 
 _DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.clamp_})
 """What weights are drawn by, in place."""
@@ -88,23 +84,6 @@ def create_source(
         model: nn.Module = timm.create_model(name, pretrained=pretrained, **model_args)
     use_fast_attention(model)
     return model.eval()
-
-
-@contextmanager
-def download_errors(name: str) -> Iterator[None]:
-    """Context that raises what goes wrong in loading a model as `DownloadError`, or as `WeightsError`."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        if is_hub_error(error):
-            raise _download_error(name, error) from error
-        raise WeightsError(f"{name}: {one_line(error)}") from error
-    except (OSError, ConnectionError) as error:
-        raise _download_error(name, error) from error
-    except BUILD_ERRORS as error:
-        if is_hub_error(error):
-            raise _download_error(name, error) from error
-        raise WeightsError(f"{name}: cannot be built with its weights: {one_line(error)}") from error
 
 
 def create_structure(name: str, num_classes: int | None = None, **model_args: object) -> nn.Module:
@@ -199,7 +178,7 @@ def _on_meta(name: str, options: Mapping[str, object]) -> nn.Module:
             model: nn.Module = timm.create_model(name, pretrained=False, **options)
             return model.eval()
     except OSError as error:
-        raise _download_error(name, error) from error
+        raise download_error(name, error) from error
     except BUILD_ERRORS as error:
         raise RequestError(f"{name}: cannot be built: {one_line(error)}") from error
 
@@ -218,11 +197,3 @@ def _classes(model: nn.Module, state: Mapping[str, torch.Tensor]) -> int | None:
     """How many classes the classifier in a state dict tells apart, if that can be seen."""
     widths = {len(state[f"{name}.weight"]) for name in _classifiers(model) if f"{name}.weight" in state}
     return widths.pop() if len(widths) == 1 else None
-
-
-def _download_error(name: str, error: Exception) -> DownloadError:
-    return DownloadError(
-        f"{name}: the pretrained weights could not be downloaded and are not in the cache ({type(error).__name__}); "
-        "connect, fill the cache (HF_HOME) on a connected machine, give --weights FILE, "
-        "or --no-pretrained for random ones"
-    )

@@ -82,7 +82,7 @@ def training_of(
 
 def in_run(path: Path) -> Path:
     """The best checkpoint of a run's directory, as commands on this machine take it; any other path as it is."""
-    from tcnn.checkpoints.places import checkpoint_file
+    from tcnn.checkpoints.files import checkpoint_file
 
     return path if not path.is_dir() else checkpoint_file(path) or path
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from tcnn.checkpoints.arguments import forbidden
+from tcnn.checkpoints.files import forbidden
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, TcnnError, one_line, shorten
 from tcnn.processes import loading

@@ -18,7 +18,7 @@ from torch import nn
 import tcnn as library
 from tcnn.errors import RequestError
 from tcnn.workflows.pipeline import plan
-from tcnn.zoo.names import cnn_of
+from tcnn.zoo.catalogue import cnn_of
 
 Run = Callable[..., Any]
 TRAINED = "timm/model_best.pth.tar"

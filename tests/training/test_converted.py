@@ -10,7 +10,7 @@ from torch import nn
 
 import tcnn
 from tcnn.analysis.reading.rundirs import metadata
-from tcnn.checkpoints.places import checkpoint_file
+from tcnn.checkpoints.files import checkpoint_file
 from tcnn.errors import Stopped, VerificationError
 from tcnn.training.preparing import prepare as preparing
 from tcnn.training.preparing.prepare import prepare

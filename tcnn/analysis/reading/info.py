@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tcnn.analysis.reading.model_info import ModelInfo, Trained, of_config, of_file, of_metadata, of_name
 from tcnn.analysis.reading.rundirs import decoded, metadata
-from tcnn.checkpoints.places import checkpoint_file, unfinished
+from tcnn.checkpoints.files import checkpoint_file, unfinished
 from tcnn.errors import RequestError
-from tcnn.zoo.names import is_weights_file
+from tcnn.zoo.catalogue import is_weights_file
 
 if TYPE_CHECKING:
     from tcnn.zoo.weights import WeightsFile
@@ -48,8 +48,7 @@ def of_repository(name: str) -> ModelInfo:
     """What `hf-hub:ORG/NAME` is; raises `DownloadError`, and `RequestError` for one that is no model of timm's."""
     from timm.models import parse_model_name
 
-    from tcnn.zoo.hub import offline_if_unreachable, quiet_hub
-    from tcnn.zoo.sources import download_errors
+    from tcnn.zoo.hub import download_errors, offline_if_unreachable, quiet_hub
 
     identifier = str(parse_model_name(name)[1])
     repository, _, revision = identifier.partition("@")

@@ -10,12 +10,12 @@ from pydantic import computed_field
 from safetensors import SafetensorError, safe_open
 
 from tcnn.analysis.reading.rundirs import metadata
-from tcnn.checkpoints.places import not_a_model
+from tcnn.checkpoints.files import not_a_model
 from tcnn.errors import RequestError
 from tcnn.evaluation import intervals
 from tcnn.records import Record
 from tcnn.zoo import catalogue
-from tcnn.zoo.names import architecture, is_converted, no_model
+from tcnn.zoo.catalogue import architecture, is_converted, no_model
 
 TEMPERATURES = ("gate_temperature", "position_temperature", "temperature")
 """Names of the layers' τ in files; the last until version 0.2."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation
 from tcnn.analysis.records import Inspection
-from tcnn.checkpoints.places import CHECKPOINTS, checkpoint_file
+from tcnn.checkpoints.files import CHECKPOINTS, checkpoint_file
 from tcnn.errors import RequestError
 from tcnn.training.runs.rundir import read_metrics
 

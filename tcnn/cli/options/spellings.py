@@ -78,7 +78,7 @@ def model_arguments(given: Iterable[str] | None) -> dict[str, Any]:
 
     Raises `RequestError` for what is no argument, and for those by which timm would read other files.
     """
-    from tcnn.checkpoints.arguments import FORBIDDEN
+    from tcnn.checkpoints.files import FORBIDDEN
     from tcnn.errors import RequestError
 
     found: dict[str, Any] = {}

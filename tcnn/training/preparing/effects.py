@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tcnn.checkpoints.places import checkpoint_file
+from tcnn.checkpoints.files import checkpoint_file
 from tcnn.errors import RequestError
-from tcnn.zoo.names import canonical, cnn_of, is_converted
+from tcnn.zoo.catalogue import canonical, cnn_of, is_converted
 
 BOTH_SETS = "--val-split: --val names the images to validate on; leave out one of the two (val_split of a file, too)"
 

@@ -11,8 +11,8 @@ from timm.layers import DropPath
 from torch import nn
 
 from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.files import checkpoint_file, is_ours, unfinished
 from tcnn.checkpoints.opening import as_source, open_checkpoint, open_model
-from tcnn.checkpoints.places import checkpoint_file, is_ours, unfinished
 from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
 from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded

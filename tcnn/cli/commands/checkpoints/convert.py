@@ -90,11 +90,11 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Replace the k×k convolutions of the last stage by attention that computes the same function, and prove it."""
-    from tcnn.checkpoints.places import is_stored
+    from tcnn.checkpoints.files import is_stored
     from tcnn.config import ConversionConfig, VerificationConfig, build
     from tcnn.errors import RequestError
     from tcnn.zoo import catalogue
-    from tcnn.zoo.names import is_weights_file
+    from tcnn.zoo.catalogue import is_weights_file
 
     chosen = {
         "stage": stage, "stride": stride, "content": content, "content_heads": content_heads, "query_key": query_key,

@@ -21,7 +21,7 @@ def command(
     """List timm's models that can be converted, with layers, parameters and FLOPs before and after."""
     from tcnn.errors import RequestError
     from tcnn.zoo import catalogue
-    from tcnn.zoo.names import architecture
+    from tcnn.zoo.catalogue import architecture
 
     query = [architecture(word) for word in query or ()]
     found = catalogue.search(" ".join(query))

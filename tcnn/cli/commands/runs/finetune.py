@@ -96,7 +96,7 @@ def command(
     from tcnn.config import build, finetune_config
     from tcnn.config.placement import Placement
     from tcnn.training.preparing.effects import check_run
-    from tcnn.zoo.names import cnn_of
+    from tcnn.zoo.catalogue import cnn_of
 
     given = {
         "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": sizes.size(size), "convert": convert,
