@@ -21,7 +21,8 @@ from tcnn_api.responses.stream import Streams
 from tcnn_api.routes import ROUTERS
 from tcnn_api.routes.operation.metrics import QueueCollector
 from tcnn_api.settings import ApiSettings, load
-from tcnn_jobs.artifacts.opened import home_of, open_artifacts
+from tcnn_jobs.artifacts.layout import home_of
+from tcnn_jobs.artifacts.shared import open_artifacts
 from tcnn_jobs.confined.explorers import Explorers
 from tcnn_jobs.store import Store
 

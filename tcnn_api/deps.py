@@ -22,12 +22,12 @@ from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Still, Streams
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.artifacts.base import Artifacts
+from tcnn_jobs.artifacts.layout import Home, checked
 from tcnn_jobs.confined.explorers import Explorers
 from tcnn_jobs.errors import JobNotFound
-from tcnn_jobs.home import Home, checked
 from tcnn_jobs.model.accounts import Scope
-from tcnn_jobs.model.identifiers import no_such
 from tcnn_jobs.model.jobs import IdempotencyKey
+from tcnn_jobs.model.naming import no_such
 from tcnn_jobs.store import Store
 
 

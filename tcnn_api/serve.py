@@ -20,8 +20,8 @@ from tcnn_api.app import create_app
 from tcnn_api.connections import PatientProtocol
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs import logs
-from tcnn_jobs.attempts.limits import LONGEST
-from tcnn_jobs.home import Home
+from tcnn_jobs.artifacts.layout import Home
+from tcnn_jobs.attempts.running import LONGEST
 from tcnn_jobs.store import Store
 
 log = structlog.stdlib.get_logger("tcnn.serve")

@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.jobqueue.costs import JOB, POSTGRES, WAIT, Costs
 from benchmarks.jobqueue.model import NOW, Fleet, Load, simulate
 from tcnn_jobs import logs
+from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.engines.local import LocalEngine
-from tcnn_jobs.home import Home
 from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store

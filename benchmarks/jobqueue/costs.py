@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Kind, NewJob, Progress, Result
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store import Store
 
 POSTGRES = Path(__file__).parents[2] / "tests" / "helpers" / "postgres.py"

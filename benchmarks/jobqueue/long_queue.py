@@ -26,8 +26,8 @@ from sqlalchemy import text
 from benchmarks.machine import processor
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model.columns import Order
-from tcnn_jobs.model.identifiers import new_id
 from tcnn_jobs.model.jobs import Claim, Kind, NewJob, Result, Status, Upload
+from tcnn_jobs.model.naming import new_id
 from tcnn_jobs.store import Store
 
 RESULTS = Path(__file__).parents[1] / "results" / "long_queue.json"

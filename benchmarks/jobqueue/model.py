@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import simpy
 
 from benchmarks.jobqueue.costs import Costs
+from tcnn_jobs.housekeeping import coordination
 from tcnn_jobs.settings import QueueSettings
-from tcnn_jobs.worker.worker import TICK, pace
+from tcnn_jobs.worker.worker import TICK
 
 POLL, LEASE = QueueSettings().poll, QueueSettings().lease
 SPREAD = 0.6
@@ -25,7 +26,7 @@ SPREAD = 0.6
 
 
 class Policy(NamedTuple):
-    """When a worker asks: at a fixed pace, as it did before, or at the fleet's (`tcnn_jobs.pace`)."""
+    """When a worker asks: at a fixed pace, as it did before, or at the fleet's (`coordination`)."""
 
     name: str
     fleet: bool
@@ -33,16 +34,16 @@ class Policy(NamedTuple):
     def heartbeat(self, workers: int, busy: bool) -> float:
         """Seconds until the next heartbeat."""
         if self.fleet:
-            return pace.spread(pace.heartbeat(POLL, workers, LEASE, busy=busy))
+            return coordination.spread(coordination.heartbeat(POLL, workers, LEASE, busy=busy))
         return POLL if busy else LEASE / 6
 
     def shared(self, workers: int) -> float:
         """Seconds until the next look for what any worker may do."""
-        return pace.spread(pace.shared(POLL, workers)) if self.fleet else POLL
+        return coordination.spread(coordination.shared(POLL, workers)) if self.fleet else POLL
 
     def claim(self) -> float:
         """Seconds until a free slot asks again."""
-        return pace.spread(POLL) if self.fleet else POLL
+        return coordination.spread(POLL) if self.fleet else POLL
 
     def rest(self, busy: bool) -> float:
         """Seconds between two looks of a worker."""
@@ -173,7 +174,7 @@ def lengths(lot: random.Random, mean: float) -> Any:
 
 def simulate(costs: Costs, policy: Policy, fleet: Fleet, load: Load, seed: int, length: Any = None) -> dict[str, Any]:
     """Seconds from free slot to claim, how busy the database was, in parts of its capacity, and with what."""
-    random.seed(seed)  # tcnn_jobs.pace draws from the common one
+    random.seed(seed)  # tcnn_jobs.housekeeping.coordination draws from the common one
     lot = random.Random(seed)
     env = simpy.Environment()
     queue = Queue(env, costs, lot, load.jobs)

@@ -24,7 +24,7 @@ from unittest import mock
 from benchmarks.machine import processor
 from tcnn_jobs.model.jobs import Job, Kind, NewJob
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker.listening import Listening
+from tcnn_jobs.worker.service import Listening
 
 RESULTS = Path(__file__).parents[1] / "results" / "notices.json"
 TESTS = Path(__file__).parents[2] / "tests" / "helpers"

@@ -10,7 +10,8 @@ from typing import Any
 
 import tcnn
 from benchmarks.service.deployments import LEASE, Deployment
-from tcnn_jobs.artifacts.opened import home_of, open_artifacts
+from tcnn_jobs.artifacts.layout import home_of
+from tcnn_jobs.artifacts.shared import open_artifacts
 from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store

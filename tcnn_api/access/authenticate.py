@@ -18,7 +18,7 @@ from tcnn_api.errors import Forbidden, MissingScope, TooManyKeys, Unauthorized
 from tcnn_api.settings import is_loopback
 from tcnn_jobs.model import accounts
 from tcnn_jobs.model.accounts import SHARE_PREFIX
-from tcnn_jobs.model.audit import Actor, acting
+from tcnn_jobs.model.operation import Actor, acting
 
 OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 """Pages that tell nothing of any tenant, so that nobody needs a key for them; nor for what lies below /static/."""

@@ -10,7 +10,7 @@ from tcnn.zoo import catalogue
 from tcnn_api.deps import AUTHENTICATED
 from tcnn_api.description import examples
 from tcnn_api.schemas import ModelList, ModelView, page_of
-from tcnn_jobs.wording import for_requests
+from tcnn_jobs.errors import for_requests
 
 router = APIRouter(tags=["models"], dependencies=AUTHENTICATED)
 

@@ -10,9 +10,9 @@ from tcnn.zoo.catalogue import TAKEN_BY, Entry, unfolded
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.submission.body import Finetuning, Submission
 from tcnn_api.submission.resolve import Resolved
+from tcnn_jobs.errors import for_requests
 from tcnn_jobs.model.jobs import Job, Kind, Status, Upload
 from tcnn_jobs.model.requests import EvaluateRequest, FinetuneRequest, TransformRequest, weights_of
-from tcnn_jobs.wording import for_requests
 
 Converting = TransformRequest | FinetuneRequest
 

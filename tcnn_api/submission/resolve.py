@@ -8,7 +8,7 @@ from tcnn.zoo.catalogue import Entry
 from tcnn_api.submission.body import Submission
 from tcnn_api.submission.lookup import Dataset, Lookup
 from tcnn_jobs.model.jobs import Job, Upload
-from tcnn_jobs.model.labels import Labels
+from tcnn_jobs.model.naming import Labels
 from tcnn_jobs.model.requests import Request, datasets_of, models_of, weights_of
 
 

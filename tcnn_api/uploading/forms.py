@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from tcnn.files import storage_errors
 from tcnn_api.errors import Refused, UnsupportedMedia
-from tcnn_jobs.home import Home
+from tcnn_jobs.artifacts.layout import Home
 
 FORM = {
     "requestBody": {

@@ -17,10 +17,10 @@ from tcnn.files import storage_errors
 from tcnn_api.deps import Service, idempotency_key
 from tcnn_api.errors import Refused
 from tcnn_api.uploading.forms import Received, received
+from tcnn_jobs.artifacts.layout import checked
 from tcnn_jobs.errors import UploadNotFound
-from tcnn_jobs.home import checked
-from tcnn_jobs.model.identifiers import new_id, no_such
 from tcnn_jobs.model.jobs import Upload
+from tcnn_jobs.model.naming import new_id, no_such
 
 
 class Examined(NamedTuple):

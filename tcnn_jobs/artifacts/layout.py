@@ -1,4 +1,15 @@
-"""Object keys in the store.
+"""The layout of artifacts: paths in TCNN_HOME, and keys of objects in the store of TCNN_ARTIFACTS.
+
+Every path that a database row or a request names is made here, and stays inside TCNN_HOME.
+
+tcnn.db                         the queue, unless it is on PostgreSQL
+jobs/JOB/CLAIM/                 one attempt: what it was told, its log, its reports, its files
+datasets/ID/                    an uploaded data set, unpacked
+checkpoints/ID.safetensors      an uploaded checkpoint, or uploaded weights of a CNN
+incoming/                       uploads that are still being received
+cache/                          what was fetched from the store, if there is one
+
+In the store:
 
 jobs/JOB/CLAIM/manifest.json    what of an attempt is there, written after all that it names
 jobs/JOB/CLAIM/SHA256/NAME      a file of the attempt, never changed
@@ -6,9 +17,77 @@ datasets/ID.tar                 an uploaded data set, unpacked, checked and pack
 checkpoints/ID.safetensors      an uploaded checkpoint, or uploaded weights of a CNN
 """
 
+import re
+from pathlib import Path
 from typing import NamedTuple
 
+from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn_jobs.model.jobs import Artifact, Model, Upload
+from tcnn_jobs.settings import QueueSettings
+
+_ID = re.compile(r"(job|ds|ckpt|wts)_[0-9a-z]{8,40}")
+
+
+class Home:
+    """The service's root directory. `shared`: what has succeeded, and uploads, lie in a store that hosts share."""
+
+    def __init__(self, root: Path, shared: bool = False) -> None:
+        self.root, self.shared = root, shared
+        self.jobs, self.datasets = root / "jobs", root / "datasets"
+        self.checkpoints, self.incoming = root / "checkpoints", root / "incoming"
+        self.cache = root / "cache"
+
+    def create(self) -> "Home":
+        """Make the folders, readable by this user alone; raises `EnvironmentFailure`."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.jobs, self.datasets, self.checkpoints, self.incoming, *[self.cache] * self.shared):
+                folder.mkdir(exist_ok=True)
+            probe = self.root / ".writable"
+            probe.touch()
+            probe.unlink(missing_ok=True)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"TCNN_HOME={self.root}: cannot be used ({(error.strerror or str(error)).lower()}); "
+                "choose a directory that this user can write to"
+            ) from error
+        return self
+
+    def job(self, job: str) -> Path:
+        """All attempts of a job."""
+        return self.jobs / checked(job)
+
+    def attempt(self, job: str, claim: int) -> Path:
+        """One attempt's own directory: two that run at once by accident share nothing."""
+        return self.job(job) / str(int(claim))
+
+    def dataset(self, identifier: str) -> Path:
+        """An unpacked data set."""
+        return self.datasets / checked(identifier)
+
+    def checkpoint(self, identifier: str) -> Path:
+        """An uploaded checkpoint."""
+        return self.checkpoints / f"{checked(identifier)}.safetensors"
+
+    def inside(self, folder: Path, relative: str) -> Path:
+        """A path that a row names, below `folder`; raises `RequestError` if it leaves it."""
+        path = (folder / relative).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise RequestError(f"{relative}: leaves {folder.name}/")
+        return path
+
+
+def checked(identifier: str) -> str:
+    """An identifier that is safe as a file name; raises `RequestError` for any other text."""
+    if not _ID.fullmatch(identifier):
+        raise RequestError("no such id")
+    return identifier
+
+
+def home_of(settings: QueueSettings) -> Home:
+    """The `Home` of the settings; no directory is created yet."""
+    return Home(settings.root, shared=settings.artifacts is not None)
+
 
 MANIFEST = "manifest.json"
 TAR_DIGEST = "stored_sha256"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tcnn.files import folder_to_disk
 from tcnn_jobs.artifacts.base import Opened, Reference
-from tcnn_jobs.home import Home
+from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.model.jobs import Artifact, Job, Upload
 
 

@@ -1,4 +1,4 @@
-"""Artifacts in an object store that hosts share, with a cache on this host.
+"""Artifacts in an object store that hosts share, with a cache on this host; `open_artifacts` has them there or at home.
 
 What is being worked on lies in `TCNN_HOME/jobs`, as without a store; what has succeeded lies in the store alone.
 """
@@ -17,7 +17,9 @@ from tcnn_jobs.artifacts.cache import Cache, Held
 from tcnn_jobs.artifacts.layout import (
     MANIFEST,
     TAR_DIGEST,
+    Home,
     Manifest,
+    checked,
     file_key,
     manifest_key,
     parse,
@@ -25,8 +27,8 @@ from tcnn_jobs.artifacts.layout import (
     upload_key,
 )
 from tcnn_jobs.artifacts.local import LocalArtifacts, remove
-from tcnn_jobs.home import Home, checked
 from tcnn_jobs.model.jobs import Artifact, Job, Upload
+from tcnn_jobs.settings import QueueSettings
 
 
 class SharedArtifacts:
@@ -221,3 +223,15 @@ def unpack(packed: Path, folder: Path) -> None:
             tar.extractall(folder, filter="data")
     except tarfile.TarError as error:
         raise RequestError(f"{folder.name}: the data set in the store is no archive; upload it again") from error
+
+
+FASTER = 10.0
+"""By how much sooner than a job a transfer is tried again: it has less to repeat."""
+
+
+def open_artifacts(settings: QueueSettings, home: Home) -> LocalArtifacts | SharedArtifacts:
+    """Open the configured storage; raises `RequestError` for its URL, `EnvironmentFailure` without its library."""
+    if settings.artifacts is None:
+        return LocalArtifacts(home)
+    bucket = Bucket(settings.artifacts, settings.retry_delay / FASTER)
+    return SharedArtifacts(home, bucket, Cache(home.cache, settings.cache_gb * 1e9))

@@ -16,13 +16,12 @@ from tcnn.config.placement import Placement
 from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, TcnnError, one_line
 from tcnn_jobs.artifacts.bucket import BucketError, ObjectGone
 from tcnn_jobs.artifacts.cache import Held
-from tcnn_jobs.artifacts.layout import Manifest
+from tcnn_jobs.artifacts.layout import Home, Manifest
 from tcnn_jobs.artifacts.mirror import Mirror
 from tcnn_jobs.artifacts.shared import SharedArtifacts
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
 from tcnn_jobs.attempts.stages import Stage, resumable, stage_of
 from tcnn_jobs.engines.base import Engine, Process
-from tcnn_jobs.home import Home
 from tcnn_jobs.model.jobs import Failure, Progress
 from tcnn_jobs.retry import STOPPED, error_code
 

@@ -5,7 +5,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from tcnn_jobs.home import Home
+from tcnn_jobs.artifacts.layout import Home
 
 STARTED = ("run/config.json", "conversion.json")
 POINT = "step-"

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from tcnn.config.base import build
 from tcnn_jobs.artifacts.base import Artifacts, Reference
+from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.attempt import Assignment, AttemptDirectory
 from tcnn_jobs.attempts.stages import resumable
 from tcnn_jobs.engines.base import Engine, Process
 from tcnn_jobs.errors import WrongState
-from tcnn_jobs.home import Home
 from tcnn_jobs.model.jobs import Artifact, Job
 from tcnn_jobs.model.requests import KINDS, ModelReference, datasets_of, models_of, num_workers, weights_of
 from tcnn_jobs.store import Store

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tcnn_jobs.attempt import Assignment
-from tcnn_jobs.wording import for_requests
+from tcnn_jobs.errors import for_requests
 
 
 def public(message: str, assignment: Assignment) -> str:

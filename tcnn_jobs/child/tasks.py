@@ -29,9 +29,9 @@ from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, artifact_of
 from tcnn_jobs.child.measuring import measure
 from tcnn_jobs.child.naming import public, unplaced
+from tcnn_jobs.errors import for_requests
 from tcnn_jobs.model.jobs import Kind, Progress, Result
 from tcnn_jobs.model.requests import FinetuneRequest, Training, TransformRequest
-from tcnn_jobs.wording import for_requests
 
 log = logging.getLogger("tcnn.tasks")
 

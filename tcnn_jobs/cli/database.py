@@ -28,8 +28,8 @@ def opened(home: Path | None, database_url: str | None, new: bool = False) -> "I
     from pydantic import ValidationError
 
     from tcnn.errors import RequestError
-    from tcnn_jobs.home import Home
-    from tcnn_jobs.model.audit import Actor, acting
+    from tcnn_jobs.artifacts.layout import Home
+    from tcnn_jobs.model.operation import Actor, acting
     from tcnn_jobs.settings import QueueSettings, settings_error
     from tcnn_jobs.store import Store
 

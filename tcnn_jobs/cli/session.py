@@ -28,7 +28,7 @@ def connect(server: str | None, key: str | None) -> "Iterator[Client]":
     """A client of the server that was named; what the server advises is said in commands."""
     from tcnn_jobs.client.client import Client
     from tcnn_jobs.client.refusals import RefusedError
-    from tcnn_jobs.wording import for_commands
+    from tcnn_jobs.errors import for_commands
 
     url = server or os.environ.get("TCNN_SERVER") or DEFAULT
     with Client(url, key or os.environ.get("TCNN_API_KEY"), patience=60.0) as client:

@@ -18,7 +18,7 @@ import structlog
 
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn_jobs.confined.pipes import GONE, HEAD, OK, frame, last_line
-from tcnn_jobs.engines.environment import environment
+from tcnn_jobs.engines.base import environment
 
 log = structlog.get_logger("tcnn.explorers")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tcnn.errors import RequestError, TcnnError
 from tcnn.processes import loading
-from tcnn_jobs.wording import for_requests
+from tcnn_jobs.errors import for_requests
 
 if TYPE_CHECKING:
     from tcnn.data.image_set import ImageSet

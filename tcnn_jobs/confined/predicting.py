@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, TcnnError, one_line
-from tcnn_jobs.wording import for_requests
+from tcnn_jobs.errors import for_requests
 
 if TYPE_CHECKING:
     from torch import nn

@@ -14,7 +14,7 @@ from typing import Any
 
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError
 from tcnn.processes import QuickExit, die_with_parent
-from tcnn_jobs.engines.environment import environment
+from tcnn_jobs.engines.base import environment
 
 GIVEN_UP = 9
 """The exit code of a child that ran out of memory and cannot say so any more."""

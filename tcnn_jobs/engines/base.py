@@ -1,10 +1,13 @@
-"""Interface of an engine, which runs the processes of jobs for a worker."""
+"""Interface of an engine, which runs the processes of jobs, and the environment variables that these may have."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tcnn.config.placement import Placement
+if TYPE_CHECKING:
+    from tcnn.config.placement import Placement  # loads pydantic, which a confined process does without
 
 
 class Process(Protocol):
@@ -34,6 +37,45 @@ class Engine(Protocol):
         """Start the process of the attempt that was written to `directory`; none but these GPUs are its own."""
         ...
 
-    def placement(self, num_workers: int) -> Placement:
+    def placement(self, num_workers: int) -> "Placement":
         """Where the training of a job goes that asks for so many processes."""
         ...
+
+
+PASSED = (
+    # Who and where.
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TEMP", "TMP", "TZ", "LANG", "LANGUAGE", "LC_*", "TERM"),
+    # How programs are found and loaded.
+    *("PYTHON*", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "NIX_*", "COVERAGE_*"),
+    # Caches, and how they are reached; proxies and certificates of the network.
+    *("XDG_*", "HF_HOME", "HF_HUB_*", "HF_DATASETS_*", "HF_ENDPOINT", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    # Where a store of data sets is; a profile names keys and is none.
+    *("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL*", "AWS_CA_BUNDLE", "AWS_CONFIG_FILE"),
+    *("AWS_SHARED_CREDENTIALS_FILE", "AWS_EC2_METADATA_*", "FSSPEC_CONFIG_DIR"),
+    # Processors and GPUs.
+    *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "NUMEXPR_*", "DNNL_*", "ONEDNN_*", "MALLOC_*"),
+    *("GLIBC_TUNABLES", "CC", "CXX", "CUDA_*", "NVIDIA_*", "CUBLAS_*", "CUDNN_*", "NCCL_*", "GLOO_*", "UCX_*"),
+    *("TORCH_*", "TORCHINDUCTOR_*", "PYTORCH_*", "TRITON_*", "ROCR_*", "HIP_*", "HSA_*", "RAY_*"),
+    *("TCNN_ATTENTION", "TCNN_TEST_DATA"),
+)
+"""Patterns of names. Everything else stays with the service: nobody can list the names of all secrets."""
+REFUSED = ("*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*CREDENTIAL*", "*API_KEY*", "*ACCESS_KEY*")
+"""Of those that match, these are not passed on either, unless the configuration names them."""
+FILES = ("AWS_SHARED_CREDENTIALS_FILE",)
+"""Names of files, which are no secrets."""
+
+
+def environment(also: Iterable[str] = (), given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a job's process: what `PASSED` names, and what matches the patterns of `also`."""
+    named = tuple(also)
+    return {name: value for name, value in given.items() if _matches(name, named) or _passed(name)}
+
+
+def _passed(name: str) -> bool:
+    return name in FILES or (_matches(name, PASSED) and not _matches(name.upper(), REFUSED))
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

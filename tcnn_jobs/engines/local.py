@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tcnn.config.placement import Placement
-from tcnn_jobs.engines.environment import environment
+from tcnn_jobs.engines.base import environment
 from tcnn_jobs.engines.memory import go_first, taken
 
 RUNNER = (sys.executable, "-m", "tcnn_jobs.child.runner")

@@ -1,6 +1,10 @@
-"""Retention: removes losing attempts, resume points of finished jobs, jobs past their time, and orphaned files."""
+"""Chores of the housekeeper, in a thread beside the jobs: the database's log, retention, orphaned files.
+
+Retention removes losing attempts, resume points of finished jobs, and jobs past their time.
+"""
 
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,19 +14,68 @@ import structlog
 from tcnn.errors import RequestError
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.bucket import Object
-from tcnn_jobs.artifacts.layout import MANIFEST, Manifest, file_key, manifest_key, parse
+from tcnn_jobs.artifacts.layout import MANIFEST, Home, Manifest, file_key, manifest_key, parse
 from tcnn_jobs.artifacts.local import remove
 from tcnn_jobs.artifacts.shared import SharedArtifacts
 from tcnn_jobs.attempts.stages import POINT, attempts_of, stage_of, worth_keeping
-from tcnn_jobs.home import Home
+from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.housekeeping import coordination
+from tcnn_jobs.housekeeping.coordination import Election
 from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 
 log = structlog.stdlib.get_logger("tcnn.janitor")
+chores_log = structlog.stdlib.get_logger("tcnn.chores")
 
 YOUNG = 3600.0
 """Grace period in seconds: a file without a row may belong to a transaction that is not committed yet."""
+SWEEP = 600.0
+"""Seconds between two sweeps."""
+CHECKPOINT = 60.0
+"""Seconds between two times that the length of SQLite's log is looked at."""
+LOG = 2**26
+"""Bytes after which the log is emptied: some thousand jobs."""
+
+
+class Chores(threading.Thread):
+    """Slow things that must not hold up a heartbeat. Ends with the process, or when told to."""
+
+    def __init__(
+        self, store: Store, home: Home, settings: QueueSettings, artifacts: Artifacts, election: Election
+    ) -> None:
+        super().__init__(name="chores", daemon=True)
+        self._store, self._home, self._settings = store, home, settings
+        self._artifacts, self._election = artifacts, election
+        self._told = threading.Event()
+        self._swept = self._kept = self._emptied = float("-inf")
+
+    def run(self) -> None:
+        """Run chores until `stop`."""
+        while not self._told.wait(coordination.spread(max(1.0, self._settings.poll))):
+            self.step()
+
+    def step(self) -> None:
+        """Run the chores that are due; no error here may end the thread."""
+        try:
+            if time.monotonic() - self._emptied > CHECKPOINT:
+                self._emptied = time.monotonic()
+                self._store.checkpoint(longer_than=LOG)
+            # A home that all hosts share is one house; one of several has its own sweeper.
+            if time.monotonic() - self._swept > SWEEP and (self._home.shared or self._election.won()):
+                self._swept = time.monotonic()
+                sweep_home(self._home, self._store, self._artifacts)
+            if time.monotonic() - self._kept > SWEEP and self._election.won():
+                self._kept = time.monotonic()
+                sweep_shared(self._store, self._settings, self._artifacts)
+        except StoreUnavailable:
+            return  # the worker says so
+        except Exception:
+            chores_log.exception("a chore failed; it will be tried again")
+
+    def stop(self) -> None:
+        """End after the current chore."""
+        self._told.set()
 
 
 def clean(home: Home, job: Job) -> None:

@@ -17,10 +17,9 @@ import httpx
 import structlog
 from standardwebhooks import Webhook
 
-from tcnn_jobs import pace
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.housekeeping import lookups
-from tcnn_jobs.housekeeping.election import Election
+from tcnn_jobs.housekeeping import coordination, lookups
+from tcnn_jobs.housekeeping.coordination import Election
 from tcnn_jobs.model.jobs import Delivery
 from tcnn_jobs.retry import backoff
 from tcnn_jobs.settings import QueueSettings
@@ -47,7 +46,7 @@ class Outbox(threading.Thread):
 
     def run(self) -> None:
         """Dispatch until `stop`."""
-        while not self._told.wait(pace.spread(max(1.0, self._settings.poll))):
+        while not self._told.wait(coordination.spread(max(1.0, self._settings.poll))):
             try:
                 while not self._told.is_set() and self._election.won():
                     if not deliver_due(self._store, self._settings.webhook_secret):

@@ -142,7 +142,7 @@ class Job(Model):
     name: str | None = None
     tags: tuple[str, ...] = ()
     note: str | None = None
-    """What its owner calls it and says of it (`tcnn_jobs.model.labels`)."""
+    """What its owner calls it and says of it (`tcnn_jobs.model.naming`)."""
     queue_position: int | None = None
     """Jobs before this one, 0 when it is next; None unless it is queued."""
     waiting_for: str | None = None

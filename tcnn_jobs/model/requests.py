@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from tcnn.config import ConversionConfig, FinetuneConfig, finetune_config
 from tcnn.config.base import Frozen, build
 from tcnn.evaluation.comparing.config import EvaluationConfig
-from tcnn_jobs.model.labels import Labels
+from tcnn_jobs.model.naming import Labels
 
 MOST_NAME = 500
 Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]

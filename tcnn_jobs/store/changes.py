@@ -13,8 +13,8 @@ from tcnn_jobs.database.dialects import now, upsert
 from tcnn_jobs.database.engine import Database, due
 from tcnn_jobs.database.schema import deliveries, jobs, tenants
 from tcnn_jobs.errors import JobNotFound, WrongState
-from tcnn_jobs.model.identifiers import new_id, no_such, storable
 from tcnn_jobs.model.jobs import TERMINAL, TRANSITIONS, Delivery, Job, NewEvent, Status
+from tcnn_jobs.model.naming import new_id, no_such, storable
 from tcnn_jobs.store import needs
 from tcnn_jobs.store.accounts import quotas
 

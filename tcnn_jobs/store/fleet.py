@@ -28,7 +28,7 @@ from tcnn_jobs.database.dialects import now, upsert
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import jobs, leases, workers
 from tcnn_jobs.model.jobs import Status
-from tcnn_jobs.model.monitoring import WorkerInfo, WorkerState
+from tcnn_jobs.model.operation import WorkerInfo, WorkerState
 
 HEARD_OF = 60.0
 """Seconds for which a silent worker still counts as one that may take a job; its lease, if that is longer."""

@@ -12,7 +12,7 @@ from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import jobs, share_number, share_owner, workers
 from tcnn_jobs.errors import LostClaim
 from tcnn_jobs.model.jobs import REQUEST_VERSION, Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store import fleet
 from tcnn_jobs.store.accounts import quotas, shares
 from tcnn_jobs.store.changes import as_job, change, record

@@ -12,8 +12,8 @@ from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import shares
 from tcnn_jobs.errors import KeyNotFound, WrongState
 from tcnn_jobs.model.accounts import SHARE_PREFIX, Share, digest, new_secret
-from tcnn_jobs.model.identifiers import new_id, shown, storable
 from tcnn_jobs.model.jobs import IdempotencyKey
+from tcnn_jobs.model.naming import new_id, shown, storable
 from tcnn_jobs.store.accounts import ledger
 from tcnn_jobs.store.changes import find
 

@@ -10,10 +10,9 @@ from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import due
 from tcnn_jobs.database.schema import jobs, keys
 from tcnn_jobs.errors import StoreUnavailable, WrongState
-from tcnn_jobs.model import labels
-from tcnn_jobs.model.identifiers import new_id, storable
+from tcnn_jobs.model import naming
 from tcnn_jobs.model.jobs import TERMINAL, Event, IdempotencyKey, Job, NewEvent, NewJob, Status
-from tcnn_jobs.model.labels import Labels
+from tcnn_jobs.model.naming import Labels, new_id, storable
 from tcnn_jobs.store import needs
 from tcnn_jobs.store.accounts import ledger, quotas
 from tcnn_jobs.store.changes import as_job, change, find, record
@@ -55,7 +54,7 @@ class Submission(Listing):
             if key is None or winner == identifier:
                 quotas.admit_job(connection, new.owner)
                 given = new.model_dump(mode="json")
-                told = labels.words(identifier, new.kind, new.request, given)
+                told = naming.words(identifier, new.kind, new.request, given)
                 row = connection.execute(_ENQUEUE, {"id": identifier, **given, "words": told}).one()
                 record(connection, row, [NewEvent(kind="queued")])
                 row = needs.note(connection, row)
@@ -124,7 +123,7 @@ class Submission(Listing):
             now_is = {name: getattr(row, name) for name in Labels.model_fields}
             wanted = now_is | new.given()
             if (key is None or ledger.is_first(connection, key, job)) and wanted != now_is:
-                told = labels.words(row.id, row.kind, row.request, wanted)
+                told = naming.words(row.id, row.kind, row.request, wanted)
                 changed = update(jobs).where(jobs.c.number == row.number).values(**wanted, words=told).returning(jobs)
                 row = connection.execute(changed).one()
                 ledger.note(connection, "job.label", job, row.owner)

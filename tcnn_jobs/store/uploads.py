@@ -8,8 +8,8 @@ from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import keys, uploads
 from tcnn_jobs.errors import UploadNotFound
-from tcnn_jobs.model.identifiers import no_such, storable
 from tcnn_jobs.model.jobs import Upload
+from tcnn_jobs.model.naming import no_such, storable
 from tcnn_jobs.store.accounts import ledger, quotas
 from tcnn_jobs.store.needs import refuse_if_needed
 

@@ -1,18 +1,47 @@
-"""Heartbeats: a worker's claims are renewed, and the store hears what their jobs have said since the last one."""
+"""Heartbeats: a worker's claims are renewed, and the store hears what their jobs have said since the last one.
+
+They also say the worker's version: workers that share a queue are alike, or for the time of an upgrade of two releases.
+"""
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.metadata import version
 
 import structlog
 
-from tcnn_jobs.attempts.held import Attempt
+from tcnn.errors import EnvironmentFailure
+from tcnn.version import __version__
+from tcnn_jobs.attempts.running import Attempt
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model.jobs import REQUEST_VERSION, Beat, Claim, Hold, Job, NewEvent, Progress
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker import versions
 from tcnn_jobs.worker.slots import gpu_memory
 
 log = structlog.stdlib.get_logger("tcnn.worker")
+
+
+@cache  # every heartbeat says it, and it is read from a file
+def own() -> str:
+    """What has to be the same everywhere for a job to go on to the last bit; what torch was built for need not be."""
+    return f"tcnn {__version__}, torch {version('torch').partition('+')[0]}"
+
+
+def check_fellows(store: Store) -> None:
+    """Raise `EnvironmentFailure` if workers were heard of lately that are more than one release apart from this one.
+
+    Of others with other versions the log is told: a job may go from one to the other.
+    """
+    fellows = store.versions()
+    apart = sorted(name for name, requests in fellows.items() if abs(requests - REQUEST_VERSION) > 1)
+    if apart:
+        raise EnvironmentFailure(
+            f"this worker has {own()}, but workers with {' and '.join(apart)} are at this queue, more than one release "
+            "apart; install the same here, or stop those and wait for their TCNN_LEASE"
+        )
+    others = sorted(set(fellows) - {own()})
+    if others:
+        log.warning("workers of other versions are at this queue; bring all of them to one", own=own(), others=others)
 
 
 class Heartbeats:
@@ -54,7 +83,7 @@ class Heartbeats:
     def _renew(self, attempts: Sequence[Attempt], beats: dict[Claim, Beat]) -> dict[Claim, Hold]:
         """All in one transaction; if that is impossible, each by itself, to find the one that cannot be told."""
         info = WorkerInfo(
-            name=self._name, host=self._host, slots=self._size, version=versions.own(), gpus=gpu_memory(),
+            name=self._name, host=self._host, slots=self._size, version=own(), gpus=gpu_memory(),
             lease=self._lease, request_version=REQUEST_VERSION,
         )  # fmt: skip
         try:

@@ -3,9 +3,9 @@
 import structlog
 
 from tcnn.errors import RequestError
-from tcnn_jobs.attempts.held import Attempt, Why
+from tcnn_jobs.artifacts.layout import Home
+from tcnn_jobs.attempts.running import Attempt, Why
 from tcnn_jobs.errors import LostClaim, StoreUnavailable
-from tcnn_jobs.home import Home
 from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.model.jobs import Claim, Job
 from tcnn_jobs.retry import Cancel, Decision, Fail, Finish, decide, internal

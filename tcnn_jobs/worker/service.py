@@ -1,35 +1,39 @@
-"""Entry point of a worker process: builds the worker from settings, handles signals, runs it."""
+"""Entry point of a worker process: builds the worker from settings, handles signals, runs it, listens for new jobs."""
 
 import os
+import random
 import secrets
 import signal
 import socket
+import threading
 from types import FrameType
 
 import structlog
 
 from tcnn.processes import keep_to_oneself
 from tcnn_jobs import logs
+from tcnn_jobs.artifacts.layout import Home, home_of
 from tcnn_jobs.artifacts.local import LocalArtifacts
-from tcnn_jobs.artifacts.opened import home_of, open_artifacts
-from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.artifacts.shared import SharedArtifacts, open_artifacts
 from tcnn_jobs.attempts.courier import Courier
 from tcnn_jobs.engines.base import Engine
 from tcnn_jobs.engines.local import LocalEngine, RayEngine
-from tcnn_jobs.home import Home
-from tcnn_jobs.housekeeping.chores import Chores
+from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.housekeeping import coordination
+from tcnn_jobs.housekeeping.janitor import Chores
 from tcnn_jobs.housekeeping.webhooks import Outbox
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker.listening import Listening
+from tcnn_jobs.worker.heartbeats import check_fellows
 from tcnn_jobs.worker.slots import slots_for
-from tcnn_jobs.worker.versions import check_fellows
 from tcnn_jobs.worker.worker import Worker
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 
 LEAVING = 15.0
 """Seconds that housekeeping and webhooks get to end what they are doing."""
+SHORTEST, LONGEST = 1.0, 30.0
+"""Seconds between two attempts to listen again, doubled each time that one fails."""
 
 
 def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
@@ -87,3 +91,42 @@ def engine_for(settings: QueueSettings) -> Engine:
     if settings.engine == "ray":
         return RayEngine(settings.ray_address, settings.grace, passed)
     return LocalEngine(passed=passed)
+
+
+class Listening(threading.Thread):
+    """Makes a worker look at the queue at once when PostgreSQL tells that a job is due; polling goes on beside it.
+
+    Ends with the process, when told to, or where nobody tells.
+    """
+
+    def __init__(self, store: Store, worker: Worker) -> None:
+        super().__init__(name="listening", daemon=True)
+        self._store, self._worker = store, worker
+        self._told = threading.Event()
+        self._pause = SHORTEST
+
+    def run(self) -> None:
+        """Listen until `stop`."""
+        while not self._told.is_set():
+            try:
+                if not self._store.listen(self._hear, self._told):
+                    log.info(
+                        "the database does not tell of new jobs; they are looked for", poll=self._worker.settings.poll
+                    )
+                    return
+            except StoreUnavailable as error:
+                log.warning("cannot hear of new jobs; they are looked for until it can", problem=str(error))
+            except Exception:
+                log.exception("cannot hear of new jobs; they are looked for until it can")
+            self._told.wait(coordination.spread(self._pause))
+            self._pause = min(2 * self._pause, LONGEST)
+
+    def stop(self) -> None:
+        """End within half a second."""
+        self._told.set()
+
+    def _hear(self) -> None:
+        self._pause = SHORTEST
+        # In a large fleet some answer, or all would ask at once for a job that one of them gets.
+        if random.random() < coordination.answering(self._worker.fellows):  # noqa: S311 - nobody gains from guessing it
+            self._worker.look()

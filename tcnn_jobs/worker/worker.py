@@ -8,17 +8,16 @@ import time
 import structlog
 
 from tcnn.errors import RequestError, one_line
-from tcnn_jobs import pace
 from tcnn_jobs.artifacts.base import Artifacts
+from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.attempt import Listener
-from tcnn_jobs.attempts.held import Attempt, Why
-from tcnn_jobs.attempts.limits import Limits, grace
+from tcnn_jobs.attempts.running import Attempt, Limits, Why, grace
 from tcnn_jobs.attempts.starting import start
 from tcnn_jobs.engines.base import Engine
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.home import Home
-from tcnn_jobs.housekeeping.election import Election
+from tcnn_jobs.housekeeping import coordination
+from tcnn_jobs.housekeeping.coordination import Election
 from tcnn_jobs.model.jobs import Failure, Hold, Job, Kind
 from tcnn_jobs.retry import Cancel, Fail, HandBack, backoff, error_code
 from tcnn_jobs.settings import QueueSettings
@@ -123,9 +122,9 @@ class Worker:
             self._enforce()
             self._settle()
             poll, lease = self.settings.poll, self.settings.lease
-            if self._is_due("beat", pace.heartbeat(poll, self.fellows, lease, busy=self.busy > 0)):
+            if self._is_due("beat", coordination.heartbeat(poll, self.fellows, lease, busy=self.busy > 0)):
                 self._beat()
-            if self._is_due("count", pace.shared(poll, self.fellows)):
+            if self._is_due("count", coordination.shared(poll, self.fellows)):
                 self.fellows = self.store.count_workers()
             if self._is_due("reap", poll) and self.election.won():
                 self._reap()
@@ -151,7 +150,7 @@ class Worker:
         now = time.monotonic()
         if now < self._due[what]:
             return False
-        self._due[what] = now + pace.spread(every)
+        self._due[what] = now + coordination.spread(every)
         return True
 
     def _reap(self) -> None:

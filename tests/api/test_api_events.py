@@ -19,7 +19,7 @@ from tcnn_api.errors import TooManyAtOnce
 from tcnn_api.responses import stream
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.model.jobs import Beat, Claim, Job, NewEvent, Progress, Result, Status
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]

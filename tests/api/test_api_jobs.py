@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
 from tcnn_jobs.model.jobs import Beat, Claim, Progress, Status
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]

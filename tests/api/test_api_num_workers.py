@@ -6,7 +6,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 
 Refusal = Callable[..., dict[str, Any]]
 BIG = {"classes": ["cat", "dog"], "images": 5000, "splits": {"train": 4000, "val": 1000}}

@@ -15,7 +15,7 @@ from tcnn_api.app import create_app
 from tcnn_api.deps import Service
 from tcnn_api.settings import load
 from tcnn_jobs.model.jobs import Kind, Status
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store import Store
 
 Refusal = Callable[..., dict[str, Any]]

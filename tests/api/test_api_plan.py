@@ -12,7 +12,7 @@ from tcnn.planning import plan as planned
 from tcnn_api.deps import Service
 from tcnn_api.routes import plan as route
 from tcnn_jobs.model.jobs import Claim, Job, Kind, NewJob, Result, Status
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 
 Refusal = Callable[..., dict[str, Any]]
 Upload = Callable[..., str]

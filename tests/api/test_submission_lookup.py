@@ -14,7 +14,7 @@ from tcnn_api.submission.lookup import Lookup
 from tcnn_api.submission.resolve import keep, resolve
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
 from tcnn_jobs.model.jobs import Job, Upload
-from tcnn_jobs.model.monitoring import Statistics, WorkerInfo
+from tcnn_jobs.model.operation import Statistics, WorkerInfo
 
 
 class Store:

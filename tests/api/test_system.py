@@ -12,7 +12,7 @@ from tcnn_api.deps import Service
 from tcnn_api.settings import load
 from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Status
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 
 Make = Callable[..., Any]
 

@@ -13,7 +13,7 @@ from tcnn_api.routes.operation.system import WORKER, WorkerView
 from tcnn_api.settings import load
 from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Status
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store.fleet import HOUSE
 
 GPU = {"index": 0, "name": "H200", "memory_used": 10, "memory_total": 100}

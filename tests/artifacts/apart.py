@@ -6,8 +6,8 @@ from pathlib import Path
 from houses import PRELUDE, House
 from s3 import BUCKET
 
-from tcnn_jobs.artifacts.opened import home_of, open_artifacts
-from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.artifacts.layout import home_of
+from tcnn_jobs.artifacts.shared import SharedArtifacts, open_artifacts
 from tcnn_jobs.attempts.courier import Courier
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.store import Store

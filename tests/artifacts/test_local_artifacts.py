@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tcnn.errors import RequestError
+from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.artifacts.local import LocalArtifacts, disk_usage
-from tcnn_jobs.home import Home
 from tcnn_jobs.model.jobs import Artifact, Upload
 
 JOB = "job_0123456789"

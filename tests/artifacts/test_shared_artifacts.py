@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from tcnn.errors import RequestError, Stopped
-from tcnn_jobs.artifacts import opened
+from tcnn_jobs.artifacts import layout, shared
 from tcnn_jobs.artifacts.base import Reference
 from tcnn_jobs.artifacts.bucket import NEVER, Bucket, BucketError, ObjectGone
 from tcnn_jobs.artifacts.cache import Cache
-from tcnn_jobs.artifacts.layout import TAR_DIGEST, parse
+from tcnn_jobs.artifacts.layout import TAR_DIGEST, Home, parse
 from tcnn_jobs.artifacts.mirror import Mirror
 from tcnn_jobs.artifacts.shared import SharedArtifacts, pack, unpack
-from tcnn_jobs.home import Home
 from tcnn_jobs.model.jobs import Artifact, Job, Kind, Result, Status, Upload
 from tcnn_jobs.settings import QueueSettings
 
@@ -282,7 +281,7 @@ def test_it_is_said_when_the_store_does_not_work(hosts: tuple[Host, Host], monke
 
 def test_a_transfer_is_tried_again_ten_times_sooner_than_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(opened, "Bucket", lambda url, pause=0.0: (pauses.append(pause), Bucket(url, pause))[1])
+    monkeypatch.setattr(shared, "Bucket", lambda url, pause=0.0: (pauses.append(pause), Bucket(url, pause))[1])
     settings = QueueSettings(home=tmp_path / "home", artifacts=f"file://{tmp_path / 'store'}", retry_delay=20)
-    made = opened.open_artifacts(settings, opened.home_of(settings))
+    made = shared.open_artifacts(settings, layout.home_of(settings))
     assert isinstance(made, SharedArtifacts) and pauses == [2.0]

@@ -3,7 +3,7 @@
 import pytest
 
 from tcnn.errors import readable
-from tcnn_jobs.wording import for_commands
+from tcnn_jobs.errors import for_commands
 
 
 def test_names_of_files_are_utf8_whatever_the_locale() -> None:

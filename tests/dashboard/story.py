@@ -12,7 +12,7 @@ from houses import House
 from tcnn.evaluation.comparing.before_after import BeforeAfter, Cost, Measured, Rate, Row, counted, differences
 from tcnn.evaluation.outcomes import Outcomes
 from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Failure, Kind, Progress, Result
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 
 SET = "ds_" + "0" * 24
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACwAAAAAAQABAAACAkQBADs="

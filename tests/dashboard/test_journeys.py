@@ -15,7 +15,7 @@ from serving import Server
 from story import VERIFICATION
 
 from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Progress, Result
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 
 expect = sync_api.expect
 SLOW = 240_000

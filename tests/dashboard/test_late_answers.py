@@ -11,7 +11,7 @@ from serving import Server
 from story_of_faults import Faults
 
 from tcnn_jobs.model.jobs import Kind, Upload
-from tcnn_jobs.model.labels import Labels
+from tcnn_jobs.model.naming import Labels
 
 expect = sync_api.expect
 

@@ -9,7 +9,7 @@ from hosting import hosted
 from serving import Server
 from story import Story
 
-from tcnn_jobs.model.labels import Labels
+from tcnn_jobs.model.naming import Labels
 
 expect = sync_api.expect
 

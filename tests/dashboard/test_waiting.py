@@ -11,7 +11,7 @@ from houses import House
 from serving import Server
 
 from tcnn_jobs.model.jobs import Claim, Failure, Kind
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 
 expect = sync_api.expect
 COUNTED = re.compile(r"^Attempt 1 of 3 failed; tries again in 14 min \d\d? s$")

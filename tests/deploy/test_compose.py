@@ -13,7 +13,7 @@ from deployed import ROOT, compose, parse_command, seconds
 from tcnn.version import __version__
 from tcnn_api.serve import DRAIN, REQUESTS
 from tcnn_api.settings import ApiSettings
-from tcnn_jobs.attempts.limits import LONGEST
+from tcnn_jobs.attempts.running import LONGEST
 
 TEXT = (ROOT / "docker-compose.yml").read_text()
 FILE = compose("docker-compose.yml")

@@ -14,7 +14,7 @@ from tcnn_api.app import create_app
 from tcnn_api.serve import DRAIN, REQUESTS
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.model.jobs import Claim, Kind, NewJob, Result
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.retry import error_code
 from tcnn_jobs.store import Store
 

@@ -13,7 +13,7 @@ from deployed import ROOT, parse_command, seconds
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn_api.serve import DRAIN, REQUESTS
 from tcnn_api.settings import ApiSettings
-from tcnn_jobs.attempts.limits import LONGEST
+from tcnn_jobs.attempts.running import LONGEST
 
 UNIT = (ROOT / "deploy/tcnn.service").read_text()
 KNOWN = {f"TCNN_{name.upper()}" for name in ApiSettings.model_fields}

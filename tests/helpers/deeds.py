@@ -15,7 +15,7 @@ from forked import processes
 
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model.jobs import Artifact, Claim, Failure, Job, Kind, NewJob, Result
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store import Store
 from tcnn_jobs.store.fleet import HOUSE
 

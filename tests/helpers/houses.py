@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tcnn_jobs.artifacts.base import Artifacts
+from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.engines.local import LocalEngine
-from tcnn_jobs.home import Home
 from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.model.jobs import Job, Kind, NewJob
 from tcnn_jobs.settings import QueueSettings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tcnn_jobs.wording import for_requests
+from tcnn_jobs.errors import for_requests
 
 
 @pytest.mark.parametrize(

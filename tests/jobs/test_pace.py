@@ -11,36 +11,36 @@ from houses import House
 
 from benchmarks.jobqueue.costs import PARTS, Cost, Costs
 from benchmarks.jobqueue.model import BEFORE, NOW, Fleet, Load, simulate
-from tcnn_jobs import pace
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.housekeeping import coordination
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.settings import QueueSettings
 
 POLL, LEASE = QueueSettings().poll, QueueSettings().lease
 
 
-@pytest.mark.parametrize("workers", [1, 5, pace.TOGETHER])
+@pytest.mark.parametrize("workers", [1, 5, coordination.TOGETHER])
 def test_few_ask_at_every_poll(workers: int) -> None:
-    assert pace.shared(POLL, workers) == POLL
-    assert pace.heartbeat(POLL, workers, LEASE, busy=True) == POLL
+    assert coordination.shared(POLL, workers) == POLL
+    assert coordination.heartbeat(POLL, workers, LEASE, busy=True) == POLL
 
 
 @pytest.mark.parametrize("workers", [100, 1000, 10_000])
 def test_many_ask_together_as_often_as_few(workers: int) -> None:
-    assert workers / pace.shared(POLL, workers) == pytest.approx(pace.TOGETHER / POLL)
+    assert workers / coordination.shared(POLL, workers) == pytest.approx(coordination.TOGETHER / POLL)
 
 
 @pytest.mark.parametrize("busy", [True, False])
 @pytest.mark.parametrize("workers", [1, 100, 100_000])
 def test_no_heartbeat_is_later_than_the_lease_allows(workers: int, busy: bool) -> None:
-    assert pace.heartbeat(POLL, workers, LEASE, busy=busy) <= LEASE / 6
+    assert coordination.heartbeat(POLL, workers, LEASE, busy=busy) <= LEASE / 6
 
 
 def test_a_poll_that_is_longer_is_kept() -> None:
-    assert pace.heartbeat(5.0, 100, 6.0, busy=True) == 5.0
+    assert coordination.heartbeat(5.0, 100, 6.0, busy=True) == 5.0
 
 
 def test_no_two_ask_together_for_ever() -> None:
-    drawn = [pace.spread(10.0) for _ in range(1000)]
+    drawn = [coordination.spread(10.0) for _ in range(1000)]
     assert len(set(drawn)) > 990
     assert all(5.0 <= length <= 9.0 for length in drawn)
 

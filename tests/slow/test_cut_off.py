@@ -15,9 +15,8 @@ from s3 import BUCKET, Gate, s3
 from tiny_runs import colours
 
 from tcnn_jobs.artifacts.bucket import ObjectGone
-from tcnn_jobs.artifacts.layout import manifest_key
-from tcnn_jobs.artifacts.opened import home_of, open_artifacts
-from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.artifacts.layout import home_of, manifest_key
+from tcnn_jobs.artifacts.shared import SharedArtifacts, open_artifacts
 from tcnn_jobs.model.jobs import Kind, NewJob, Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store

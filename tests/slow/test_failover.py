@@ -16,7 +16,7 @@ from postgres import NoPostgres, Server, postgres
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model.jobs import IdempotencyKey, Kind, NewJob, Status
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker.listening import Listening
+from tcnn_jobs.worker.service import Listening
 from tcnn_jobs.worker.worker import Worker
 
 JOBS = 60

@@ -19,7 +19,7 @@ from tcnn_api.schemas import JOB, JobLine, JobList, JobView, page_of
 from tcnn_jobs.model.accounts import Scope
 from tcnn_jobs.model.columns import Order
 from tcnn_jobs.model.jobs import Kind, Status
-from tcnn_jobs.model.labels import MOST_TAGS, Labels, Search
+from tcnn_jobs.model.naming import MOST_TAGS, Labels, Search
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from tcnn_api.deps import AUTHENTICATED, AdminOnly, StoreDep
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.schemas import Page, iso, page_of
-from tcnn_jobs.model.audit import AuditEntry
+from tcnn_jobs.model.operation import AuditEntry
 
 router = APIRouter(tags=["operation"], dependencies=[*AUTHENTICATED, AdminOnly])
 

@@ -16,7 +16,7 @@ from tcnn_api.description import examples
 from tcnn_api.description.openapi import problems
 from tcnn_api.errors import RETRY_AFTER, FieldError, TooManyAtOnce, problem
 from tcnn_api.schemas import Health, Readiness
-from tcnn_jobs.home import Home
+from tcnn_jobs.artifacts.layout import Home
 
 log = structlog.get_logger("tcnn.api")
 

@@ -15,7 +15,7 @@ from tcnn_api.deps import AUTHENTICATED, ServiceDep
 from tcnn_api.description import examples
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model.jobs import Kind
-from tcnn_jobs.model.monitoring import Statistics
+from tcnn_jobs.model.operation import Statistics
 from tcnn_jobs.store import Store
 
 router = APIRouter(tags=["operation"])

@@ -14,7 +14,7 @@ from tcnn_api.deps import AUTHENTICATED, OperatorOnly, Service, ServiceDep, Stor
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.schemas import Page, iso, page_of
 from tcnn_jobs.model.accounts import Quotas, Scope
-from tcnn_jobs.model.monitoring import EndedHour, TenantLoad, WorkerState
+from tcnn_jobs.model.operation import EndedHour, TenantLoad, WorkerState
 
 router = APIRouter(tags=["operation"], dependencies=AUTHENTICATED)
 

@@ -13,7 +13,7 @@ from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import api_keys
 from tcnn_jobs.errors import KeyNotFound
 from tcnn_jobs.model.accounts import ApiKey, NewKey, digest, new_secret
-from tcnn_jobs.model.identifiers import new_id, shown, storable
+from tcnn_jobs.model.naming import new_id, shown, storable
 from tcnn_jobs.store.accounts import ledger, quotas
 
 MINUTE = 60.0

@@ -11,9 +11,9 @@ from tcnn_jobs.database.dialects import now, upsert
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import audit, keys
 from tcnn_jobs.errors import IdempotencyMismatch
-from tcnn_jobs.model.audit import AuditEntry, actor
-from tcnn_jobs.model.identifiers import storable
 from tcnn_jobs.model.jobs import IdempotencyKey
+from tcnn_jobs.model.naming import storable
+from tcnn_jobs.model.operation import AuditEntry, actor
 
 
 def recall(connection: Connection, key: IdempotencyKey) -> str | None:

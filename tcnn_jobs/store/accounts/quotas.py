@@ -27,8 +27,8 @@ from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import SHARDS, jobs, stored, tenants, usage
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
 from tcnn_jobs.model.accounts import DAYS, Quotas, Tenant, Use
-from tcnn_jobs.model.identifiers import storable
 from tcnn_jobs.model.jobs import Status, Upload
+from tcnn_jobs.model.naming import storable
 from tcnn_jobs.store.accounts import ledger
 
 DAY, HOUR = 86400.0, 3600.0

@@ -27,8 +27,8 @@ from tcnn_jobs.database.dialects import number_at, occurs
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import TAGGED, jobs
 from tcnn_jobs.model.columns import Order, column
-from tcnn_jobs.model.identifiers import storable
 from tcnn_jobs.model.jobs import Job, Kind, Status
+from tcnn_jobs.model.naming import storable
 from tcnn_jobs.store.changes import find
 from tcnn_jobs.store.reading.places import Places
 

@@ -14,7 +14,7 @@ from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import jobs, stored
 from tcnn_jobs.model.jobs import Status
-from tcnn_jobs.model.monitoring import EndedHour, TenantLoad
+from tcnn_jobs.model.operation import EndedHour, TenantLoad
 
 HOURS = 24
 """Of which is told what has ended."""

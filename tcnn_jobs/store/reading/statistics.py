@@ -13,7 +13,7 @@ from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import jobs, tallies
 from tcnn_jobs.model.jobs import Status
-from tcnn_jobs.model.monitoring import Statistics
+from tcnn_jobs.model.operation import Statistics
 from tcnn_jobs.store import fleet
 
 FEW = 1000

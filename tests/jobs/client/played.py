@@ -4,9 +4,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from tcnn_jobs.home import Home
+from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Failure, NewEvent, Progress, Result
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store import Store
 
 CONTENT = bytes(range(256)) * 4000

@@ -10,11 +10,11 @@ from deeds import OUCH, RESULT, hold, new
 from houses import House, wait_for
 from postgres import Server
 
-from tcnn_jobs import pace
 from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.housekeeping import coordination
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker.listening import Listening
+from tcnn_jobs.worker.service import Listening
 
 
 class Ear:
@@ -144,4 +144,4 @@ def _count(store: Store, query: str) -> int:
 
 def test_of_a_large_fleet_some_answer() -> None:
     """About as many as would ask within a poll in any case."""
-    assert [pace.answering(workers) for workers in (0, 1, 20, 40, 1000)] == [1.0, 1.0, 1.0, 0.5, 0.02]
+    assert [coordination.answering(workers) for workers in (0, 1, 20, 40, 1000)] == [1.0, 1.0, 1.0, 0.5, 0.02]

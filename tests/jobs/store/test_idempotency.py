@@ -7,8 +7,8 @@ from backends import ON_POSTGRES, ON_SQLITE
 from deeds import new
 
 from tcnn_jobs.errors import IdempotencyMismatch, WrongState
-from tcnn_jobs.model.identifiers import new_id
 from tcnn_jobs.model.jobs import IdempotencyKey
+from tcnn_jobs.model.naming import new_id
 from tcnn_jobs.store import Store
 
 KEY = IdempotencyKey("ann", "try-1", "digest-1")

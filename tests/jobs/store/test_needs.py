@@ -11,8 +11,8 @@ from sqlalchemy import text
 
 from tcnn_jobs.database.upgrade import alembic_config
 from tcnn_jobs.errors import WrongState
-from tcnn_jobs.model.identifiers import new_id
 from tcnn_jobs.model.jobs import Job, Upload
+from tcnn_jobs.model.naming import new_id
 from tcnn_jobs.store import Store
 from tcnn_jobs.store.needs import named
 

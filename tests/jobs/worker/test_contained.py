@@ -9,11 +9,11 @@ import pytest
 from houses import House
 
 from tcnn_jobs.attempts import starting
-from tcnn_jobs.engines.environment import environment
+from tcnn_jobs.engines.base import environment
 from tcnn_jobs.engines.local import LocalEngine, LocalProcess
 from tcnn_jobs.housekeeping.janitor import clean
 from tcnn_jobs.model.jobs import Beat, Claim, Hold, Status
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.worker import worker
 from tcnn_jobs.worker.service import engine_for

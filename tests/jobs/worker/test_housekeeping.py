@@ -10,8 +10,8 @@ from sqlalchemy import update
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.database.schema import leases
 from tcnn_jobs.housekeeping import janitor
-from tcnn_jobs.housekeeping.chores import Chores
-from tcnn_jobs.housekeeping.election import Election
+from tcnn_jobs.housekeeping.coordination import Election
+from tcnn_jobs.housekeeping.janitor import Chores
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.store import Store
 

@@ -13,8 +13,8 @@ from tcnn_jobs.database import schema
 from tcnn_jobs.database.dialects import now
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.housekeeping import janitor
-from tcnn_jobs.model.audit import Actor, acting
 from tcnn_jobs.model.jobs import Artifact, Claim, Failure, Job, Result, Status
+from tcnn_jobs.model.operation import Actor, acting
 
 
 def attempt(house: House, job: Job, claim: int, size: int = 10) -> Path:

@@ -6,7 +6,7 @@ import signal
 import pytest
 from houses import House, processes_of
 
-from tcnn_jobs.attempts.limits import Limits
+from tcnn_jobs.attempts.running import Limits
 from tcnn_jobs.model.jobs import Job, Kind, Progress, Status
 from tcnn_jobs.worker.worker import Worker
 

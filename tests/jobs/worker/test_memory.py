@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from houses import House, processes_of, wait_for
 
-from tcnn_jobs.attempts import limits
+from tcnn_jobs.attempts import running
 from tcnn_jobs.engines import memory
 from tcnn_jobs.model.jobs import Status
 
@@ -61,8 +61,8 @@ def _running(script: str) -> Iterator[int]:
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "FRESH", -1.0)
-    monkeypatch.setattr(limits, "LOOK", 0.1)
-    monkeypatch.setattr(limits, "SHARE", 1.0)
+    monkeypatch.setattr(running, "LOOK", 0.1)
+    monkeypatch.setattr(running, "SHARE", 1.0)
 
 
 def test_pages_that_processes_share_are_counted_once_where_it_matters() -> None:

@@ -4,7 +4,7 @@ import pytest
 from houses import House
 from sampled import sampled
 
-from tcnn_jobs.attempts.limits import LONGEST, StepTime, grace
+from tcnn_jobs.attempts.running import LONGEST, StepTime, grace
 from tcnn_jobs.model.jobs import Progress, Status
 
 

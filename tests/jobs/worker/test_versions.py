@@ -7,11 +7,11 @@ from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.errors import EnvironmentFailure
 from tcnn.evaluation.comparing.config import EvaluationConfig
 from tcnn_jobs.model.jobs import REQUEST_VERSION, Kind, NewJob, Status
-from tcnn_jobs.model.labels import Labels
-from tcnn_jobs.model.monitoring import WorkerInfo
+from tcnn_jobs.model.naming import Labels
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.model.requests import ADDED, KINDS, ModelReference, Training, version_of
+from tcnn_jobs.worker.heartbeats import check_fellows, own
 from tcnn_jobs.worker.service import work
-from tcnn_jobs.worker.versions import check_fellows, own
 
 OF_VERSION_1 = """
 against amp anneal anneal_epochs anneal_path attention_lr auto_augment baseline batch_size bn_reestimate channels_last

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tcnn_jobs.housekeeping import lookups, webhooks
-from tcnn_jobs.housekeeping.election import Election
+from tcnn_jobs.housekeeping.coordination import Election
 from tcnn_jobs.housekeeping.webhooks import Outbox, deliver_due
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings

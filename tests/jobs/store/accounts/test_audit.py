@@ -12,9 +12,9 @@ from tcnn_jobs.database import schema
 from tcnn_jobs.database.dialects import now
 from tcnn_jobs.errors import QuotaExceeded, WrongState
 from tcnn_jobs.model.accounts import NewKey
-from tcnn_jobs.model.audit import Actor, acting
-from tcnn_jobs.model.identifiers import new_id
 from tcnn_jobs.model.jobs import IdempotencyKey, Upload
+from tcnn_jobs.model.naming import new_id
+from tcnn_jobs.model.operation import Actor, acting
 from tcnn_jobs.store import Store
 
 ANN = Actor(tenant="ann", key="key_1", request="r1")

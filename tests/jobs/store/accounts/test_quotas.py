@@ -15,8 +15,8 @@ from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.upgrade import alembic_config
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
 from tcnn_jobs.model.accounts import Quotas, Use
-from tcnn_jobs.model.identifiers import new_id
 from tcnn_jobs.model.jobs import Artifact, IdempotencyKey, Job, Result, Upload
+from tcnn_jobs.model.naming import new_id
 from tcnn_jobs.store import Store
 from tcnn_jobs.store.accounts.quotas import DAY, HOUR
 

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, event, text, update
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.errors import WrongState
-from tcnn_jobs.model.identifiers import new_id
 from tcnn_jobs.model.jobs import Job, Upload
+from tcnn_jobs.model.naming import new_id
 from tcnn_jobs.store import Store
 
 

@@ -11,10 +11,10 @@ from sqlalchemy import update
 from tcnn.errors import RequestError
 from tcnn_jobs.database.schema import jobs
 from tcnn_jobs.errors import IdempotencyMismatch, JobNotFound
-from tcnn_jobs.model.audit import Actor, acting
 from tcnn_jobs.model.columns import Order
 from tcnn_jobs.model.jobs import IdempotencyKey, Job, Kind, Result
-from tcnn_jobs.model.labels import Labels
+from tcnn_jobs.model.naming import Labels
+from tcnn_jobs.model.operation import Actor, acting
 from tcnn_jobs.store import Store
 from tcnn_jobs.store.reading import listing
 

@@ -7,7 +7,7 @@ from backends import ON_SQLITE
 from deeds import OUCH, RESULT, hold, info, new
 
 from tcnn_jobs.model.jobs import Kind
-from tcnn_jobs.model.monitoring import Statistics, WorkerInfo
+from tcnn_jobs.model.operation import Statistics, WorkerInfo
 from tcnn_jobs.store import Store
 
 

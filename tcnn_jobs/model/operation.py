@@ -1,5 +1,12 @@
-"""What monitoring shows: workers with their liveness, tenants with their load, ended jobs, the queue in numbers."""
+"""What operators see: workers with their liveness, tenants with their load, the queue in numbers, and the audit log.
 
+Whoever takes a request says once who acts (`acting`), and the store writes a row of the audit log in the transaction of
+each change that is made meanwhile, also in threads that are started for it. Workers act for nobody.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from pydantic import Field
@@ -75,3 +82,43 @@ class Statistics(Model):
     """kind → outcome → (jobs, seconds that they ran), since the store was made; deleted jobs stay counted."""
     workers: tuple[WorkerInfo, ...] = ()
     """Those that have been heard of in the last hour; `heartbeat_at` is here the age in seconds."""
+
+
+class Actor(Model):
+    """The author of changes: tenant, id or place of the key, never its secret, and the request's id."""
+
+    tenant: str
+    key: str
+    request: str = ""
+
+
+class AuditEntry(Model):
+    """A row of the audit log. `tenant` is whose thing was changed, `by` who did it, with which key and request."""
+
+    number: int
+    at: float
+    action: str
+    resource: str
+    tenant: str
+    by: str
+    key: str
+    request: str
+    details: dict[str, Any]
+
+
+_actor: ContextVar[Actor | None] = ContextVar("actor", default=None)
+
+
+@contextmanager
+def acting(actor: Actor) -> Iterator[None]:
+    """Context in which the audit log names this actor as the author of every change."""
+    token = _actor.set(actor)
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
+def actor() -> Actor | None:
+    """The current actor, or None."""
+    return _actor.get()

@@ -1,10 +1,14 @@
-"""Limits of a running attempt: run time, silence, memory, and the time to save that it has when asked to leave."""
+"""A running attempt, as its worker holds it, and its limits: run time, silence, memory, time to save and leave."""
 
 import time
+from dataclasses import dataclass, field
+from enum import StrEnum
 
+from tcnn_jobs.attempt import AttemptDirectory, Listener
+from tcnn_jobs.engines import memory
 from tcnn_jobs.engines.base import Process
-from tcnn_jobs.model.jobs import Failure, Job, Progress
-from tcnn_jobs.retry import LESS_MEMORY, Breach
+from tcnn_jobs.model.jobs import Beat, Claim, Failure, Job, NewEvent, Progress
+from tcnn_jobs.retry import LESS_MEMORY, Breach, Fail
 
 WAITS = frozenset({"fetching", "uploading", "waiting"})
 """Phases in which a job is silent for reasons that are not its own. Transfers have deadlines of their own."""
@@ -104,3 +108,60 @@ def grace(least: float, step: float) -> float:
     Two of them, as no two are alike; `LONGEST` at most beyond the `least`, which is for saving alone. Pure.
     """
     return least + min(LONGEST, 2 * step)
+
+
+class Why(StrEnum):
+    """Reason for which a process was asked to end."""
+
+    CANCELLED = "cancelled"
+    DRAINING = "draining"
+    LOST = "lost"
+    BREACH = "breach"
+
+
+@dataclass
+class Attempt:
+    """A job that a worker runs, or whose process has ended and the store has not accepted that yet.
+
+    With progress and events that the store has not received yet.
+    """
+
+    job: Job
+    claim: Claim
+    slots: list[str | None]
+    process: Process
+    directory: AttemptDirectory
+    listener: Listener
+    limits: Limits
+    progress: Progress | None = None
+    steps: StepTime = field(default_factory=StepTime)
+    events: list[NewEvent] = field(default_factory=list)
+    why: Why | None = None
+    kill_at: float | None = None
+    exit_code: int | None = None
+    breach: Breach | None = None
+    """The limit that it was ended for."""
+    kills: int = field(default_factory=memory.kills)
+    """Processes that the system had ended for memory before it began."""
+    broken: Fail | None = None
+    """Why its worker could not go on with it."""
+
+    def listen(self) -> None:
+        """Read the progress and events that the process has written since the last call."""
+        heard, happened, now = self.listener.progress(), self.listener.events(), time.monotonic()
+        if heard is not None:
+            self.progress = heard
+            self.steps.heard(heard, now)
+        if heard is not None or happened:
+            self.limits.heard(now, heard)
+        self.events += happened
+
+    @property
+    def starved(self) -> bool:
+        """Whether the system has ended processes for memory since it began; it may have been one of them."""
+        return memory.kills() > self.kills
+
+    @property
+    def beat(self) -> Beat:
+        """The heartbeat of this job: progress and events that the store has not received yet."""
+        return Beat(claim=self.claim, progress=self.progress, events=tuple(self.events))
