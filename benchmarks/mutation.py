@@ -54,7 +54,7 @@ ROOMS = {
         ("tcnn/layers/terms",),
         tests("layers", "positions", "products", "scope_formula", "gpsa_formula"),
         (
-            *tests("layers", "position_kinds", "scope_layer", "initialise", "dense", "folded", "fused"),
+            *tests("layers", "position_kinds", "scope_layer", "dense", "folded", "fused"),
             *tests("layers", "gpsa_torch_features", "exposed", "hard", "terms", "gpsa_compile"),
             *tests("conversion", "position_kinds_of_models"),
         ),
@@ -64,7 +64,7 @@ ROOMS = {
         ("tcnn/layers/functional.py", "tcnn/layers/gpsa.py", "tcnn/layers/base.py"),
         tests("layers", "gpsa_formula", "gpsa_equivalence", "scope_layer"),
         (
-            *tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "initialise", "triton_attention"),
+            *tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "terms", "triton_attention"),
             *tests("layers", "triton_operators", "position_kinds", "exposed", "dtensor"),
             *tests("layers", "hard", "citizenship", "scope_formula"),
             *tests("checkpoints", "load_older"),
@@ -83,15 +83,15 @@ ROOMS = {
         tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),
         tests("conversion", "plan", "surgery", "stride", "dilate"),
         (
-            *tests("conversion", "carry", "select", "ties", "every_resnet", "content_heads", "content_scope"),
+            *tests("conversion", "carry", "select", "ties", "named_models", "content_heads", "content_scope"),
             *tests("folding", "fold"),
             *tests("training", "baseline"),
             *tests("checkpoints", "load_older"),
         ),
         (
-            *tests("conversion", "named_models", "paper_table2", "content_heads", "reparameterise", "annealing"),
+            *tests("conversion", "paper_tables", "content_heads", "reparameterise", "annealing"),
             *tests("exporting", "export"),
-            *tests("zoo", "families"),
+            *tests("zoo", "sweep"),
         ),
     ),
     "store": Room(

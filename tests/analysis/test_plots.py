@@ -1,7 +1,10 @@
-"""Every picture, from one head to forty-nine, with any names: nothing clipped, the same bytes every time."""
+"""Every picture, from one head to forty-nine, with any names: nothing clipped, the same bytes every time; and the
+animation of where heads look: a frame an epoch, a panel a layer, circles of the Gaussians' shares.
+"""
 
 import hashlib
 import io
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +16,14 @@ import made_up
 import numpy
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 from matplotlib.text import Text
 from PIL import Image
 from sampled import sampled
 
 from tcnn.analysis.plots import centres, gallery, locality, maps, robustness, style, training
-from tcnn.errors import OutputError
+from tcnn.analysis.plots.centres import animate, frames
+from tcnn.errors import OutputError, RequestError
 from tcnn.evaluation.corruptions import CORRUPTIONS
 
 
@@ -213,3 +218,27 @@ def test_files(tmp_path: Path) -> None:
     assert b"<dc:date>" not in written[1].read_bytes()
     with pytest.raises(OutputError, match=r"a.png: exists already"):
         style.write(made, tmp_path / "a")
+
+
+LAYER = {"centres": [[0.0, 1.0], [-2.0, 0.5]], "strengths": [1.0, 0.25]}
+ROWS = [
+    {"kind": "epoch", "epoch": 1, "looking": {"blocks.0.attn": LAYER, "blocks.1.attn": LAYER}},
+    {"kind": "epoch", "epoch": 2, "looking": {"blocks.0.attn": LAYER, "blocks.1.attn": LAYER}},
+]
+
+
+def test_a_frame_for_every_epoch(tmp_path: Path) -> None:
+    file = animate(ROWS, tmp_path / "centres.gif")
+    with Image.open(file) as image:
+        assert image.n_frames == 2
+    first = frames(ROWS)[0].axes[0]
+    circles = [patch for patch in first.patches if isinstance(patch, Circle)]
+    assert [(circle.center, round(circle.radius**2, 3)) for circle in circles[:2]] == [
+        ((1.0, 0.0), round(math.log(2), 3)), ((1.0, 0.0), round(math.log(10), 3)),
+    ]  # fmt: skip
+    assert len(frames(ROWS)[0].axes) == 2 and len(circles) == 4
+
+
+def test_a_run_without_centres_is_refused() -> None:
+    with pytest.raises(RequestError, match="says nothing of centres"):
+        frames([{"kind": "epoch", "epoch": 1}])

@@ -1,15 +1,33 @@
-"""A trained CNN that is no timm model, on real images: after conversion every single prediction is the same."""
+"""A trained CNN that is no timm model, the CIFAR-10 ResNet-20 of `benchmarks/reproduce`, on real images: `evaluate`
+finds what is known of it, and after conversion every single prediction is the same.
+"""
 
+import importlib.util
+import io
+import lzma
+import os
+import tarfile
 from functools import cache
+from pathlib import Path
+from types import ModuleType
 
+import numpy
 import pytest
 import torch
-from cifar_resnet20 import ARCHIVE, WEIGHTS, load_model, load_validation_images
+from PIL import Image
 from torch import Tensor, nn
 
 import tcnn
+from tcnn.data.image_set import ImageSet, open_dataset
+from tcnn.evaluation.evaluate import evaluate
 from tcnn.layers import GPSA2d
 
+DATA = Path(os.environ.get("TCNN_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
+ARCHIVE = DATA / "cifar10.tar.xz"
+WEIGHTS = DATA / "resnet20-cifar10.safetensors"
+
+MEAN = torch.tensor([0.485, 0.456, 0.406])
+STD = torch.tensor([0.229, 0.224, 0.225])
 pytestmark = pytest.mark.skipif(
     not (ARCHIVE.is_file() and WEIGHTS.is_file()),
     reason=f"NOT TESTED ON REAL IMAGES: {ARCHIVE} and {WEIGHTS.name} beside it are absent; set TCNN_TEST_DATA",
@@ -17,6 +35,47 @@ pytestmark = pytest.mark.skipif(
 
 LAST_STAGE = [f"layer3.{block}.conv{i}" for block in range(3) for i in (1, 2)]
 RIGHT = 4051
+"""Of 5,000 validation images; what the CNN is known to get right."""
+
+
+def _script() -> ModuleType:
+    """The network of the benchmark, which is a script beside the package, not a part of it."""
+    path = Path(__file__).parents[2] / "benchmarks" / "reproduce" / "networks" / "resnet20.py"
+    spec = importlib.util.spec_from_file_location("reproduce_resnet20", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# At import, so that a script that has moved is noticed also where the images and weights are absent.
+SCRIPT = _script()
+
+
+def load_model() -> nn.Module:
+    return SCRIPT.pretrained(WEIGHTS)
+
+
+def load_validation_images(every: int = 1) -> tuple[Tensor, Tensor]:
+    """One of so many of the 5,000 images, normalised, (N, 3, 32, 32), and their classes: the class folders in
+    alphabetical order.
+    """
+    pixels, names = [], []
+    unpacked = lzma.decompress(ARCHIVE.read_bytes())
+    # Of 55,000 files the last 5,000: to look at the headers of the others takes longer than to unpack them.
+    with tarfile.open(fileobj=io.BytesIO(unpacked[unpacked.index(b"cifar10/val/") :])) as archive:
+        for member in [member for member in archive if member.isfile()][::every]:
+            content = archive.extractfile(member)
+            assert content is not None
+            pixels.append(numpy.asarray(Image.open(io.BytesIO(content.read())).convert("RGB")))
+            names.append(member.name.split("/")[-2])
+    classes = sorted(set(names))
+    images = torch.from_numpy(numpy.stack(pixels)).float() / 255
+    images = ((images - MEAN) / STD).permute(0, 3, 1, 2).contiguous()
+    return images, torch.tensor([classes.index(name) for name in names])
+
+
 """Of 5,000 validation images; what the CNN is known to get right."""
 
 
@@ -86,3 +145,34 @@ def test_verification_on_real_images(source: nn.Module, converted: nn.Module) ->
     assert report.passed, report.failure()
     assert report.passes[1].logits.worst <= 1e-12
     assert report.drift.top1_agreement < 0.9
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+    root = tmp_path_factory.mktemp("cifar")
+    with tarfile.open(ARCHIVE, "r:xz") as archive:
+        for member in archive:
+            if "/val/" in member.name and member.isfile():
+                archive.extract(member, root, filter="data")
+    return open_dataset(str(root / "cifar10"), "val")
+
+
+@pytest.mark.slow
+def test_the_known_network_gets_what_is_known_right(source: nn.Module, folder: ImageSet) -> None:
+    found = evaluate(source, folder, size=32, crop_pct=1.0, batch_size=100)
+    assert (found.images, found.right) == (5000, RIGHT)
+    assert [score.images for score in found.per_class.values()] == [500] * 10
+    assert sum(score.right for score in found.per_class.values()) == RIGHT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "mild", "severe"),
+    [("brightness", 0.75, 0.55), ("gaussian_noise", 0.40, 0.10), ("fog", 0.75, 0.30), ("jpeg_compression", 0.70, 0.5)],
+)
+def test_corruptions_cost_accuracy(source: nn.Module, folder: ImageSet, name: str, mild: float, severe: float) -> None:
+    """More with severity, and about as much as CIFAR-10-C costs networks without augmentation."""
+    some = folder.subset(range(0, 5000, 10))
+    one, five = (evaluate(source, some, size=32, crop_pct=1.0, corruption=(name, s)).top1 for s in (1, 5))
+    assert 0.84 > one > mild
+    assert one - 0.05 > five > severe

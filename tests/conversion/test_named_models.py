@@ -1,10 +1,20 @@
-"""Named models of a dozen families: equivalence end to end at the sizes that people use, and drift beside it."""
+"""timm's models by their names: of a dozen families, equivalence end to end at the sizes that people use, and drift
+beside it; of `resnet.py` every entry point, the right layers in a sample of them, the right function in a cheap one.
+
+Slow tests look at all, and verify all entry points of `resnet.py` on data, which takes minutes and up to 16 GB.
+"""
+
+import gc
 
 import pytest
-from nets import seeded_model
+import timm
+import torch
+from nets import meta_model, seeded_model, spatial_convolutions
 from sampled import sampled
+from timm.models._registry import _deprecated_models, _module_to_models
 
 import tcnn
+from tcnn.layers import GPSA2d
 from tcnn.verification.report import VerificationReport
 
 LAYERS = {
@@ -57,3 +67,77 @@ def test_equals_its_source_without_stride(name: str) -> None:
     assert conversion.strides_removed and len(conversion.layers) == LAYERS[name]
     reference = tcnn.without_stride(source)
     assert_equivalent(tcnn.verify(reference, converted, input_size=(160, 192), batch_size=1, randomise=True))
+
+
+EVERY = timm.list_models(module="resnet")
+
+SAMPLE = [
+    "test_resnet",
+    "resnet10t",
+    "resnet14t",
+    "resnet18d",
+    "resnet26t",
+    "resnet34",
+    "resnet50_gn",
+    "resnet50s",
+    "resnetaa34d",
+    "resnetblur18",
+    "resnetblur50d",
+    "ecaresnet26t",
+    "ecaresnet50d_pruned",
+    "ecaresnext26t_32x4d",
+    "seresnet18",
+    "seresnext26d_32x4d",
+]
+QUICK = ["test_resnet", "resnet18d", "resnetblur18", "ecaresnext26t_32x4d"]
+"""A block of each kind, a pool and an attention of its own."""
+CHEAP = ["test_resnet"]
+
+
+def test_the_list_is_all_of_it() -> None:
+    """What is registered beyond the list are old names of models in it."""
+    others = {name: _deprecated_models[name] for name in _module_to_models["resnet"] - set(EVERY)}
+    assert len(EVERY) >= 81
+    assert {new.split(".")[0] for new in others.values() if new} <= set(EVERY)
+
+
+@pytest.mark.parametrize("name", sampled(EVERY, QUICK))
+def test_the_kxk_convolutions_of_layer4_are_converted_and_no_others(name: str) -> None:
+    source = meta_model(name)
+    converted, report = tcnn.convert(source)
+    expected = spatial_convolutions(source, "layer4.")
+    assert report.stage == "layer4" and len(expected) > 0
+    assert [layer.name for layer in report.layers] == expected
+    assert [name for name, module in converted.named_modules() if isinstance(module, GPSA2d)] == expected
+    assert {skipped.reason for skipped in report.skipped} <= {"Conv1d is not an nn.Conv2d"}  # ECA's
+
+
+@pytest.mark.parametrize("name", sampled(SAMPLE, CHEAP))
+def test_a_sample_is_verified(name: str) -> None:
+    source = seeded_model(name)
+    converted, _ = tcnn.convert(source)
+    report = tcnn.verify(source, converted, input_size=(64, 96), batch_size=1, randomise=True)
+    assert report.passed, report.failure()
+    assert report.drift.logits.relative > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY)
+def test_every_entry_point_is_verified(name: str) -> None:
+    """On data, in float32 and float64: two images whose last map is 4×4, for on fewer pixels the calibrated statistics
+    make a deep network chaotic.
+    """
+    torch.manual_seed(0)
+    source = timm.create_model(name)
+    converted, _ = tcnn.convert(source)
+    report = tcnn.verify(source, converted, input_size=(128, 128), randomise=True)
+    single, double = report.passes
+    print(
+        f"{name}: float32 {single.logits.worst:.1e}, float64 {double.logits.worst:.1e}, "
+        f"drift {report.drift.logits.relative:.3f}, {single.note or double.note or 'no note'}"
+    )
+    assert report.passed, report.failure()
+    assert single.logits.worst <= 1e-5 and double.logits.worst <= 1e-10
+    assert report.drift.logits.relative > 0.01  # the same weights at τ = 1: the comparison is not blind
+    del source, converted
+    gc.collect()

@@ -1,4 +1,4 @@
-"""A layer with a content scope as a module: how it is written, what it holds in memory, dtypes, compilers."""
+"""A layer with a content scope as a module: how it is written, what it holds in memory, dtypes, compilers, exports."""
 
 import copy
 import math
@@ -9,6 +9,7 @@ from typing import Protocol
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import Dim, export
 from torch.utils.flop_counter import FlopCounterMode
 
 from tcnn.errors import RequestError
@@ -215,3 +216,20 @@ def test_compiled_gradients(content: str, relative_error: RelativeError) -> None
         gradients.append({name: parameter.grad.clone() for name, parameter in layer.named_parameters()})
     for name, expected in gradients[0].items():
         assert relative_error(gradients[1][name], expected) < 1e-5, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"padding": 1}, {"padding": "dynamic", "stride": 2}], ids=str)
+@pytest.mark.parametrize("content", ["window:4", "pooled:4"])
+@torch.no_grad()
+def test_exports_with_dynamic_batch_and_size(
+    content: str, options: dict[str, object], relative_error: Callable[[Tensor, Tensor], float]
+) -> None:
+    """`Dim.DYNAMIC` is an error where a size would be frozen into the program."""
+    torch.manual_seed(0)
+    layer = GPSA2d(4, 6, 3, temperature=1.0, content=content, **options).eval()  # type: ignore[arg-type]
+    dynamic = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
+    program: Callable[[Tensor], Tensor] = export(layer, (torch.randn(2, 4, 9, 10),), dynamic_shapes=(dynamic,)).module()
+    for shape in ((2, 4, 9, 10), (3, 4, 7, 12), (5, 4, 16, 6)):
+        x = torch.randn(shape)
+        assert relative_error(program(x), layer(x)) < 1e-6

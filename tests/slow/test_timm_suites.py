@@ -15,7 +15,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from families import smallest_of_every_family
+from sampled import smallest_of_every_family
 
 ROOT = Path(__file__).parents[2]
 TOO_LARGE = {"mobilenetv5_base", "nasnetalarge", "pnasnet5large", "inception_resnet_v2"}

@@ -1,14 +1,14 @@
-"""`tcnn.initialise`: attention in timm's own forward pass peaks at the offsets; what it keeps, and what it refuses."""
+"""`tcnn.initialise`: attention in timm's own forward pass peaks at the offsets; what it keeps, and what it refuses;
+and Fourier features of positions against the formula.
+"""
 
-import json
-from pathlib import Path
+import math
 from typing import Any
 
 import pytest
 import timm
 import torch
 from data_pictures import picture
-from safetensors import safe_open
 from sampled import sampled
 from timm.layers import build_sincos2d_pos_embed
 from timm.models.vision_transformer import VisionTransformer
@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import tcnn
-from tcnn.analysis.reading.info import info
 from tcnn.errors import RequestError
-from tcnn.vit.initialise import initialise_file, photograph_noise
-from tcnn.vit.positions import coordinates, fourier_features, neighbours
+from tcnn.vit.initialise import photograph_noise
+from tcnn.vit.positions import coordinates, draw_offsets, fourier_features, indices, neighbours
 
 SMALL = {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 2, "num_heads": 3, "num_classes": 5}
 """A head of 32 numbers, a grid of 8×8: its features fit exactly."""
@@ -226,28 +225,48 @@ def test_is_refused_in_one_line(make: Any, options: dict[str, Any], said: str) -
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_files_are_timms_own(tmp_path: Path) -> None:
-    """A file as checkpoint_path, a directory as local-dir: the same network, and it says how it began."""
-    arguments: dict[str, object] = {"img_size": 64, "num_classes": 3, "depth": 2}
-    file, folder = tmp_path / "vit.safetensors", tmp_path / "vit"
-    report = initialise_file("vit_tiny_patch16_224", file, model_args=arguments, seed=5)
-    initialise_file("vit_tiny_patch16_224", folder, model_args=arguments, seed=5)
-    one = timm.create_model("vit_tiny_patch16_224", **arguments, checkpoint_path=str(file)).eval()
-    two = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    assert two.patch_embed.grid_size == (4, 4)
-    x = torch.randn(1, 3, 64, 64)
-    assert torch.equal(one(x), two(x))
-    with safe_open(file, "pt") as opened:
-        assert json.loads(opened.metadata()["tcnn_init"]) == json.loads(report.model_dump_json())
-    with pytest.raises(RequestError, match="exists already"):
-        initialise_file("vit_tiny_patch16_224", file)
+GRIDS = [(2, 2), (5, 5), (8, 12), (14, 14), (16, 3)]
 
 
-def test_info_tells_what_was_built_and_not_what_is_published(tmp_path: Path) -> None:
-    """Random weights have no tag and no licence; size and parameters are the file's."""
-    initialise_file("vit_tiny_patch16_224", tmp_path / "vit", "mimetic", model_args={"img_size": 64, "depth": 2})
-    model = timm.create_model(f"local-dir:{tmp_path / 'vit'}", pretrained=True)
-    found = info(str(tmp_path / "vit"))
-    assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert (found.input_size, found.license, found.flops) == ((3, 64, 64), None, None)
-    assert not model.pretrained_cfg.get("tag")
+@pytest.mark.parametrize("grid", GRIDS)
+def test_products_are_the_dirichlet_kernel(grid: tuple[int, int]) -> None:
+    points = coordinates(grid)
+    features = fourier_features(points, grid, 2 * sum(grid))
+    found = features @ features.T
+    for first, second in torch.randint(len(points), (200, 2), generator=torch.Generator().manual_seed(0)).tolist():
+        expected = 0.0
+        for axis, side in enumerate(grid):
+            distance = (points[first, axis] - points[second, axis]).item()
+            terms = (math.cos(2 * math.pi * m * distance / (2 * side + 1)) for m in range(1, side + 1))
+            expected += 2 / (2 * side + 1) * sum(terms)
+        assert found[first, second].item() == pytest.approx(expected, abs=1e-13)
+    kernel = [2 * side / (2 * side + 1) for side in grid]
+    assert found.diagonal().allclose(torch.tensor(sum(kernel)).double())
+    others = found.masked_fill(torch.eye(len(points)).bool(), -9)
+    assert others.max() < sum(kernel) - 0.99
+
+
+@pytest.mark.parametrize(
+    ("grid", "width"), [((14, 14), 64), ((28, 28), 64), ((28, 28), 32), ((9, 40), 48), ((3, 3), 4)]
+)
+def test_the_product_is_largest_at_the_same_place(grid: tuple[int, int], width: int) -> None:
+    """Also where the features do not fit, and in no more room than was asked for."""
+    points = coordinates(grid)
+    features = fourier_features(points, grid, width)
+    assert features.shape == (len(points), width)
+    assert torch.equal((features @ features.T).argmax(1), torch.arange(len(points)))
+
+
+def test_where_heads_look() -> None:
+    grid = (3, 4)
+    assert indices(neighbours(grid, (1, -1)), grid).tolist() == [4, 4, 5, 6, 8, 8, 9, 10, 8, 8, 9, 10]
+    assert indices(neighbours(grid, (0, 0)), grid).tolist() == list(range(12))
+
+
+def test_offsets_fill_the_window_before_one_comes_twice() -> None:
+    drawn = draw_offsets(12, 3, torch.Generator().manual_seed(0))
+    assert sorted(drawn[:9]) == [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)]
+    assert len(set(drawn[9:])) == 3
+    assert draw_offsets(12, 3, torch.Generator().manual_seed(0)) == drawn
+    assert draw_offsets(12, 3, torch.Generator().manual_seed(1)) != drawn
+    assert {abs(part) for offset in draw_offsets(25, 5, torch.Generator()) for part in offset} == {0, 1, 2}

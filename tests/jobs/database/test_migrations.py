@@ -8,8 +8,8 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from backends import ON_SQLITE, quick_on
 from deeds import RESULT, Child, hold, new
+from sampled import ON_SQLITE, quick_on
 from sqlalchemy import Connection, MetaData, Table, inspect, text
 
 from tcnn_jobs.database import upgrade

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from alembic import command
-from backends import ON_SQLITE
 from deeds import new
+from sampled import ON_SQLITE
 from sqlalchemy import Connection, inspect, text
 
 from tcnn_jobs.database.upgrade import alembic_config, head

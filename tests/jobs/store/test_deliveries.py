@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from backends import ON_POSTGRES, ON_SQLITE
 from deeds import OUCH, RESULT, hold, new
+from sampled import ON_POSTGRES, ON_SQLITE
 
 from tcnn_jobs.model.jobs import Delivery, Job
 from tcnn_jobs.store import Store

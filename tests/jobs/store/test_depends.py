@@ -4,9 +4,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from backends import ON_POSTGRES, ON_SQLITE
 from deeds import OUCH, RESULT, Child, hold, kinds, new
-from sampled import sampled
+from sampled import ON_POSTGRES, ON_SQLITE, sampled
 
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model.jobs import Job, Kind, Status

@@ -1,8 +1,8 @@
 """A job that failed is tried again on another worker, if there is one; one that is silent within its lease is there."""
 
 import pytest
-from backends import ON_SQLITE
 from deeds import OUCH, hold, info, kinds, new
+from sampled import ON_SQLITE
 from sqlalchemy import text
 
 from tcnn_jobs.model.jobs import Job

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
-from backends import ON_POSTGRES, ON_SQLITE
 from deeds import OUCH, hold, info, kinds, new
+from sampled import ON_POSTGRES, ON_SQLITE
 
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.model.jobs import Beat, NewEvent

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from backends import ON_SQLITE
 from deeds import OUCH, RESULT, hold, info, new
+from sampled import ON_SQLITE
 
 from tcnn_jobs.errors import LostClaim
 from tcnn_jobs.model.jobs import Beat, Claim, Hold, NewEvent, Progress

@@ -3,8 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from backends import ON_POSTGRES, ON_SQLITE
 from deeds import new
+from sampled import ON_POSTGRES, ON_SQLITE
 
 from tcnn_jobs.errors import IdempotencyMismatch, WrongState
 from tcnn_jobs.model.jobs import IdempotencyKey

@@ -3,8 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from backends import ON_SQLITE
 from deeds import Child
+from sampled import ON_SQLITE
 from sqlalchemy import text
 
 from tcnn_jobs.store import Store

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from alembic import command
-from backends import ON_POSTGRES, ON_SQLITE
 from deeds import OUCH, RESULT, hold, new
+from sampled import ON_POSTGRES, ON_SQLITE
 from sqlalchemy import text
 
 from tcnn_jobs.database.upgrade import alembic_config

@@ -7,8 +7,8 @@ import time
 from collections import Counter
 
 import pytest
-from backends import ON_POSTGRES, ON_SQLITE
 from deeds import RESULT, Child, hold, kinds, new
+from sampled import ON_POSTGRES, ON_SQLITE
 
 from tcnn_jobs.errors import LostClaim
 from tcnn_jobs.model.jobs import Job, Status

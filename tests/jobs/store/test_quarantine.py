@@ -1,7 +1,7 @@
 """A job that costs worker after worker and gets no farther is not tried again, whatever its attempts."""
 
-from backends import ON_SQLITE
 from deeds import hold, info, kinds, new
+from sampled import ON_SQLITE
 
 from tcnn_jobs.model.jobs import Beat, Failure, Job, NewEvent, Progress, Status
 from tcnn_jobs.store import Store

@@ -4,8 +4,8 @@ import random
 import time
 
 import pytest
-from backends import ON_SQLITE
 from deeds import OUCH, hold, new
+from sampled import ON_SQLITE
 from sqlalchemy import update
 
 from tcnn_jobs.database import schema

@@ -1,8 +1,8 @@
 """How long a job has run counts all its attempts, and nothing else."""
 
 import pytest
-from backends import ON_SQLITE
 from deeds import OUCH, hold, info, new
+from sampled import ON_SQLITE
 from sqlalchemy import text
 
 from tcnn_jobs.model.jobs import Beat, Claim, Job

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from backends import ON_SQLITE
 from deeds import OUCH, RESULT, hold, kinds, new
+from sampled import ON_SQLITE
 
 from tcnn_jobs.errors import LostClaim, WrongState
 from tcnn_jobs.model.jobs import TRANSITIONS, Claim, Failure, Job, Status

@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from backends import ON_SQLITE
 from pydantic import ValidationError
+from sampled import ON_SQLITE
 from sqlalchemy import select, update
 
 from tcnn_jobs.database import schema

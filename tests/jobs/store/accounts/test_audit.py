@@ -4,8 +4,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from backends import ON_SQLITE
 from deeds import RESULT, hold, new
+from sampled import ON_SQLITE
 from sqlalchemy import update
 
 from tcnn_jobs.database import schema

@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from backends import ON_SQLITE
 from deeds import RESULT, hold, new
-from sampled import sampled
+from sampled import ON_SQLITE, sampled
 from sqlalchemy import Connection, event, text, update
 
 from tcnn_jobs.database import schema

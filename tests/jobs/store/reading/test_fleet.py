@@ -1,7 +1,7 @@
 """Workers as the store sees them: busy, present, since when, and forgotten when they are long dead."""
 
-from backends import ON_SQLITE
 from deeds import hold, info, new
+from sampled import ON_SQLITE
 from sqlalchemy import text
 
 from tcnn_jobs.store import Store

@@ -3,9 +3,9 @@
 import itertools
 
 import pytest
-from backends import ON_SQLITE
 from deeds import hold, new
 from pydantic import ValidationError
+from sampled import ON_SQLITE
 from sqlalchemy import update
 
 from tcnn.errors import RequestError

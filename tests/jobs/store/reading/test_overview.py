@@ -3,8 +3,8 @@
 import math
 
 import pytest
-from backends import ON_SQLITE
 from deeds import RESULT, new
+from sampled import ON_SQLITE
 from sqlalchemy import text
 
 from tcnn_jobs.errors import JobNotFound, KeyNotFound, WrongState

@@ -1,8 +1,8 @@
 """Lists, owners, and identifiers that nobody has made."""
 
 import pytest
-from backends import ON_SQLITE
 from deeds import OUCH, RESULT, hold, new
+from sampled import ON_SQLITE
 from sqlalchemy.dialects import sqlite
 
 from tcnn_jobs.database.dialects import Document

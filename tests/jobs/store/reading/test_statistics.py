@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from backends import ON_SQLITE
 from deeds import OUCH, RESULT, hold, info, new
+from sampled import ON_SQLITE
 
 from tcnn_jobs.model.jobs import Kind
 from tcnn_jobs.model.operation import Statistics, WorkerInfo
