@@ -124,7 +124,7 @@ def test_every_command_loads_quickly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "from tcnn_jobs.confined.checkpoints import _load; _load(None, None, None)",
+        "from tcnn_jobs.confined.model_files import _load; _load(None, None, None)",
         "from tcnn_jobs.confined.explorer import Explorer; Explorer('')",
         "from tcnn.training.launch.rank import finetune_request; finetune_request(None, None)",
     ],

@@ -78,7 +78,7 @@ async def plan(
         asked, file = await parts.pools.storage.run(owner, _asked, parts, request, submission, resolved)
         async with parts.pools.checks.take(owner):
             found = await ask(
-                "tcnn_jobs.confined.planning", "compute", json.dumps(asked), file,
+                "tcnn_jobs.confined.reports", "compute", json.dumps(asked), file,
                 memory=MEMORY + 32 * _parameters(asked["model"], resolved), seconds=SECONDS,
             )  # fmt: skip
     except Refused as error:

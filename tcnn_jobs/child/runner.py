@@ -10,8 +10,7 @@ from types import FrameType
 
 from tcnn.errors import EnvironmentFailure, Stopped, TcnnError, one_line
 from tcnn.processes import QuickExit, die_with_parent, keep_freed_memory, let_others_go_first, loading
-from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
-from tcnn_jobs.child.naming import public
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter, public
 from tcnn_jobs.model.jobs import Failure, Progress
 from tcnn_jobs.retry import error_code
 

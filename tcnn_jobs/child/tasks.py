@@ -1,11 +1,9 @@
-"""The tasks: one function per kind of job, which calls the library. The only file of the queue that loads torch."""
+"""The tasks: one function per kind of job, which calls the library. Only this and `training` load torch."""
 
 import contextlib
 import json
 import logging
-import os
-import shutil
-import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,25 +11,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from tcnn.analysis.images import read_pictures
-from tcnn.analysis.reading.rundirs import metadata
-from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.opening import open_model
 from tcnn.errors import RequestError
+from tcnn.evaluation.comparing.comparison import compare
+from tcnn.evaluation.comparing.report import Comparison
 from tcnn.files import file_digest
-from tcnn.training.before_after import FILE as COMPARED
-from tcnn.training.finetune import FinetuneResult
-from tcnn.training.launch.exchange import RunRequest
-from tcnn.training.launch.launcher import finetune_on
-from tcnn.training.preparing.converted import FILE as CONVERTED
-from tcnn.training.runs.progress import Callbacks
-from tcnn.training.runs.progress import Progress as TrainingProgress
-from tcnn.training.runs.rundir import BASELINE, RunDirectory
 from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file
-from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, artifact_of
-from tcnn_jobs.child.measuring import measure
-from tcnn_jobs.child.naming import public, unplaced
-from tcnn_jobs.errors import for_requests
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, artifact_of, unplaced
+from tcnn_jobs.child.training import finetune, link, own_weights, train, trained
 from tcnn_jobs.model.jobs import Kind, Progress, Result
-from tcnn_jobs.model.requests import FinetuneRequest, Training, TransformRequest
+from tcnn_jobs.model.requests import EvaluateRequest, TransformRequest, models_of
 
 log = logging.getLogger("tcnn.tasks")
 
@@ -56,23 +45,8 @@ def transform(assignment: Assignment, directory: AttemptDirectory, reporter: Rep
     if request.finetune is None:
         file = artifact_of(assignment, directory.converted)
         return Result(checkpoint=file, files=(file,), verification=verification, metrics=_sizes(converted))
-    trained = _finetune(assignment, directory, reporter, str(directory.converted), request.finetune)
-    return _trained(assignment, directory, reporter, trained, verification)
-
-
-def train(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
-    """Fine-tune a checkpoint or a timm model."""
-    request = FinetuneRequest(**assignment.request)
-    source = assignment.paths.get("source") or request.model or ""
-    trained = _finetune(
-        assignment, directory, reporter, source, request, pretrained=request.pretrained, weights=_weights(assignment)
-    )
-    converted = directory.run / CONVERTED
-    verification = metadata(converted).get("verification") if converted.is_file() else None
-    return _trained(assignment, directory, reporter, trained, verification)
-
-
-TASKS = {Kind.TRANSFORM: transform, Kind.FINETUNE: train, Kind.EVALUATE: measure}
+    result = finetune(assignment, directory, reporter, str(directory.converted), request.finetune)
+    return trained(assignment, directory, reporter, result, verification)
 
 
 def _convert(
@@ -91,17 +65,12 @@ def _convert(
 
     converted = convert_to_file(
         request.model, directory.converted, request.conversion, pretrained=request.pretrained,
-        weights=_weights(assignment), num_classes=request.num_classes, force=True, progress=step, images=images,
+        weights=own_weights(assignment), num_classes=request.num_classes, force=True, progress=step, images=images,
     )  # fmt: skip
     CONVERSION.write_text(converted.model_dump_json(), encoding="utf-8")
     checks = converted.verification
     reporter.event("converted", layers=len(converted.conversion.layers), verified=checks is not None and checks.passed)
     return converted
-
-
-def _weights(assignment: Assignment) -> Path | None:
-    """The CNN's own weights, if they were uploaded."""
-    return Path(assignment.paths["weights"]) if "weights" in assignment.paths else None
 
 
 def _some_images(folder: Path, model: nn.Module) -> Tensor | None:
@@ -121,130 +90,73 @@ def _inherited_conversion(assignment: Assignment) -> ConversionResult | None:
         return None
     try:
         converted = ConversionResult.model_validate_json((Path(previous) / CONVERSION).read_text(encoding="utf-8"))
-        _link(Path(previous) / "converted.safetensors", Path("converted.safetensors"))
+        link(Path(previous) / "converted.safetensors", Path("converted.safetensors"))
         if file_digest(Path("converted.safetensors")) != converted.sha256:
             return None
-        _link(Path(previous) / CONVERSION, CONVERSION)
+        link(Path(previous) / CONVERSION, CONVERSION)
     except (OSError, ValueError):
         return None
     return converted
 
 
-def _finetune(
-    assignment: Assignment, directory: AttemptDirectory, reporter: Reporter, source: str, training: Training,
-    pretrained: bool = True, weights: Path | None = None,
-) -> FinetuneResult:  # fmt: skip
-    _inherit_run(assignment.paths.get("previous"), directory.run)
-    epochs_told, phase = assignment.epochs_told, ""
-
-    def tell_epochs() -> None:
-        nonlocal epochs_told
-        epochs_told = _tell_epochs(reporter, directory.run, epochs_told)
-
-    def report(now: TrainingProgress) -> None:
-        nonlocal phase
-        reporter.progress(Progress(**now.model_dump()))
-        if now.phase != phase:  # an epoch may have been validated and written down
-            phase = now.phase
-            tell_epochs()
-
-    def say(message: str) -> None:
-        tell_epochs()  # what is said comes after them: after the last one, that the CNN is trained
-        log.info("%s", public(message, assignment))
-        reporter.event("message", text=public(message, assignment))
-
-    # As the request has them: another worker, which goes on with the run, has its files elsewhere.
-    names = {"data": training.dataset} | ({"val": training.val} if training.val else {})
-    if isinstance(training, FinetuneRequest):
-        names["model"] = training.label
-    run = RunRequest(
-        model=str(source), data=assignment.paths.get("dataset", training.dataset),
-        val=assignment.paths.get("val", training.val) if training.val else None,
-        config=training.settings, out=str(directory.run), resume=True, pretrained=pretrained,
-        weights=None if weights is None else str(weights), names=names,
-        baseline=training.baseline, compare=True,
-    )  # fmt: skip
-    result = finetune_on(assignment.placement, run, Callbacks(report, say), sys.stdout.buffer)
-    tell_epochs()
-    return result
-
-
-def _tell_epochs(reporter: Reporter, run: Path, told: int) -> int:
-    """Tell the epochs that a run has written down since so many were told; how many are told now."""
-    rows = RunDirectory(run).rows("epoch")
-    for row in rows[told:]:
-        facts = {key: row.get(key) for key in ("epoch", "train_loss", "lr", "temperature", "val", "gate_mean")}
-        reporter.event("epoch", **facts)
-    return max(told, len(rows))  # fewer after a resume: they are trained again, and were told
-
-
-def _inherit_run(previous: str | None, run: Path) -> None:
-    """Inherit the run directory of the previous attempt, so that training resumes from its last resume point.
-
-    Checkpoints are never changed in place, so they are linked; the records are appended to, so they are copied: the
-    attempt before may still be running on a machine that was thought dead.
-    """
-    if previous is None or run.exists():
-        return
-    old, fresh = Path(previous) / "run", run.with_name(".run.inherited")
-    if not (old / "config.json").is_file():
-        return
-    shutil.rmtree(fresh, ignore_errors=True)
-    _inherit_files(old, fresh)
-    if (old / BASELINE / "config.json").is_file():
-        _inherit_files(old / BASELINE, fresh / BASELINE)
-    fresh.rename(run)
-
-
-def _inherit_files(old: Path, fresh: Path) -> None:
-    (fresh / "resume").mkdir(parents=True)
-    for file in (*old.iterdir(), *(old / "resume").glob("step-*.safetensors")):
-        if file.name.startswith(".") or not file.is_file():
-            continue
-        with contextlib.suppress(FileNotFoundError):  # an old resume point that was just replaced by a newer one
-            if file.suffix == ".safetensors":
-                _link(file, fresh / file.relative_to(old))
-            else:
-                shutil.copy2(file, fresh / file.relative_to(old))
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        raise
-    except OSError:  # another file system, or one without links
-        shutil.copy2(source, target)
-
-
-def _trained(
-    assignment: Assignment, directory: AttemptDirectory, reporter: Reporter, trained: FinetuneResult,
-    verification: dict[str, Any] | None = None,
-) -> Result:  # fmt: skip
-    """The result of fine-tuning: files flushed and hashed, after the checkpoint has been loaded as a user would."""
-    reporter.progress(Progress(phase="publishing", percent=100.0))
-    run = RunDirectory(directory.run)
-    checkpoint.load(run.best)
-    best = artifact_of(assignment, run.best)
-    others = (
-        run.last,
-        run.path / CONVERTED if (run.path / CONVERTED).is_file() else directory.converted,
-        run.metrics,
-        run.path / "summary.csv",
-        run.path / "config.json",
-        run.path / COMPARED,
-    )
-    files = (best, *(artifact_of(assignment, file) for file in others if file.is_file()))
-    cnn = RunDirectory(directory.run / BASELINE).best
-    if cnn.is_file():
-        files += (artifact_of(assignment, cnn, "baseline.safetensors"),)
-    told = unplaced(trained.model_dump(mode="json", exclude={"out", "best", "last", "model"}), assignment)
-    notes = tuple(map(for_requests, told.pop("notes")))
-    return Result(checkpoint=best, files=files, verification=verification, metrics=told, notes=notes)
-
-
 def _sizes(converted: ConversionResult) -> dict[str, Any]:
     report = json.loads(converted.conversion.model_dump_json())
     return {"seconds": converted.seconds, "conversion": report}
+
+
+def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
+    """Evaluate one model, or several side by side."""
+    request = EvaluateRequest(**assignment.request)
+    references = [request, *request.against]
+    paths, own, models = assignment.paths, {}, []
+    for (prefix, _), reference in zip(models_of(request), references, strict=True):
+        weights = paths.get(f"{prefix}weights")
+        if weights is not None:
+            own[weights] = reference.label
+        models.append(weights or paths.get(prefix.removesuffix(".") or "source") or reference.label)
+
+    def report(done: int, total: int, what: str) -> None:
+        reporter.progress(Progress(phase="evaluating", step=done, steps=total, percent=100 * done / max(1, total)))
+
+    data = assignment.paths.get("dataset", request.dataset)
+    comparison = compare(models, data, request.settings, report, request.dataset, partial(_opened, own))
+    labels = dict(zip(models, (reference.measured_as for reference in references), strict=True))
+    comparison.trained_on = [labels[name] for name in comparison.trained_on]
+    for row, reference in zip(comparison.rows, _repeated(references, len(comparison.rows)), strict=True):
+        row.model = reference.measured_as  # not where it lies on this server
+    for change in comparison.changes:
+        change.of, change.over = labels[change.of], labels[change.over]
+    comparison.data = request.dataset
+    comparison = Comparison.model_validate(unplaced(comparison.model_dump(mode="json"), assignment))
+    report_file = directory.path / "evaluation.json"
+    report_file.write_text(comparison.model_dump_json(indent=2), encoding="utf-8")
+    notes = seen_before(comparison)
+    metrics = comparison.headline().model_dump(mode="json")
+    return Result(files=(artifact_of(assignment, report_file),), metrics=metrics, notes=notes)
+
+
+def seen_before(comparison: Comparison) -> tuple[str, ...]:
+    """Notes on leakage: which models were trained on the images they were measured on."""
+    notes = []
+    if comparison.held_out:
+        notes.append(
+            f"Measured on the {comparison.images:,} images that training held out of {comparison.data}, and no others."
+        )
+    notes += [
+        f"{model} was trained on these images: its accuracy says nothing about images that it has not seen."
+        for model in comparison.trained_on
+    ]
+    return tuple(notes)
+
+
+def _opened(own: Mapping[str, str], name: str) -> nn.Module:
+    """A model; of `own`, files of weights, the one that they are weights of."""
+    return open_model(own[name], Path(name)) if name in own else open_model(name)
+
+
+def _repeated(references: list[Any], rows: int) -> list[Any]:
+    """One reference per row of a comparison, whose rows are sorted by model, then by size."""
+    return [reference for reference in references for _ in range(rows // len(references))]
+
+
+TASKS = {Kind.TRANSFORM: transform, Kind.FINETUNE: train, Kind.EVALUATE: measure}

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, print_table, when
-from tcnn_jobs.cli.session import AsJson, print_json
+from tcnn_jobs.cli.options import AsJson, DatabaseOption, HomeOption, opened, print_json, print_table, when
 
 EXAMPLES = ("tcnn audit", "tcnn audit --tenant team --limit 20", "tcnn audit --json")
 """What the help of `tcnn audit` ends with."""

@@ -7,7 +7,7 @@ import typer
 
 from tcnn.errors import RequestError
 from tcnn_jobs.cli import submit
-from tcnn_jobs.cli.session import AsJson, JobId, Key, Server, connect, print_json
+from tcnn_jobs.cli.options import AsJson, JobId, Key, Server, connect, print_json
 
 if TYPE_CHECKING:
     from tcnn_jobs.client.connection import Json

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn_jobs.cli.database import DatabaseOption, HomeOption, opened, print_table, when
-from tcnn_jobs.cli.session import AsJson, print_json
+from tcnn_jobs.cli.options import AsJson, DatabaseOption, HomeOption, opened, print_json, print_table, when
 
 if TYPE_CHECKING:
     from tcnn_jobs.model.accounts import ApiKey

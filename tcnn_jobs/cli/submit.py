@@ -7,7 +7,7 @@ import typer
 
 from tcnn.cli.options.spellings import processes
 from tcnn_jobs.cli.named import dataset_of, model_of, training_of, weights_of
-from tcnn_jobs.cli.session import AsJson, Key, Server, connect, print_json
+from tcnn_jobs.cli.options import AsJson, Key, Server, connect, print_json
 
 if TYPE_CHECKING:
     from tcnn_jobs.client.client import Client

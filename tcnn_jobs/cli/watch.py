@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tcnn.cli.output import console
-from tcnn_jobs.cli.session import print_json
+from tcnn_jobs.cli.options import print_json
 
 if TYPE_CHECKING:
     from tcnn_jobs.client.client import Client

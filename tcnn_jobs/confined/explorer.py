@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, shorten
 from tcnn.processes import QuickExit, die_with_parent, loading
-from tcnn_jobs.confined.pipes import GONE, OK, REFUSED, read, write
 from tcnn_jobs.confined.predicting import Predicting
-from tcnn_jobs.confined.views import Seen, Views
+from tcnn_jobs.confined.process import GONE, OK, REFUSED, read, write
+from tcnn_jobs.confined.views import Seen, Views, picked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 KEPT = 4
 """Capacity of the LRU cache of encoded images."""
-GOLDEN = 0.618033988749895
-"""Step of the low-discrepancy sequence (1/φ) by which images are picked evenly from a sorted data set."""
 THREADS = 4
 """Number of threads at most; fewer where there are fewer cores, or where `OMP_NUM_THREADS` says so."""
 BEST = 3
@@ -160,25 +158,6 @@ class Explorer:
         if info is None or info.num_classes() != count:
             return list(own)
         return [info.index_to_description(number).partition(",")[0] for number in range(count)]
-
-
-def picked(folder: Path, number: int, file: str | None = None) -> Path:
-    """Path of a data set's image by name, or the `number`-th of a sequence over all classes; raises `RequestError`.
-
-    Of a name that ends several, as in train/ and in val/, it is not the one that was trained on.
-    """
-    from tcnn.data.sources.folder import walk
-    from tcnn.data.sources.names import sort_key
-
-    names = sorted(walk(folder)[0], key=sort_key)
-    if not names:
-        raise RequestError("the data set has no images")
-    if file is not None:
-        ends = [name for name in names if f"/{name}".endswith(f"/{file}")]
-        if not ends:
-            raise RequestError(f"the data set has no image {shorten(file, 120)!r}; name it with its class's folder")
-        return folder / min(ends, key=lambda name: (name != file, name.startswith("train/")))
-    return folder / names[int((number * GOLDEN + 0.5) % 1 * len(names))]
 
 
 def _packed(maps: "Tensor") -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from tcnn.errors import EnvironmentFailure, RequestError
-from tcnn_jobs.confined.pipes import GONE, HEAD, OK, frame, last_line
+from tcnn_jobs.confined.process import GONE, HEAD, OK, frame, last_line
 from tcnn_jobs.engines.base import environment
 
 log = structlog.get_logger("tcnn.explorers")

@@ -1,10 +1,16 @@
-"""An image as a run's checkpoints see it, at any temperature; each view is encoded when it is first asked for."""
+"""Images that are looked at: one picked from a data set, and each as a run's checkpoints see it, at any temperature.
+
+A view is encoded when it is first asked for.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tcnn.errors import RequestError, shorten
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -13,10 +19,31 @@ if TYPE_CHECKING:
 
 KEPT = 8
 """Views of an image that are kept, its first one not counted: a slider that is drawn goes by many."""
+GOLDEN = 0.618033988749895
+"""Step of the low-discrepancy sequence (1/φ) by which images are picked evenly from a sorted data set."""
 OTHERS = 2
 """Checkpoints that are held in memory beside the job's own."""
 
 View = tuple[str | None, float | None]
+
+
+def picked(folder: Path, number: int, file: str | None = None) -> Path:
+    """Path of a data set's image by name, or the `number`-th of a sequence over all classes; raises `RequestError`.
+
+    Of a name that ends several, as in train/ and in val/, it is not the one that was trained on.
+    """
+    from tcnn.data.sources.folder import walk
+    from tcnn.data.sources.names import sort_key
+
+    names = sorted(walk(folder)[0], key=sort_key)
+    if not names:
+        raise RequestError("the data set has no images")
+    if file is not None:
+        ends = [name for name in names if f"/{name}".endswith(f"/{file}")]
+        if not ends:
+            raise RequestError(f"the data set has no image {shorten(file, 120)!r}; name it with its class's folder")
+        return folder / min(ends, key=lambda name: (name != file, name.startswith("train/")))
+    return folder / names[int((number * GOLDEN + 0.5) % 1 * len(names))]
 
 
 @dataclass

@@ -9,8 +9,7 @@ from typing import Any
 from browsing import HOSTILE
 from story import SET, VERIFICATION, Story
 
-from tcnn_jobs.attempt import Assignment
-from tcnn_jobs.child.naming import public
+from tcnn_jobs.attempt import Assignment, public
 from tcnn_jobs.model.jobs import Artifact, Claim, Failure, Kind, Result, Upload
 
 LONG = "hf-hub:an-organisation/a_model_with_a_name_" + "x" * 180

@@ -33,7 +33,7 @@ from tcnn_jobs.client import Client
 from tcnn_jobs.client.refusals import RefusedError
 from tcnn_jobs.confined import explorers
 from tcnn_jobs.confined.explorer import Explorer, answers
-from tcnn_jobs.confined.pipes import GONE, OK, frame
+from tcnn_jobs.confined.process import GONE, OK, frame
 from tcnn_jobs.model.jobs import Artifact, Claim, Result
 
 expect = sync_api.expect

@@ -16,8 +16,8 @@ from tcnn.config import ConversionConfig
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.workflows.pipeline import convert_to_file
 from tcnn_jobs.confined import explorers
-from tcnn_jobs.confined.explorer import picked
 from tcnn_jobs.confined.explorers import Explorers, ImageGone
+from tcnn_jobs.confined.views import picked
 
 
 @pytest.fixture(scope="module")

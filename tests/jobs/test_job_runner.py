@@ -14,9 +14,8 @@ from tiny_runs import TINY, colours
 from tcnn.errors import CheckpointError, Stopped
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.workflows.pipeline import convert_to_file
-from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, public
 from tcnn_jobs.child import runner, tasks
-from tcnn_jobs.child.naming import public
 from tcnn_jobs.model.jobs import Kind, Result
 from tcnn_jobs.retry import HandBack, decide
 

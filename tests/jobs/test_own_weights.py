@@ -13,10 +13,9 @@ import tcnn
 from tcnn.data.image_set import open_dataset
 from tcnn.errors import WeightsError
 from tcnn.evaluation.evaluate import evaluate
-from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, public
 from tcnn_jobs.child import tasks
-from tcnn_jobs.child.naming import public
-from tcnn_jobs.confined.weights import keep
+from tcnn_jobs.confined.model_files import keep
 from tcnn_jobs.model.jobs import Kind, Result
 
 ID = "wts_0123456789abcdef01234567"

@@ -70,7 +70,7 @@ async def _make(parts: Service, job: Job, attempt: Path, page: Path, own: str, n
     size = job.result.checkpoint.size if job.result and job.result.checkpoint else 0
     try:
         await ask(
-            "tcnn_jobs.confined.reporting", "write", str(attempt), job.id, str(page), str(parts.home.incoming), names,
+            "tcnn_jobs.confined.reports", "write", str(attempt), job.id, str(page), str(parts.home.incoming), names,
             images, memory=MEMORY + 4 * size, seconds=SECONDS,
         )  # fmt: skip
     except RequestError as error:

@@ -14,7 +14,7 @@ from tcnn_api.description.openapi import problems
 from tcnn_api.schemas import SHA256, Page, iso, page_of
 from tcnn_api.uploading.forms import FORM, Received
 from tcnn_api.uploading.uploads import Examined, accept, forget, identified
-from tcnn_jobs.confined import checkpoints
+from tcnn_jobs.confined import model_files
 from tcnn_jobs.confined.process import ask
 from tcnn_jobs.model.jobs import Upload
 
@@ -67,9 +67,9 @@ class CheckpointList(Page):
 
 
 async def _load(file: Received) -> Examined:
-    memory = checkpoints.MEMORY + 4 * file.size
+    memory = model_files.MEMORY + 4 * file.size
     found = await ask(
-        "tcnn_jobs.confined.checkpoints", "check", str(file.path), memory=memory, seconds=checkpoints.SECONDS
+        "tcnn_jobs.confined.model_files", "check", str(file.path), memory=memory, seconds=model_files.SECONDS
     )
     return Examined(file.path, found)
 
@@ -114,7 +114,7 @@ async def info(id: str, parts: ServiceDep, owner: Reach, own: Tenant) -> ModelIn
     upload = await to_thread.run_sync(parts.store.upload, identified(id, KIND), KIND, owner)
     path = await parts.pools.storage.run(own, lambda: parts.artifacts.path(parts.artifacts.upload(upload)))
     async with parts.pools.looks.take(own):
-        found = await ask("tcnn_jobs.confined.checkpoints", "tell", str(path), memory=checkpoints.MEMORY, seconds=60)
+        found = await ask("tcnn_jobs.confined.model_files", "tell", str(path), memory=model_files.MEMORY, seconds=60)
     return ModelInfo(name=upload.name, **found)
 
 

@@ -11,7 +11,7 @@ from tcnn_api.description.openapi import problems
 from tcnn_api.schemas import SHA256, Page, iso, page_of
 from tcnn_api.uploading.forms import FORM, Received
 from tcnn_api.uploading.uploads import Examined, accept, forget, identified
-from tcnn_jobs.confined import weights
+from tcnn_jobs.confined import model_files
 from tcnn_jobs.confined.process import ask
 from tcnn_jobs.model.jobs import Upload
 
@@ -72,10 +72,10 @@ class WeightsList(Page):
 
 async def _read(file: Received) -> Examined:
     kept = file.folder / "kept.safetensors"
-    memory = weights.MEMORY + 6 * file.size
+    memory = model_files.MEMORY + 6 * file.size
     found = await ask(
-        "tcnn_jobs.confined.weights", "keep", str(file.path), file.name, str(kept), memory=memory,
-        seconds=weights.SECONDS,
+        "tcnn_jobs.confined.model_files", "keep", str(file.path), file.name, str(kept), memory=memory,
+        seconds=model_files.SECONDS,
     )  # fmt: skip
     return Examined(kept, found, **found.pop("kept"))
 

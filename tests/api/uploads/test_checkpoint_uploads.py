@@ -17,7 +17,7 @@ from serving import Server
 import tcnn
 from tcnn.checkpoints import checkpoint
 from tcnn.errors import CheckpointError
-from tcnn_jobs.confined.checkpoints import LONGEST_HEADER, check
+from tcnn_jobs.confined.model_files import LONGEST_HEADER, check
 
 Refused = Callable[..., str]
 

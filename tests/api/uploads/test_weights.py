@@ -14,7 +14,7 @@ from serving import Server
 
 import tcnn
 from tcnn.errors import WeightsError
-from tcnn_jobs.confined.weights import keep
+from tcnn_jobs.confined.model_files import keep
 
 
 @pytest.fixture(scope="module")

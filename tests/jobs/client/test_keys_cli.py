@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from jobs_line import Run, runner
 
-from tcnn_jobs.cli.database import when
+from tcnn_jobs.cli.options import when
 from tcnn_jobs.model.accounts import digest
 from tcnn_jobs.store import Store
 

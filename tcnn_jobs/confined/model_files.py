@@ -1,12 +1,13 @@
-"""Validate an uploaded safetensors file as a tcnn checkpoint: first its header, by hand, then a strict load.
+"""Validate uploaded model files, tcnn's checkpoints and a CNN's own weights: the header by hand, then a strict load.
 
-Runs in a process of its own (`process`). The header is checked before torch is loaded, so that what is plainly wrong
+Runs in a process of its own (`process`). A header is checked before torch is loaded, so that what is plainly wrong
 costs nothing.
 """
 
 import json
 import math
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,16 +15,21 @@ from pydantic import ValidationError
 
 from tcnn.checkpoints.files import forbidden
 from tcnn.conversion.report import ConversionReport
-from tcnn.errors import CheckpointError, TcnnError, one_line, shorten
+from tcnn.errors import CheckpointError, TcnnError, WeightsError, one_line, shorten
+from tcnn.files import file_digest
 from tcnn.processes import loading
 from tcnn.zoo import catalogue
 
 MEMORY = 3 << 30
-"""Bytes that loading may take beside four times the file's size: torch itself, and the architecture."""
+"""Bytes that loading may take beside four times a checkpoint's size, or six times that of weights, of which the tensors
+are there twice: torch itself, and the architecture."""
 SECONDS = 300
 LONGEST_HEADER = 16 << 20
 """Bytes. A header of ours has a few hundred kilobytes; the format allows a hundred megabytes."""
 MOST_LABELS = 20_000
+MOST_TENSORS = 100_000
+SHOWN = 400
+"""Tensors of weights that are told by name and shape."""
 
 WIDTHS = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
@@ -168,3 +174,54 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _damaged(reason: str) -> CheckpointError:
     return CheckpointError(f"not a whole safetensors file ({reason}); copy or download it again")
+
+
+def keep(file: str, name: str, out: str) -> dict[str, Any]:
+    """Read the state dict of a file that was sent under a name, and write it to `out`; returns what is in it.
+
+    Raises `WeightsError` with one line that does not say where the file lies.
+    """
+    path = Path(file)
+    try:
+        return _keep(path, Path(out), safetensors=_is_safetensors(path))
+    except TcnnError as error:
+        text = str(error).replace(f"{path}.safetensors", name).replace(str(path), name)
+        raise WeightsError(text) from error
+
+
+def _keep(path: Path, out: Path, safetensors: bool) -> dict[str, Any]:
+    if safetensors:
+        found = read_header(path)  # by hand, before any library sees it
+        if "tcnn_version" in found.metadata and "conversion" in found.metadata:
+            raise CheckpointError(
+                "a checkpoint of tcnn's, with all that belongs to it: send it as one (POST /checkpoints)"
+            )
+        path = path.rename(f"{path}.safetensors")  # as which it is known by its name
+    with loading():
+        from tcnn.zoo import weights
+
+    try:
+        content = weights.read(path)
+    except (MemoryError, RuntimeError) as error:
+        raise WeightsError(f"cannot be read here: {one_line(error)}") from error
+    state = content.state
+    if len(state) > MOST_TENSORS:
+        raise WeightsError(f"{path}: expected at most {MOST_TENSORS:,} tensors, found {len(state):,}")
+    weights.refuse_not_finite(path, state)
+    weights.write(path, state, out)
+    named = (content.architecture or "").rpartition("/")[2]
+    return {
+        "architecture": named if named.partition(".")[0] in catalogue.entries() else None,
+        "tensors": len(state),
+        "parameters": sum(tensor.numel() for tensor in state.values()),
+        "dtypes": dict(Counter(str(tensor.dtype).removeprefix("torch.") for tensor in state.values())),
+        "shapes": [[shorten(key, 200), list(tensor.shape)] for key, tensor in list(state.items())[:SHOWN]],
+        "kept": {"size": out.stat().st_size, "sha256": file_digest(out)},
+    }
+
+
+def _is_safetensors(path: Path) -> bool:
+    """Whether a file begins as a safetensors file does: a length, and a JSON object."""
+    with path.open("rb") as handle:
+        start = handle.read(9)
+    return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size

@@ -1,4 +1,7 @@
-"""A run planned by computation alone, in a confined process (`process`): for the worker's device, not this host's."""
+"""Reports about jobs, made in a confined process (`process`): a run's plan before it, a job's page after it.
+
+A plan is computed alone, for the worker's device and not this host's; a page reads what strangers have uploaded.
+"""
 
 import json
 from collections.abc import Sequence
@@ -11,6 +14,11 @@ from tcnn_jobs.errors import for_requests
 
 if TYPE_CHECKING:
     from tcnn.data.image_set import ImageSet
+import os
+import shutil
+import tempfile
+
+from tcnn.files import replacing
 
 
 def compute(asked: str, file: str = "") -> dict[str, Any]:
@@ -78,3 +86,25 @@ def described(classes: Sequence[str], images: int) -> "ImageSet":
     from tcnn.data.image_set import ImageSet
 
     return ImageSet(_Unopened(), classes, torch.arange(images) % max(1, len(classes)))
+
+
+def write(attempt: str, name: str, out: str, room: str, names: str, images: str = "") -> dict[str, Any]:
+    """Write the page about an attempt's directory to `out`, under the job's name, with pictures of up to all images.
+
+    `names` are those of the ids in it, as JSON.
+
+    The attempt is linked into `room`, so that the page says the job's name and nothing of where it lies on this server.
+    Raises what `tcnn.report` raises.
+    """
+    from tcnn.analysis.pages.report import report
+
+    with tempfile.TemporaryDirectory(dir=room) as folder:
+        shutil.copytree(attempt, Path(folder) / name, copy_function=os.link, ignore=shutil.ignore_patterns("resume"))
+        os.chdir(folder)
+        page = report(name, images=images or None, names=json.loads(names))
+        page = page.replace(folder, "").replace(images or folder, "the data set")
+        page = page.replace(" (`tcnn report --images DIR`)", "")  # no advice for a command line that nobody has here
+        with replacing(Path(out), force=True) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+        os.chdir(room)
+    return {"bytes": len(page)}
